@@ -1,0 +1,55 @@
+# What a newcomer needs is Python 3.11 or newer (with venv and pip) and make; everything else is made here.
+#
+#   make test    lint, and every test              make demo     lose a rank and a node, and finish all the same
+#   make lint    ruff and mypy --strict            make bench    side by side with torchrun → docs/benchmarks.md
+#   make clean   remove what these made
+
+PYTHON ?= python3
+VENV   ?= .venv
+# PyTorch is what the tests, the demo and the benchmarks run Holdfast against; Holdfast itself never imports it.
+# A smaller download: make test TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH  ?= torch==2.13.0
+ARGS   ?=
+
+BIN     = $(VENV)/bin
+PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.NOTPARALLEL:
+.PHONY: test lint demo bench clean torch
+.DEFAULT_GOAL = test
+
+test: lint torch
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/python -m ruff check --quiet .
+	@$(BIN)/python -m mypy --no-error-summary
+
+demo: $(VENV)/.core torch
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+bench: $(VENV)/.core torch
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are files inside the environment: they go when it goes, and are remade when pyproject.toml is newer.
+
+$(VENV)/.core: pyproject.toml
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
+	    || { echo "$(PYTHON) is older than 3.11: name a newer one, as in make PYTHON=python3.12"; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@$(PIP) install --editable ".[dev]"
+	@touch $@
+
+# Without PyTorch in reach the rest still works: its tests are skipped and say so. No stamp then, so that the next run tries again.
+torch: $(VENV)/.core
+	@test -e $(VENV)/.torch || { echo "installing $(TORCH)"; $(PIP) install $(TORCH) && touch $(VENV)/.torch; } \
+	    || echo "PyTorch is not in reach: going on without it"

@@ -1,0 +1,63 @@
+"""All benchmarks in one run: `make bench`. `--quick` measures everything once (but no 4 GB workers) and writes no page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import fat_worker
+import footprint
+import in_rank
+import restart
+import start
+import stop
+import whole_run
+from harness import TORCHRUN, Bench, Row
+from table import as_json, machine, page, say, table
+
+ROOT = Path(__file__).parents[1]
+ALL = {module.__name__: module for module in (start, whole_run, restart, fat_worker, stop, footprint, in_rank)}
+
+
+def main() -> int:
+    """Run what was asked for; returns the exit code, which says nothing about speed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("which", nargs="*", help=f"some of: {', '.join(ALL)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="once each, as a smoke test")
+    parser.add_argument("--no-torchrun", action="store_true", help="Holdfast alone")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-results", help="folder for the JSON")
+    options = parser.parse_args()
+    if unknown := set(options.which) - ALL.keys():
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
+
+    bench = Bench(quick=options.quick)
+    if options.no_torchrun:
+        bench.contenders.remove(TORCHRUN)
+    elif TORCHRUN not in bench.contenders:
+        say("PyTorch is not installed: measuring Holdfast alone")
+    where, rows = machine(), measured(bench, options.which or list(ALL))
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = options.out / time.strftime("%Y%m%d-%H%M%S.json")
+    results.write_text(json.dumps(as_json(rows, bench.quick) | {"machine": where}, indent=1))
+    print(table(rows))
+    say(f"every sample: {results}")
+    if not (options.quick or options.which or options.no_torchrun):
+        (ROOT / "docs/benchmarks.md").write_text(page(rows, where, (Path(__file__).parent / "method.md").read_text()))
+    return 0
+
+
+def measured(bench: Bench, names: list[str]) -> list[Row]:
+    """The rows of these benchmarks, in order."""
+    rows = []
+    for name in names:
+        begun = time.monotonic()
+        rows += ALL[name].run(bench)
+        say(f"{name}: {time.monotonic() - begun:.0f} s")
+    return rows
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,78 @@
+"""How does text reach our own stdout or stderr without ever holding up the agent?
+
+A terminal that was stopped with Ctrl-S, or a pipe whose reader has gone to lunch, must not keep us from seeing a worker die. So
+`Console.write` writes what goes at once and keeps the rest, and its caller produces no more until that is gone.
+Pieces end at a line's end and are at most `PIPE_BUF` long, which a pipe takes whole or not at all: lines are not torn, not even
+when several agents share one pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+
+PIECE = 4096
+"""Bytes per write: Linux's PIPE_BUF."""
+
+
+class Console:
+    """One of our standard streams."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._never_blocks = _own(fd)
+        self._pending = b""
+        self._at = 0
+        self.gone = False
+        """Nobody can read it any more: what is written is dropped."""
+
+    @property
+    def pending(self) -> bool:
+        """True while something waits to be written."""
+        return self._at < len(self._pending)
+
+    def write(self, text: bytes) -> None:
+        """Write what goes at once; keep the rest for `flush`."""
+        self._pending = self._pending[self._at :] + text
+        self._at = 0
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write what goes at once. True: nothing is left."""
+        while self.pending:
+            end = self._at + PIECE
+            if end < len(self._pending):
+                end = self._pending.rfind(b"\n", self._at, end) + 1 or end
+            try:
+                if not self._never_blocks and not self.ready(0.0):
+                    return False
+                self._at += os.write(self._fd, self._pending[self._at : min(end, len(self._pending))])
+            except BlockingIOError:
+                return False
+            except OSError:
+                self.gone = True
+                self._at = len(self._pending)
+        self._pending, self._at = b"", 0
+        return True
+
+    def ready(self, timeout_s: float) -> bool:
+        """Wait until it takes something; False after `timeout_s`."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        return bool(poll.poll(timeout_s * 1000))
+
+    def close(self) -> None:
+        """Close our copy of the stream."""
+        os.close(self._fd)
+
+
+def _own(fd: int) -> tuple[int, bool]:
+    """A descriptor for the same stream, and whether writing to it never blocks."""
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and os.isatty(fd)):
+        try:
+            # Opened anew: O_NONBLOCK set on `fd` itself would hold for everybody who has the stream, our workers too.
+            return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), True
+        except OSError:
+            pass  # somebody else's terminal (sudo), or no /proc: ask before each write instead
+    return os.dup(fd), stat.S_ISREG(mode)

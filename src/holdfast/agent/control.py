@@ -1,0 +1,326 @@
+"""How can somebody on this host ask the agent something? A Unix socket in the job's directory, and the asking side.
+
+One JSON line in, one JSON line out, then the line is closed:
+
+    {"ask": "status"}                                        {"ok": true, "state": …}
+    {"ask": "stop", "grace_s": 30, "reason": "…"}            {"ok": true}
+    {"ask": "signal", "signal": "SIGUSR1"}                   {"ok": true}
+    anything that cannot be served                           {"ok": false, "error": "…"}
+
+`ControlSocket` has one descriptor for the agent's loop, an epoll that holds the listener and the clients. It never
+blocks, and has no clock: whoever is silent keeps one of a few seats until somebody new needs it. Only the user who runs
+the job, and root, are listened to.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import stat
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+MAX_REQUEST = 65_536
+"""Bytes of a request. The longest sensible one is a few hundred."""
+
+MAX_REPLY = 16 << 20
+"""Bytes of a reply that the asking side will read: 4,096 ranks at 200 bytes, many times over."""
+
+SEATS = 16
+"""Clients at a time. The one who has waited longest makes room for the next."""
+
+ADDRESS_LIMIT = 107
+"""Bytes of a Unix socket's address (sun_path, less its final zero)."""
+
+
+class Request:
+    """One question. `ask` says what; `arguments` are the other fields."""
+
+    __slots__ = ("_client", "arguments", "ask")
+
+    def __init__(self, ask: str, arguments: dict[str, Any], client: _Client) -> None:
+        self.ask = ask
+        self.arguments = arguments
+        self._client = client
+
+    def reply(self, answer: Mapping[str, Any]) -> None:
+        """Answer, now or later, once. `ok` is true unless given. Does nothing when the client has gone."""
+        self._client.answer({"ok": True, **answer})
+
+    def refuse(self, error: str) -> None:
+        """Answer that it cannot be done, and why."""
+        self._client.answer({"ok": False, "error": error})
+
+
+class ControlSocket:
+    """The agent's side. OSError: nothing could be bound, in `path`'s directory or in `spare` (see `_bind`)."""
+
+    def __init__(self, path: str, *, spare: str | None = None) -> None:
+        self.path = path
+        self._listener, self._spare_path = _bind(path, spare)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._clients: dict[int, _Client] = {}  # by descriptor, longest seated first
+        self._owner = os.getpid()
+
+    def fileno(self) -> int:
+        """Readable when `requests` has something to do."""
+        return self._epoll.fileno()
+
+    def requests(self) -> list[Request]:
+        """What has been asked in full since the last call. Never blocks, never raises for what a client did."""
+        asked = []
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._listener.fileno():
+                self._accept()
+            elif (client := self._clients.get(fd)) and (request := client.go_on()):
+                asked.append(request)
+        return asked
+
+    def close(self) -> None:
+        """Stop listening; what is still to be sent to a client is lost. In a forked child the files are left alone."""
+        for client in list(self._clients.values()):
+            client.leave()
+        self._epoll.close()
+        self._listener.close()
+        if os.getpid() == self._owner:
+            _unlink(self.path)
+            if self._spare_path:
+                _unlink(self._spare_path)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # nobody left, or no descriptor left: what waits in the backlog waits on
+                return
+            if not _may_ask(connection):
+                connection.close()
+                continue
+            if len(self._clients) >= SEATS:
+                next(iter(self._clients.values())).leave()
+            connection.setblocking(False)
+            self._clients[connection.fileno()] = _Client(connection, self._epoll, self._clients)
+
+
+class _Client:
+    """One connection: reads a line, then writes a line. It leaves by itself when either is done or impossible."""
+
+    __slots__ = ("_clients", "_connection", "_epoll", "_fd", "_is_asked", "_read", "_unsent")
+
+    def __init__(self, connection: socket.socket, epoll: select.epoll, clients: dict[int, _Client]) -> None:
+        self._connection = connection
+        self._epoll = epoll
+        self._clients = clients
+        self._fd = connection.fileno()
+        self._read = bytearray()
+        self._unsent = b""
+        self._is_asked = False
+        epoll.register(self._fd, select.EPOLLIN)
+
+    def go_on(self) -> Request | None:
+        """Read or write what can be; the request, if this completed it."""
+        if self._unsent:
+            self._send()
+            return None
+        if self._is_asked:  # we listen for nothing more, so this is the hang-up
+            self.leave()
+            return None
+        try:
+            piece = self._connection.recv(MAX_REQUEST)
+        except BlockingIOError:
+            return None
+        except OSError:
+            piece = b""
+        if not piece:
+            self.leave()
+            return None
+        self._read += piece
+        line, newline, _ = self._read.partition(b"\n")
+        if newline:
+            return self._parse(bytes(line))
+        if len(self._read) > MAX_REQUEST:
+            self.answer({"ok": False, "error": f"a request has at most {MAX_REQUEST} bytes"})
+        return None
+
+    def _parse(self, line: bytes) -> Request | None:
+        import json
+
+        self._is_asked = True
+        # Whoever has shut its writing half down (`socat`) is readable for ever, and may still want the answer.
+        self._epoll.modify(self._fd, 0)
+        try:
+            fields = json.loads(line)
+            return Request(str(fields.pop("ask")), fields, self)
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            self.answer({"ok": False, "error": 'a request is one line of JSON with an "ask" in it'})
+            return None
+
+    def answer(self, answer: Mapping[str, Any]) -> None:
+        import json
+
+        from holdfast.core.value import to_plain
+
+        if self._fd < 0 or self._unsent:
+            return
+        self._is_asked = True
+        self._unsent = json.dumps(to_plain(answer), default=str).encode() + b"\n"
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            sent = self._connection.send(self._unsent, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.leave()
+            return
+        self._unsent = self._unsent[sent:]
+        if self._unsent:
+            self._epoll.modify(self._fd, select.EPOLLOUT)
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        if self._fd < 0:
+            return
+        self._epoll.unregister(self._fd)
+        del self._clients[self._fd]
+        self._connection.close()
+        self._fd = -1
+
+
+def _may_ask(connection: socket.socket) -> bool:
+    """Whether the peer is this user or root. The directory's mode says so too, but not on every file system."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return uid in (0, os.geteuid())
+
+
+# ---- addresses -----------------------------------------------------------------------------------------------------
+
+
+def _bind(path: str, spare: str | None) -> tuple[socket.socket, str]:
+    """A listener at `path`, and "". Where no socket can live there (some network and shared file systems): a listener in
+    the directory `spare`, its path, and at `path` a file that says where.
+
+    Whatever an earlier agent left at `path` is removed: the caller holds this node's claim (`state_dir.open_job`)."""
+    _unlink(path)
+    try:
+        return _listen(path), ""
+    except OSError as error:
+        if spare is None or error.errno in (errno.ENOENT, errno.EADDRINUSE):
+            raise
+    elsewhere = os.path.join(spare, f"agent-{os.getpid()}.sock")
+    _unlink(elsewhere)
+    listener = _listen(elsewhere)
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as pointer:
+        pointer.write(elsewhere)
+    return listener, elsewhere
+
+
+def _listen(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with _Reachable(path) as address:
+            listener.bind(address)
+        os.chmod(path, 0o600)
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class _Reachable:
+    """An address of at most 107 bytes for a socket at any path: through a descriptor of its directory where it is longer."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folder = -1
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self._path)) <= ADDRESS_LIMIT:
+            return self._path
+        folder, name = os.path.split(self._path)
+        # Not chdir: it would move the whole process, other threads included.
+        self._folder = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._folder}/{name}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder >= 0:
+            os.close(self._folder)
+
+
+def _unlink(path: str) -> None:
+    try:  # noqa: SIM105 (contextlib costs a millisecond on the way to the first worker)
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+# ---- the asking side -----------------------------------------------------------------------------------------------
+
+
+def ask(job_dir: str, node: str, request: Mapping[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
+    """The answer of `node`'s agent, whose job lies in `job_dir`.
+
+    OSError: nobody listens there (the agent is gone, or on another host), or no answer came within `timeout_s`
+    (TimeoutError). ProtocolError: the answer is not one.
+    """
+    import json
+
+    from holdfast.core.errors import ProtocolError
+
+    text = _exchange(os.path.join(job_dir, f"agent-{node}.sock"), json.dumps(dict(request)).encode() + b"\n", timeout_s)
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise ProtocolError(f"the agent of node {node} gave no proper answer: {text[:80]!r}")
+    return answer
+
+
+def _exchange(path: str, line: bytes, timeout_s: float) -> bytes:
+    import time
+
+    until = time.monotonic() + timeout_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _Reachable(_follow_pointer(path)) as address:
+        _connect(connection, address, timeout_s)
+        connection.settimeout(timeout_s)
+        connection.sendall(line)
+        answer = bytearray()
+        while not answer.endswith(b"\n") and len(answer) <= MAX_REPLY:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"no answer within {timeout_s:g} s")
+            connection.settimeout(left)
+            piece = connection.recv(1 << 16)
+            if not piece:
+                break
+            answer += piece
+    return bytes(answer)
+
+
+def _connect(connection: socket.socket, address: str, timeout_s: float) -> None:
+    """Connect, and while the agent's backlog is full wait in the kernel: a socket with Python's timeout would give up."""
+    limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    try:
+        connection.connect(address)
+    except BlockingIOError as error:
+        raise TimeoutError(f"the agent took up no connection within {timeout_s:g} s") from error
+
+
+def _follow_pointer(path: str) -> str:
+    if stat.S_ISREG(os.stat(path).st_mode):
+        with open(path) as pointer:
+            return pointer.read(4096)
+    return path

@@ -1,0 +1,485 @@
+"""What does this node do now? The machine that runs one node's workers through the rounds of a job.
+
+    joining ──Assigned──▶ running ──all exited 0──▶ succeeded ──Finish──▶ ended
+       ▲                     │ a worker failed · Stop · a signal            ▲
+       │                     ▼                                              │
+       └───Stop(rejoin)── stopping ──all gone──▶ stopped ──────Finish───────┘
+
+The first failure stops the siblings at once, without asking: every policy that restarts or ends the group needs that,
+and it saves a round trip. What comes next is the coordinator's decision (`rendezvous.round`).
+"""
+
+from __future__ import annotations
+
+import signal
+
+from holdfast.core.events import (
+    FailureSeen,
+    JobEnded,
+    JoinRequested,
+    RoundFormed,
+    SignalReceived,
+    StopSent,
+    WatchdogExpired,
+    WorkerDying,
+    WorkerExited,
+    WorkersStopped,
+    WorkerStarted,
+)
+from holdfast.core.failure import Evidence, Failure, signal_name
+from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
+from holdfast.core.messages import (
+    Assigned,
+    Failed,
+    Finish,
+    Join,
+    Leave,
+    Message,
+    Refused,
+    Stop,
+    StopJob,
+    Stopped,
+    Succeeded,
+)
+from holdfast.core.value import Value, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.core.report import JobReport
+
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that mean something to the script, not to us (Slurm's notice of pre-emption, for one), unless the user has named
+them in --signals-to-handle."""
+
+
+class Told(Observation):
+    """The coordinator said something."""
+
+    message: Message
+
+
+class PortHeld(Observation):
+    """The World holds this port for the next round, in case this node gets group rank 0."""
+
+    port: int
+
+
+class Started(Observation):
+    """A worker runs."""
+
+    local_rank: int
+    pid: int
+    argv: tuple[str, ...]
+    log_dir: str | None
+
+
+class StartFailed(Observation):
+    """A worker could not be started."""
+
+    local_rank: int
+    message: str
+    at_unix: float
+
+
+class Ended(Observation):
+    """A worker is dying, or gone."""
+
+    local_rank: int
+    exitcode: int | None
+    """None: not known yet."""
+    gone: bool
+    """False: dead, but the kernel still frees its memory. True: reaped."""
+    at_unix: float
+    evidence: Evidence
+
+
+class TimerExpired(Observation):
+    """A worker did not leave a scope in time (`timer.expires`); `signum` is what its timer asks for."""
+
+    pid: int
+    scope: str
+    signum: int
+    late_s: float
+
+
+class LeaseOver(Observation):
+    """The coordinator has not answered for a whole lease: others may go on without us, so our workers must not."""
+
+    reason: str
+
+
+class StopAsked(Observation):
+    """An operator wants the job stopped."""
+
+    reason: str
+
+
+class Send(Action):
+    """Say something to the coordinator."""
+
+    message: Message
+
+
+class StartWorkers(Action):
+    """Start the workers of a round."""
+
+    assigned: Assigned
+
+
+class SignalWorkers(Action):
+    """Send a signal to the process groups of some workers."""
+
+    local_ranks: tuple[int, ...]
+    signum: int
+
+
+class KillWorkers(Action):
+    """SIGKILL some workers with everything below them."""
+
+    local_ranks: tuple[int, ...]
+
+
+class Sweep(Action):
+    """Kill whatever the workers of the last round have left behind."""
+
+
+class Exit(Action):
+    """This agent is done."""
+
+    code: int
+    """Negative: die by that signal."""
+    report: JobReport | None = None
+    complaint: str = ""
+
+
+class WorkerSeat:
+    """What the machine knows of one worker."""
+
+    def __init__(self, local_rank: int, rank: int) -> None:
+        self.local_rank = local_rank
+        self.rank = rank
+        self.pid = -1
+        self.state = "starting"
+        """starting · running · dying · gone"""
+        self.exitcode: int | None = None
+        self.scope = ""
+        """Scope whose timer expired; empty: none."""
+
+
+class Group:
+    """The machine."""
+
+    def __init__(
+        self, join: Join, *, grace_s: float, hosting: bool, endpoint: str = "", backend: str = "memory", stop_signals: Sequence[int] = ()
+    ) -> None:
+        self.join = join
+        self.grace_s = grace_s
+        self.hosting = hosting
+        """This agent's process also holds the coordinator: when it goes, the job ends."""
+        self.endpoint, self.backend = endpoint, backend
+        self.passed_on = [signum for signum in PASSED_ON if signum not in stop_signals]
+        self.state = "new"
+        self.assigned: Assigned | None = None
+        self.workers: dict[int, WorkerSeat] = {}
+        self.failures: dict[int, Failure] = {}
+        self.joined_at = 0.0
+        self.rejoin: bool | None = None  # None: the coordinator has not said yet
+        self.leaving_by = 0  # signal that told us to go; 0: none
+        self.stop_signal = 0
+        self.stopping_since = NEVER
+        self.kill_at = NEVER
+        self.abandon_at = NEVER
+        self.killed: set[int] = set()
+
+    @property
+    def round(self) -> int:
+        """The round of the workers we have or had; 0 before the first."""
+        return self.assigned.round if self.assigned else 0
+
+    # --- the machine's face ---------------------------------------------------------------------------------------------
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
+        match seen:
+            case Told(message=message):
+                return self._told(message, now)
+            case Ended():
+                return self._ended(seen, now)
+            case Started(local_rank=local_rank, pid=pid):
+                worker = self.workers[local_rank]
+                worker.pid, worker.state = pid, "running"
+                return [Record(event=WorkerStarted(rank=worker.rank, local_rank=local_rank, pid=pid, argv=seen.argv, log_dir=seen.log_dir))]
+            case StartFailed(local_rank=local_rank):
+                return self._start_failed(self.workers[local_rank], seen, now)
+            case Signalled(signum=signum):
+                return self._signalled(signum, now)
+            case TimerExpired():
+                return self._timer_expired(seen)
+            case LeaseOver(reason=reason):
+                return self._lease_over(reason, now)
+            case StopAsked(reason=reason):
+                return [Send(message=StopJob(node=self.join.node, reason=reason))]
+            case PortHeld(port=port):
+                self.join = replace(self.join, master_port=port)
+                return []
+            case Tick():
+                return self._late(now)
+        raise AssertionError(f"a group is never shown {seen!r}")
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        return min(self.kill_at, self.abandon_at)
+
+    def begin(self, now: float) -> list[Action]:
+        """Ask for the first round."""
+        return self._join(now)
+
+    # --- joining and running --------------------------------------------------------------------------------------------
+
+    def _join(self, now: float) -> list[Action]:
+        self.state, self.joined_at, self.rejoin = "joining", now, None
+        self.join = replace(self.join, round=self.round)
+        return [
+            Record(event=JoinRequested(round=self.round + 1, backend=self.backend, endpoint=self.endpoint)),
+            Send(message=self.join),
+        ]
+
+    def _told(self, message: Message, now: float) -> list[Action]:
+        match message:
+            case Assigned(round=number) if self.state == "joining" and number > self.round:
+                return self._start(message, now)
+            case Stop(round=number) if number == self.round:
+                return self._told_to_stop(message, now)
+            case Finish(report=report):
+                return self._finish(report, now)
+            case Refused(reason=reason, hint=hint):
+                return self._refused(reason, hint, now)
+        return []
+
+    def _start(self, assigned: Assigned, now: float) -> list[Action]:
+        self.assigned, self.state, self.failures, self.killed, self.stop_signal = assigned, "running", {}, set(), 0
+        self.stopping_since = self.kill_at = self.abandon_at = NEVER
+        self.workers = {i: WorkerSeat(i, assigned.base_rank + i) for i in range(self.join.nproc)}
+        formed = RoundFormed(
+            round=assigned.round,
+            nodes=assigned.nodes,
+            group_rank=assigned.group_rank,
+            world_size=assigned.world_size,
+            master_addr=assigned.master_addr,
+            master_port=assigned.master_port,
+            waited_s=now - self.joined_at,
+            reason=assigned.reason,
+        )
+        return [Record(event=formed), StartWorkers(assigned=assigned)]
+
+    def _start_failed(self, worker: WorkerSeat, seen: StartFailed, now: float) -> list[Action]:
+        worker.state = "gone"
+        return self._fail(worker, seen.at_unix, "start", Evidence(message=seen.message), now)
+
+    def _ended(self, seen: Ended, now: float) -> list[Action]:
+        worker = self.workers[seen.local_rank]
+        worker.exitcode = seen.exitcode if seen.exitcode is not None else worker.exitcode
+        actions: list[Action] = []
+        if seen.gone and seen.exitcode is not None:
+            worker.state = "gone"
+            ids = {"rank": worker.rank, "local_rank": worker.local_rank, "pid": worker.pid}
+            actions.append(Record(event=WorkerExited(exitcode=seen.exitcode, **ids)))
+        elif worker.state == "running":
+            worker.state = "dying"
+            actions.append(
+                Record(event=WorkerDying(rank=worker.rank, local_rank=worker.local_rank, pid=worker.pid, exitcode=seen.exitcode))
+            )
+        if worker.exitcode != 0:
+            return actions + self._fail(worker, seen.at_unix, self._cause(worker, seen.evidence), seen.evidence, now)
+        return actions + self._settle(now)
+
+    def _cause(self, worker: WorkerSeat, evidence: Evidence) -> str:
+        if worker.scope:
+            return "watchdog"
+        by = -worker.exitcode if worker.exitcode is not None and worker.exitcode < 0 else 0
+        if by and by in (self.stop_signal, signal.SIGKILL if worker.local_rank in self.killed else 0):
+            return "stopped"
+        if evidence.traceback or evidence.message:
+            return "exception"
+        return "signal" if by > 0 else "exit"
+
+    def _fail(self, worker: WorkerSeat, at_unix: float, cause: str, evidence: Evidence, now: float) -> list[Action]:
+        before = self.failures.get(worker.local_rank)
+        assert self.assigned is not None
+        failure = Failure(
+            node=self.join.name,
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            role=self.join.role,
+            pid=worker.pid,
+            exitcode=worker.exitcode,
+            at_unix=before.at_unix if before else evidence.at_unix or at_unix,
+            cause=before.cause if before else cause,
+            message=f"scope {worker.scope} was not left in time" if worker.scope else evidence.message,
+            traceback=evidence.traceback,
+            error_file=evidence.error_file,
+            error_record=evidence.error_record,
+            log_tail=evidence.log_tail,
+            log_path=evidence.log_path,
+            round=self.round,
+            attempt=self.assigned.restart_count,
+        )
+        self.failures[worker.local_rank] = failure
+        actions: list[Action] = [] if before else [Record(event=FailureSeen(failure=failure))]
+        if self.state == "running":
+            actions.append(Send(message=Failed(node=self.join.node, round=self.round, failure=failure)))
+            return actions + self._stop(signal.SIGTERM, f"rank {worker.rank} failed", now)
+        return actions + self._settle(now)
+
+    def _settle(self, now: float) -> list[Action]:
+        """See whether the workers' ends add up to something."""
+        if self.state == "running" and all(worker.state == "gone" for worker in self.workers.values()):
+            self.state = "succeeded"
+            return [Send(message=Succeeded(node=self.join.node, round=self.round))]
+        if self.state == "stopping" and all(worker.state == "gone" for worker in self.workers.values()):
+            return self._all_gone(now)
+        return []
+
+    # --- stopping -------------------------------------------------------------------------------------------------------
+
+    def _told_to_stop(self, stop: Stop, now: float) -> list[Action]:
+        if self.rejoin is not None or self.state in ("joining", "ended"):
+            return []
+        self.rejoin = stop.rejoin
+        heard: list[Action] = [Say(text=stop.reason, level="warning")]
+        if self.state == "stopped":
+            return heard + (self._join(now) if self.rejoin else [])
+        if self.state == "running":
+            return heard + self._stop(signal.SIGTERM, stop.reason, now)
+        if self.state == "succeeded":
+            return heard + self._all_gone(now)
+        return heard
+
+    def _stop(self, signum: int, reason: str, now: float) -> list[Action]:
+        self.state, self.stop_signal, self.stopping_since = "stopping", signum, now
+        self.kill_at, self.abandon_at = now + self.grace_s, NEVER
+        alive = self._alive()
+        if not alive:
+            return self._settle(now)
+        ranks = tuple(self.workers[i].rank for i in alive)
+        sent = StopSent(signal=signal.Signals(signum).name, grace_s=self.grace_s, reason=reason, ranks=ranks)
+        return [SignalWorkers(local_ranks=alive, signum=signum), Record(event=sent)]
+
+    def _late(self, now: float) -> list[Action]:
+        if self.state == "stopping" and now >= self.kill_at:
+            return self._kill(now)
+        if self.state == "stopping" and now >= self.abandon_at:
+            stuck = [worker for worker in self.workers.values() if worker.state != "gone"]
+            for worker in stuck:
+                worker.state = "gone"
+            pids = ", ".join(str(worker.pid) for worker in stuck)
+            text = f"process {pids} does not die even of SIGKILL (uninterruptible sleep in a driver or a mount?); going on without it"
+            return [Say(text=text, level="error"), *self._all_gone(now)]
+        return []
+
+    def _kill(self, now: float) -> list[Action]:
+        alive = self._alive()
+        self.killed.update(alive)
+        self.kill_at, self.abandon_at = NEVER, now + max(self.grace_s, 1.0)
+        waited_s = now - self.stopping_since
+        ranks = ", ".join(str(self.workers[i].rank) for i in alive)
+        return [
+            KillWorkers(local_ranks=alive),
+            Say(text=f"rank {ranks} did not stop within {waited_s:.1f} s; sent SIGKILL", level="warning"),
+        ]
+
+    def _all_gone(self, now: float) -> list[Action]:
+        took_s = now - self.stopping_since if self.stopping_since != NEVER else 0.0
+        killed = tuple(self.workers[i].rank for i in sorted(self.killed))
+        self.kill_at = self.abandon_at = NEVER
+        actions: list[Action] = [Sweep(), Record(event=WorkersStopped(took_s=took_s, killed=killed))]
+        failures = tuple(self.failures[i] for i in self.failures)
+        actions.append(Send(message=Stopped(node=self.join.node, round=self.round, failures=failures)))
+        self.state = "stopped"
+        if self.rejoin:
+            return actions + self._join(now)
+        if self.leaving_by and not self.hosting:
+            return [*actions, *self._exit(1, complaint=f"stopped by {signal_name(-self.leaving_by)}")]
+        return actions
+
+    def _lease_over(self, reason: str, now: float) -> list[Action]:
+        heard: list[Action] = [Say(text=f"{reason}; stopping the workers", level="error")]
+        if self.state != "running":
+            return heard
+        self.rejoin = True
+        return heard + self._stop(signal.SIGTERM, reason, now)
+
+    # --- signals and timers ---------------------------------------------------------------------------------------------
+
+    def _signalled(self, signum: int, now: float) -> list[Action]:
+        name = signal.Signals(signum).name
+        noted: list[Action] = [Record(event=SignalReceived(signal=name))]
+        if signum in self.passed_on:
+            return [*noted, SignalWorkers(local_ranks=self._alive(), signum=signum)]
+        if self.state in ("new", "joining") and self.round == 0:
+            return [*noted, Send(message=self._goodbye(name)), *self._exit(-signum)]
+        if self.leaving_by:
+            return noted + self._hurry(now)
+        self.leaving_by, self.rejoin = signum, False
+        noted += [
+            Say(text=f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s or at the next signal", level="warning"),
+            Send(message=self._goodbye(name)),
+        ]
+        if self.state == "running":
+            return noted + self._stop(signum, f"the agent received {name}", now)
+        if self.state == "succeeded":
+            return noted + self._all_gone(now)
+        if self.state in ("joining", "stopped") and not self.hosting:
+            return [*noted, *self._exit(1, complaint=f"stopped by {name}")]
+        return noted
+
+    def _hurry(self, now: float) -> list[Action]:
+        """A second signal: no more grace."""
+        if self.state == "stopping":
+            return self._kill(now) if self.kill_at != NEVER else []
+        return self._exit(1, complaint="stopped by a second signal, without waiting for the other nodes")
+
+    def _goodbye(self, name: str) -> Message:
+        if self.hosting:
+            return StopJob(node=self.join.node, reason=f"{self.join.name} received {name}")
+        return Leave(node=self.join.node, round=self.round, reason=f"received {name}")
+
+    def _timer_expired(self, seen: TimerExpired) -> list[Action]:
+        noted = Record(event=WatchdogExpired(pid=seen.pid, scope=seen.scope, expired_s=seen.late_s))
+        for worker in self.workers.values():
+            if worker.pid == seen.pid and worker.state == "running":
+                worker.scope = seen.scope
+                text = f"rank {worker.rank} did not leave scope {seen.scope} in time"
+                return [
+                    noted,
+                    Say(text=f"{text}; sent {signal.Signals(seen.signum).name}", level="warning"),
+                    SignalWorkers(local_ranks=(worker.local_rank,), signum=seen.signum),
+                ]
+        return [noted]
+
+    # --- the end --------------------------------------------------------------------------------------------------------
+
+    def _finish(self, report: JobReport, now: float) -> list[Action]:
+        if self.state == "ended":
+            return []
+        killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self._alive()) else []
+        return killed + self._exit(report.exit_code, report=report)
+
+    def _refused(self, reason: str, hint: str, now: float) -> list[Action]:
+        killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self._alive()) else []
+        complaint = f"the coordinator at {self.endpoint} refused this node: {reason}" + (f"\n  hint: {hint}" if hint else "")
+        return killed + self._exit(1, complaint=complaint)
+
+    def _exit(self, code: int, *, report: JobReport | None = None, complaint: str = "") -> list[Action]:
+        self.state = "ended"
+        outcome = report.outcome if report else "stopped"
+        reason = report.reason if report else complaint or f"signal {-code}"
+        return [
+            Record(event=JobEnded(outcome=outcome, exit_code=code, reason=reason)),
+            Exit(code=code, report=report, complaint=complaint),
+        ]
+
+    def _alive(self) -> tuple[int, ...]:
+        return tuple(i for i, worker in self.workers.items() if worker.state in ("running", "dying", "starting"))

@@ -1,0 +1,41 @@
+"""What exactly is started for one worker? Command line and environment, from the configuration and the round's answer."""
+
+from __future__ import annotations
+
+from holdfast.core import entry
+from holdfast.core.env import worker_env
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.core.config import RunConfig
+    from holdfast.core.messages import Assigned
+
+PAGE_AT = 100
+"""The worker's descriptor of its page, until the bootstrap has mapped it: above any that a shell's redirections use."""
+
+
+def command(config: RunConfig, local_rank: int) -> list[str]:
+    """The worker's command line."""
+    # The old torch.distributed.launch told the local rank by an argument.
+    told = () if config.use_env else (f"--local-rank={local_rank}",)
+    return entry.worker_argv(
+        interpreter=config.python,
+        script=config.training_script,
+        args=(*told, *config.training_script_args),
+        module=config.module,
+        no_python=config.no_python,
+        run_path=config.run_path,
+        local_rank=local_rank,
+    )
+
+
+def environment(
+    config: RunConfig, environ: Mapping[str, str], assigned: Assigned, local_rank: int, *, error_file: str, paged: bool
+) -> dict[str, str]:
+    """The worker's whole environment. `paged`: it finds its page at `PAGE_AT`."""
+    env = worker_env(environ, config, assigned, local_rank, error_file=error_file, job=config.rdzv_id)
+    if config.omp_num_threads:
+        env["OMP_NUM_THREADS"] = config.omp_num_threads
+    return entry.bootstrap_env(env, page_fd=PAGE_AT) if paged else env

@@ -1,0 +1,109 @@
+"""How do one node's machines fit together? The group, and the coordinator: in this process, or at the end of a link.
+
+      processes · signals                links                       links
+            │                              │                           │
+         ┌──▼────┐  Send   ┌───────────────▼──┐         ┌──────────────▼──────────┐
+         │ Group ├────────▶│ Member           │   or    │ Server ─ Rendezvous     │
+         │       │◀────────┤ (link to a peer) │         │ (here, for all members) │
+         └───────┘  Told   └──────────────────┘         └─────────────────────────┘
+
+What one machine says to another is passed on at once; what is left over are actions for a World. So a node as a whole is
+a machine again, and the simulator runs thousands of them.
+"""
+
+from __future__ import annotations
+
+from holdfast.agent.group import Group, LeaseOver, Send, Told
+from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
+from holdfast.core.machine import Action, Observation, Tick
+from holdfast.rendezvous.member import Deliver, Member
+from holdfast.rendezvous.server import TO_HOST, Server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.core.messages import Message
+
+
+class Node:
+    """One node: a group, and either a `server` in this process or a `member`'s link to one."""
+
+    def __init__(self, group: Group, *, server: Server | None = None, member: Member | None = None) -> None:
+        assert (server is None) != (member is None), "a node has its coordinator here or elsewhere"
+        self.group = group
+        self.server = server
+        self.member = member
+
+    def begin(self, now: float) -> list[Action]:
+        """Ask for the first round."""
+        begun = [] if self.member is None else self._from_member(self.member.observe(Tick(), now), now)
+        return begun + self._from_group(self.group.begin(now), now)
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
+        match seen:
+            case LinkUp() | LinkDown() | Arrived():
+                return self._to_coordinator(seen, now)
+            case Tick():
+                # The group first: what it has to say may be what the coordinator is waiting for.
+                return self._from_group(self.group.observe(seen, now), now) + self._to_coordinator(seen, now)
+        return self._from_group(self.group.observe(seen, now), now)
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        other = self.server or self.member
+        assert other is not None
+        return min(self.group.deadline(), other.deadline())
+
+    @property
+    def done(self) -> bool:
+        """This agent may go: its group has ended, and so has every conversation it hosts."""
+        return self.group.state == "ended" and (self.server is None or self.server.idle or not self.server.guests)
+
+    def _to_coordinator(self, seen: Observation, now: float) -> list[Action]:
+        if self.server is not None:
+            return self._from_server(self.server.observe(seen, now), now)
+        assert self.member is not None
+        return self._from_member(self.member.observe(seen, now), now)
+
+    def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
+        out: list[Action] = []
+        for action in actions:
+            if not isinstance(action, Send):
+                out.append(action)
+            elif self.server is not None:
+                out += self._from_server(self.server.hear(action.message, TO_HOST, now), now)
+            elif self.member is not None:
+                out += self._from_member(self.member.say(action.message, now), now)
+        return out
+
+    def _from_server(self, actions: Iterable[Action], now: float) -> list[Action]:
+        """Answers to the member in this process go to the group, after all others have been sent."""
+        out: list[Action] = []
+        mine: list[Message] = []
+        for action in actions:
+            if isinstance(action, Transmit) and action.link == TO_HOST:
+                mine.append(action.message)
+            else:
+                out.append(action)
+        for message in mine:
+            out += self._from_group(self.group.observe(Told(message=message), now), now)
+        return out
+
+    def _from_member(self, actions: Iterable[Action | Deliver], now: float) -> list[Action]:
+        out: list[Action] = []
+        for action in actions:
+            if not isinstance(action, Deliver):
+                out.append(action)
+                continue
+            seen: Observation = LeaseOver(reason=action.lease_over) if action.lease_over else Told(message=_told(action))
+            out += self._from_group(self.group.observe(seen, now), now)
+        return out
+
+
+def _told(delivery: Deliver) -> Message:
+    assert delivery.message is not None
+    return delivery.message
+
+

@@ -1,0 +1,51 @@
+"""What is true of this host? The facts that `core.resolve` asks for; those that cost something only when it asks."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.core.config import HostFacts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def this_host(environ: Mapping[str, str]) -> HostFacts:
+    """The facts of the host we are on."""
+    from holdfast.runtime import accelerators
+    from holdfast.telemetry.state_dir import state_home
+
+    return HostFacts(
+        python=sys.executable,
+        cwd=_cwd(),
+        state_home=state_home(environ),
+        cpus=_cpus,
+        accelerators=lambda kind: accelerators.count(kind, environ),
+        fresh_id=_fresh_id,
+        entry_points=_entry_points,
+    )
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # It was deleted under us; a relative path would fail anyway.
+        return "/"
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) or os.cpu_count() or 1
+
+
+def _fresh_id() -> str:
+    """Eight letters and digits: short enough to type, and 40 bits are enough for all jobs of one host."""
+    alphabet = "abcdefghjkmnpqrstuvwxyz023456789"
+    return "".join(alphabet[byte & 31] for byte in os.urandom(8))
+
+
+def _entry_points(group: str) -> tuple[str, ...]:
+    from importlib import metadata  # 20 ms: only for a name that is not built in
+
+    return tuple(dict.fromkeys(point.name for point in metadata.entry_points(group=group)))

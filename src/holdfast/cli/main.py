@@ -1,0 +1,105 @@
+"""Which command was asked for? Finds it, runs it, and turns what goes wrong into a message and an exit code.
+
+Only the chosen command's module is imported. `run` and `launch` read their own arguments (torchrun's rules); the others are
+modules with `HELP`, `arguments(parser)` and `run(options)`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.core.errors import HoldfastError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+LAUNCHING = {
+    "run": "launch a script on this node, or on this node's part of several; keep it running",
+    "launch": "the same with the conventions of the old torch.distributed.launch",
+}
+ASKING = ("jobs", "status", "why", "events", "report", "stop", "doctor")
+"""Commands about jobs and this host; each is the module of that name beside this one."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `argv` (without the program's name). Returns the exit code."""
+    command = argv[0] if argv else ""
+    try:
+        if command in LAUNCHING:
+            from holdfast.cli.run import run
+
+            return run(argv[1:], command=command)
+        if command in ASKING:
+            return _ask(command, argv[1:])
+        return _about(command, argv[1:])
+    except HoldfastError as error:
+        print(f"holdfast {command}: {error}" if command in (*LAUNCHING, *ASKING) else f"holdfast: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # `holdfast events | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush has somewhere to go
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _ask(command: str, argv: Sequence[str]) -> int:
+    import argparse
+
+    module = _module(command)
+    parser = argparse.ArgumentParser(prog=f"holdfast {command}", description=module.HELP, allow_abbrev=False)
+    module.arguments(parser)
+    code: int = module.run(parser.parse_args(list(argv)))
+    sys.stdout.flush()
+    return code
+
+
+def _module(command: str) -> ModuleType:
+    from importlib import import_module
+
+    return import_module(f"holdfast.cli.{command}")
+
+
+def _about(command: str, rest: Sequence[str]) -> int:
+    """No command: help, the version, or a mistake."""
+    if command in ("--version", "-V", "version"):
+        from holdfast import __version__
+
+        print(f"holdfast {__version__}")
+        return 0
+    if command in ("-h", "--help", "help"):
+        if rest and rest[0] in (*LAUNCHING, *ASKING):
+            return main([rest[0], "--help"])
+        print(_help())
+        return 0
+    if not command:
+        print(_help(), file=sys.stderr)
+        return 2
+    raise UsageError(f"there is no command {command!r}", hint=_meant(command))
+
+
+def _meant(word: str) -> str:
+    from holdfast.core.flags import FLAGS
+    from holdfast.core.grammar import did_you_mean
+
+    looks_like_a_script = word.endswith((".py", ".sh")) or "/" in word
+    if looks_like_a_script or any(word.split("=")[0] in flag.names for flag in FLAGS):
+        return f"did you mean `holdfast run {word} …`?"
+    return did_you_mean(word, (*LAUNCHING, *ASKING))
+
+
+def _help() -> str:
+    lines = {**LAUNCHING, **{name: _module(name).HELP for name in ASKING}}
+    return "\n".join(
+        [
+            "usage: holdfast COMMAND …",
+            "",
+            "Launches distributed training and keeps it running. `holdfast run` takes torchrun's command line.",
+            "",
+            *(f"  {name:<8} {line.splitlines()[0]}" for name, line in lines.items()),
+            "",
+            "`holdfast COMMAND --help` tells more; `holdfast --version` the version.",
+        ]
+    )

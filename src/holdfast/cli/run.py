@@ -1,0 +1,81 @@
+"""`holdfast run`: the command line becomes a configuration, and the configuration one call to the agent.
+
+Nothing is started before everything that can be wrong with the command line has been checked. The guardian comes after
+that: reading the command line imports little, and a wrong flag needs no guardian.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.cli import parser
+from holdfast.cli.host import this_host
+from holdfast.core.config import gather
+from holdfast.core.errors import UsageError
+from holdfast.core.flags import FLAGS, USE_ENV
+from holdfast.core.resolve import resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.core.config import Notice, Resolved, RunConfig
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def run(argv: Sequence[str], *, command: str = "run") -> int:
+    """Do what `holdfast run ARGV` asks. Returns the exit code; `UsageError` for what is wrong with `argv`."""
+    flags = (*FLAGS, USE_ENV) if command == "launch" else FLAGS
+    typed = parser.read(argv, flags)
+    if typed.help:
+        from holdfast.cli.help import run_help
+
+        print(run_help(flags, command))
+        return 0
+    environ = dict(os.environ)
+    resolved = resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, this_host(environ))
+    if typed.print_config or typed.dry_run:
+        return _show(resolved, typed)
+    _check_token_file(resolved.config)
+    _tell(resolved.notices, resolved.config.log_level)
+    return _supervise(resolved.config)
+
+
+def _supervise(config: RunConfig) -> int:
+    from holdfast.runtime.guardian import guard
+
+    def agent() -> int:
+        from holdfast.agent.agent import run as run_agent
+
+        return run_agent(config)
+
+    return guard(agent)
+
+
+def _show(resolved: Resolved, typed: parser.Typed) -> int:
+    """--print-config and --dry-run: what would be, and nothing started."""
+    if typed.print_config:
+        from holdfast.cli.show_config import as_json, as_text
+
+        print(as_json(resolved) if typed.print_config == "json" else as_text(resolved))
+    if typed.dry_run:
+        from holdfast.cli.plan import plan
+
+        print(plan(resolved.config, dict(os.environ)))
+    _tell(resolved.notices, resolved.config.log_level)
+    return 0
+
+
+def _tell(notices: Iterable[Notice], log_level: str) -> None:
+    for notice in notices:
+        if LEVELS.index(notice.level) >= LEVELS.index(log_level):
+            print(f"holdfast: {notice.level}: {notice.text}", file=sys.stderr)
+
+
+def _check_token_file(config: RunConfig) -> None:
+    path = config.token_file
+    if path is not None and not os.access(path, os.R_OK):
+        what = "cannot be read" if os.path.exists(path) else "does not exist"
+        raise UsageError(f"--token-file: {path} {what}", hint="write the job's secret there, with mode 0600, on every node")

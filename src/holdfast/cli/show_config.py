@@ -1,0 +1,70 @@
+"""What does `--print-config` print? Every value, and where it came from."""
+
+from __future__ import annotations
+
+from holdfast.core.config import RunConfig
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.core.config import Resolved
+
+VALUE_WIDTH = 44
+"""Column of the origins; a longer value pushes its own to the right."""
+
+
+def as_text(resolved: Resolved) -> str:
+    """One aligned line per value: name, value, origin."""
+    names = list(RunConfig.__fields__)
+    wide = max(map(len, names))
+    rows = [(name, _shown(name, getattr(resolved.config, name)), resolved.origins.get(name, "default")) for name in names]
+    across = min(VALUE_WIDTH, max(len(value) for _, value, _ in rows))
+    return "\n".join(f"{name:<{wide}}  {value:<{across}}  {origin}" for name, value, origin in rows)
+
+
+def as_json(resolved: Resolved) -> str:
+    """`{"max_restarts": {"value": 3, "origin": "--max-restarts"}, …}`."""
+    import json
+
+    plain = {
+        name: {"value": _plain(getattr(resolved.config, name)), "origin": resolved.origins.get(name, "default")}
+        for name in RunConfig.__fields__
+    }
+    return json.dumps(plain, indent=2, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (frozenset, tuple)):
+        return sorted(value) if isinstance(value, frozenset) else list(value)
+    if isinstance(value, dict):
+        return {str(key): item for key, item in value.items()}
+    return value
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "signals_to_handle":
+        import signal
+
+        return ",".join(signal.Signals(number).name for number in value) or "-"
+    if name == "training_script_args":
+        import shlex
+
+        return shlex.join(value) or "-"
+    if isinstance(value, dict):
+        return (
+            _streams(value) if name in ("redirects", "tee") else ",".join(f"{key}={item}" for key, item in value.items()) or "-"
+        )
+    if isinstance(value, (tuple, frozenset)):
+        return ",".join(map(str, sorted(value) if isinstance(value, frozenset) else value)) or "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _streams(by_rank: dict[int, int]) -> str:
+    """As it would be typed: one digit where all ranks agree."""
+    values = set(by_rank.values())
+    return str(values.pop()) if len(values) == 1 else ",".join(f"{rank}:{value}" for rank, value in by_rank.items())

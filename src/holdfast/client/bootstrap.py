@@ -1,0 +1,243 @@
+"""What happens in a Python worker before its script starts, and how does that stay invisible to the script?
+
+The worker is started as torchrun starts it, `PY -u SCRIPT args`, with a directory of ours first on PYTHONPATH. Python's own
+start-up then imports the `sitecustomize` in there, which loads this file by its path and calls `restore` and `start`. After
+that Python runs the script as it always does. So `__main__`, sys.path[0], tracebacks, -m, zip files, multiprocessing's
+children, exit codes and messages are Python's own rather than imitations of them, and any interpreter will do (PYTHON_EXEC),
+with Holdfast installed in it or not: only the standard library is used, nothing newer than Python 3.8, and nothing of
+Holdfast is imported by name. An interpreter that ignores PYTHONPATH (-E, -I) runs the script without us; the agent then
+has its pidfd.
+
+`start` does this, each step on its own, since a platform may lack one and still have the others:
+
+- maps the page from the inherited fd and closes the fd;
+- takes the page's robust mutex, for as long as the main thread lives: the kernel marks it before it frees memory. It
+  is never unlocked, so that the mark comes at the end of every life; the agent asks the kernel for the exit code then;
+- asks to die with the agent;
+- enables faulthandler, as torch's `record` does;
+- wraps sys.excepthook, to write the error record and raise the page's error flag before the traceback is printed;
+- leaves a mark when the interpreter begins to end in good order.
+
+The script can see of it: a few modules more in sys.modules (`_holdfast_bootstrap` among them, by which `holdfast.client`
+finds the page), faulthandler enabled, and one function in the place of sys.excepthook. Forked children are none of the agent's
+workers: in them `words` is None and the hook only prints.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic_ns, time_ns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ctypes
+    from collections.abc import Callable
+    from types import ModuleType, TracebackType
+
+words: memoryview | None = None
+"""The page as 64-bit fields (`core.page`); None without a page, and in forked children."""
+
+layout: ModuleType | None = None
+"""The `core.page` by which `words` is to be read."""
+
+_wake_agent: Callable[[], None] | None = None
+"""Rouses the agent's watch on our lock, to have it look at the page."""
+
+_PDEATHSIG, _SIGKILL = 1, 9
+_READ_WRITE, _SHARED = 3, 1
+_PROCESS_SHARED, _ROBUST = 1, 1  # glibc and musl alike
+
+
+def restore(boot_dir: str) -> None:
+    """Take our directory off sys.path and put the user's PYTHONPATH back."""
+    theirs = os.environ.pop("HOLDFAST_USER_PYTHONPATH", None)
+    if theirs is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = theirs
+    if boot_dir in sys.path:
+        sys.path.remove(boot_dir)
+    sys.path_importer_cache.pop(boot_dir, None)
+
+
+def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
+    """All of the above. `load(name, *path)` gives another of our files as a module."""
+    global words, layout
+    layout = page_layout
+    fd = os.environ.pop("HOLDFAST_PAGE_FD", "")
+    for step in (lambda: _open_page(int(fd)), _enable_faulthandler) if fd else (_enable_faulthandler,):
+        try:
+            step()
+        except Exception as error:
+            _tell(f"{type(error).__name__}: {error}")
+    _install_hooks(load)
+    os.register_at_fork(after_in_child=_forget)
+    if words is not None:
+        words[layout.STATE] = layout.RUNNING
+
+
+def _open_page(fd: int) -> None:
+    """Map the page, tie our life to the agent's, and take the mutex."""
+    global words
+    import ctypes
+
+    assert layout is not None
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Not the mmap module: it keeps a copy of the fd open, and unmaps the page when the interpreter clears its modules,
+    # while the kernel has yet to find the mutex there.
+    libc.mmap.restype = ctypes.c_void_p
+    base = libc.mmap(None, ctypes.c_size_t(layout.SIZE), _READ_WRITE, _SHARED, fd, ctypes.c_long(0))
+    problem = ctypes.get_errno()
+    os.close(fd)
+    if base == ctypes.c_void_p(-1).value:
+        raise OSError(problem, os.strerror(problem))
+    fields = memoryview((ctypes.c_ubyte * layout.SIZE).from_address(base)).cast("B").cast("Q")
+    if fields[layout.MAGIC_AT] != layout.MAGIC or fields[layout.VERSION_AT] != layout.VERSION:
+        return  # an agent of another version
+    fields[layout.BOOTED_NS] = monotonic_ns()
+    fields[layout.PID] = os.getpid()
+    words = fields
+    _die_with(libc, fields[layout.AGENT_PID])
+    _lock(libc, base)
+
+
+def _lock(libc: ctypes.CDLL, base: int) -> None:
+    """Take the mutex of the page mapped at `base`, and tell the agent, who waits for that."""
+    global _wake_agent
+    import ctypes
+
+    assert layout is not None
+    mutex = ctypes.c_void_p(base + layout.MUTEX * 8)
+    attributes = ctypes.create_string_buffer(64)
+    for problem in (
+        libc.pthread_mutexattr_init(attributes),
+        libc.pthread_mutexattr_setpshared(attributes, _PROCESS_SHARED),
+        libc.pthread_mutexattr_setrobust(attributes, _ROBUST),
+        libc.pthread_mutex_init(mutex, attributes),
+        libc.pthread_mutex_lock(mutex),
+    ):
+        if problem:
+            raise OSError(problem, os.strerror(problem))
+    half = (ctypes.c_uint32 * (layout.SIZE // 4)).from_address(base)
+    lock_at = _lock_word(half)
+    # The kernel wakes a sleeper at our death only if the word says that there is one. Nobody else writes it meanwhile.
+    half[lock_at // 4] |= layout.FUTEX_WAITERS
+    half[layout.LOCK_AT * 2] = lock_at
+    number = layout.futex_syscall(os.uname().machine)
+    if number is None:
+        return
+
+    def wake(address: int) -> None:
+        one = ctypes.c_int(1)
+        libc.syscall(ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_long(wake_code), one, None, None, 0)
+
+    wake_code = layout.FUTEX_WAKE
+    wake(base + layout.LOCK_AT * 8)
+    _wake_agent = lambda: wake(base + lock_at)
+
+
+def _lock_word(half: ctypes.Array[ctypes.c_uint32]) -> int:
+    """Byte offset of the word that holds our thread id: the mutex's first in glibc, its second in musl."""
+    from _thread import get_native_id
+
+    assert layout is not None
+    mine = get_native_id()
+    start = layout.MUTEX * 8
+    for offset in range(start, start + layout.MUTEX_BYTES, 4):
+        if half[offset // 4] == mine:
+            return int(offset)
+    raise OSError("this C library's mutex does not carry its owner")
+
+
+def _die_with(libc: ctypes.CDLL, agent: int) -> None:
+    """Die when the agent does. Under a wrapper, which then is our parent, the guardian has to see to that."""
+    if os.getppid() != agent:
+        return
+    libc.prctl(_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    if os.getppid() != agent:  # it went in between
+        os.kill(os.getpid(), _SIGKILL)
+
+
+def _enable_faulthandler() -> None:
+    if sys.stderr is not None:
+        import faulthandler
+
+        faulthandler.enable(all_threads=True)
+
+
+def _tell(trouble: str) -> None:
+    """Leave word for the agent."""
+    if words is not None and layout is not None:
+        text = trouble.encode("utf-8", "replace")[: layout.TROUBLE_BYTES - 1]
+        at = layout.TROUBLE * 8
+        words.cast("B")[at : at + len(text)] = text
+
+
+def _install_hooks(load: Callable[..., ModuleType]) -> None:
+    import atexit
+    from _thread import get_ident
+
+    me, main_thread = os.getpid(), get_ident()
+    written: list[BaseException] = []
+    # Made absolute now: the script may change directory.
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    error_file = os.path.abspath(error_file) if error_file else None
+    shown = sys.excepthook
+
+    def write(error: BaseException) -> None:
+        if isinstance(error, Exception) and error_file:
+            load("_holdfast_record", "client", "record.py").write(error_file, error, time_ns())
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() == me and get_ident() == main_thread and _is_the_end():
+            try:
+                now = time_ns()
+                written.append(error)
+                write(error)
+                _flag_error(error, now)
+            except Exception:
+                pass
+        shown(kind, error, trace)
+
+    def at_exit() -> None:
+        if os.getpid() != me:
+            return
+        # A hook of the script's own may have taken our place.
+        error = getattr(sys, "last_value", None)
+        try:
+            if not written and isinstance(error, BaseException):
+                write(error)
+        except Exception:
+            pass
+        if words is not None and layout is not None:
+            words[layout.STATE] = layout.FINISHING
+            words[layout.EXIT_NS] = monotonic_ns()
+
+    # Both, since programs ask `sys.excepthook is sys.__excepthook__` to learn whether anybody has changed it.
+    sys.excepthook = excepthook
+    sys.__excepthook__ = excepthook
+    atexit.register(at_exit)  # the first to register is the last to run
+
+
+def _is_the_end() -> bool:
+    """True when Python calls the hook for the script's end, False when C code printed an exception and goes on: then the
+    script is still on the stack below us."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name not in ("<module>", "_run_module_as_main")
+
+
+def _flag_error(error: BaseException, now_ns: int) -> None:
+    if words is not None and layout is not None and isinstance(error, Exception):
+        words[layout.ERROR_UNIX_NS] = now_ns
+        words[layout.ERROR] = 1
+        if _wake_agent is not None:
+            _wake_agent()
+
+
+def _forget() -> None:
+    """In a forked child: the page belongs to our parent."""
+    global words
+    words = None

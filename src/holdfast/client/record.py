@@ -1,0 +1,75 @@
+"""What does a failing worker write down? The error record: torch elastic's JSON, in $TORCHELASTIC_ERROR_FILE.
+
+    {"message": {"message": "RuntimeError: boom",
+                 "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1795209654"}}}
+
+Under Holdfast every Python worker writes one when an uncaught exception ends it (`bootstrap`); `record` is for code that runs
+under torchrun as well. The first record of a worker stays: it is the one nearest to the cause.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+
+
+def record(fn: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a main function so that an exception leaving it is recorded. SystemExit and KeyboardInterrupt are not."""
+    from functools import wraps
+
+    @wraps(fn)
+    def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            path = os.environ.get(ERROR_FILE)
+            if path:
+                from time import time_ns
+
+                write(path, error, time_ns())
+            raise
+
+    return recorded
+
+
+def describe(error: BaseException, at_unix_ns: int) -> dict[str, Any]:
+    """The record of `error`, ready for JSON."""
+    import traceback
+
+    callstack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    extra = {"py_callstack": callstack, "timestamp": str(at_unix_ns // 1_000_000_000)}
+    return {"message": {"message": f"{type(error).__name__}: {_text(error)}", "extraInfo": extra}}
+
+
+def write(path: str, error: BaseException, at_unix_ns: int) -> bool:
+    """Write the record of `error` to `path`, whole or not at all. False: there is one already, and it stays."""
+    import json
+
+    if os.path.exists(path) and os.path.getsize(path):
+        return False
+    text = json.dumps(describe(error, at_unix_ns)).encode("utf-8", "replace")
+    unfinished = f"{path}.{os.getpid()}"
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        while text:
+            text = text[os.write(fd, text) :]
+    finally:
+        os.close(fd)
+    os.replace(unfinished, path)
+    return True
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<exception without a text>"

@@ -1,0 +1,172 @@
+"""What was `holdfast run` told? `RunConfig`: every option parsed, checked and fitted to this host, once and for all.
+
+Made in three steps, each a function: `core.flags` and the command line's parser give texts, `gather` adds the environment
+and the defaults and remembers where each came from, `core.resolve` makes values of them. Nothing after that reads a flag or
+a `PET_*` variable again.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.flags import FLAGS
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.core.flags import Flag
+
+
+class RunConfig(Value):
+    """Everything `holdfast run` was told. Names are torchrun's where it has one."""
+
+    # who takes part
+    min_nodes: int = 1
+    max_nodes: int = 1
+    nproc_per_node: int = 1
+    """Workers on this node; already a number."""
+    node_rank: int = 0
+    """Meaningful with the static backend only."""
+
+    # the rendezvous
+    rdzv_backend: str = "memory"
+    """memory (one node, no socket) · embedded (a server in one agent) · static (ranks given) · a registered name"""
+    rdzv_endpoint: str = ""
+    """`host:port` of the server, IPv6 in brackets; for static that of the control connection. Empty for memory."""
+    rdzv_host: str = ""
+    rdzv_port: int = 0
+    rdzv_id: str = "none"
+    rdzv_conf: dict[str, str] = {}  # noqa: RUF012
+    standalone: bool = False
+    is_host: bool | None = None
+    """Does this node run the embedded server? None: it does if the endpoint is its own address."""
+    join_timeout_s: float = 600.0
+    last_call_s: float = 30.0
+    """How long a round with the least number of nodes waits for more."""
+    lease_s: float = 3.0
+    """Silence after which a node counts as lost."""
+    token_file: str | None = None
+    """File with the job's secret. None: `HOLDFAST_TOKEN`, if anything."""
+    local_addr: str | None = None
+    master_addr: str = ""
+    """MASTER_ADDR for the workers. Empty: the node of group rank 0 says its own."""
+    master_port: int | None = None
+    """MASTER_PORT for the workers. None: a fresh one each round."""
+
+    # the workers
+    training_script: str
+    training_script_args: tuple[str, ...] = ()
+    module: bool = False
+    no_python: bool = False
+    run_path: bool = False
+    use_env: bool = True
+    """False (`holdfast launch` only): each worker gets `--local-rank=N` before the script's own arguments."""
+    start_method: str = "spawn"
+    role: str = "default"
+    python: str = "python3"
+    """Interpreter of Python workers: `PYTHON_EXEC`, else our own."""
+    virtual_local_rank: bool = False
+    omp_num_threads: str | None = None
+    """OMP_NUM_THREADS to give the workers. None: leave it as it is."""
+    signals_to_handle: tuple[int, ...] = (15, 2, 1, 3)
+    shutdown_timeout_s: float = 30.0
+    monitor_interval: float = 0.1
+    """Accepted for torchrun's sake; nothing is polled."""
+    event_log_handler: str = "null"
+    watchdog: bool = False
+    """`TORCHELASTIC_ENABLE_FILE_TIMER=1`."""
+    timer_file: str | None = None
+    health_check_port: int | None = None
+    uninterruptible_timeout_s: float | None = None
+
+    # restarts
+    max_restarts: int = 0
+    restart_period_s: float | None = None
+    """Window in which `max_restarts` counts. None: the job's whole life."""
+    backoff_s: float = 60.0
+    """Longest pause in a crash loop; 0: none."""
+
+    # what is kept and shown
+    state_dir: str
+    node_name: str | None = None
+    """This node's name in logs and reports. None: its host name."""
+    log_dir: str | None = None
+    """Absolute, or `/dev/null`. None: in the job's folder under `state_dir`."""
+    redirects: dict[int, int] = {}  # noqa: RUF012
+    """Local rank → 0 none, 1 stdout, 2 stderr, 3 both; every local rank is there."""
+    tee: dict[int, int] = {}  # noqa: RUF012
+    local_ranks_filter: frozenset[int] | None = None
+    """Local ranks shown on the console. None: all."""
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    logs_specs: str | None = None
+    log_line_prefix_template: str | None = None
+    log_level: str = "WARNING"
+    error_file: str | None = None
+    """`TORCHELASTIC_ERROR_FILE` of the agent itself: the root cause's error file is copied there."""
+
+
+class HostFacts(Value):
+    """What resolving needs to know of this host. What costs something is a function, called only when asked for."""
+
+    python: str
+    """This interpreter."""
+    cwd: str
+    state_home: str
+    """Where jobs keep their state unless told otherwise."""
+    cpus: Callable[[], int]
+    """CPUs this process may use."""
+    accelerators: Callable[[str], int]
+    """How many `gpu`, or `xpu`."""
+    fresh_id: Callable[[], str]
+    """A short name that no other job has."""
+    entry_points: Callable[[str], tuple[str, ...]]
+    """Names registered in an entry-point group."""
+
+
+class Setting(Value):
+    """A value as it was given, and where."""
+
+    value: str | bool | None
+    origin: str
+    """`--tee`, `PET_TEE`, or `default`."""
+
+
+class Notice(Value):
+    """Something the user should hear before the job starts."""
+
+    level: str
+    """INFO · WARNING"""
+    text: str
+
+
+class Resolved(Value):
+    """A configuration, where each value came from, and what to tell the user."""
+
+    config: RunConfig
+    origins: dict[str, str]
+    """Field → `--flag`, `VARIABLE`, `default`, or `derived: why`."""
+    notices: tuple[Notice, ...]
+
+
+def gather(given: Mapping[str, str | bool], environ: Mapping[str, str], flags: Iterable[Flag] = FLAGS) -> dict[str, Setting]:
+    """The command line's values, else the environment's, else the defaults, by `dest`.
+
+    A switch set by its variable cannot be switched off on the command line, and a variable that is set but empty counts: both
+    as in torchrun.
+    """
+    from holdfast.core.grammar import switch
+
+    found: dict[str, Setting] = {}
+    for flag in flags:
+        dest = flag.dest
+        in_environ = environ.get(flag.env) if flag.env else None
+        if dest in given:
+            found[dest] = Setting(value=given[dest], origin=flag.name)
+        elif in_environ is None:
+            found[dest] = Setting(value=False if flag.kind == "switch" else flag.default, origin="default")
+        elif flag.kind == "switch":
+            found[dest] = Setting(value=switch(in_environ, flag.env), origin=flag.env)
+        else:
+            found[dest] = Setting(value=in_environ, origin=flag.env)
+    return found

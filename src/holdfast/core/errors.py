@@ -1,0 +1,57 @@
+"""What can go wrong with *us*, and the exit code of each. A worker's death is not here: it is a value (`core.failure`).
+
+    HoldfastError               1   we cannot go on
+    ├── UsageError              2   a flag, value or file of the user's is wrong
+    ├── StartError              1   a program could not be started
+    ├── RendezvousError         1   the nodes could not agree
+    │   ├── JoinTimeout         1
+    │   ├── RendezvousClosed    1
+    │   └── ServerLost          1
+    └── ProtocolError           1   a peer sent what we do not understand
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """`what` happened, to what; `hint` says what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  hint: {self.hint}" if self.hint else self.what
+
+
+class UsageError(HoldfastError):
+    """A flag, an environment variable or a file of the user's is wrong."""
+
+    exit_code = 2
+
+
+class StartError(HoldfastError):
+    """A program could not be started."""
+
+
+class RendezvousError(HoldfastError):
+    """The nodes of the job could not agree on who takes part."""
+
+
+class JoinTimeout(RendezvousError):
+    """Too few nodes came in time."""
+
+
+class RendezvousClosed(RendezvousError):
+    """The job is over: nobody can join any more."""
+
+
+class ServerLost(RendezvousError):
+    """The node that hosts the rendezvous server cannot be reached."""
+
+
+class ProtocolError(HoldfastError):
+    """A peer sent something we do not understand."""

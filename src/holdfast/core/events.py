@@ -1,0 +1,140 @@
+"""What happened: the closed catalogue of events. Logs, metrics, reports and dashboards are folds over these.
+
+One event is one JSON line in `events-<node>.jsonl`. The recorder adds the envelope (`seq`, `at_unix`, `node`, `round`,
+`attempt`); an event itself carries only what is its own.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.failure import Failure
+from holdfast.core.value import Value
+
+
+class Event(Value):
+    """Base of all events. The name on disk is the class's name."""
+
+
+class AgentStarted(Event):
+    pid: int
+    host: str
+    version: str
+    argv: tuple[str, ...]
+    min_nodes: int
+    max_nodes: int
+    nproc: int
+    max_restarts: int
+    backend: str
+
+
+class Degraded(Event):
+    """Something this host cannot do, and what is used instead."""
+
+    what: str
+    instead: str
+
+
+class JoinRequested(Event):
+    round: int
+    backend: str
+    endpoint: str
+
+
+class RoundFormed(Event):
+    """Members agreed. `nodes` in group-rank order."""
+
+    round: int
+    nodes: tuple[str, ...]
+    group_rank: int
+    world_size: int
+    master_addr: str
+    master_port: int
+    waited_s: float
+    reason: str
+
+
+class WorkerStarted(Event):
+    rank: int
+    local_rank: int
+    pid: int
+    argv: tuple[str, ...]
+    log_dir: str | None
+
+
+class WorkerDying(Event):
+    """The kernel released the worker's robust mutex: it is dead, though its memory is still being freed."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    exitcode: int | None
+
+
+class WorkerExited(Event):
+    rank: int
+    local_rank: int
+    pid: int
+    exitcode: int
+
+
+class FailureSeen(Event):
+    failure: Failure
+
+
+class WatchdogExpired(Event):
+    pid: int
+    scope: str
+    expired_s: float
+
+
+class Decided(Event):
+    """A decision, with its reason in words. `why` prints exactly this."""
+
+    decision: str
+    """restart · rejoin · stop · finish"""
+    reason: str
+    delay_s: float = 0.0
+    restarts_left: int | None = None
+
+
+class StopSent(Event):
+    """Workers were asked to stop."""
+
+    signal: str
+    grace_s: float
+    reason: str
+    ranks: tuple[int, ...]
+
+
+class WorkersStopped(Event):
+    took_s: float
+    killed: tuple[int, ...]
+    """Ranks that outlived the grace period."""
+
+
+class NodeJoined(Event):
+    name: str
+
+
+class NodeLeft(Event):
+    name: str
+    reason: str
+
+
+class NodeLost(Event):
+    name: str
+    reason: str
+
+
+class SignalReceived(Event):
+    signal: str
+
+
+class JobEnded(Event):
+    outcome: str
+    """succeeded · failed · stopped"""
+    exit_code: int
+    reason: str
+
+
+CATALOGUE: dict[str, type[Event]] = {event.__name__: event for event in Event.__subclasses__()}
+"""Name on disk → type."""

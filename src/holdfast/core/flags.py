@@ -1,0 +1,349 @@
+"""Which options does `holdfast run` have? One table: names, environment variable, kind, default, meaning, and where we
+differ from torchrun on purpose. The command line, `--help`, `--print-config` and docs/reference/torchrun.md are all
+made from it; so is `holdfast.elastic.run`'s parser. Pure data: what the values mean together is `core.config`'s matter.
+
+Rows marked `torchrun` have its spellings, attribute name (`dest`), default and `PET_*` variable, in its order. Ours come
+last, have `HOLDFAST_*` variables, and are never matched by a prefix: a prefix that torchrun takes must not become
+ambiguous because of them.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+NODES, RENDEZVOUS, WORKERS, LOGS, STATIC, OURS = (
+    "nodes and workers",
+    "rendezvous",
+    "workers",
+    "logs",
+    "static ranks",
+    "holdfast's own",
+)
+
+
+class Flag(Value):
+    """One option."""
+
+    names: tuple[str, ...]
+    """Every spelling, in torchrun's order. The first long one is the name in messages."""
+    kind: str = "text"
+    """text · whole (int) · number (float) · switch · list (comma separated, `,,` is a comma)"""
+    default: str | None = None
+    """As it would be typed; None: no value."""
+    choices: tuple[str, ...] = ()
+    metavar: str = ""
+    env: str = ""
+    """Variable that gives the value where the command line does not."""
+    group: str = OURS
+    torchrun: bool = True
+    help: str
+    note: str = ""
+    """How ours differs from torchrun's, for the reference page."""
+
+    @property
+    def name(self) -> str:
+        """`--max-restarts`."""
+        return next(name for name in self.names if name.startswith("--"))
+
+    @property
+    def dest(self) -> str:
+        """`max_restarts`: the attribute's name."""
+        return self.name[2:].replace("-", "_")
+
+
+def _torchrun(name: str, help: str, *, short: str = "", pet: bool = True, **rest: Any) -> Flag:
+    """A flag of torchrun: a dashed and, for several words, an underscored spelling; `PET_` and its dest in the environment."""
+    plain = name[2:].replace("-", "_")
+    names = tuple(spelling for spelling in (short, name, f"--{plain}" if "_" in plain else "") if spelling)
+    return Flag(names=names, help=help, env=f"PET_{plain.upper()}", note=rest.pop("note", "") or _NO_PET * (not pet), **rest)
+
+
+def _ours(name: str, help: str, **rest: Any) -> Flag:
+    plain = name[2:].replace("-", "_")
+    names = (name, f"--{plain}") if "_" in plain else (name,)
+    return Flag(names=names, help=help, torchrun=False, **rest)
+
+
+_NO_PET = "torchrun has no variable for this flag."
+START_METHODS = ("spawn", "fork", "forkserver")
+EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
+NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
+
+FLAGS: tuple[Flag, ...] = (
+    _torchrun(
+        "--nnodes",
+        "number of nodes, or a range: the job runs with MIN and takes up to MAX",
+        default="1:1",
+        metavar="N|MIN:MAX",
+        group=NODES,
+    ),
+    _torchrun(
+        "--nproc-per-node",
+        "workers on this node: a number, or as many as there are CPUs (cpu), GPUs (gpu, xpu), or whichever it has (auto)",
+        default="1",
+        metavar="N|auto|cpu|gpu|xpu",
+        group=NODES,
+        note="GPUs are counted without importing a framework, from what the driver shows and the *_VISIBLE_DEVICES variables. "
+        "Names of other frameworks' devices are not known to us.",
+    ),
+    _torchrun(
+        "--rdzv-backend",
+        "how the nodes find each other: static, c10d (= embedded), memory, or a registered name",
+        default="static",
+        metavar="NAME",
+        group=RENDEZVOUS,
+        note="c10d is served by our own `embedded` server; one node without an endpoint needs no server at all (`memory`). "
+        "Unknown names are an error that lists the known ones; etcd and etcd-v2 are refused until the etcd extra is there.",
+    ),
+    _torchrun(
+        "--rdzv-endpoint",
+        "where they meet; for c10d the port is 29400 if not given",
+        default="",
+        metavar="HOST[:PORT]",
+        group=RENDEZVOUS,
+        note="An IPv6 address may be written without brackets when it has no port.",
+    ),
+    _torchrun(
+        "--rdzv-id",
+        "the job's name, the same on every node",
+        default="none",
+        metavar="ID",
+        group=RENDEZVOUS,
+        note="Kept on one node too, where torchrun replaces it by a random one.",
+    ),
+    _torchrun(
+        "--rdzv-conf",
+        "further settings of the rendezvous, such as join_timeout=600,last_call_timeout=30",
+        default="",
+        metavar="K=V,…",
+        group=RENDEZVOUS,
+        note="A key nobody reads is named in a warning.",
+    ),
+    _torchrun(
+        "--standalone",
+        "one node that needs nobody else; --rdzv-backend and --rdzv-endpoint are ignored",
+        kind="switch",
+        group=RENDEZVOUS,
+        note="With --nnodes 2 or more it is an error at once; torchrun waits ten minutes for a node that cannot come.",
+    ),
+    _torchrun(
+        "--max-restarts",
+        "how often the workers are started again after a failure",
+        kind="whole",
+        default="0",
+        metavar="N",
+        group=WORKERS,
+        note="The budget is the job's, over all nodes, not each agent's own.",
+    ),
+    _torchrun(
+        "--monitor-interval",
+        "accepted for torchrun's sake: a worker's death is an event here, nothing is polled",
+        kind="number",
+        default="0.1",
+        metavar="S",
+        group=WORKERS,
+        note="Checked (> 0), passed on to programs that read it, otherwise unused.",
+    ),
+    _torchrun(
+        "--start-method",
+        "how Python functions are started (--run-path and the Python interface)",
+        default="spawn",
+        choices=START_METHODS,
+        metavar="METHOD",
+        group=WORKERS,
+        note="Checked in PET_START_METHOD too.",
+    ),
+    _torchrun(
+        "--event-log-handler",
+        "where torch elastic's events go: null or console",
+        default="null",
+        choices=EVENT_HANDLERS,
+        note="A wrong name is an error at once, where torchrun fails at the first event.",
+        metavar="NAME",
+        group=WORKERS,
+    ),
+    _torchrun(
+        "--role",
+        "name of the workers' role; also the prefix of their lines under --tee",
+        default="default",
+        metavar="NAME",
+        group=WORKERS,
+    ),
+    _torchrun("--module", "the script is a module's name, as in `python -m`", short="-m", kind="switch", group=WORKERS),
+    _torchrun("--no-python", "the script is a program to be run as it is", kind="switch", group=WORKERS),
+    _torchrun(
+        "--run-path",
+        "run the script as a function, in a multiprocessing child; goes before -m and --no-python",
+        kind="switch",
+        group=WORKERS,
+    ),
+    _torchrun(
+        "--log-dir",
+        "folder for the workers' logs and error files; /dev/null: none are written",
+        metavar="DIR",
+        group=LOGS,
+        note="Without it they lie in the job's own folder; torchrun leaves a temporary one behind each time.",
+    ),
+    _torchrun(
+        "--redirects",
+        "streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both; or RANK:VALUE,… for single local ranks",
+        short="-r",
+        default="0",
+        metavar="SPEC",
+        group=LOGS,
+        note="Local ranks above 9 can be named.",
+    ),
+    _torchrun(
+        "--tee",
+        "streams that go to files and to the console, written like --redirects",
+        short="-t",
+        default="0",
+        metavar="SPEC",
+        group=LOGS,
+        note="Local ranks above 9 can be named.",
+    ),
+    _torchrun(
+        "--local-ranks-filter", "local ranks whose output is shown on the console", default="", metavar="R,…", group=LOGS
+    ),
+    _torchrun(
+        "--duplicate-stdout-filters",
+        "copy stdout lines that contain one of these texts to filtered_stdout.log (,, is a comma)",
+        kind="list",
+        metavar="TEXT,…",
+        group=LOGS,
+    ),
+    _torchrun(
+        "--duplicate-stderr-filters",
+        "copy stderr lines that contain one of these texts to filtered_stderr.log (,, is a comma)",
+        kind="list",
+        metavar="TEXT,…",
+        group=LOGS,
+    ),
+    _torchrun(
+        "--node-rank",
+        "this node's rank; static backend only",
+        kind="whole",
+        default="0",
+        metavar="N",
+        group=STATIC,
+        note="A rank that is not below --nnodes is an error at once.",
+    ),
+    _torchrun(
+        "--master-addr",
+        "address of the node with rank 0; static backend only; IPv6 as [::1]",
+        default="127.0.0.1",
+        metavar="ADDR",
+        group=STATIC,
+    ),
+    _torchrun(
+        "--master-port",
+        "port on it for the workers (29500 if not given); static backend only",
+        kind="whole",
+        metavar="PORT",
+        group=STATIC,
+    ),
+    _torchrun(
+        "--local-addr",
+        "address by which other nodes reach this one (otherwise its full host name)",
+        metavar="ADDR",
+        group=RENDEZVOUS,
+    ),
+    _torchrun(
+        "--logs-specs", "entry point in group torchrun.logs_specs that lays out the logs", metavar="NAME", group=LOGS, pet=False
+    ),
+    _torchrun(
+        "--numa-binding",
+        "bind each worker to the CPUs near its GPU (not supported yet)",
+        choices=NUMA_MODES,
+        metavar="MODE",
+        group=WORKERS,
+        pet=False,
+        note="Refused for now, with exit code 2. torchrun has no variable for this flag.",
+    ),
+    _torchrun(
+        "--signals-to-handle",
+        "signals that are passed on to the workers and end the job",
+        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        metavar="SIG,…",
+        group=WORKERS,
+        note="A wrong name is an error; torchrun warns and goes on without it. SIGUSR1 and SIGUSR2 are passed on in any case, "
+        "without ending the job unless listed here.",
+    ),
+    _torchrun(
+        "--shutdown-timeout",
+        "seconds between asking the workers to stop and SIGKILL (otherwise $TORCH_ELASTIC_SHUTDOWN_TIMEOUT, then 30)",
+        kind="number",
+        metavar="S",
+        group=WORKERS,
+        note="Holds for every stop, a restart's too, where torchrun always waits 30 s.",
+    ),
+    _torchrun(
+        "--virtual-local-rank",
+        "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES shows each its own GPU only",
+        kind="switch",
+        group=WORKERS,
+    ),
+    _ours(
+        "--restart-period",
+        "--max-restarts counts within this many seconds (otherwise over the job's whole life)",
+        kind="number",
+        metavar="S",
+        env="HOLDFAST_RESTART_PERIOD",
+    ),
+    _ours(
+        "--backoff",
+        "longest pause before a restart when the workers die as soon as they start; 0: never pause",
+        kind="number",
+        default="60",
+        metavar="S",
+        env="HOLDFAST_BACKOFF",
+    ),
+    _ours(
+        "--lease",
+        "seconds without a word after which another node counts as lost",
+        kind="number",
+        default="3.0",
+        metavar="S",
+        env="HOLDFAST_LEASE",
+    ),
+    _ours(
+        "--state-dir",
+        "where jobs keep their events, reports and logs (otherwise $XDG_STATE_HOME/holdfast)",
+        metavar="DIR",
+        env="HOLDFAST_STATE_DIR",
+    ),
+    _ours(
+        "--node-name",
+        "this node's name in logs and reports (otherwise its host name)",
+        metavar="NAME",
+        env="HOLDFAST_NODE_NAME",
+    ),
+    _ours(
+        "--token-file",
+        "file with the secret that the job's nodes share ($HOLDFAST_TOKEN may hold the secret itself)",
+        metavar="FILE",
+        env="HOLDFAST_TOKEN_FILE",
+    ),
+    _ours("--verbose", "log each step, not only what needs attention", kind="switch", env="HOLDFAST_VERBOSE"),
+    _ours("--quiet", "log errors only", kind="switch", env="HOLDFAST_QUIET"),
+    _ours("--print-config", "print every value and where it came from (--print-config=json: as JSON), and stop", kind="switch"),
+    _ours("--dry-run", "print nodes, ranks, environment, commands and log files, and stop", kind="switch"),
+)
+
+USE_ENV = Flag(
+    names=("--use-env", "--use_env"),
+    kind="switch",
+    group=WORKERS,
+    help="do not add --local-rank=N to the script's arguments: it reads LOCAL_RANK (`holdfast launch` only)",
+)
+"""The one flag that `python -m torch.distributed.launch` has beyond torchrun's."""
+
+
+def by_dest(flags: Iterable[Flag] = FLAGS) -> dict[str, Flag]:
+    """The table by attribute name."""
+    return {flag.dest: flag for flag in flags}

@@ -1,0 +1,199 @@
+"""What does one value of an option mean? The small grammars: `MIN:MAX`, `k=v,…`, `host:port`, `0:1,10:3`, `SIGTERM,SIGINT`.
+
+Each function takes the text and the name it goes by in messages (`--tee`, or `PET_TEE` when it came from there), and
+returns a value or raises `UsageError`. How several options fit together is `core.config`'s matter.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from holdfast.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_PORT = 65535
+STREAMS = {"0": 0, "1": 1, "2": 2, "3": 3}
+"""0 none, 1 stdout, 2 stderr, 3 both."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word most like `word`, if any is alike."""
+    import difflib  # 5 ms: only when something is already wrong
+
+    pool = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), pool, n=1, cutoff=0.6) or [
+        name for name in pool if word and name.startswith(word.lower())
+    ]
+    return pool[found[0]] if found else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint that names the nearest known word, or all of them."""
+    names = list(known)
+    found = nearest(word, names)
+    return f"did you mean {found}?" if found else f"known: {', '.join(names)}"
+
+
+def whole(text: str, name: str, *, at_least: int | None = None, at_most: int | None = None) -> int:
+    """An int, as Python reads one."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise UsageError(f"{name}: {text!r} is not a whole number") from None
+    if at_least is not None and number < at_least:
+        raise UsageError(f"{name}: {number} is too small", hint=f"give {at_least} or more")
+    if at_most is not None and number > at_most:
+        raise UsageError(f"{name}: {number} is too large", hint=f"give {at_most} or less")
+    return number
+
+
+def seconds(text: str, name: str, *, zero: bool = True) -> float:
+    """A duration: a float that is not negative, and not zero unless `zero`."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise UsageError(f"{name}: {text!r} is not a number of seconds") from None
+    if not (number >= 0 if zero else number > 0):
+        raise UsageError(f"{name}: {text} is {'negative' if zero else 'not above zero'}", hint="give seconds, such as 2.5")
+    return number
+
+
+def switch(text: str, name: str) -> bool:
+    """A switch's variable: an int, where 0 is off, as torchrun reads it."""
+    try:
+        return bool(int(text))
+    except ValueError:
+        raise UsageError(f"{name}: {text!r} is not a whole number", hint="1 switches it on, 0 leaves it off") from None
+
+
+def truth(text: str, name: str) -> bool:
+    """A yes or no inside --rdzv-conf."""
+    word = text.lower()
+    if word not in ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"):
+        raise UsageError(f"{name}: {text!r} is neither yes nor no", hint="give true or false")
+    return word in ("1", "true", "t", "yes", "y")
+
+
+def comma_list(text: str) -> tuple[str, ...]:
+    """`a,b` → a and b; `,,` is a comma."""
+    return tuple(item.replace("\0", ",") for item in text.replace(",,", "\0").split(","))
+
+
+def node_range(text: str, name: str) -> tuple[int, int]:
+    """`N` or `MIN:MAX` → (min, max)."""
+    parts = text.split(":")
+    try:
+        low, high = int(parts[0]), int(parts[-1])
+    except ValueError:
+        parts = []
+    if len(parts) not in (1, 2):
+        raise UsageError(f"{name}: {text!r} is not a number of nodes", hint="give N, or MIN:MAX such as 2:4")
+    if low < 1:
+        raise UsageError(f"{name}: {text}: a job needs at least one node", hint="give N, or MIN:MAX such as 2:4")
+    if low > high:
+        raise UsageError(f"{name}: {text}: the least, {low}, is more than the most, {high}", hint=f"did you mean {high}:{low}?")
+    return low, high
+
+
+def settings(text: str, name: str) -> dict[str, str]:
+    """`k=v,k=v`: both trimmed; a value may hold `=` but no comma."""
+    found: dict[str, str] = {}
+    for pair in text.split(",") if text.strip() else ():
+        key, _, value = (part.strip() for part in pair.partition("="))
+        if not key or not value:
+            raise UsageError(
+                f"{name}: {pair.strip()!r} is not KEY=VALUE", hint="give them as join_timeout=600,last_call_timeout=30"
+            )
+        found[key] = value
+    return found
+
+
+def endpoint(text: str, name: str, *, default_port: int | None) -> tuple[str, int]:
+    """`host`, `host:port`, `[ipv6]:port`, `[ipv6]` or a bare IPv6 address → (host without brackets, port).
+
+    A missing host is `localhost`; a missing port `default_port`, or an error where that is None.
+    """
+    text = text.strip()
+    if text.count(":") > 1 and "[" not in text:
+        host, port = text, ""  # An IPv6 address without brackets; torchrun cuts it at its last colon.
+    elif text.startswith("[") and text.endswith("]"):
+        host, port = text[1:-1], ""
+    else:
+        host, colon, port = text.rpartition(":")
+        host, port = (host, port) if colon else (port, "")
+        if colon and not port:
+            raise UsageError(f"{name}: {text!r} ends before the port", hint="give HOST:PORT, or HOST alone")
+        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not all(char.isalnum() or char in "._:-%" for char in host):
+        raise UsageError(
+            f"{name}: {host!r} is not a host name or address", hint="give HOST:PORT; an IPv6 address as [::1]:29400"
+        )
+    if port:
+        return host or "localhost", port_number(port, name)
+    if default_port is None:
+        raise UsageError(f"{name}: {text!r} has no port", hint=f"give {text or 'HOST'}:29500")
+    return host or "localhost", default_port
+
+
+def port_number(text: str, name: str) -> int:
+    """0 to 65535."""
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_PORT):
+        raise UsageError(f"{name}: {text!r} is not a port", hint=f"give a number from 0 to {MAX_PORT}")
+    return int(text)
+
+
+def shown_endpoint(host: str, port: int) -> str:
+    """`host:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def streams(text: str, name: str, nproc: int) -> dict[int, int]:
+    """`3`, or `0:1,10:3` → local rank to streams, for each of `nproc` local ranks; those not named have 0."""
+    if text in STREAMS:
+        return dict.fromkeys(range(nproc), STREAMS[text])
+    chosen = dict.fromkeys(range(nproc), 0)
+    for item in text.split(","):
+        rank, _, value = item.partition(":")
+        if value not in STREAMS or not (rank.isascii() and rank.isdigit()):
+            raise UsageError(
+                f"{name}: {item!r} names no streams",
+                hint="give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or LOCAL_RANK:VALUE,… as in 0:1,10:3",
+            )
+        if int(rank) < nproc:
+            chosen[int(rank)] = STREAMS[value]
+    return chosen
+
+
+def local_ranks(text: str, name: str) -> frozenset[int] | None:
+    """`0,2` → those local ranks; nothing → None, meaning all."""
+    if not text:
+        return None
+    try:
+        ranks = frozenset(map(int, text.split(",")))
+    except ValueError:
+        ranks = frozenset((-1,))
+    if min(ranks) < 0:
+        raise UsageError(f"{name}: {text!r} is not a list of local ranks", hint="give them as 0,1,2")
+    return ranks
+
+
+def signals(text: str, name: str) -> tuple[int, ...]:
+    """`SIGTERM,SIGINT` → their numbers, each once, in the order given."""
+    numbers: dict[int, None] = {}
+    for word in filter(None, map(str.strip, text.split(","))):
+        known = signal.Signals.__members__
+        if word not in known:
+            raise UsageError(f"{name}: there is no signal {word}", hint=_meant_signal(word, known))
+        if word in ("SIGKILL", "SIGSTOP"):
+            raise UsageError(f"{name}: {word} cannot be handled by any program", hint="leave it out")
+        numbers[int(known[word])] = None
+    return tuple(numbers)
+
+
+def _meant_signal(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    with_prefix = f"SIG{word.upper().removeprefix('SIG')}"
+    return f"did you mean {with_prefix}?" if with_prefix in names else did_you_mean(word, names)

@@ -1,0 +1,130 @@
+"""What the agents of a job and its coordinator say to each other. The same values cross a queue or a wire.
+
+Every message may arrive twice (a link broke and the last one was sent again): all of them are idempotent, because each
+names the round that it is about.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.failure import Failure
+from holdfast.core.report import JobReport
+from holdfast.core.value import Value
+
+
+class Message(Value):
+    """Base of all messages."""
+
+
+# --- from an agent to the coordinator -------------------------------------------------------------------------------
+
+
+class Join(Message):
+    """I have no live worker and am ready for a round newer than `round`."""
+
+    node: str
+    """Identity of this agent's life: another life on the same host has another."""
+    name: str
+    """What people call the node."""
+    addr: str
+    """Address at which other nodes reach this one."""
+    master_port: int
+    """Port held on this node for a worker of group rank 0 to listen on."""
+    nproc: int
+    role: str
+    round: int = 0
+    """The last round this agent took part in; 0: none."""
+    wanted_rank: int | None = None
+    """Group rank that the infrastructure gave. None: any."""
+
+
+class Renew(Message):
+    """I am alive."""
+
+    node: str
+    round: int
+
+
+class Failed(Message):
+    """A worker of mine failed; I am stopping the others."""
+
+    node: str
+    round: int
+    failure: Failure
+
+
+class Stopped(Message):
+    """All my workers of that round have ended, these of them badly."""
+
+    node: str
+    round: int
+    failures: tuple[Failure, ...] = ()
+
+
+class Succeeded(Message):
+    """All my workers of that round exited with 0."""
+
+    node: str
+    round: int
+
+
+class Leave(Message):
+    """I go for good; `Stopped` follows when my workers have ended."""
+
+    node: str
+    round: int
+    reason: str
+
+
+class StopJob(Message):
+    """An operator, through this agent, wants the whole job stopped."""
+
+    node: str
+    reason: str
+
+
+# --- from the coordinator to an agent -------------------------------------------------------------------------------
+
+
+class Assigned(Message):
+    """You are in: start your workers."""
+
+    round: int
+    restart_count: int
+    group_rank: int
+    group_world_size: int
+    base_rank: int
+    world_size: int
+    role_base_rank: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    nodes: tuple[str, ...]
+    """Names, in group-rank order; only told to group rank 0 and in small jobs (a table for everybody is O(N²))."""
+    reason: str
+
+
+class Stop(Message):
+    """Stop your workers of that round; then join again, or report `Stopped` and wait for the end."""
+
+    round: int
+    reason: str
+    rejoin: bool
+
+
+class Renewed(Message):
+    """You are still a member."""
+
+    lease_s: float
+
+
+class Finish(Message):
+    """The job is over."""
+
+    report: JobReport
+
+
+class Refused(Message):
+    """You cannot take part."""
+
+    reason: str
+    hint: str = ""

@@ -1,0 +1,20 @@
+"""The words for a process's end, as a World reports it."""
+
+from __future__ import annotations
+
+from holdfast.core.machine import Observation
+
+
+class ProcessDying(Observation):
+    """A process is dead, though the kernel still frees its memory (0.1-0.2 s per GB)."""
+
+    pid: int
+    exitcode: int
+
+
+class ProcessGone(Observation):
+    """A process has been reaped."""
+
+    pid: int
+    exitcode: int
+    """As `Popen.returncode`: negative for a signal."""

@@ -1,0 +1,264 @@
+"""What do the options mean together, on this host? Settings in, `RunConfig` out, with where each value came from.
+
+The first thing that is wrong ends it with a `UsageError` that names the flag or the variable, in torchrun's order: nodes,
+restarts, workers, rendezvous, logs. How the rendezvous is chosen stands in `core.resolve_rendezvous`.
+"""
+
+from __future__ import annotations
+
+from holdfast.core import grammar
+from holdfast.core.config import Notice, Resolved, RunConfig
+from holdfast.core.errors import UsageError
+from holdfast.core.flags import NUMA_MODES, by_dest
+from holdfast.core.resolve_rendezvous import choose_rendezvous
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from holdfast.core.config import HostFacts, Setting
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+GRACE_S = 30.0
+"""Seconds between asking a worker to stop and SIGKILL. torchrun's default, and Kubernetes' terminationGracePeriodSeconds."""
+
+
+class Draft:
+    """A configuration in the making."""
+
+    def __init__(self, settings: Mapping[str, Setting], environ: Mapping[str, str], host: HostFacts) -> None:
+        self.settings = settings
+        self.environ = environ
+        self.host = host
+        self.fields: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.notices: list[Notice] = []
+
+    def text(self, dest: str) -> str:
+        """A setting as text; empty where it has no value."""
+        value = self.settings[dest].value
+        return "" if value is None or isinstance(value, bool) else value
+
+    def on(self, dest: str) -> bool:
+        """Is a switch on?"""
+        return self.settings[dest].value is True
+
+    def given(self, dest: str) -> bool:
+        """Did the user say it, by flag or variable?"""
+        return dest in self.settings and self.settings[dest].origin != "default"
+
+    def name(self, dest: str) -> str:
+        """What to call it in a message: the variable if it came from there, else the flag."""
+        origin = self.settings[dest].origin
+        return f"--{dest.replace('_', '-')}" if origin == "default" else origin
+
+    def put(self, field: str, value: Any, origin: str) -> None:
+        """Settle a field; a later, better founded value replaces an earlier one."""
+        self.fields[field] = value
+        self.origins[field] = origin
+
+    def keep(self, dest: str, value: Any, field: str | None = None) -> None:
+        """Settle a field from the setting of that name."""
+        self.put(field or dest, value, self.settings[dest].origin)
+
+    def tell(self, level: str, text: str) -> None:
+        """Something to say before the job starts."""
+        self.notices.append(Notice(level=level, text=text))
+
+
+def resolve(
+    settings: Mapping[str, Setting], script: str, script_args: tuple[str, ...], environ: Mapping[str, str], host: HostFacts
+) -> Resolved:
+    """Make a configuration. `UsageError` for the first thing that is wrong."""
+    draft = Draft(settings, environ, host)
+    draft.put("training_script", script, "argument")
+    draft.put("training_script_args", script_args, "arguments")
+    _nodes_and_restarts(draft)
+    _workers(draft)
+    choose_rendezvous(draft)
+    _entry_point(draft)
+    _ending(draft)
+    _logs(draft)
+    _state(draft)
+    _from_environment(draft)
+    return Resolved(config=RunConfig(**draft.fields), origins=draft.origins, notices=tuple(draft.notices))
+
+
+def _nodes_and_restarts(draft: Draft) -> None:
+    low, high = grammar.node_range(draft.text("nnodes"), draft.name("nnodes"))
+    draft.keep("nnodes", low, "min_nodes")
+    draft.keep("nnodes", high, "max_nodes")
+    draft.keep("max_restarts", grammar.whole(draft.text("max_restarts"), draft.name("max_restarts"), at_least=0))
+    period = draft.text("restart_period")
+    draft.keep(
+        "restart_period",
+        grammar.seconds(period, draft.name("restart_period"), zero=False) if period else None,
+        "restart_period_s",
+    )
+    draft.keep("backoff", grammar.seconds(draft.text("backoff"), draft.name("backoff")), "backoff_s")
+
+
+def _workers(draft: Draft) -> None:
+    nproc, why = _nproc(draft)
+    draft.put("nproc_per_node", nproc, why)
+    if nproc > 1 and "OMP_NUM_THREADS" not in draft.environ:
+        draft.put("omp_num_threads", "1", f"derived: {nproc} workers on one node")
+        draft.tell(
+            "WARNING",
+            "Setting OMP_NUM_THREADS environment variable for each process to be 1, so that "
+            f"{nproc} workers do not crowd this node's CPUs; set it yourself to tune it.",
+        )
+    interval = grammar.seconds(draft.text("monitor_interval"), draft.name("monitor_interval"), zero=False)
+    draft.keep("monitor_interval", interval)
+    for dest in ("start_method", "numa_binding", "event_log_handler"):
+        _check_choice(draft, dest)
+    draft.keep("start_method", draft.text("start_method"))
+    for dest in ("role", "event_log_handler"):
+        draft.keep(dest, draft.text(dest))
+    draft.keep("virtual_local_rank", draft.on("virtual_local_rank"))
+    if draft.on("virtual_local_rank"):
+        _check_visible_devices(draft, nproc)
+
+
+def _nproc(draft: Draft) -> tuple[int, str]:
+    """Workers on this node, and how we know."""
+    text, name = draft.text("nproc_per_node"), draft.name("nproc_per_node")
+    if text == "cpu":
+        cpus = draft.host.cpus()
+        return cpus, f"derived: {name} cpu, this process may use {cpus} CPUs"
+    if text in ("gpu", "xpu"):
+        count = draft.host.accelerators(text)
+        if not count:
+            raise UsageError(
+                f"{name}: {text}: no {text.upper()} is visible on this node",
+                hint="give a number, cpu, or auto; see `holdfast doctor`",
+            )
+        return count, f"derived: {name} {text}, {count} visible"
+    if text == "auto":
+        for kind in ("gpu", "xpu"):
+            if count := draft.host.accelerators(kind):
+                return count, f"derived: {name} auto, {count} {kind.upper()}s visible"
+        return draft.host.cpus(), f"derived: {name} auto, no GPU is visible, so as many as CPUs"
+    try:
+        int(text)
+    except ValueError:
+        hint = grammar.did_you_mean(text, ("auto", "cpu", "gpu", "xpu"))
+        raise UsageError(f"{name}: {text!r} is neither a number nor a kind of device", hint=hint) from None
+    return grammar.whole(text, name, at_least=1), draft.settings["nproc_per_node"].origin
+
+
+def _check_choice(draft: Draft, dest: str) -> None:
+    choices, text = by_dest()[dest].choices, draft.text(dest)
+    if text and text not in choices:
+        raise UsageError(f"{draft.name(dest)}: there is no {text!r}", hint=grammar.did_you_mean(text, choices))
+    if text in NUMA_MODES:
+        raise UsageError(
+            f"{draft.name(dest)}: {text}: CPU binding is not supported yet",
+            hint="leave it out, or bind in the script with os.sched_setaffinity",
+        )
+
+
+def _check_visible_devices(draft: Draft, nproc: int) -> None:
+    visible = draft.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and len(visible.split(",")) < nproc:
+        raise UsageError(
+            f"--virtual-local-rank: CUDA_VISIBLE_DEVICES={visible} shows fewer devices than the {nproc} workers",
+            hint=f"lower --nproc-per-node, or name {nproc} devices",
+        )
+
+
+def _entry_point(draft: Draft) -> None:
+    for dest in ("module", "no_python", "run_path"):
+        draft.keep(dest, draft.on(dest))
+    if draft.on("module") and draft.on("no_python") and not draft.on("run_path"):
+        raise UsageError(
+            f"{draft.name('no_python')} and {draft.name('module')}: a module needs Python", hint="leave one of them out"
+        )
+    if "use_env" in draft.settings:
+        draft.keep("use_env", draft.on("use_env"))
+        if draft.on("no_python") and not draft.on("use_env"):
+            raise UsageError("--no-python: only Python scripts are given --local-rank", hint="add --use-env")
+    python = draft.environ.get("PYTHON_EXEC")
+    draft.put("python", python or draft.host.python, "PYTHON_EXEC" if python else "derived: this interpreter")
+
+
+def _ending(draft: Draft) -> None:
+    draft.keep("signals_to_handle", grammar.signals(draft.text("signals_to_handle"), draft.name("signals_to_handle")))
+    variable = draft.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    if draft.settings["shutdown_timeout"].value is not None:
+        draft.keep(
+            "shutdown_timeout",
+            grammar.seconds(draft.text("shutdown_timeout"), draft.name("shutdown_timeout")),
+            "shutdown_timeout_s",
+        )
+    elif variable is not None:
+        draft.put(
+            "shutdown_timeout_s", grammar.seconds(variable, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+        )
+    else:
+        draft.put("shutdown_timeout_s", GRACE_S, "default")
+
+
+def _logs(draft: Draft) -> None:
+    draft.keep("local_ranks_filter", grammar.local_ranks(draft.text("local_ranks_filter"), draft.name("local_ranks_filter")))
+    specs = draft.text("logs_specs") or None
+    if specs and specs not in (known := draft.host.entry_points("torchrun.logs_specs")) and specs != "default":
+        hint = grammar.did_you_mean(specs, ("default", *known))
+        raise UsageError(f"{draft.name('logs_specs')}: no entry point torchrun.logs_specs[{specs}]", hint=hint)
+    draft.keep("logs_specs", specs)
+    for dest in ("redirects", "tee"):
+        draft.keep(dest, grammar.streams(draft.text(dest), draft.name(dest), draft.fields["nproc_per_node"]))
+    for dest in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
+        text = draft.settings[dest].value
+        draft.keep(dest, () if text is None else grammar.comma_list(draft.text(dest)))
+    draft.keep("log_dir", _absolute(draft.text("log_dir"), draft.host.cwd) or None)
+
+
+def _absolute(path: str, cwd: str) -> str:
+    """`path` seen from anywhere: a worker that changes directory still finds its error file."""
+    return path if not path or path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
+
+
+def _state(draft: Draft) -> None:
+    if given := draft.text("state_dir"):
+        draft.keep("state_dir", _absolute(given, draft.host.cwd))
+    else:
+        draft.put("state_dir", draft.host.state_home, "derived: $XDG_STATE_HOME, the home directory or /tmp")
+    draft.keep("node_name", draft.text("node_name") or None)
+    draft.keep("token_file", _absolute(draft.text("token_file"), draft.host.cwd) or None)
+    _log_level(draft)
+
+
+def _log_level(draft: Draft) -> None:
+    for dest, level in (("quiet", "ERROR"), ("verbose", "INFO")):
+        if draft.on(dest):
+            return draft.put("log_level", level, draft.settings[dest].origin)
+    given = draft.environ.get("LOGLEVEL", "")
+    if given and given.upper() not in LOG_LEVELS:
+        draft.tell("WARNING", f"LOGLEVEL={given} is no level ({grammar.did_you_mean(given, LOG_LEVELS)}); using WARNING")
+    known = given.upper() in LOG_LEVELS
+    return draft.put("log_level", given.upper() if known else "WARNING", "LOGLEVEL" if known else "default")
+
+
+def _from_environment(draft: Draft) -> None:
+    """torchrun's other variables, those that only the agent reads."""
+    environ = draft.environ
+    watchdog = environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1"
+    draft.put("watchdog", watchdog, "TORCHELASTIC_ENABLE_FILE_TIMER" if watchdog else "default")
+    for field, variable in (
+        ("timer_file", "TORCHELASTIC_TIMER_FILE"),
+        ("log_line_prefix_template", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        ("error_file", "TORCHELASTIC_ERROR_FILE"),
+    ):
+        draft.put(field, environ.get(variable) or None, variable if environ.get(variable) else "default")
+    if port := environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
+        draft.put(
+            "health_check_port", grammar.port_number(port, "TORCHELASTIC_HEALTH_CHECK_PORT"), "TORCHELASTIC_HEALTH_CHECK_PORT"
+        )
+    try:  # As in torchrun, a value that makes no sense switches it off.
+        limit = float(environ.get("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0"))
+    except ValueError:
+        limit = 0.0
+    if limit > 0:
+        draft.put("uninterruptible_timeout_s", limit, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT")

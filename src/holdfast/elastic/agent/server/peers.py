@@ -1,0 +1,59 @@
+"""Has another node of this round failed for good? Nodes say so in the round's store, so that nobody waits for them in vain."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+FAILED_KEY = "torchelastic/agent/failed"
+FAIL_FAST_ENV = "HOLDFAST_ELASTIC_FAIL_FAST"
+"""Set to 1: when another node has failed for good, this one stops its workers and fails too, instead of reporting it only."""
+LOOK_EVERY_S = 1.0
+"""How often the store is asked: news that matters within a minute, from a store that every node asks."""
+
+
+class PeerFailedError(Exception):
+    """Another node of the job has failed for good."""
+
+
+class Peers:
+    """The other nodes of one round, seen through its store. A store that does not answer has no news."""
+
+    def __init__(self, store: Any, group_rank: int | None, group_world_size: int | None) -> None:
+        self._store = store if (group_world_size or 1) > 1 and hasattr(store, "check") else None
+        self._group_rank = group_rank
+        self._looked_at = float("-inf")
+        self._known = False
+
+    def announce(self, host: str, exit_codes: dict[int, int]) -> None:
+        """This node has failed for good; `exit_codes` by global rank. Only the round's first such node is remembered."""
+        if self._store is None:
+            return
+        said = json.dumps({"group_rank": self._group_rank, "host": host, "exit_codes": exit_codes})
+        try:
+            self._store.compare_set(FAILED_KEY, "", said)
+        except Exception:  # we are failing already: that is what must be reported
+            self._store = None
+
+    def news(self) -> str | None:
+        """Who has failed, in words, when that is new. Looks at most once in `LOOK_EVERY_S` seconds."""
+        now = time.monotonic()
+        if self._store is None or self._known or now < self._looked_at + LOOK_EVERY_S:
+            return None
+        self._looked_at = now
+        try:
+            said = json.loads(self._store.get(FAILED_KEY)) if self._store.check([FAILED_KEY]) else None
+        except Exception:  # the store's host may be the one that is gone
+            return None
+        if said is None or said["group_rank"] == self._group_rank:
+            return None
+        self._known = True
+        ranks = ", ".join(f"rank {rank} exit code {code}" for rank, code in said["exit_codes"].items())
+        return f"node {said['group_rank']} ({said['host']}) has failed for good{': ' if ranks else ''}{ranks}"
+
+
+def fail_fast() -> bool:
+    """Whether the user wants this node to fail with another."""
+    return os.environ.get(FAIL_FAST_ENV, "0") == "1"

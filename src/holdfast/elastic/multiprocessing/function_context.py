@@ -1,0 +1,156 @@
+"""A group of workers that each run a function, in a process made by `multiprocessing`, and return a value."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.elastic.multiprocessing.context import (
+    SHUTDOWN_TIMEOUT_S,
+    PContext,
+    RunProcsResult,
+    tell_of_unkillable,
+    validate_full_rank,
+    warn_of_kill,
+)
+from holdfast.elastic.multiprocessing.errors import ProcessFailure
+from holdfast.elastic.multiprocessing.function_worker import ProcessContext, start
+from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
+from holdfast.elastic.multiprocessing.strays import Strays
+from holdfast.runtime.process import descendants
+
+__all__ = ["MultiprocessContext"]
+
+logger = logging.getLogger(__name__)
+
+
+class MultiprocessContext(PContext):
+    """Workers that run a function. Their values are by local rank in the result."""
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: Callable[..., Any],
+        args: dict[int, tuple[Any, ...]],
+        envs: dict[int, dict[str, str]],
+        start_method: str,
+        logs_specs: LogsSpecs,
+        log_line_prefixes: dict[int, str] | None = None,
+        numa_options: Any = None,
+        duplicate_stdout_filters: list[str] | None = None,
+        duplicate_stderr_filters: list[str] | None = None,
+    ) -> None:
+        super().__init__(
+            name, entrypoint, args, envs, logs_specs, log_line_prefixes, duplicate_stdout_filters, duplicate_stderr_filters
+        )
+        self.start_method = start_method
+        self._context: Any = multiprocessing.get_context(start_method)
+        self._ret_vals = {local_rank: self._context.SimpleQueue() for local_rank in range(self.nprocs)}
+        self._return_values: dict[int, Any] = {}
+        self._worker_finished_event = self._context.Event()
+        self._pc: ProcessContext | None = None
+        self._numa_options = numa_options
+
+    def _start(self) -> None:
+        if self._pc:
+            raise ValueError("The process context already initialized. Most likely the start method got called twice.")
+        self._pc = start(
+            self._context,
+            self.entrypoint,  # type: ignore[arg-type]
+            self.args,
+            self.envs,
+            self.stdouts,
+            self.stderrs,
+            self._ret_vals,
+            self._worker_finished_event,
+            self._numa_options,
+        )
+        for queue in self._ret_vals.values():
+            queue._writer.close()  # so that a worker that dies while it writes leaves an end of file, not a wait for ever
+
+    def _is_done(self) -> bool:
+        return len(self._return_values) == self.nprocs
+
+    def _sentinels(self) -> list[Any]:
+        assert self._pc is not None
+        values = [queue._reader for rank, queue in self._ret_vals.items() if rank not in self._return_values]
+        return [*self._pc.sentinels, *values]
+
+    def _poll(self) -> RunProcsResult | None:
+        assert self._pc is not None
+        try:
+            self._pc.join(-1)
+            self._take_return_values(self._pc)
+            if not self._is_done():
+                return None
+            # Only when all have delivered: a worker that died while waiting for the event would make set() hang.
+            self._worker_finished_event.set()
+            while not self._pc.join():
+                pass
+        except Exception as error:
+            if not hasattr(error, "error_index"):
+                raise
+            return self._failed(self._pc, error.error_index, error.error_pid)  # type: ignore[attr-defined]
+        validate_full_rank(self._return_values, self.nprocs, "return_value queue")
+        self.close()
+        return RunProcsResult(return_values=self._return_values, stdouts=self.stdouts, stderrs=self.stderrs)
+
+    def _take_return_values(self, pc: ProcessContext) -> None:
+        # At every look: a value that is larger than its pipe keeps the worker from going on.
+        for rank in range(self.nprocs):
+            if rank in self._return_values:
+                continue
+            ended = pc.processes[rank].exitcode == 0
+            try:
+                if not self._ret_vals[rank].empty():
+                    self._return_values[rank] = self._ret_vals[rank].get()
+            except EOFError:
+                if ended:  # by os._exit(0), say: a success without a value
+                    self._return_values[rank] = None
+
+    def _failed(self, pc: ProcessContext, rank: int, pid: int) -> RunProcsResult:
+        exitcode = pc.processes[rank].exitcode or 0
+        self.close(timeout=self.shutdown_timeout)
+        failure = ProcessFailure(local_rank=rank, pid=pid, exitcode=exitcode, error_file=self.error_files[rank])
+        name = getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
+        logger.error(
+            "failed (exitcode: %s) local_rank: %s (pid: %s) of fn: %s (start_method: %s)", exitcode, rank, pid, name, self.start_method
+        )
+        return RunProcsResult(failures={rank: failure}, stdouts=self.stdouts, stderrs=self.stderrs)
+
+    def pids(self) -> dict[int, int]:
+        assert self._pc is not None
+        return dict(enumerate(self._pc.pids()))
+
+    def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT_S) -> None:
+        if not self._pc:
+            return
+        deadline = time.monotonic() + timeout
+        running = [process for process in self._pc.processes if process.is_alive()]
+        with Strays(pid for process in running for pid in descendants(process.pid or 0)) as strays:
+            for process in running:
+                logger.warning("Closing process %s via signal %s", process.pid, death_sig.name)
+                _send(process.pid or 0, death_sig)
+            for process in running:
+                process.join(max(0, deadline - time.monotonic()))
+            for process in running:
+                if process.is_alive():
+                    warn_of_kill(process.pid, death_sig)
+                    process.kill()
+            for process in running:
+                process.join(timeout)
+                if process.is_alive():
+                    tell_of_unkillable(process.pid, timeout)
+            strays.end(deadline)
+
+
+def _send(pid: int, signum: int) -> None:
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        logger.debug("process %s had ended", pid)

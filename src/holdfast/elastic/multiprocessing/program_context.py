@@ -1,0 +1,155 @@
+"""A group of workers that are programs, each with its process group and everything that comes of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import time
+import uuid
+from typing import Any
+
+from holdfast.elastic.multiprocessing.context import (
+    SHUTDOWN_TIMEOUT_S,
+    PContext,
+    RunProcsResult,
+    tell_of_unkillable,
+    warn_of_kill,
+)
+from holdfast.elastic.multiprocessing.errors import ProcessFailure
+from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
+from holdfast.elastic.multiprocessing.strays import MARK, Strays, living
+from holdfast.elastic.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
+from holdfast.runtime.process import pidfd_open
+
+__all__ = ["SubprocessContext"]
+
+logger = logging.getLogger(__name__)
+
+
+class SubprocessContext(PContext):
+    """Workers that are programs."""
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: str,
+        args: dict[int, tuple[Any, ...]],
+        envs: dict[int, dict[str, str]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: dict[int, str] | None = None,
+        numa_options: Any = None,
+        duplicate_stdout_filters: list[str] | None = None,
+        duplicate_stderr_filters: list[str] | None = None,
+    ) -> None:
+        super().__init__(
+            name, entrypoint, args, envs, logs_specs, log_line_prefixes, duplicate_stdout_filters, duplicate_stderr_filters
+        )
+        self.subprocess_handlers: dict[int, SubprocessHandler] = {}
+        self._running_local_ranks = set(range(self.nprocs))
+        self._failures: dict[int, ProcessFailure] = {}
+        self._numa_options = numa_options
+        self._pidfds: dict[int, int | None] = {}
+        self._mark = uuid.uuid4().hex
+
+    def _start(self) -> None:
+        if self.subprocess_handlers:
+            raise ValueError("The subprocess handlers already initialized. Most likely the start method got called twice.")
+        for local_rank in range(self.nprocs):
+            self.subprocess_handlers[local_rank] = get_subprocess_handler(
+                entrypoint=str(self.entrypoint),
+                args=self.args[local_rank],
+                env=self.envs[local_rank] | {MARK: self._mark},
+                stdout=self.stdouts[local_rank],
+                stderr=self.stderrs[local_rank],
+                local_rank_id=local_rank,
+                numa_options=self._numa_options,
+            )
+
+    def _poll(self) -> RunProcsResult | None:
+        self._running_local_ranks -= self._capture_process_failures()
+        if self._running_local_ranks and not self._failures:
+            return None
+        self.close(timeout=self.shutdown_timeout)
+        self._running_local_ranks -= self._capture_process_failures()  # those that we stopped are listed too
+        result = RunProcsResult(failures=self._failures, stdouts=self.stdouts, stderrs=self.stderrs)
+        if result.is_failed():
+            first = min(self._failures.values(), key=lambda failure: failure.timestamp)
+            logger.error(
+                "failed (exitcode: %s) local_rank: %s (pid: %s) of binary: %s",
+                first.exitcode,
+                first.local_rank,
+                first.pid,
+                self.entrypoint,
+            )
+        else:
+            result.return_values = dict.fromkeys(range(self.nprocs))
+        return result
+
+    def _capture_process_failures(self) -> set[int]:
+        """Note the failures among the running; returns those that have ended."""
+        ended = set()
+        for local_rank in sorted(self._running_local_ranks):
+            process = self.subprocess_handlers[local_rank].proc
+            exitcode = process.poll()
+            if exitcode is None:
+                continue
+            ended.add(local_rank)
+            if exitcode != 0:
+                self._failures[local_rank] = ProcessFailure(local_rank, process.pid, exitcode, self.error_files[local_rank])
+        return ended
+
+    def pids(self) -> dict[int, int]:
+        return {local_rank: handler.proc.pid for local_rank, handler in self.subprocess_handlers.items()}
+
+    def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT_S) -> None:
+        if not self.subprocess_handlers:
+            return
+        deadline = time.monotonic() + timeout
+        leaders = set(self.pids().values())
+        running = [handler for handler in self.subprocess_handlers.values() if handler.proc.poll() is None]
+        groups = {handler.proc.pid for handler in running}
+        with Strays(pid for pid in living(leaders, self._mark) if _group_of(pid) not in groups) as strays:
+            strays.signal(death_sig)
+        for handler in running:
+            logger.warning("Sending process %s closing signal %s", handler.proc.pid, death_sig.name)
+            handler.close(death_sig=death_sig)
+        for handler in running:
+            _wait(handler, max(0, deadline - time.monotonic()))
+        for handler in running:
+            if handler.proc.poll() is None:
+                warn_of_kill(handler.proc.pid, death_sig)
+                handler.close(death_sig=signal.SIGKILL)
+        for handler in running:
+            if not _wait(handler, timeout):
+                tell_of_unkillable(handler.proc.pid, timeout)
+        with Strays(pid for pid in living(leaders, self._mark) if pid not in leaders) as left:
+            left.end(deadline)
+
+        for pidfd in self._pidfds.values():
+            if pidfd is not None:
+                os.close(pidfd)
+        self._pidfds = {}
+
+    def _sentinels(self) -> list[Any]:
+        for local_rank in self._running_local_ranks - self._pidfds.keys():
+            self._pidfds[local_rank] = pidfd_open(self.subprocess_handlers[local_rank].proc.pid)
+        running = [self._pidfds[local_rank] for local_rank in self._running_local_ranks]
+        return [] if None in running else running
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _wait(handler: SubprocessHandler, timeout: float) -> bool:
+    """Has it ended within `timeout` seconds?"""
+    try:
+        handler.proc.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

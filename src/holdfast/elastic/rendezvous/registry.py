@@ -1,0 +1,63 @@
+"""Which rendezvous backends are there, and how is one made? A backend's module is loaded when it is first asked for."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import entry_points
+
+from .api import RendezvousHandler, RendezvousParameters
+from .api import rendezvous_handler_registry as handler_registry
+from .dynamic_rendezvous import create_handler
+
+log = logging.getLogger(__name__)
+
+__all__ = ["get_rendezvous_handler"]
+
+
+def _create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
+    from . import static_tcp_rendezvous
+
+    return static_tcp_rendezvous.create_rdzv_handler(params)
+
+
+def _create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
+    from . import etcd_rendezvous
+
+    return etcd_rendezvous.create_rdzv_handler(params)
+
+
+def _create_etcd_v2_handler(params: RendezvousParameters) -> RendezvousHandler:
+    from .etcd_rendezvous_backend import create_backend
+
+    backend, store = create_backend(params)
+    return create_handler(store, backend, params)
+
+
+def _create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
+    from .c10d_rendezvous_backend import create_backend
+
+    backend, store = create_backend(params)
+    return create_handler(store, backend, params)
+
+
+def _register_default_handlers() -> None:
+    handler_registry.register("etcd", _create_etcd_handler)
+    handler_registry.register("etcd-v2", _create_etcd_v2_handler)
+    handler_registry.register("c10d", _create_c10d_handler)
+    handler_registry.register("static", _create_static_handler)
+
+
+def _register_out_of_tree_handlers() -> None:
+    """Register what installed packages offer. One that cannot be loaded costs a warning, not the job."""
+    for found in entry_points(group="torchrun.handlers"):
+        try:
+            handler_registry.register(found.name, found.load()())
+        except Exception:
+            log.warning(
+                "The rendezvous backend %s of entry point %s could not be registered", found.name, found.value, exc_info=True
+            )
+
+
+def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """A handler of the kind that `params.backend` names, from the global registry."""
+    return handler_registry.create_handler(params)

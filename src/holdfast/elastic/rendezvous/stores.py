@@ -1,0 +1,100 @@
+"""Which key-value store does a rendezvous stand on: torch's, or one in memory where torch is not loaded?
+
+A one-node job needs no socket and no torch: importing torch costs its launcher more than everything else together. So torch's
+stores are used where there are several nodes, or where the program has loaded torch anyway and may expect its types.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from .api import RendezvousConnectionError
+from .memory_store import MemoryStore, PrefixMemoryStore, StoreTimeout
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1
+"""Between two questions to a store. The longest is what a signal may have to wait where a platform restarts the sleep."""
+
+
+def torch_is_loaded() -> bool:
+    """Whether this program has paid for torch already."""
+    return "torch" in sys.modules
+
+
+def torch_distributed(wanted_for: str) -> Any:
+    """The module `torch.distributed`, loaded now. Where there is none, the error says so in terms of `wanted_for`."""
+    if not torch_is_loaded() and find_spec("torch") is None:
+        raise RendezvousConnectionError(
+            f"{wanted_for} needs torch's stores, and torch is not installed here. "
+            "Install it, or start the job with `holdfast run`, which needs no torch."
+        )
+    return import_module("torch.distributed")
+
+
+def with_prefix(prefix: str, store: Any) -> Any:
+    """A view of `store` in which every key starts with `<prefix>/`."""
+    if isinstance(store, MemoryStore):
+        return PrefixMemoryStore(prefix, store)
+    return import_module("torch.distributed").PrefixStore(prefix, store)
+
+
+def reserve_port() -> socket.socket:
+    """A socket that holds a free port without listening on it, until it is closed.
+
+    Nobody else is given the port meanwhile, and a worker can still listen on it: both sides set SO_REUSEADDR, as every server
+    does, and two bound sockets may share a port as long as only one listens.
+    """
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.bind(("", 0))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def wait_for_keys(store: Any, keys: list[str], timeout_s: float, each: Callable[[], None] = lambda: None) -> None:
+    """Until all `keys` are in `store`; StoreTimeout after `timeout_s` seconds.
+
+    Asks again and again instead of letting the store wait, because while torch's store waits, no Python signal handler runs
+    and no other thread can use the store. `each` is called between two questions and may end the wait by an exception.
+    """
+    deadline = time.monotonic() + timeout_s
+    pause_s = FIRST_PAUSE_S
+    while not store.check(keys):
+        each()
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise StoreTimeout(f"waited {timeout_s:g} s for {', '.join(keys)}, which nobody has set")
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+class PatientStore:
+    """A view of `store` whose `wait` can be interrupted by signals, and leaves the store to other threads meanwhile."""
+
+    def __init__(self, store: Any, each: Callable[[], None] = lambda: None) -> None:
+        self._store = store
+        self._each = each
+        self.timeout: timedelta = store.timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long `wait` waits. The store itself keeps its own."""
+        self.timeout = timeout
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Until all `keys` are there; StoreTimeout otherwise."""
+        wait_for_keys(self._store, keys, (self.timeout if timeout is None else timeout).total_seconds(), self._each)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)

@@ -1,0 +1,450 @@
+"""Who takes part? The one machine that decides it for a job, wherever it runs.
+
+      Join ≥ min, all expected back, or last call over
+    ┌───────────┐ ───────────────────────────────────▶ ┌─────────┐   all succeeded    ┌────────┐  all stopped  ┌───────┐
+    │ gathering │                                      │ running │ ─────────────────▶ │ ending │ ────────────▶ │ ended │
+    └───────────┘ ◀─────────────────────────────────── └─────────┘   policy: stop     └────────┘               └───────┘
+      a worker failed and the policy restarts · a node was lost, left or joined
+
+A round is one agreement on members and ranks. Its number also fences: whatever names an older round is late news. A new
+round forms only when every member of the last one has said that its workers are gone, or is lost. Members are judged by
+how long *this* machine has not heard from them, on its own monotonic clock; nobody's wall clock is compared.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.events import Decided, Event, NodeJoined, NodeLeft, NodeLost
+from holdfast.core.failure import Failure, describe
+from holdfast.core.machine import NEVER, Action, Observation, Record, Say
+from holdfast.core.messages import (
+    Assigned,
+    Failed,
+    Finish,
+    Join,
+    Leave,
+    Message,
+    Refused,
+    Renew,
+    Renewed,
+    Stop,
+    StopJob,
+    Stopped,
+    Succeeded,
+)
+from holdfast.core.report import JobReport
+from holdfast.core.value import Value
+from holdfast.rendezvous.placement import Candidate, Place, assign, choose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.policy import Policy
+
+SMALL = 64
+"""Up to so many nodes everybody is told everybody's name; beyond, only group rank 0 (a table for all is O(N²) bytes)."""
+
+
+class Rules(Value):
+    """What a rendezvous is to keep to."""
+
+    job: str
+    min_nodes: int
+    max_nodes: int
+    join_timeout_s: float = 600.0
+    """Seconds to wait for `min_nodes`. torchrun: 600 (join_timeout)."""
+    last_call_s: float = 30.0
+    """Seconds to wait for more than `min_nodes` in the first round. torchrun: 30 (last_call_timeout)."""
+    lease_s: float = NEVER
+    """A member not heard from for so long is lost. NEVER: it shares our process."""
+    ranks_given: bool = False
+    """Each node brings its group rank (static): exactly `max_nodes` of them, 0 to max-1."""
+    master_addr: str = ""
+    """MASTER_ADDR given by the user. Empty: that of the node of group rank 0."""
+    master_port: int | None = None
+    """MASTER_PORT given by the user. None: the one that the node of group rank 0 holds, a fresh one each round."""
+    max_restarts: int = 0
+
+
+class Heard(Observation):
+    """A member said something."""
+
+    message: Message
+
+
+class Unlinked(Observation):
+    """The link to a member broke. It may come back within its lease."""
+
+    node: str
+
+
+class HostLeaves(Observation):
+    """The agent that hosts this machine has been told to go: the job cannot go on."""
+
+    reason: str
+
+
+class Tell(Action):
+    """Say something to one member."""
+
+    node: str
+    message: Message
+
+
+class Seat:
+    """What is known of one member."""
+
+    def __init__(self, join: Join, arrival: int, now: float) -> None:
+        self.join = join
+        self.arrival = arrival
+        self.heard_at = now
+        self.linked = True
+        self.state = "ready"
+        """ready (no live worker) · running · succeeded · stopping · leaving"""
+        self.place: Place | None = None
+        self.assigned: Assigned | None = None
+        self.stop: Stop | None = None
+        """The last answers, to be said again when a link broke and may have swallowed them."""
+
+    @property
+    def name(self) -> str:
+        return self.join.name
+
+    def candidate(self) -> Candidate:
+        return Candidate(
+            node=self.join.node,
+            name=self.name,
+            nproc=self.join.nproc,
+            role=self.join.role,
+            arrival=self.arrival,
+            wanted_rank=self.join.wanted_rank,
+            previous_rank=self.place.group_rank if self.place else None,
+        )
+
+
+class Rendezvous:
+    """The machine. `policy` judges failures; everything else is decided here."""
+
+    def __init__(self, rules: Rules, policy: Policy, *, now: float, now_unix: float) -> None:
+        self.rules = rules
+        self.policy = policy
+        self.phase = "gathering"
+        self.round = 0
+        self.restarts = 0
+        self.seats: dict[str, Seat] = {}
+        self.arrivals = 0
+        self.failures: dict[tuple[int, str, int], Failure] = {}
+        """By (round, node, local rank), in order of arrival, which is the order of causes."""
+        self.started_at, self.started_at_unix = now, now_unix
+        self.gathering_since = now
+        self.quorum_since = NEVER
+        self.not_before = now
+        self.formed_at = now
+        self.ended_at = NEVER
+        self.why = "first round"
+        self.outcome = ""
+        self.report: JobReport | None = None
+        self.lost_names: list[str] = []
+
+    # --- the machine's face ---------------------------------------------------------------------------------------------
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
+        actions: list[Action] = []
+        match seen:
+            case Heard(message=message):
+                actions += self._hear(message, now)
+            case Unlinked(node=node) if node in self.seats:
+                actions += self._unlinked(self.seats[node], now)
+            case HostLeaves(reason=reason):
+                actions += self._end("stopped", reason, now)
+        return actions + self._expire(now) + self._advance(now)
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        if self.phase == "ended":
+            return NEVER
+        leases = [seat.heard_at + self.rules.lease_s for seat in self.seats.values()]
+        if self.phase != "gathering":
+            return min(leases, default=NEVER)
+        return min([self._opens_at(), *leases])
+
+    def _opens_at(self) -> float:
+        """When the passing of time alone lets a round form or fail."""
+        ready = self._ready()
+        if len(ready) < self.rules.min_nodes:
+            return self.gathering_since + self.rules.join_timeout_s
+        if len(ready) < len(self.seats):
+            return NEVER
+        last_call = self.round == 0 and len(ready) < self.rules.max_nodes
+        return max(self.not_before, self.quorum_since + self.rules.last_call_s if last_call else self.not_before)
+
+    @property
+    def idle(self) -> bool:
+        """The job is over and nobody listens any more."""
+        return self.phase == "ended" and not any(seat.linked for seat in self.seats.values())
+
+    # --- what members say -----------------------------------------------------------------------------------------------
+
+    def _hear(self, message: Message, now: float) -> list[Action]:
+        node = getattr(message, "node", "")
+        seat = self.seats.get(node)
+        if seat is not None:
+            seat.heard_at, seat.linked = now, True
+        match message:
+            case Join():
+                return self._joined(message, seat, now)
+            case _ if seat is None:
+                return [Tell(node=node, message=_stranger(message))]
+            case Renew():
+                return [Tell(node=node, message=Renewed(lease_s=self.rules.lease_s))]
+            case Failed(round=number, failure=failure):
+                return self._failed(seat, number, failure, now)
+            case Succeeded(round=number) if number == self.round and seat.state == "running":
+                seat.state = "succeeded"
+            case Stopped(round=number, failures=failures):
+                self._keep(node, number, failures)
+                if seat.state == "leaving":
+                    return self._remove(seat, [NodeLeft(name=seat.name, reason="its workers have been stopped")])
+                if number == self.round and seat.state in ("running", "stopping", "succeeded"):
+                    seat.state = "stopped"
+            case Leave(reason=reason) if seat.state != "leaving":
+                return self._leaves(seat, reason, now)
+            case StopJob(reason=reason):
+                return self._end("stopped", reason, now)
+        return []
+
+    def _joined(self, join: Join, seat: Seat | None, now: float) -> list[Action]:
+        if self.report is not None:
+            return [Tell(node=join.node, message=Finish(report=self.report))]
+        if refusal := self._refusal(join, seat):
+            return [Tell(node=join.node, message=refusal)]
+        if seat is None:
+            seat = self.seats[join.node] = Seat(join, self.arrivals, now)
+            self.arrivals += 1
+            actions: list[Action] = [Record(event=NodeJoined(name=join.name))]
+            if self.phase == "running":
+                actions += self._newcomer(seat, now)
+            return actions
+        if seat.assigned is not None and join.round < seat.assigned.round:
+            again = [seat.assigned, *([seat.stop] if seat.stop else [])]
+            return [Tell(node=join.node, message=message) for message in again]
+        by_itself = self.phase == "running" and seat.state != "ready"
+        seat.join, seat.state = join, "ready"
+        if by_itself:
+            return self._regroup("rejoin", f"{seat.name} stopped its workers by itself", now)
+        return []
+
+    def _refusal(self, join: Join, seat: Seat | None) -> Refused | None:
+        if self.phase == "ending" and seat is None:
+            return Refused(reason=f"job {self.rules.job} is ending: {self.why}")
+        if not self.rules.ranks_given:
+            return None
+        rank = join.wanted_rank
+        if rank is None or not 0 <= rank < self.rules.max_nodes:
+            return Refused(
+                reason=f"node rank {rank} is not within 0 to {self.rules.max_nodes - 1}",
+                hint="give each node its own --node-rank",
+            )
+        for other in self.seats.values():
+            if other.join.wanted_rank == rank and other.join.node != join.node:
+                return Refused(
+                    reason=f"node rank {rank} is already taken by {other.name}", hint="give each node its own --node-rank"
+                )
+        return None
+
+    def _newcomer(self, seat: Seat, now: float) -> list[Action]:
+        members = len(self._members())
+        if members >= self.rules.max_nodes:
+            return [Say(text=f"{seat.name} waits as a spare: the job has its {self.rules.max_nodes} nodes")]
+        return self._regroup("rejoin", f"{seat.name} joined", now)
+
+    def _failed(self, seat: Seat, number: int, failure: Failure, now: float) -> list[Action]:
+        self._keep(seat.join.node, number, (failure,))
+        if number != self.round or self.phase != "running":
+            return []
+        decision = self.policy.consider(failure, uptime_s=now - self.formed_at, now=now)
+        seat.state = "stopping"
+        if not decision.restart:
+            return self._end("failed", decision.reason, now)
+        self.restarts += 1
+        self.not_before = now + decision.delay_s
+        return self._regroup("restart", decision.reason, now, delay_s=decision.delay_s, left=decision.restarts_left)
+
+    def _keep(self, node: str, number: int, failures: tuple[Failure, ...]) -> None:
+        for failure in failures:
+            self.failures[(number, node, failure.local_rank)] = failure
+
+    def _leaves(self, seat: Seat, reason: str, now: float) -> list[Action]:
+        was = seat.state
+        seat.state = "leaving"
+        if was == "ready":
+            return self._remove(seat, [NodeLeft(name=seat.name, reason=reason)])
+        if self.phase == "running":
+            return self._regroup("rejoin", f"{seat.name} left: {reason}", now)
+        return []
+
+    # --- members that are not heard from --------------------------------------------------------------------------------
+
+    def _unlinked(self, seat: Seat, now: float) -> list[Action]:
+        seat.linked = False
+        if seat.state == "leaving":
+            return self._remove(seat, [NodeLeft(name=seat.name, reason="it had said so")])
+        return []
+
+    def _expire(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if self.phase == "ended":
+            return actions
+        for seat in list(self.seats.values()):
+            silent_s = now - seat.heard_at
+            if silent_s >= self.rules.lease_s:
+                actions += self._lose(seat, f"not heard from for {silent_s:.1f} s (lease {self.rules.lease_s:g} s)", now)
+        return actions
+
+    def _lose(self, seat: Seat, reason: str, now: float) -> list[Action]:
+        needed = self.phase == "running" and seat.state == "running"
+        actions = self._remove(seat, [NodeLost(name=seat.name, reason=reason)])
+        self.lost_names.append(seat.name)
+        if not needed:
+            return actions
+        lost = Failure(node=seat.name, rank=-1, at_unix=self._unix(now), cause="node_lost", message=reason, round=self.round)
+        self._keep(seat.join.node, self.round, (lost,))
+        return actions + self._regroup("rejoin", describe(lost), now)
+
+    def _remove(self, seat: Seat, events: list[Event]) -> list[Action]:
+        del self.seats[seat.join.node]
+        return [Record(event=event) for event in events]
+
+    # --- from one phase to the next -------------------------------------------------------------------------------------
+
+    def _regroup(self, decision: str, why: str, now: float, *, delay_s: float = 0.0, left: int | None = None) -> list[Action]:
+        """Stop the running round; the next one forms when all its members are ready again."""
+        left = self.policy.restarts_left(now) if left is None else left
+        actions: list[Action] = [
+            Record(event=Decided(decision=decision, reason=why, delay_s=delay_s, restarts_left=left))
+        ]
+        self.phase, self.why, self.gathering_since, self.quorum_since = "gathering", why, now, NEVER
+        return actions + self._stop_all(why, rejoin=True)
+
+    def _end(self, outcome: str, why: str, now: float) -> list[Action]:
+        if self.phase in ("ending", "ended"):
+            return []
+        self.phase, self.outcome, self.why = "ending", outcome, why
+        decided = Decided(
+            decision="finish" if outcome == "succeeded" else "stop",
+            reason=why,
+            restarts_left=self.policy.restarts_left(now),
+        )
+        return [Record(event=decided), *self._stop_all(why, rejoin=False)]
+
+    def _stop_all(self, why: str, *, rejoin: bool) -> list[Action]:
+        actions: list[Action] = []
+        for node, seat in self.seats.items():
+            if seat.state in ("running", "stopping", "succeeded"):
+                seat.state = "succeeded" if self.outcome == "succeeded" else "stopping"
+                if seat.state == "stopping":
+                    seat.stop = Stop(round=self.round, reason=why, rejoin=rejoin)
+                    actions.append(Tell(node=node, message=seat.stop))
+        return actions
+
+    def _advance(self, now: float) -> list[Action]:
+        """Whatever has become possible."""
+        if self.phase == "gathering":
+            return self._gathered(now)
+        if self.phase == "running" and all(seat.state == "succeeded" for seat in self._members()):
+            if self._members():
+                return self._end("succeeded", "every worker exited with 0", now) + self._advance(now)
+            return self._end("failed", "every node is gone", now) + self._advance(now)
+        if self.phase == "ending" and not any(seat.state in ("running", "stopping", "leaving") for seat in self.seats.values()):
+            return self._finish(now)
+        return []
+
+    def _gathered(self, now: float) -> list[Action]:
+        ready = self._ready()
+        if len(ready) >= self.rules.min_nodes:
+            self.quorum_since = min(self.quorum_since, now)
+        else:
+            self.quorum_since = NEVER
+            waited_s = now - self.gathering_since
+            if waited_s >= self.rules.join_timeout_s:
+                return self._end("failed", self._too_few(len(ready), waited_s), now) + self._advance(now)
+            return []
+        return self._form(ready, now) if now >= self._opens_at() else []
+
+    def _too_few(self, ready: int, waited_s: float) -> str:
+        lost = f"; lost before: {', '.join(self.lost_names)}" if self.lost_names else ""
+        return (
+            f"round {self.round + 1} had {ready} of {self.rules.min_nodes} nodes after {waited_s:.0f} s{lost}. "
+            f"Start the missing nodes, or allow fewer: --nnodes {max(1, ready)}:{self.rules.max_nodes}"
+        )
+
+    def _form(self, ready: list[Seat], now: float) -> list[Action]:
+        places = assign(choose([seat.candidate() for seat in ready], self.rules.max_nodes))
+        chief = self.seats[places[0].node].join
+        addr, port = self.rules.master_addr or chief.addr, self.rules.master_port or chief.master_port
+        world_size = sum(self.seats[place.node].join.nproc for place in places)
+        names = tuple(self.seats[place.node].name for place in places)
+        self.round += 1
+        self.phase, self.formed_at = "running", now
+        actions: list[Action] = []
+        for place in places:
+            seat = self.seats[place.node]
+            seat.state, seat.place, seat.stop = "running", place, None
+            seat.assigned = Assigned(
+                round=self.round,
+                restart_count=self.restarts,
+                group_rank=place.group_rank,
+                group_world_size=len(places),
+                base_rank=place.base_rank,
+                world_size=world_size,
+                role_base_rank=place.role_base_rank,
+                role_world_size=place.role_world_size,
+                master_addr=addr,
+                master_port=port,
+                nodes=names if place.group_rank == 0 or len(names) <= SMALL else (),
+                reason=self.why,
+            )
+            actions.append(Tell(node=place.node, message=seat.assigned))
+        return actions
+
+    def _finish(self, now: float) -> list[Action]:
+        self.phase, self.ended_at = "ended", now
+        last = [failure for (number, _, _), failure in self.failures.items() if number == self.round]
+        self.report = JobReport(
+            job=self.rules.job,
+            outcome=self.outcome,
+            exit_code=0 if self.outcome == "succeeded" else 1,
+            failures=() if self.outcome == "succeeded" else _causes_first(last),
+            restarts_used=self.restarts,
+            max_restarts=self.rules.max_restarts,
+            rounds=self.round,
+            started_at_unix=self.started_at_unix,
+            ended_at_unix=self._unix(now),
+            reason=self.why,
+            nodes=tuple(seat.name for seat in self.seats.values() if seat.place is not None),
+        )
+        return [Tell(node=node, message=Finish(report=self.report)) for node in self.seats]
+
+    # --- small questions ------------------------------------------------------------------------------------------------
+
+    def _ready(self) -> list[Seat]:
+        return [seat for seat in self.seats.values() if seat.state == "ready"]
+
+    def _members(self) -> list[Seat]:
+        """Seats of the round that runs."""
+        return [seat for seat in self.seats.values() if seat.state != "ready"]
+
+    def _unix(self, now: float) -> float:
+        return self.started_at_unix + now - self.started_at
+
+
+def _stranger(message: Message) -> Message:
+    """Answer to a node that has no seat: if it was lost, it has to stop its workers and may come back."""
+    number = getattr(message, "round", 0)
+    if number:
+        return Stop(round=number, reason="this node was not heard from for too long and was given up", rejoin=True)
+    return Refused(reason="not a member of this job", hint="start its agent again")
+
+
+def _causes_first(failures: list[Failure]) -> tuple[Failure, ...]:
+    """Order of arrival, those that we stopped ourselves last (arrival is judged by one clock, timestamps by many)."""
+    return tuple(sorted(failures, key=lambda failure: failure.innocent))

@@ -1,0 +1,75 @@
+"""Which link belongs to which member? Between links and the round machine; it decides nothing itself."""
+
+from __future__ import annotations
+
+from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.machine import Action, Observation
+from holdfast.core.messages import Finish, Join, Message, Refused
+from holdfast.rendezvous.round import Heard, Rendezvous, Tell, Unlinked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TO_HOST = -1
+"""The link of the member that shares our process: no socket, never down."""
+
+
+class Server:
+    """A round machine with members on the other end of links."""
+
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self.rendezvous = rendezvous
+        self.links: dict[str, int] = {}
+        """node → link, the newest one"""
+        self.guests: set[int] = set()
+        """Links that others opened to us."""
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`. Links that are not ours to serve are ignored."""
+        match seen:
+            case LinkUp(link=link, ours=False):
+                self.guests.add(link)
+                return []
+            case LinkDown(link=link) if link in self.guests:
+                self.guests.discard(link)
+                gone = [node for node, used in self.links.items() if used == link]
+                for node in gone:
+                    del self.links[node]
+                return self._sent(action for node in gone for action in self.rendezvous.observe(Unlinked(node=node), now))
+            case Arrived(link=link, message=message) if link in self.guests:
+                return self.hear(message, link, now)
+            case LinkUp() | LinkDown() | Arrived():
+                return []
+        return self._sent(self.rendezvous.observe(seen, now))
+
+    def hear(self, message: Message, link: int, now: float) -> list[Action]:
+        """A member said something over `link`."""
+        node = getattr(message, "node", "")
+        if isinstance(message, Join) or node not in self.links:
+            self.links[node] = link
+        return self._sent(self.rendezvous.observe(Heard(message=message), now))
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        return self.rendezvous.deadline()
+
+    @property
+    def idle(self) -> bool:
+        """The job is over and everybody has been told."""
+        return self.rendezvous.phase == "ended" and not self.guests
+
+    def _sent(self, actions: Iterable[Action]) -> list[Action]:
+        """`Tell` a member becomes `Transmit` over its link; to one without a link it is lost, as on any broken link."""
+        out: list[Action] = []
+        for action in actions:
+            if not isinstance(action, Tell):
+                out.append(action)
+                continue
+            link = self.links.get(action.node)
+            if link is None:
+                continue
+            out.append(Transmit(link=link, message=action.message))
+            if isinstance(action.message, (Finish, Refused)) and link != TO_HOST:
+                out.append(HangUp(link=link))
+        return out

@@ -1,0 +1,1 @@
+"""The hands: everything that touches the operating system."""

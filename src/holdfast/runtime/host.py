@@ -1,0 +1,199 @@
+"""This host as a World: one epoll for processes, sockets and signals; the only clock and the only sleep there is."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.machine import Signalled
+from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, reap, spawn
+from holdfast.runtime.shm import DeathWatch, Page, create_page
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.core.machine import Observation
+
+    Handler = Callable[[int], list[Observation]]
+
+
+class Child:
+    """A worker's process, with its page where it has one."""
+
+    def __init__(self, process: Process, page: Page | None) -> None:
+        self.process = process
+        self.page = page
+        self.watch: DeathWatch | None = None
+
+
+class Host:
+    """Clock, processes, signals and file descriptors of this host."""
+
+    def __init__(self, complain: Callable[[str], None]) -> None:
+        self._complain = complain
+        self.epoll = select.epoll()
+        self.handlers: dict[int, Handler] = {}
+        self.children: dict[int, Child] = {}
+        self.complaints: list[str] = []
+        self.dead: list[int] = []
+        """Pids whose mutex the kernel has released; filled by DeathWatch threads."""
+        self.alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.watch(self.alarm, select.EPOLLIN, self._alarmed)
+        self.signal_pipe: tuple[int, int] | None = None
+
+    # --- the clock ------------------------------------------------------------------------------------------------------
+
+    now = staticmethod(time.monotonic)
+    unix = staticmethod(time.time)
+
+    def wait(self, until: float) -> list[Observation]:
+        """What happens next, at the latest at `until` (monotonic seconds); empty when nothing did."""
+        timeout = -1.0 if until == float("inf") else max(0.0, until - time.monotonic())
+        try:
+            ready = self.epoll.poll(timeout)
+        except InterruptedError:
+            return []
+        seen: list[Observation] = []
+        for fd, events in ready:
+            if handler := self.handlers.get(fd):
+                seen += handler(events)
+        return seen
+
+    # --- file descriptors -----------------------------------------------------------------------------------------------
+
+    def watch(self, fd: int, events: int, handler: Handler) -> None:
+        """Call `handler(events)` from `wait` when `fd` is ready."""
+        self.handlers[fd] = handler
+        self.epoll.register(fd, events)
+
+    def rewatch(self, fd: int, events: int) -> None:
+        """Wait for other events of `fd`."""
+        self.epoll.modify(fd, events)
+
+    def unwatch(self, fd: int) -> None:
+        """Forget `fd`; it is still to be closed."""
+        if self.handlers.pop(fd, None):
+            self.epoll.unregister(fd)
+
+    # --- signals --------------------------------------------------------------------------------------------------------
+
+    def catch(self, signums: Sequence[int]) -> None:
+        """From now on these signals are observations. SIGCHLD is one of them where there is no pidfd."""
+        receiver, sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.signal_pipe = receiver, sender
+        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+        for signum in signums:
+            signal.signal(signum, _noted)
+        self.watch(receiver, select.EPOLLIN, lambda events: self._signalled(receiver))
+
+    def _signalled(self, receiver: int) -> list[Observation]:
+        seen: list[Observation] = []
+        for signum in os.read(receiver, 4096):
+            seen += self._reap_all() if signum == signal.SIGCHLD else [Signalled(signum=signum)]
+        return seen
+
+    # --- processes ------------------------------------------------------------------------------------------------------
+
+    def start(
+        self, argv: Sequence[str], env: Mapping[str, str], *, stdout: int | None, stderr: int | None, page: Page | None, page_fd: int
+    ) -> int:
+        """Start a worker and watch it; returns its pid. Raises StartError."""
+        inherit = {page_fd: page.fd} if page else {}
+        child = Child(spawn(argv, env, stdout=stdout, stderr=stderr, inherit=inherit), page)
+        pid = child.process.pid
+        self.children[pid] = child
+        if child.process.pidfd is not None:
+            self.watch(child.process.pidfd, select.EPOLLIN, lambda events: self._gone(pid))
+        elif signal.getsignal(signal.SIGCHLD) is not _noted:
+            signal.signal(signal.SIGCHLD, _noted)
+        return pid
+
+    def page(self) -> Page | None:
+        """A page for a worker to come; None where the kernel has none (then its death is seen a little later)."""
+        try:
+            return create_page()
+        except HoldfastError as error:
+            self.complain(str(error))
+            return None
+
+    def watch_pages(self) -> None:
+        """Begin to wait for the workers' mutexes; after the start, because it costs what a worker could use."""
+        for pid, child in self.children.items():
+            if child.page is None or child.watch is not None:
+                continue
+            child.page.close_fd()
+            try:
+                child.watch = DeathWatch(child.page, lambda pid=pid: self._alarm(pid))
+            except HoldfastError as error:
+                self.complain(str(error))
+                return
+
+    def signal_group(self, pid: int, signum: int) -> None:
+        """Signal the process group of a worker."""
+        kill_group(pid, signum)
+
+    def kill(self, pids: Sequence[int]) -> None:
+        """SIGKILL workers with everything below them."""
+        kill_tree(pids)
+
+    def sweep(self) -> set[int]:
+        """SIGKILL whatever dead workers left behind; returns the pids."""
+        return kill_strays(keep=list(self.children))
+
+    def _alarm(self, pid: int) -> None:
+        self.dead.append(pid)
+        os.eventfd_write(self.alarm, 1)
+
+    def _alarmed(self, events: int) -> list[Observation]:
+        os.eventfd_read(self.alarm)
+        seen: list[Observation] = []
+        while self.dead:
+            pid = self.dead.pop()
+            # A worker that merely called exec has lost its mutex too, but is not dying.
+            if pid in self.children and (death := dying(pid)) and death.exitcode is not None:
+                seen.append(ProcessDying(pid=pid, exitcode=death.exitcode))
+        return seen
+
+    def _gone(self, pid: int) -> list[Observation]:
+        child = self.children[pid]
+        exitcode = reap(pid)
+        if exitcode is None:
+            return []
+        del self.children[pid]
+        if child.process.pidfd is not None:
+            self.unwatch(child.process.pidfd)
+        child.process.close()
+        if child.watch:
+            child.watch.close()
+        if child.page:
+            child.page.close()
+        return [ProcessGone(pid=pid, exitcode=exitcode)]
+
+    def _reap_all(self) -> list[Observation]:
+        return [seen for pid, child in list(self.children.items()) if child.process.pidfd is None for seen in self._gone(pid)]
+
+    # --- complaints -----------------------------------------------------------------------------------------------------
+
+    def complain(self, what: str) -> None:
+        """Tell a person, once, that something does not work as it should; the job goes on."""
+        if what not in self.complaints:
+            self.complaints.append(what)
+            self._complain(what)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        if self.signal_pipe:
+            signal.set_wakeup_fd(-1)
+            for fd in self.signal_pipe:
+                os.close(fd)
+        os.close(self.alarm)
+        self.epoll.close()
+
+
+def _noted(signum: int, frame: object) -> None:
+    """A handler only so that the wake-up descriptor is written to."""

@@ -1,0 +1,30 @@
+"""How does a job get a TCP port that nobody can take from it? One question, so that a one-node job loads nothing more."""
+
+from __future__ import annotations
+
+import socket
+
+from holdfast.core.errors import StartError
+
+
+def hold_port() -> socket.socket:
+    """A free port that nobody else is given: bound with SO_REUSEADDR and not listening.
+
+    A worker's store, which binds with SO_REUSEADDR too, can still bind it and listen; another program that asks the kernel
+    for any free port is never given it.
+    """
+    # Dual-stack where possible: torch's store listens on [::] first.
+    for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            continue
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind((anywhere, 0))
+            return sock
+        except OSError:
+            sock.close()
+    raise StartError("no free TCP port on this host", hint="see `sysctl net.ipv4.ip_local_port_range`")

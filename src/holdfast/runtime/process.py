@@ -1,0 +1,363 @@
+"""How is a process started, watched and ended, with everything that descends from it?
+
+Starting goes through posix_spawn (a vfork underneath: about 1 ms whatever the agent's size). Watching is a pidfd, and
+`dying` for the time between a death and the moment the kernel has freed its memory. Ending is by tree, found in /proc, since
+data loaders call setsid and outlive their parents. Signals to processes that are not our own children go by pidfd, or after
+a look at the start time, so that a reused pid is never hit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+
+from holdfast.core.errors import StartError
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+PF_EXITING = 0x4
+"""Bit of a task's flags (linux/sched.h): set before its memory is freed; never set by exec."""
+
+TREE_DEADLINE_S = 2.0
+"""How long `kill_tree` goes on looking for survivors. A process in uninterruptible sleep cannot be killed at all."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Process:
+    """A started child of ours. `pidfd` is readable once it has ended; None where the kernel gives none."""
+
+    __slots__ = ("pid", "pidfd")
+
+    def __init__(self, pid: int, pidfd: int | None) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+
+    def close(self) -> None:
+        """Close the pidfd. The process itself is left alone."""
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+    def __repr__(self) -> str:
+        return f"Process(pid={self.pid}, pidfd={self.pidfd})"
+
+
+class Dying(Value):
+    """A process past the point of no return: it runs no more code of its own, though its memory may still be being freed."""
+
+    exitcode: int | None
+    """As `Popen.returncode`. None: the kernel does not tell us (other user, hidepid)."""
+
+
+def spawn(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    stdin: int | None = None,
+    inherit: Mapping[int, int] | None = None,
+    new_session: bool = True,
+    cwd: str | None = None,
+) -> Process:
+    """Start `argv`, looked up on the PATH of `env`. `inherit` maps the child's fd number to ours; streams given as None and
+    nothing else above 2 are passed on. Like `Popen`, it undoes Python's ignoring of SIGPIPE; the signal mask is emptied.
+
+    A worker that asks to die with its parent dies with the *thread* that called this. Raises StartError."""
+    program = _find(argv[0], env)
+    wanted = {0: stdin, 1: stdout, 2: stderr, **(inherit or {})}
+    actions, temporary = _file_actions({to: ours for to, ours in wanted.items() if ours is not None})
+    back = None
+    try:
+        if cwd is not None:  # posix_spawn cannot change directory; the agent's other threads use no relative path
+            back = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+            os.chdir(cwd)
+        pid = os.posix_spawn(
+            program,
+            list(argv),
+            dict(env),
+            file_actions=actions,
+            setsid=new_session,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+        )
+    except OSError as error:
+        raise _start_error(program, error, cwd) from error
+    except ValueError as error:  # a NUL byte, or an environment name with "="
+        raise StartError(f"cannot start {argv[0]!r}: {error}") from error
+    finally:
+        if back is not None:
+            os.fchdir(back)
+            os.close(back)
+        for fd in temporary:
+            os.close(fd)
+    return Process(pid, pidfd_open(pid))
+
+
+def _find(program: str, env: Mapping[str, str]) -> str:
+    """The file that exec would take. As in execvp, a file that may not be executed is remembered, not taken."""
+    if os.sep in program:
+        return program
+    barred = None
+    for folder in env.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(folder or ".", program)
+        if os.path.isfile(path):
+            if os.access(path, os.X_OK):
+                return path
+            barred = barred or path
+    if barred:
+        return barred
+    raise StartError(f"cannot start {program!r}: no such program on PATH", hint="give its path, or correct PATH")
+
+
+def _start_error(program: str, error: OSError, cwd: str | None) -> StartError:
+    if cwd is not None and not os.path.isdir(cwd):
+        return StartError(f"cannot start {program!r}: its working directory {cwd!r} does not exist")
+    match error.errno:
+        case errno.ENOENT if os.path.exists(program):
+            return StartError(
+                f"cannot start {program!r}: the interpreter it names does not exist",
+                hint="look at the file's first line (#!), or at the loader of the binary",
+            )
+        case errno.ENOENT | errno.ENOTDIR:
+            return StartError(f"cannot start {program!r}: no such file")
+        case errno.EACCES if os.path.isdir(program):
+            return StartError(f"cannot start {program!r}: it is a directory")
+        case errno.EACCES:
+            return StartError(f"cannot start {program!r}: it is not executable", hint=f"chmod +x {program}")
+        case errno.ENOEXEC:
+            return StartError(
+                f"cannot start {program!r}: not a program that this machine can run (exec format error)",
+                hint="a script needs a first line such as #!/bin/sh; a binary must be built for this architecture",
+            )
+        case _:
+            return StartError(f"cannot start {program!r}: {error.strerror}")
+
+
+def _file_actions(wanted: Mapping[int, int]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """posix_spawn's file actions for {child's fd: our fd}, and the temporary copies to close afterwards."""
+    # A source that is also a target would be overwritten before its turn, and a dup2 onto itself keeps close-on-exec
+    # in older C libraries: such a source is copied out of the way first.
+    import fcntl  # a C module
+
+    above = max([2, *wanted]) + 1
+    temporary: list[int] = []
+    actions: list[tuple[int, ...]] = []
+    for to, ours in wanted.items():
+        if ours in wanted:
+            ours = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, above)
+            temporary.append(ours)
+        actions.append((os.POSIX_SPAWN_DUP2, ours, to))
+    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _leaking() if fd not in wanted]
+    return actions, temporary
+
+
+def _leaking() -> list[int]:
+    """Our fds above 2 that an exec would pass on: not Python's, but those that whoever started us left open."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and os.get_inheritable(fd):
+                found.append(fd)
+        except OSError:
+            pass  # the listing's own
+    return found
+
+
+def pidfd_open(pid: int) -> int | None:
+    """A pidfd for `pid`; None where the kernel, a seccomp filter or this Python refuses."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None
+
+
+def reap(pid: int) -> int | None:
+    """Exit code of our child `pid` as `Popen.returncode`, once; None while it runs. ChildProcessError if it is not ours
+    (or no longer)."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def dying(pid: int) -> Dying | None:
+    """Is `pid` past the point of no return? None: it lives (an exec included), or there is no such process any more."""
+    fields = _stat(pid)
+    if fields is None or not (int(fields[6]) & PF_EXITING or fields[0] in "ZX"):
+        return None
+    status = int(fields[49])
+    # The kernel writes 0 both for "exited with 0" and for "not your business"; the latter hides the stack start too.
+    if status == 0 and int(fields[25]) == 0 and not _may_see(pid):
+        return Dying(exitcode=None)
+    return Dying(exitcode=os.waitstatus_to_exitcode(status))
+
+
+def _may_see(pid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid() or os.geteuid() == 0
+    except OSError:
+        return False
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/<pid>/stat from the third on (state, ppid, …); None if there is no such process."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, 4096).rpartition(b")")[2].decode("ascii").split()
+    except OSError:
+        return None  # ESRCH: it went while we looked
+    finally:
+        os.close(fd)
+
+
+def descendants(pid: int) -> list[int]:
+    """Every live descendant of `pid`, nearest first. What was reparented is found below the subreaper that took it in."""
+    return [child for child, _, is_dying in walk([pid]) if not is_dying]
+
+
+def walk(roots: Iterable[int], keep: Collection[int] = ()) -> list[tuple[int, str, bool]]:
+    """(pid, start time, is dying) of everything below `roots` that is no zombie, without the subtrees of `keep`."""
+    found: list[tuple[int, str, bool]] = []
+    queue = list(roots)
+    parents = None if _kernel_lists_children() else _parents()
+    while queue:
+        for child in children_of(queue.pop(0), parents):
+            if child in keep or (fields := _stat(child)) is None:
+                continue
+            queue.append(child)
+            if fields[0] not in "ZX":
+                found.append((child, fields[19], bool(int(fields[6]) & PF_EXITING)))
+    return found
+
+
+def children_of(pid: int, parents: Mapping[int, list[int]] | None = None) -> list[int]:
+    """Children of `pid`, dead ones included. `parents`: a whole tree read before, where the kernel keeps no lists."""
+    if parents is None and not _kernel_lists_children():
+        parents = _parents()
+    if parents is not None:
+        return parents.get(pid, [])
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:
+        pass  # it ended while we looked
+    return found
+
+
+def _kernel_lists_children() -> bool:
+    """CONFIG_PROC_CHILDREN: a look at a tree then costs its own size, not that of the whole host."""
+    return os.path.exists("/proc/thread-self/children")
+
+
+def _parents() -> dict[int, list[int]]:
+    """Parent → children, by a walk over all of /proc."""
+    tree: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := _stat(int(name))):
+            tree.setdefault(int(fields[1]), []).append(int(name))
+    return tree
+
+
+def kill_group(pid: int, signum: int) -> bool:
+    """Signal the process group that `pid` leads (or led). False: nobody is left in it."""
+    try:
+        os.killpg(pid, signum)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # members that changed their user
+    return True
+
+
+def kill_tree(root_pids: Iterable[int], signum: int = signal.SIGKILL, keep: Collection[int] = ()) -> set[int]:
+    """Signal `root_pids` that are our children, and everything below them, but for the subtrees of `keep`. Our own pid as a
+    root stands for all that is below us. With SIGKILL it looks again until nobody is left who could fork, or until
+    TREE_DEADLINE_S is over. Returns the pids that were signalled. The roots are left for the caller to reap."""
+    me = os.getpid()
+    roots = [pid for pid in root_pids if pid not in keep]
+    ours = {*children_of(me), *keep}
+    struck = {pid for pid in roots if pid != me and _strike(pid, None, signum)}
+    deadline = time.monotonic() + TREE_DEADLINE_S
+    while True:
+        # Orphans of the dead come to us, the subreaper: children of ours that were not there before.
+        below = walk(roots, keep) + ([] if me in roots else walk([me], ours))
+        for pid, started, _ in below:
+            if _strike(pid, started, signum):
+                struck.add(pid)
+        if signum != signal.SIGKILL or all(is_dying for _, _, is_dying in below) or time.monotonic() > deadline:
+            return struck
+        time.sleep(0.001)
+
+
+def kill_strays(keep: Collection[int] = ()) -> set[int]:
+    """SIGKILL every descendant of ours outside the subtrees of `keep`, adopted orphans included, and reap those that were
+    adopted. With a `keep` of the running workers this ends what dead workers left behind."""
+    struck = kill_tree([os.getpid()], signal.SIGKILL, keep)
+    reap_strays(keep)
+    return struck
+
+
+def reap_strays(keep: Collection[int]) -> list[int]:
+    """Bury dead children of ours that are not in `keep`: orphans that a subreaper was given."""
+    buried = []
+    for pid in children_of(os.getpid()):
+        if pid in keep:
+            continue
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                buried.append(pid)
+        except ChildProcessError:
+            pass
+    return buried
+
+
+def _strike(pid: int, started: str | None, signum: int) -> bool:
+    """Signal `pid` if it is still the process that started at `started` (None: our own child, whose pid cannot be reused
+    before we reap it)."""
+    fd = pidfd_open(pid)
+    try:
+        if started is not None:
+            fields = _stat(pid)
+            if fields is None or fields[19] != started or fields[0] in "ZX":
+                return False
+        if fd is None:
+            os.kill(pid, signum)
+        else:
+            signal.pidfd_send_signal(fd, signum)
+    except OSError:
+        return False
+    finally:
+        if fd is not None:
+            os.close(fd)
+    return True
+
+
+def set_subreaper() -> bool:
+    """Become the parent of every descendant whose own parent dies. False where that cannot be had."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> bool:
+    """Ask the kernel for `signum` when the thread that started us ends. False where that cannot be had."""
+    return _prctl(_PR_SET_PDEATHSIG, signum)
+
+
+def _prctl(option: int, value: int) -> bool:
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False

@@ -1,0 +1,195 @@
+"""How does the agent share memory with a worker, and how does it learn of the worker's death before its memory is freed?
+
+A page is a memfd: nothing in /dev/shm, nothing to clean up. `DeathWatch` waits in futex(2) for the kernel to mark
+the worker's robust mutex, which it does first thing when the worker's main thread ends, however it ends; a pidfd becomes
+readable only after the whole address space has been torn down (about 0.1 s per GB).
+
+The mark says that the worker's main thread is gone *or has called exec*. Whoever is woken asks `process.dying(pid)`, which
+tells the two apart and knows the exit code. The same thread is roused by a worker whose script ends with an uncaught exception
+(`Page.error_at_unix`), which takes Python a while longer to die of.
+"""
+
+from __future__ import annotations
+
+import _thread
+import mmap
+import os
+
+from holdfast.core import page as layout
+from holdfast.core.errors import HoldfastError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CLOSE_PATIENCE_S = 1.0
+"""How long `DeathWatch.close` waits for its thread, which needs microseconds."""
+
+
+class Page:
+    """The agent's side of one worker's page. `fd` is inherited by the worker; `words` are its 64-bit fields, by `core.page`."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.map = mmap.mmap(fd, layout.SIZE)
+        self.words = memoryview(self.map).cast("Q")
+
+    @property
+    def pid(self) -> int:
+        """Who maps it: 0 while no bootstrap has."""
+        return self.words[layout.PID]
+
+    @property
+    def state(self) -> int:
+        return self.words[layout.STATE]
+
+    @property
+    def finishing(self) -> bool:
+        """The interpreter is ending in good order (script done, sys.exit, uncaught exception)."""
+        return self.words[layout.STATE] == layout.FINISHING
+
+    @property
+    def error_at_unix(self) -> float | None:
+        """When an uncaught exception ended the main thread (its record is on disk); None: none has."""
+        return self.words[layout.ERROR_UNIX_NS] / 1e9 if self.words[layout.ERROR] else None
+
+    @property
+    def beat_at(self) -> float | None:
+        """Last heartbeat, monotonic seconds; None: none yet."""
+        return self.words[layout.BEAT_NS] / 1e9 or None
+
+    @property
+    def beats(self) -> int:
+        return self.words[layout.BEATS]
+
+    @property
+    def step(self) -> int | None:
+        """Last step that the script told of; None: none yet."""
+        return self.words[layout.STEP] if self.words[layout.STEP_NS] else None
+
+    @property
+    def trouble(self) -> str:
+        """Why the bootstrap could not do its whole work; empty if it could."""
+        start = layout.TROUBLE * 8
+        return self.map[start : start + layout.TROUBLE_BYTES].split(b"\0", 1)[0].decode("utf-8", "replace")
+
+    def close_fd(self) -> None:
+        """Give the fd back once the worker has it; the mapping stays."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def close(self) -> None:
+        """Forget the page. A DeathWatch on it must be closed first."""
+        self.close_fd()
+        self.words.release()
+        try:  # noqa: SIM105
+            self.map.close()
+        except BufferError:  # a watch still looks at it: the mapping goes when the watch does
+            pass
+
+
+def create_page() -> Page:
+    """A fresh page with the agent's part filled in. Raises HoldfastError where the kernel has no memfd."""
+    try:
+        fd = os.memfd_create("holdfast-page", os.MFD_CLOEXEC)
+    except (OSError, AttributeError) as error:
+        raise HoldfastError(f"no shared page for the worker: memfd_create: {error}") from error
+    os.ftruncate(fd, layout.SIZE)
+    page = Page(fd)
+    page.words[layout.MAGIC_AT] = layout.MAGIC
+    page.words[layout.VERSION_AT] = layout.VERSION
+    page.words[layout.AGENT_PID] = os.getpid()
+    return page
+
+
+class DeathWatch:
+    """Calls `notify()`, in a thread of its own, when the kernel has marked the worker's lock, and before that when an uncaught
+    exception is ending its script. Once each at most.
+
+    One thread per worker, not one futex_waitv for all: that call needs Linux 5.16, and a sleeping thread costs about 40 kB."""
+
+    def __init__(self, page: Page, notify: Callable[[], None]) -> None:
+        """Raises HoldfastError where futex(2) cannot be called; the worker is then watched by its pidfd alone."""
+        self.died = False
+        """The lock's mark was seen."""
+        self._told_of_error = False
+        self._futex = _Futex()
+        self._notify = notify
+        self._anchor = self._futex.ctypes.c_char.from_buffer(page.map)
+        self._base = self._futex.ctypes.addressof(self._anchor)
+        self._words = memoryview(page.map).cast("I")
+        self._closing = False
+        self._ended = _thread.allocate_lock()
+        self._ended.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def close(self) -> None:
+        """End the thread, whether or not the worker ever took its lock."""
+        self._closing = True
+        for _ in range(int(CLOSE_PATIENCE_S * 1000)):
+            # Wake both words it may sleep on; again, since it may have been just about to fall asleep.
+            self._futex.wake(self._base + layout.LOCK_AT * 8)
+            if at := self._words[layout.LOCK_AT * 2]:
+                self._futex.wake(self._base + at)
+            if self._ended.acquire(timeout=0.001):
+                self._ended.release()
+                self._words.release()
+                del self._anchor
+                return
+
+    def _run(self) -> None:
+        try:
+            if self._wait_for_death():
+                self.died = True
+                self._notify()
+        finally:
+            self._ended.release()
+
+    def _wait_for_death(self) -> bool:
+        """True: marked. False: closed, or released in good order."""
+        lock_at = layout.LOCK_AT * 2
+        while not (at := self._words[lock_at]):
+            if self._closing:
+                return False
+            self._futex.wait(self._base + layout.LOCK_AT * 8, 0)
+        if at % 4 or at > layout.SIZE - 4:
+            return False  # not a page that a bootstrap has written
+        while not self._closing:
+            word = self._words[at // 4]
+            if word & layout.FUTEX_OWNER_DIED:
+                return True
+            if not word & layout.FUTEX_TID_MASK:
+                return False
+            if self._words[layout.ERROR * 2] and not self._told_of_error:
+                self._told_of_error = True
+                self._notify()
+            self._futex.wait(self._base + at, word)
+        return False
+
+
+class _Futex:
+    """futex(2) on words shared between processes."""
+
+    def __init__(self) -> None:
+        try:
+            import ctypes
+
+            self.ctypes = ctypes
+            self._syscall = ctypes.CDLL(None).syscall
+        except (ImportError, OSError, AttributeError) as error:
+            raise HoldfastError(f"deaths are seen by pidfd alone: no ctypes: {error}") from error
+        machine = os.uname().machine
+        number = layout.futex_syscall(machine)
+        if number is None or (machine == "x86_64" and ctypes.sizeof(ctypes.c_void_p) == 4):
+            raise HoldfastError(f"deaths are seen by pidfd alone: futex(2) is not known on {machine}")
+        self._number = ctypes.c_long(number)
+
+    def wait(self, address: int, expected: int) -> None:
+        """Sleep until woken, if the word at `address` still is `expected`. May return early."""
+        c = self.ctypes
+        self._syscall(self._number, c.c_void_p(address), c.c_long(layout.FUTEX_WAIT), c.c_uint32(expected), None, None, 0)
+
+    def wake(self, address: int) -> None:
+        c = self.ctypes
+        self._syscall(self._number, c.c_void_p(address), c.c_long(layout.FUTEX_WAKE), c.c_int(1), None, None, 0)

@@ -1,0 +1,1 @@
+"""WHAT HAPPENED? Events on disk, and the reports that people, tools and machines read."""

@@ -1,0 +1,123 @@
+"""How does what happened get onto disk? One event, one JSON line, one write; nothing here reads it back (`reader`).
+
+    {"seq": 7, "at_unix": 1790000000.125, "node": "gpu-07", "round": 1, "attempt": 0, "event": "WorkerExited", "rank": 3, …}
+
+The envelope comes first, then the event's own fields. An event that carries its own `round` (a round that was formed, or
+is asked for) belongs to that round: its own wins. The environment is never recorded: it holds people's secrets.
+
+Until the first `flush` records are kept in memory, so that the way to the first worker loads no JSON and touches no disk.
+After that each is one write() to a file opened for appending: lines of several writers never mix, and what was recorded
+is on its way even if the agent is killed a microsecond later. A disk that is full or gone costs one line on stderr and
+the events of that time, never the job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.core.value import to_plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from holdfast.core.events import Event
+
+HELD_LIMIT = 10_000
+"""Records kept in memory before the first flush comes by itself. A start of 1,000 ranks makes some 1,010."""
+
+TAIL_BYTES = 1 << 20
+"""How far back to look for the last whole line of an earlier agent. A failure with its log tail is some 100 kB."""
+
+
+class Recorder:
+    """Writes one node's events to `path`. `complain` is told, once for each stretch of trouble, when it cannot."""
+
+    def __init__(self, path: str, node: str, *, complain: Callable[[str], None] | None = None) -> None:
+        self.path = path
+        self.node = node
+        self._complain = complain or _to_stderr
+        self._held: list[dict[str, Any]] | None = []  # None: flushed once, so write at once
+        self._fd = -1
+        self._seq = 0
+        self._is_torn = False
+        self._missed = 0
+
+    def record(self, event: Event, *, at_unix: float, round: int, attempt: int) -> None:
+        """Record `event`, at a time given in seconds since the epoch. A bad disk never raises."""
+        line: dict[str, Any] = {"at_unix": at_unix, "node": self.node, "round": round, "attempt": attempt}
+        line["event"] = type(event).__name__
+        for field in event.__fields__:
+            line[field] = getattr(event, field)
+        if self._held is not None and len(self._held) < HELD_LIMIT:
+            self._held.append(line)
+            return
+        self.flush()
+        self._write(line)
+
+    def flush(self) -> None:
+        """Write what was held; from now on each record is written at once."""
+        held, self._held = self._held, None
+        for line in held or ():
+            self._write(line)
+
+    def close(self) -> None:
+        """Write what is left. A record after this opens the file again."""
+        self.flush()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, line: dict[str, Any]) -> None:
+        try:
+            if self._fd < 0:
+                self._open()
+            if self._missed:
+                what = f"{self._missed} events before this could not be recorded"
+                envelope = {key: line[key] for key in ("at_unix", "node", "round", "attempt")}
+                self._append(envelope | {"event": "Degraded", "what": what, "instead": ""})
+                self._missed = 0
+            self._append(line)
+        except OSError as error:
+            if not self._missed:
+                self._complain(f"cannot record events in {self.path}: {error.strerror or error}. The job goes on without.")
+            self._missed += 1
+
+    def _append(self, line: dict[str, Any]) -> None:
+        import json
+
+        text = json.dumps({"seq": self._seq + 1} | to_plain(line), default=str) + "\n"
+        encoded = (("\n" if self._is_torn else "") + text).encode()
+        written = os.write(self._fd, encoded)
+        self._is_torn = written < len(encoded)
+        if self._is_torn:
+            raise OSError(28, "no space left on device")
+        self._seq += 1
+
+    def _open(self) -> None:
+        """Open the file; where an earlier agent of this node wrote in it, go on with its numbers."""
+        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        size = os.fstat(self._fd).st_size
+        if size == 0 or self._seq:
+            return
+        tail = os.pread(self._fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
+        self._is_torn = not tail.endswith(b"\n")
+        self._seq = _last_seq(tail)
+
+
+def _last_seq(tail: bytes) -> int:
+    """The highest number among the whole lines of `tail`; 0: none."""
+    import json
+
+    for line in reversed(tail.split(b"\n")):
+        try:
+            return int(json.loads(line)["seq"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return 0
+
+
+def _to_stderr(line: str) -> None:
+    print(f"holdfast: {line}", file=sys.stderr)

@@ -1,0 +1,400 @@
+"""Where does a job's record lie, and whose is it? Nothing here says what is in it (`recorder`, `reader`).
+
+    <home>/jobs/<job>/events-<node>.jsonl   what happened, as that node saw it; locked while its agent lives
+                      agent-<node>.sock     the way to ask that agent
+                      report.json · incidents/ · logs/
+
+One directory is one *run* of a job. An agent that comes while any other agent runs in the newest run of its id shares
+that directory: it is another node of the same job (several agents on one host, or a home on NFS), or a replacement.
+An agent that finds only the dead opens the next run: `train`, then `train~2`, `train~3`. `~` is never part of a job's
+name, so the two cannot be mistaken.
+
+An agent holds an open-file-description lock on its events file for as long as it lives. The kernel drops it however
+the agent ends, so "is it running?" needs neither a pid file nor an answer from the agent.
+
+This module is on the way to the first worker: it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from holdfast.core.errors import StartError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+KEEP_JOBS = 50
+"""Runs kept. Enough to look back over some weeks of work, few enough that `holdfast jobs` stays readable."""
+
+KEEP_BYTES = 10 << 30
+"""Bytes kept in all, worker logs included. Home quotas on clusters are commonly 20 to 100 GB."""
+
+SETTLED_S = 86_400.0
+"""A run without an ending is pruned only when untouched for a day: on a network file system without locks it may
+still run on another host."""
+
+LOCK_PATIENCE_S = 1.0
+"""How long to wait for another agent that is opening its directory (microseconds of work)."""
+
+NAME_LIMIT = 80
+"""Longest safe name. File systems allow 255 bytes, but a socket's whole address only 107."""
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+
+def safe_name(text: str, limit: int = NAME_LIMIT) -> str:
+    """`text` as one path component: unchanged where that is safe, else cleaned and marked with a hash of the original."""
+    if text and len(text) <= limit and text[0] not in ".-" and all(char in _PLAIN for char in text):
+        return text
+    clean = "".join(char if char in _PLAIN else "-" for char in text).strip(".-")
+    return f"{clean[: limit - 13].rstrip('.-') or 'job'}-{_fnv1a(text):012x}"
+
+
+def _fnv1a(text: str) -> int:
+    """48 bits that tell names apart. hashlib would cost 2 ms to import."""
+    state = 0xCBF29CE484222325
+    for byte in text.encode("utf-8", "surrogateescape"):
+        state = ((state ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return (state ^ (state >> 48)) & 0xFFFFFFFFFFFF
+
+
+def job_name(run_id: str, endpoint: str = "") -> str:
+    """The directory's name for a run id. `none`, torchrun's default, is no id: the endpoint then tells jobs apart."""
+    if run_id in ("", "none"):
+        return safe_name(f"none-{endpoint}" if endpoint else "none")
+    return safe_name(run_id)
+
+
+def split_run(name: str) -> tuple[str, int]:
+    """A directory's name as (job, run): `train~3` → ("train", 3); `train` → ("train", 1)."""
+    job, tilde, number = name.partition("~")
+    return (job, int(number)) if tilde and number.isdigit() else (name, 1)
+
+
+def node_of(file_name: str) -> str | None:
+    """The node whose events file this is; None: not an events file."""
+    if file_name.startswith("events-") and file_name.endswith(".jsonl"):
+        return file_name[len("events-") : -len(".jsonl")]
+    return None
+
+
+# ---- the home ------------------------------------------------------------------------------------------------------
+
+
+def state_home(environ: Mapping[str, str]) -> str:
+    """Where jobs are kept: `$HOLDFAST_STATE_DIR`, else `$XDG_STATE_HOME/holdfast`, else `~/.local/state/holdfast`,
+    else (no home, or none that we can write to) `/tmp/holdfast-<uid>`. Creates nothing."""
+    if given := environ.get("HOLDFAST_STATE_DIR"):
+        return os.path.abspath(given)
+    if (base := environ.get("XDG_STATE_HOME")) and os.path.isabs(base):
+        wanted = os.path.join(base, "holdfast")
+    elif (base := environ.get("HOME")) and os.path.isabs(base) and os.path.isdir(base):
+        wanted = os.path.join(base, ".local", "state", "holdfast")
+    else:  # not from the user database: asking it can mean asking a network
+        return spare_homes()[0]
+    return wanted if _is_writable(wanted) else spare_homes()[0]
+
+
+def spare_homes() -> tuple[str, ...]:
+    """Where to go when the home cannot be written to, best first."""
+    return f"/tmp/holdfast-{os.geteuid()}", f"/dev/shm/holdfast-{os.geteuid()}"
+
+
+def homes(environ: Mapping[str, str]) -> list[str]:
+    """Every home that may hold jobs of this user: where they belong, then where they go when that fails."""
+    found = [state_home(environ)]
+    for path in spare_homes():
+        if path not in found and os.path.isdir(path) and os.lstat(path).st_uid == os.geteuid():
+            found.append(path)
+    return found
+
+
+def _is_writable(path: str) -> bool:
+    """Whether `path` is, or could be made, a directory of ours."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
+
+
+def make_home(home: str) -> str:
+    """Make `home` and its `jobs` (mode 0700) and return the latter. UsageError: somebody else owns it."""
+    os.makedirs(home, 0o700, exist_ok=True)
+    _refuse_a_strangers(home)
+    jobs = os.path.join(home, "jobs")
+    try:
+        os.mkdir(jobs, 0o700)
+    except FileExistsError:
+        _refuse_a_strangers(jobs)
+    return jobs
+
+
+def _refuse_a_strangers(path: str) -> None:
+    """Where everybody may create (like /tmp), a directory waiting under our name may be a trap."""
+    if not os.stat(os.path.dirname(path)).st_mode & stat.S_IWOTH:
+        return
+    seen = os.lstat(path)
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid():
+        what = "is not a directory" if not stat.S_ISDIR(seen.st_mode) else f"belongs to uid {seen.st_uid}"
+        raise UsageError(
+            f"cannot keep this job's record in {path}: it {what}, and anybody could have put it there",
+            hint="set HOLDFAST_STATE_DIR to a directory of your own, or have that one removed",
+        )
+    if stat.S_IMODE(seen.st_mode) & 0o077:
+        os.chmod(path, 0o700)
+
+
+# ---- one job's directory -------------------------------------------------------------------------------------------
+
+
+class JobDir:
+    """One run's directory, and the place in it that one agent has claimed (`node`) until `close`."""
+
+    __slots__ = ("_claim", "degraded", "name", "node", "path")
+
+    def __init__(self, path: str, node: str, claim: int, degraded: str = "") -> None:
+        self.path = path
+        self.name = os.path.basename(path)
+        self.node = node
+        """Name of this node in file names: the one wished for, or with `-2`, `-3` … where that one is taken by another
+        living agent."""
+        self.degraded = degraded
+        """One line for the user when the record could not go where it belongs; else empty."""
+        self._claim = claim
+
+    @property
+    def events_path(self) -> str:
+        return os.path.join(self.path, f"events-{self.node}.jsonl")
+
+    @property
+    def socket_path(self) -> str:
+        return os.path.join(self.path, f"agent-{self.node}.sock")
+
+    @property
+    def report_path(self) -> str:
+        return os.path.join(self.path, "report.json")
+
+    @property
+    def incidents_path(self) -> str:
+        return os.path.join(self.path, "incidents")
+
+    @property
+    def logs_path(self) -> str:
+        return os.path.join(self.path, "logs")
+
+    def close(self) -> None:
+        """Give the claim up: from now on this agent counts as gone."""
+        if self._claim >= 0:
+            os.close(self._claim)
+            self._claim = -1
+
+
+def open_job(home: str, run_id: str, node: str, *, endpoint: str = "") -> JobDir:
+    """Claim a place for `node` in the run of `run_id` that is going on, or else open its next run.
+
+    Where `home` cannot be written to, a spare one is taken and `degraded` says so: a full disk must not keep a job
+    from training. UsageError: the home is a stranger's. StartError: nothing at all can be written.
+    """
+    name, failed = job_name(run_id, endpoint), ""
+    for candidate in (home, *spare_homes()):
+        try:
+            path, claimed, claim = _open_in(make_home(candidate), name, safe_name(node, 64))
+        except OSError as error:
+            failed = failed or f"cannot write to {home} ({error.strerror or error})"
+            continue
+        return JobDir(path, claimed, claim, f"{failed}: this job's record and logs are in {path}" if failed else "")
+    raise StartError(f"{failed}, nor to {' or '.join(spare_homes())}", hint="set HOLDFAST_STATE_DIR to a writable directory")
+
+
+def _open_in(jobs: str, name: str, node: str) -> tuple[str, str, int]:
+    guard = os.open(os.path.join(jobs, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Without it, the second of two agents that start together would find a directory and nobody in it yet.
+        until = time.monotonic() + LOCK_PATIENCE_S
+        while not _lock(guard) and time.monotonic() < until:
+            os.sched_yield()
+        path = _run_to_use(jobs, name)
+        os.makedirs(path, 0o700, exist_ok=True)
+        return path, *_claim_node(path, node)
+    finally:
+        os.close(guard)
+
+
+def _run_to_use(jobs: str, name: str) -> str:
+    runs = [number for job, number in map(split_run, os.listdir(jobs)) if job == name]
+    if not runs:
+        return os.path.join(jobs, name)
+    newest = max(runs)
+    path = os.path.join(jobs, name if newest == 1 else f"{name}~{newest}")
+    return path if is_running(path) else os.path.join(jobs, f"{name}~{newest + 1}")
+
+
+def _claim_node(path: str, node: str) -> tuple[str, int]:
+    for number in range(1, 10_000):
+        wish = node if number == 1 else f"{node}-{number}"
+        claim = os.open(os.path.join(path, f"events-{wish}.jsonl"), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if _lock(claim):
+            return wish, claim
+        os.close(claim)
+    raise AssertionError(f"no free name for {node} in {path}")
+
+
+def running_nodes(path: str) -> list[str]:
+    """Nodes whose agents live, sorted. Other hosts' too, where the file system passes locks on (NFS 4 does)."""
+    found = []
+    for node, file in events_files(path):
+        try:
+            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if _is_locked(fd):
+                found.append(node)
+        finally:
+            os.close(fd)
+    return found
+
+
+def is_running(path: str) -> bool:
+    """Whether any agent of this run lives."""
+    return bool(running_nodes(path))
+
+
+def events_files(path: str) -> list[tuple[str, str]]:
+    """(node, path) of each node's events file, by node."""
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return []
+    return [(node, os.path.join(path, name)) for name in names if (node := node_of(name)) is not None]
+
+
+# ---- locks ---------------------------------------------------------------------------------------------------------
+
+
+def _flock(kind: int) -> bytes:
+    import struct
+
+    return struct.pack("@hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
+
+
+def _lock(fd: int) -> bool:
+    """Lock the whole file for as long as `fd` is open. False: somebody else has it."""
+    import fcntl
+
+    try:
+        # Not flock: that cannot be looked at without being taken. Not lockf: any close() of the file would drop it.
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            return False
+        try:  # gVisor knows only flock
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as refused:
+            return refused.errno in _UNSUPPORTED  # no locks at all: everybody is welcome
+    return True
+
+
+def _is_locked(fd: int) -> bool:
+    import fcntl
+    import struct
+
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
+        return bool(struct.unpack_from("@h", answer)[0] != fcntl.F_UNLCK)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    except OSError as error:
+        return error.errno not in _UNSUPPORTED
+    return False
+
+
+# ---- looking back, and pruning -------------------------------------------------------------------------------------
+
+
+def job_dirs(home: str) -> list[str]:
+    """Every run's directory, the one with the newest record first."""
+    jobs = os.path.join(home, "jobs")
+    try:
+        entries = [entry.path for entry in os.scandir(jobs) if entry.is_dir() and not entry.name.startswith(".")]
+    except OSError:
+        return []
+    return sorted(entries, key=lambda path: (-touched_at(path), path))
+
+
+def touched_at(path: str) -> float:
+    """When any node last recorded something here (seconds since the epoch); the directory's own time if none did."""
+    times = []
+    for file in [path] if not (files := events_files(path)) else [file for _, file in files]:
+        try:
+            times.append(os.stat(file).st_mtime)
+        except OSError:
+            continue
+    return max(times, default=0.0)
+
+
+def has_ended(path: str) -> bool:
+    """Whether some node recorded the job's end."""
+    for _, file in events_files(path):
+        try:
+            with open(file, "rb") as lines:
+                lines.seek(max(0, os.fstat(lines.fileno()).st_size - 65_536))
+                if b'"event": "JobEnded"' in lines.read():
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def prune(home: str, *, keep: int = KEEP_JOBS, max_bytes: int = KEEP_BYTES, now_unix: float | None = None) -> list[str]:
+    """Remove the oldest runs beyond `keep` or beyond `max_bytes` in all; returns their names.
+
+    Never one that runs, nor one without an ending that was touched in the last day. Walks and deletes files, which can
+    take long: for a thread, or for the end of the job.
+    """
+    now = time.time() if now_unix is None else now_unix
+    removed: list[str] = []
+    used = kept = 0
+    for path in job_dirs(home):
+        size = sum(_sizes(path))
+        is_settled = has_ended(path) or now - touched_at(path) > SETTLED_S
+        if (kept < keep and used + size <= max_bytes) or not is_settled or is_running(path) or kept == 0:
+            kept, used = kept + 1, used + size
+        elif _remove(path):
+            removed.append(os.path.basename(path))
+    return removed
+
+
+def _sizes(path: str) -> Iterator[int]:
+    for folder, _, files in os.walk(path):
+        for name in files:
+            try:
+                yield os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+
+
+def _remove(path: str) -> bool:
+    try:
+        for folder, folders, files in os.walk(path, topdown=False):
+            for name in files:
+                os.unlink(os.path.join(folder, name))
+            for name in folders:
+                inner = os.path.join(folder, name)
+                os.unlink(inner) if os.path.islink(inner) else os.rmdir(inner)
+        os.rmdir(path)
+    except OSError:
+        return False  # somebody else prunes too, or a file is not ours: the next job tries again
+    return True

@@ -1,0 +1,42 @@
+"""How are numbers, lengths of time and sets of ranks said to people?"""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-3, 5` for 0, 1, 2, 3 and 5."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def span(seconds: float) -> str:
+    """A length of time for people: `0.3 s`, `42 s`, `13 min 5 s`, `2 h 13 min`, `3 d 4 h`."""
+    if seconds < 10:
+        return f"{max(seconds, 0.0):.3g} s"
+    whole = round(seconds)
+    for unit, size, below, smaller in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
+
+
+def moment(at_unix: float) -> str:
+    """A point in time, in UTC: nodes may stand in different zones."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_unix))
+
+
+def count(number: int, noun: str) -> str:
+    """`1 restart`, `2 restarts`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

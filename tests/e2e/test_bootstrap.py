@@ -1,0 +1,227 @@
+"""A script under the bootstrap cannot tell that it is not run by plain `python -u`, and the agent learns what it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from holdfast.core import entry, page
+from holdfast.runtime.shm import Page, create_page
+
+PROBES = Path(__file__).parent.parent / "probes"
+
+
+class Ran:
+    """What came of one run."""
+
+    def __init__(self, done: subprocess.CompletedProcess[bytes], seen: Page | None) -> None:
+        self.result = done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+        self.page = seen
+
+
+def run(words: list[str], *, ours: bool, cwd: Path, env: dict[str, str] | None = None, interpreter: str = sys.executable) -> Ran:
+    environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ} | (env or {})
+    argv = [interpreter, "-u", *words]
+    if not ours:
+        return Ran(subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True), None)
+    seen = create_page()
+    environment = entry.bootstrap_env(environment, page_fd=seen.fd)
+    return Ran(subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True, pass_fds=[seen.fd]), seen)
+
+
+def assert_alike(words: list[str], cwd: Path, env: dict[str, str] | None = None) -> Ran:
+    """Run it both ways; twice plainly first, so that .pyc files are there for all."""
+    run(words, ours=False, cwd=cwd, env=env)
+    plain = run(words, ours=False, cwd=cwd, env=env)
+    ours = run(words, ours=True, cwd=cwd, env=env)
+    assert ours.page is not None
+    assert ours.page.trouble == ""
+    for mine, theirs in zip(ours.result[1:], plain.result[1:]):
+        assert mine.splitlines() == theirs.splitlines()
+    assert ours.result == plain.result
+    return ours
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's working directory: scripts, a module beside them, a package, a program in a directory and in a zip file."""
+    for probe in PROBES.glob("*.py"):
+        shutil.copy(probe, tmp_path)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    shutil.copy(PROBES / "facts.py", tmp_path / "package" / "__main__.py")
+    shutil.copy(PROBES / "parallel.py", tmp_path / "package" / "parallel.py")
+    (tmp_path / "program").mkdir()
+    shutil.copy(PROBES / "facts.py", tmp_path / "program" / "__main__.py")
+    with zipfile.ZipFile(tmp_path / "program.zip", "w") as archive:
+        archive.write(PROBES / "facts.py", "__main__.py")
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "latin.py").write_bytes("# -*- coding: latin-1 -*-\nprint(ascii('é'))\nraise ValueError('é')\n".encode("latin-1"))
+    (tmp_path / "broken.py").write_text("print('never'\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["facts.py"],
+        ["facts.py", "--flag", "a b", "-u", "--", ""],
+        ["./facts.py", "x"],
+        ["{folder}/facts.py"],
+        ["package/../facts.py"],
+        ["-m", "facts", "x"],
+        ["-m", "package", "x"],
+        ["program", "x"],
+        ["program.zip", "x"],
+        ["latin.py"],
+        ["broken.py"],
+        ["missing.py"],
+        ["missing/"],
+        ["-m", "missing"],
+        ["-m", "package.missing"],
+        ["libraries"],
+        ["-W", "error", "facts.py"],
+        ["-P", "facts.py"],
+        ["-O", "-X", "dev", "facts.py"],
+    ],
+    ids=" ".join,
+)
+def test_a_script_finds_what_plain_python_shows_it(folder: Path, words: list[str]) -> None:
+    assert_alike([word.format(folder=folder) for word in words], folder)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"PYTHONPATH": "libraries"},
+        {"PYTHONPATH": ""},
+        {"PYTHONPATH": ":libraries:"},
+        {"PYTHONSAFEPATH": "1"},
+        {"PYTHONWARNINGS": "ignore"},
+        {"PYTHONFAULTHANDLER": "1"},
+        {"PYTHONDONTWRITEBYTECODE": "1"},
+        {"HOLDFAST_JOB": "mine", "RANK": "3", "TORCHELASTIC_ERROR_FILE": ""},
+    ],
+    ids=str,
+)
+def test_the_environment_is_as_the_user_set_it(folder: Path, env: dict[str, str]) -> None:
+    assert_alike(["facts.py"], folder, env)
+
+
+@pytest.mark.parametrize(
+    "custom",
+    ["import sys; sys.argv.append('customised')", "raise RuntimeError('broken customisation')", "import nowhere_to_be_found"],
+)
+def test_the_users_own_sitecustomize_runs(folder: Path, custom: str) -> None:
+    (folder / "libraries" / "sitecustomize.py").write_text(custom)
+    assert_alike(["facts.py"], folder, {"PYTHONPATH": "libraries"})
+
+
+@pytest.mark.parametrize("words", [["parallel.py", "x"], ["-m", "parallel"], ["-m", "package.parallel", "x"]], ids=" ".join)
+def test_multiprocessing_children_are_those_of_plain_python(folder: Path, words: list[str]) -> None:
+    ran = assert_alike(words, folder)
+    assert ran.result[0] == 0, ran.result[2]
+
+
+ENDINGS = re.findall(r'^    "([\w-]+)":', (PROBES / "endings.py").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("how", ["script", "module"])
+def test_every_end_is_that_of_plain_python(folder: Path, ending: str, how: str) -> None:
+    ran = assert_alike([*(["endings.py"] if how == "script" else ["-m", "endings"]), ending], folder)
+    assert ran.page is not None
+    raised = {"exception", "chained", "notes", "group", "unprintable", "recursion", "unicode"}
+    raised |= {"thread-alive", "chained-hook", "closed-stderr"}
+    assert (ran.page.error_at_unix is not None) == (ending in raised)
+    assert ran.page.finishing == (ending not in {"_exit", "terminate", "kill", "exec", "interrupt", "raised-interrupt"}) or (
+        "interrupt" in ending
+    )
+
+
+@pytest.mark.parametrize("ending", ["exception", "own-hook", "chained-hook", "unprintable", "unicode"])
+def test_the_error_record_of_an_unmodified_script(folder: Path, ending: str) -> None:
+    ran = run(["endings.py", ending], ours=True, cwd=folder, env={"TORCHELASTIC_ERROR_FILE": "error.json"})
+    record = json.loads((folder / "error.json").read_text())
+    assert ran.result[0] == 1
+    assert set(record) == {"message"}
+    assert set(record["message"]) == {"message", "extraInfo"}
+    extra = record["message"]["extraInfo"]
+    assert set(extra) == {"py_callstack", "timestamp"}
+    assert extra["timestamp"].isdigit()
+    if ending == "exception":
+        assert record["message"]["message"] == "ZeroDivisionError: division by zero"
+        assert extra["py_callstack"] == ran.result[2]
+
+
+@pytest.mark.parametrize("ending", ["plain", "exit3", "interrupt", "terminate", "fork", "thread", "from-c"])
+def test_no_error_record_without_an_uncaught_exception(folder: Path, ending: str) -> None:
+    run(["endings.py", ending], ours=True, cwd=folder, env={"TORCHELASTIC_ERROR_FILE": "error.json"})
+    assert not (folder / "error.json").exists()
+
+
+def test_the_record_that_the_script_wrote_stays(folder: Path) -> None:
+    (folder / "own.py").write_text("open('error.json', 'w').write('{}')\n1 / 0\n")
+    run(["own.py"], ours=True, cwd=folder, env={"TORCHELASTIC_ERROR_FILE": "error.json"})
+    assert (folder / "error.json").read_text() == "{}"
+
+
+def test_the_error_file_is_found_after_a_change_of_directory(folder: Path) -> None:
+    (folder / "wander.py").write_text("import os\nos.chdir('/')\n1 / 0\n")
+    run(["wander.py"], ours=True, cwd=folder, env={"TORCHELASTIC_ERROR_FILE": "error.json"})
+    assert (folder / "error.json").exists()
+
+
+def test_the_client_finds_the_page(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import os\nimport holdfast.client as client\nclient.heartbeat()\nclient.progress(41)\n"
+        "if os.fork() == 0:\n    client.progress(99)\n    os._exit(0)\nos.wait()\n"
+    )
+    ran = run(["train.py"], ours=True, cwd=folder)
+    assert ran.result == (0, "", "")
+    assert ran.page is not None
+    assert (ran.page.step, ran.page.beats) == (41, 2)
+
+
+def test_the_client_is_silent_without_an_agent(folder: Path) -> None:
+    (folder / "train.py").write_text("import holdfast.client as client\nclient.heartbeat()\nclient.progress(41)\n")
+    assert run(["train.py"], ours=False, cwd=folder).result == (0, "", "")
+
+
+def test_a_page_of_another_version_is_left_alone(folder: Path) -> None:
+    seen = create_page()
+    seen.words[page.VERSION_AT] = page.VERSION + 1
+    env = entry.bootstrap_env(os.environ, page_fd=seen.fd)
+    subprocess.run([sys.executable, "endings.py", "plain"], cwd=folder, env=env, pass_fds=[seen.fd], check=True)
+    assert seen.pid == 0
+
+
+def test_the_script_runs_though_the_page_cannot_be_mapped(folder: Path) -> None:
+    for fd in ("99", "nonsense"):
+        env = entry.bootstrap_env(os.environ, page_fd=0) | {entry.PAGE_FD: fd}
+        done = subprocess.run([sys.executable, "-u", "endings.py", "exit3"], cwd=folder, env=env, capture_output=True)
+        assert (done.returncode, done.stderr) == (3, b"")
+
+
+def test_run_path_runs_the_file_as_main(folder: Path) -> None:
+    (folder / "path.py").write_text("import sys, endings\nprint(__name__, sys.argv, __file__)\nsys.exit(7)\n")
+    argv = entry.worker_argv(interpreter=sys.executable, script="path.py", args=["a"], run_path=True, local_rank=0)
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (7, "__main__ ['path.py', 'a'] path.py\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="needs another interpreter")
+def test_another_interpreter_needs_no_holdfast(folder: Path) -> None:
+    ran = run(["endings.py", "exception"], ours=True, cwd=folder, interpreter="/usr/bin/python3")
+    plain = run(["endings.py", "exception"], ours=False, cwd=folder, interpreter="/usr/bin/python3")
+    assert ran.result == plain.result
+    assert ran.page is not None
+    assert ran.page.error_at_unix is not None

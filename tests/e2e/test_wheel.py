@@ -1,0 +1,62 @@
+"""Does the wheel, in an empty environment with the core dependencies only, run a job?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.timeout(300)  # pip may have to download
+
+
+def pip(python: Path | str, *args: object) -> None:
+    command = [python, "-m", "pip", "--disable-pip-version-check", "--quiet", *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `holdfast` command of an environment that holds nothing but our wheel and what it asks for."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+    (wheel,) = folder.glob("holdfast-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    pip(folder / "venv/bin/python", "install", wheel)
+    return folder / "venv/bin/holdfast"
+
+
+@pytest.fixture
+def command(installed: Path, tmp_path: Path):
+    """Run the installed command, away from the checkout, with nothing of this environment in its path."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    clean["HOLDFAST_STATE_DIR"] = str(tmp_path / "state")
+
+    def run(*args: object) -> subprocess.CompletedProcess[str]:
+        given = [installed, *map(str, args)]
+        return subprocess.run(given, env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def test_the_wheel_runs_a_job_and_lists_it(command) -> None:
+    job = command("run", "--nproc-per-node", "2", ROOT / "examples/minimal.py")
+    assert job.returncode == 0, job.stderr
+    said = sorted(line.split(" on ")[0] for line in job.stdout.splitlines() if line.startswith("rank "))
+    assert said == ["rank 0 of 2 (local 0)", "rank 1 of 2 (local 1)"]
+
+    jobs = command("jobs")
+    assert jobs.returncode == 0, jobs.stderr
+    assert "succeeded" in jobs.stdout
+
+
+def test_the_wheel_asks_for_the_core_dependencies_only(installed: Path) -> None:
+    listed = subprocess.run([installed.with_name("python"), "-m", "pip", "freeze"], capture_output=True, text=True, check=True)
+    names = {line.split("=")[0].split(" ")[0].lower() for line in listed.stdout.splitlines()}
+    of_rich = {"markdown-it-py", "mdurl", "pygments"}
+    assert names == {"holdfast", "msgspec", "pyyaml", "rich", "prometheus_client"} | of_rich

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.agent.error_files import MAX_BYTES, hand_on, hand_on_ours, read, torch_record, with_error_file
+from holdfast.core.failure import Failure
+
+BOOM = {"message": {"message": "RuntimeError: boom\nmore", "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1000"}}}
+
+
+def failure(**given: Any) -> Failure:
+    return Failure(**({"node": "n", "rank": 3, "local_rank": 1, "pid": 100, "exitcode": 1, "at_unix": 2000.0} | given))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "error.json"
+
+
+def write(path: Path, content: object, at: float = 1500.0) -> str:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    os.utime(path, (at, at))
+    return str(path)
+
+
+def test_an_exception_record_becomes_part_of_the_failure(path: Path):
+    seen = with_error_file(failure(), write(path, BOOM))
+    assert (seen.cause, seen.message, seen.traceback) == ("exception", "RuntimeError: boom more", "Traceback …")
+    assert (seen.at_unix, seen.error_file, seen.error_record) == (1000.0, str(path), BOOM)
+
+
+def test_a_plain_text_message_has_its_time_beside_it(path: Path):
+    seen = with_error_file(failure(), write(path, {"message": "out of luck", "timestamp": "1000"}))
+    assert (seen.message, seen.traceback, seen.at_unix) == ("out of luck", None, 1000.0)
+
+
+def test_whole_seconds_are_refined_by_the_time_of_the_file(path: Path):
+    record = read(write(path, BOOM, at=1000.75))
+    assert record and record.at_unix == 1000.75
+
+
+def test_a_record_from_the_future_or_without_a_time_leaves_the_time_that_we_saw(path: Path):
+    assert with_error_file(failure(at_unix=900.0), write(path, BOOM)).at_unix == 900.0
+    assert with_error_file(failure(), write(path, {"message": "x", "timestamp": 0}, at=1e9)).at_unix == 2000.0
+    assert with_error_file(failure(), write(path, {"message": "x", "timestamp": 1_500_000})).at_unix == 2000.0
+    assert with_error_file(failure(), write(path, {"message": {"message": "x"}})).at_unix == 2000.0
+
+
+@pytest.mark.parametrize("cause", ["signal", "stopped", "watchdog"])
+def test_a_record_does_not_change_how_a_worker_was_ended(path: Path, cause: str):
+    seen = with_error_file(failure(cause=cause, exitcode=-6), write(path, BOOM))
+    assert seen.cause == cause and seen.traceback
+
+
+def test_no_file_changes_nothing(path: Path):
+    assert with_error_file(failure(), str(path)) == failure() == with_error_file(failure(), "")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is not JSON"),
+        ('{"mess', "is not JSON"),
+        ("[1]", "no JSON object"),
+        ("[" * 100_000, "is not JSON"),
+        ("\ud800", "JSON"),
+    ],
+    ids=["empty", "torn", "a list", "too deep", "not UTF-8"],
+)
+def test_an_unreadable_record_is_noted_and_never_fatal(path: Path, content: str, said: str):
+    path.write_bytes(content.encode("utf-8", "surrogatepass"))
+    seen = with_error_file(failure(message="first"), str(path))
+    assert seen.message.startswith(f"first; error file {path} ") and said in seen.message
+    assert seen.cause == "exit" and seen.error_file is None and seen.error_record is None
+
+
+def test_a_huge_file_a_pipe_and_a_directory_are_not_read(path: Path, tmp_path: Path):
+    path.touch()
+    os.truncate(path, MAX_BYTES + 1)
+    assert "too large" in with_error_file(failure(), str(path)).message
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a regular file" in with_error_file(failure(), str(tmp_path / "pipe")).message
+    assert "not a regular file" in with_error_file(failure(), str(tmp_path)).message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["message", "extraInfo", "timestamp", "py_callstack"]), inner)
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=JSON, exitcode=st.sampled_from([None, 1, -9]))
+def test_no_record_breaks_reading_or_handing_on(path: Path, content: object, exitcode: int | None):
+    seen = with_error_file(failure(exitcode=exitcode), write(path, content))
+    assert "\n" not in seen.message and 0 < seen.at_unix <= 2000.0
+    assert hand_on(seen, str(path.with_name("ours.json"))) == (seen.error_record is not None)
+
+
+def test_the_root_cause_is_handed_on_with_its_exit_code(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    path.write_text("an older run's")
+    assert hand_on(failure(exitcode=7, error_record=BOOM))
+    assert json.loads(path.read_text()) == {"message": BOOM["message"] | {"errorCode": 7}}
+    assert "errorCode" not in BOOM["message"] and list(path.parent.iterdir()) == [path]
+    assert hand_on(failure(error_record={"message": "plain"})) and json.loads(path.read_text()) == {"message": "plain"}
+
+
+def test_nothing_is_handed_on_without_a_record_a_place_or_a_disk(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
+    assert not hand_on(failure(error_record=BOOM))
+    assert not hand_on(failure(), str(path)) and not path.exists()
+    assert not hand_on(failure(error_record=BOOM), str(path / "no" / "such"))
+
+
+def test_our_own_end_is_written_in_the_normal_format(path: Path):
+    try:
+        raise OSError("no route")
+    except OSError as error:
+        assert hand_on_ours(error, str(path), at_unix=1000.5)
+    record = read(write(path, path.read_text()))
+    assert record and record.message == "OSError: no route" and record.at_unix == 1000.0
+    assert record.traceback and "raise OSError" in record.traceback
+
+
+def test_torchs_data_of_one_failure_does_not_leak_into_another():
+    exited, killed = torch_record(failure(exitcode=3)), torch_record(failure(exitcode=-9))
+    assert exited["errorTraits"]["category"] == "system_terminated_error" and killed == {"message": "<NONE>"}
+    assert torch_record(failure(error_record=BOOM)) == BOOM

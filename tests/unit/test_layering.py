@@ -1,0 +1,234 @@
+"""Who may import whom? The house's rules, held over the syntax tree of every module, each with its reason.
+
+    cli   sim                                                    drivers: nothing imports them
+      supervisor   elastic   fault_tolerance   google
+        agent
+          rendezvous │ monitor │ health │ diagnosis │ recovery   never one another
+            telemetry
+              runtime
+                core          client → core only                 integrations: loaded by name, imported by nobody
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("core",),
+    ("runtime",),
+    ("telemetry",),
+    ("rendezvous", "monitor", "health", "diagnosis", "recovery"),
+    ("agent",),
+    ("supervisor", "elastic", "fault_tolerance", "google"),
+    ("cli", "sim"),
+)
+FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}
+IN_A_RANK = ("fault_tolerance", "google")
+"""Packages that a training script imports: loading them must load nothing of the agent."""
+MAY_KNOW_CLIENT = ("elastic", "fault_tolerance", "google", "integrations", "cli", "sim")
+PURE_MODULES = ("holdfast.rendezvous.round", "holdfast.rendezvous.placement", "holdfast.agent.group")
+PURE_PACKAGES = ("core", "recovery")
+IMPURE = frozenset(
+    ("time", "os", "socket", "random", "subprocess", "logging", "threading", "datetime", "uuid", "secrets", "select", "asyncio")
+)
+PATHS_AS_TEXT = frozenset(
+    ("sep", "pathsep", "fspath", "path.join", "path.dirname", "path.basename", "path.abspath", "path.normpath", "path.splitext")
+)
+"""What of `os` a pure module may use: it looks at names, not at the disk."""
+THIRD_PARTY_FREE = ("core", "client")
+STANDARD = sys.stdlib_module_names | {"sitecustomize", "usercustomize"}  # and Python's hooks: the user's own
+
+
+class Import(NamedTuple):
+    """One import statement: the full name of what it imports, where, and whether loading the module runs it."""
+
+    name: str
+    line: int
+    on_load: bool
+
+
+def imports(tree: ast.Module, module: str, is_package: bool = False) -> list[Import]:
+    """Every import in `tree`, relative ones resolved. Those under `if TYPE_CHECKING:` or in a function do not run on load."""
+    found = _walk(tree, True)
+    return [Import(name, node.lineno, on_load) for node, on_load in found for name in _names(node, module, is_package)]
+
+
+def _walk(node: ast.AST, on_load: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            yield child, on_load
+        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            for branch, runs in ((child.body, False), (child.orelse, on_load)):
+                yield from _walk(ast.Module(body=branch, type_ignores=[]), runs)
+        else:
+            yield from _walk(child, on_load and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+
+
+def _names(node: ast.Import | ast.ImportFrom, module: str, is_package: bool) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    base = node.module or ""
+    if node.level:
+        parents = module.split(".") if is_package else module.split(".")[:-1]
+        kept = parents[: len(parents) - node.level + 1]
+        base = ".".join([*kept, base] if base else kept)
+    return [f"{base}.{alias.name}" for alias in node.names]
+
+
+def package_of(name: str) -> str | None:
+    """`holdfast.agent.logs` → `agent`; None for what is not ours. The entry point `holdfast.__main__` counts as cli."""
+    parts = name.split(".")
+    if parts[0] != "holdfast":
+        return None
+    if len(parts) == 1 or parts[1] in ("__version__", "__init__"):
+        return "core"
+    return "cli" if parts[1] == "__main__" else parts[1]
+
+
+def is_machine(tree: ast.Module) -> bool:
+    """Does it define a class with `observe(self, …, now)`?"""
+    methods = (item for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for item in node.body)
+    return any(
+        isinstance(method, ast.FunctionDef) and method.name == "observe" and any(arg.arg == "now" for arg in _arguments(method))
+        for method in methods
+    )
+
+
+def _only_paths(tree: ast.Module) -> bool:
+    """Is all that is used of `os` about paths as text?"""
+    names = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return {name.removeprefix("os.") for name in names if name.startswith("os.") and name != "os.path"} <= PATHS_AS_TEXT
+
+
+def _arguments(function: ast.FunctionDef) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
+def faults(source: str, module: str, is_package: bool = False) -> list[str]:
+    """What is wrong with `module`, in words: `line: import: reason`."""
+    tree = ast.parse(source)
+    here = package_of(module) or "core"
+    pure = here in PURE_PACKAGES or module in PURE_MODULES or is_machine(tree)
+    found = []
+    for used in imports(tree, module, is_package):
+        there = package_of(used.name)
+        reasons = [_wrong_floor(here, there, used) if there else None, _wrong_stranger(here, module, used)]
+        if pure and used.name.split(".")[0] in IMPURE and not (used.name == "os" and _only_paths(tree)):
+            reasons.append("a machine or decision takes time as an argument and touches nothing: the simulator replays it")
+        found += [f"{module}:{used.line}: {used.name}: {reason}" for reason in reasons if reason]
+    return found
+
+
+def _wrong_floor(here: str, there: str, used: Import) -> str | None:
+    if here == there:
+        return None
+    if there == "integrations":
+        return "integrations are loaded by name, so that a missing library costs only the one who asked for it"
+    if there in ("cli", "sim"):
+        return f"{there} is a driver: nothing imports it"
+    if here == "client":
+        return None if there == "core" else "client runs inside every rank: it may import core only, and stays light"
+    if there == "client":
+        return None if here in MAY_KNOW_CLIENT else "client runs inside the rank, beyond the page: share words in core"
+    if here == "integrations":
+        return None
+    if unknown := {here, there} - FLOOR.keys():
+        return f"{unknown.pop()} has no floor in the house: add it to FLOORS, and say why in ARCHITECTURE.md"
+    if here in IN_A_RANK and used.on_load and there != "core":
+        return f"{here} is imported inside a rank: on load it may import client and core only"
+    if FLOOR[there] < FLOOR[here]:
+        return None
+    if FLOOR[there] == FLOOR[here]:
+        return f"{here} and {there} are neighbours: what they share belongs in core"
+    return f"{there} stands above {here}: hand in what is needed, or move the word down to core"
+
+
+def _wrong_stranger(here: str, module: str, used: Import) -> str | None:
+    top = used.name.split(".")[0]
+    if top == "torch" and here == "elastic":
+        return "elastic imports torch only inside the function that needs it: torch takes seconds" if used.on_load else None
+    if top == "torch" and not module.startswith("holdfast.integrations.torch"):
+        return "only elastic and integrations.torch know torch: torchrun spends its first seconds importing it"
+    if here in THIRD_PARTY_FREE and top != "holdfast" and top not in STANDARD:
+        return f"{here} uses the standard library only: it is loaded in every rank, beside the user's own pins"
+    return None
+
+
+def modules() -> list[tuple[str, Path]]:
+    """Every module of ours: dotted name and file."""
+    return [(name_of(path), path) for path in sorted(SRC.rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    """`src/holdfast/core/__init__.py` → `holdfast.core`."""
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda given: given if isinstance(given, str) else "")
+def test_a_module_imports_only_what_its_floor_allows(module: str, path: Path) -> None:
+    found = faults(path.read_text(), module, path.name == "__init__.py")
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "said"),
+    [
+        ("holdfast.core.page", "from holdfast.runtime import shm", "stands above"),
+        ("holdfast.runtime.process", "from ..agent import launch", "stands above"),
+        ("holdfast.runtime.process", "def f():\n    import holdfast.telemetry.recorder", "stands above"),
+        ("holdfast.rendezvous.round", "from holdfast.monitor import liveness", "neighbours"),
+        ("holdfast.elastic.agent", "import holdfast.google", "neighbours"),
+        ("holdfast.agent.agent", "from holdfast.cli.main import main", "driver"),
+        ("holdfast.cli.main", "from holdfast.sim import world", "driver"),
+        ("holdfast.client.bootstrap", "from holdfast.runtime import world", "core only"),
+        ("holdfast.agent.launch", "from holdfast.client import bootstrap", "share words in core"),
+        ("holdfast.cli.main", "from holdfast.integrations import etcd", "loaded by name"),
+        ("holdfast.fault_tolerance.client", "from holdfast.runtime import world", "inside a rank"),
+        ("holdfast.attic.box", "import holdfast.core.value", "no floor"),
+        ("holdfast.agent.agent", "import torch.distributed", "only elastic"),
+        ("holdfast.agent.agent", "def f():\n    from torch import distributed", "only elastic"),
+        ("holdfast.elastic.store", "import torch", "inside the function"),
+        ("holdfast.elastic.store", "try:\n    import torch\nexcept ImportError:\n    pass", "inside the function"),
+        ("holdfast.client.beat", "import numpy", "standard library only"),
+        ("holdfast.core.ids", "import uuid", "takes time as an argument"),
+        ("holdfast.core.entry", "import os\nhere = os.path.exists('x')", "takes time as an argument"),
+        ("holdfast.recovery.policy", "from time import monotonic", "takes time as an argument"),
+        ("holdfast.telemetry.m", "import time\nclass M:\n    def observe(self, seen, now): ...", "takes time as an argument"),
+        ("holdfast.agent.group", "def f():\n    import socket", "takes time as an argument"),
+    ],
+)
+def test_a_broken_rule_is_seen_and_explained(module: str, source: str, said: str) -> None:
+    found = faults(source, module)
+    assert len(found) == 1 and said in found[0], found
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("holdfast.agent.agent", "import os, time\nfrom holdfast.rendezvous import round\nfrom . import group"),
+        ("holdfast.elastic.store", "def f():\n    import torch\nif TYPE_CHECKING:\n    import torch"),
+        ("holdfast.client.beat", "import mmap\nfrom holdfast.core import page"),
+        ("holdfast.google.host", "from holdfast import client\ndef serve():\n    from holdfast.agent import agent"),
+        ("holdfast.integrations.torch.hook", "import torch\nfrom holdfast.agent import agent"),
+        ("holdfast.core.entry", "import os\nhere = os.path.join(os.path.dirname('x'), 'y') + os.pathsep"),
+        ("holdfast.__main__", "from holdfast.cli.main import main\nfrom holdfast.runtime import guardian"),
+        ("holdfast.cli.main", "from holdfast import __version__\nfrom holdfast.elastic import run"),
+        ("holdfast.agent.logs", "import os\nclass Log:\n    def observe(self, line): ..."),
+    ],
+)
+def test_what_the_rules_allow_passes(module: str, source: str) -> None:
+    assert faults(source, module) == []
+
+
+def test_relative_imports_are_resolved_from_a_package_too() -> None:
+    tree = ast.parse("from . import logs\nfrom ..core import page")
+    assert [used.name for used in imports(tree, "holdfast.agent", True)] == ["holdfast.agent.logs", "holdfast.core.page"]

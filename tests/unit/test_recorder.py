@@ -1,0 +1,169 @@
+"""The recorder: what lies on disk, when, and what becomes of a job whose disk is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.events import CATALOGUE, Decided, Degraded, Event, FailureSeen, JobEnded, RoundFormed, SignalReceived
+from holdfast.core.failure import Failure
+from holdfast.telemetry.recorder import Recorder
+
+TERM, HUP = SignalReceived(signal="SIGTERM"), SignalReceived(signal="SIGHUP")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events-n1.jsonl"
+
+
+@pytest.fixture
+def recorder(path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(str(path), "n1")
+    yield recorder
+    recorder.close()
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow past 200 bytes; SIGXFSZ ignored, so that write() says so."""
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, before)
+
+
+def limit_files(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def test_nothing_is_written_before_the_first_flush(recorder: Recorder, path: Path) -> None:
+    recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    assert not path.exists()
+    recorder.flush()
+    assert [line["signal"] for line in lines(path)] == ["SIGTERM"]
+
+
+def test_after_the_flush_each_record_is_written_at_once(recorder: Recorder, path: Path) -> None:
+    recorder.flush()
+    recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    recorder.record(HUP, at_unix=2.0, round=0, attempt=0)
+    assert [(line["seq"], line["signal"]) for line in lines(path)] == [(1, "SIGTERM"), (2, "SIGHUP")]
+
+
+def test_the_envelope_comes_first_and_an_event_keeps_its_own_fields(recorder: Recorder, path: Path) -> None:
+    recorder.record(Decided(decision="restart", reason="rank 1 died"), at_unix=2.5, round=3, attempt=1)
+    recorder.close()
+    [line] = lines(path)
+    assert list(line)[:6] == ["seq", "at_unix", "node", "round", "attempt", "event"]
+    assert line == {
+        "seq": 1, "at_unix": 2.5, "node": "n1", "round": 3, "attempt": 1, "event": "Decided",
+        "decision": "restart", "reason": "rank 1 died", "delay_s": 0.0, "restarts_left": None,
+    }  # fmt: skip
+
+
+def test_an_event_about_a_round_belongs_to_that_round(recorder: Recorder, path: Path) -> None:
+    formed = RoundFormed(
+        round=4, nodes=("n1",), group_rank=0, world_size=2, master_addr="n1", master_port=1, waited_s=0.0, reason="all are here"
+    )
+    recorder.record(formed, at_unix=1.0, round=3, attempt=0)
+    recorder.close()
+    assert lines(path)[0]["round"] == 4
+
+
+@pytest.mark.parametrize("event", CATALOGUE.values(), ids=lambda event: event.__name__)
+def test_no_event_has_a_field_that_the_envelope_needs(event: type[Event]) -> None:
+    assert not {"seq", "at_unix", "node", "attempt", "event"} & event.__fields__.keys()
+
+
+def test_a_failure_is_recorded_whole(recorder: Recorder, path: Path) -> None:
+    failure = Failure(node="n1", rank=1, at_unix=3.0, exitcode=-9, cause="signal", log_tail=("a", "b"))
+    recorder.record(FailureSeen(failure=failure), at_unix=3.0, round=1, attempt=0)
+    recorder.close()
+    assert lines(path)[0]["failure"]["log_tail"] == ["a", "b"] and lines(path)[0]["failure"]["exitcode"] == -9
+
+
+def test_bytes_that_are_no_text_do_not_stop_it(recorder: Recorder, path: Path) -> None:
+    recorder.record(SignalReceived(signal=os.fsdecode(b"\xff\xfe")), at_unix=1.0, round=0, attempt=0)
+    recorder.close()
+    assert os.fsencode(lines(path)[0]["signal"]) == b"\xff\xfe"
+
+
+def test_a_later_agent_of_the_node_goes_on_with_the_numbers(path: Path) -> None:
+    for signal_name in ("SIGTERM", "SIGHUP"):
+        recorder = Recorder(str(path), "n1")
+        recorder.record(SignalReceived(signal=signal_name), at_unix=1.0, round=0, attempt=0)
+        recorder.close()
+    assert [line["seq"] for line in lines(path)] == [1, 2]
+
+
+def test_a_line_torn_by_a_killed_agent_does_not_swallow_the_next(path: Path) -> None:
+    path.write_text('{"seq": 7, "event": "SignalReceived"}\n{"seq": 8, "ev')
+    recorder = Recorder(str(path), "n1")
+    recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    recorder.close()
+    assert json.loads(path.read_text().splitlines()[-1])["seq"] == 8
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_costs_one_line_and_no_exception(path: Path) -> None:
+    said: list[str] = []
+    recorder = Recorder(str(path), "n1", complain=said.append)
+    recorder.flush()
+    recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    limit_files(200)
+    for _ in range(3):
+        recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    recorder.close()
+    assert len(said) == 1 and str(path) in said[0] and "the job goes on" in said[0].lower()
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_when_there_is_room_again_it_records_what_was_missed(path: Path) -> None:
+    recorder = Recorder(str(path), "n1", complain=lambda line: None)
+    recorder.flush()
+    limit_files(200)
+    for _ in range(4):
+        recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    limit_files(resource.RLIM_INFINITY)
+    recorder.record(HUP, at_unix=2.0, round=0, attempt=0)
+    recorder.close()
+    whole = []
+    for line in path.read_text().splitlines():
+        try:
+            whole.append(json.loads(line))
+        except ValueError:
+            continue
+    assert [line["event"] for line in whole[-2:]] == [Degraded.__name__, SignalReceived.__name__]
+    assert whole[-2]["what"].startswith("3 events")
+
+
+def test_a_folder_that_does_not_exist_is_a_bad_disk_too(tmp_path: Path) -> None:
+    said: list[str] = []
+    recorder = Recorder(str(tmp_path / "gone" / "events-n1.jsonl"), "n1", complain=said.append)
+    recorder.record(JobEnded(outcome="succeeded", exit_code=0, reason="all exited with 0"), at_unix=1.0, round=1, attempt=0)
+    recorder.close()
+    assert len(said) == 1
+
+
+def test_two_writers_of_one_file_do_not_mix_their_lines(path: Path) -> None:
+    recorders = [Recorder(str(path), "n1"), Recorder(str(path), "n1")]
+    for number in range(50):
+        for recorder in recorders:
+            recorder.flush()
+            recorder.record(SignalReceived(signal="x" * 1000 * (number % 5)), at_unix=1.0, round=0, attempt=0)
+    for recorder in recorders:
+        recorder.close()
+    assert len(lines(path)) == 100

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.core.failure import Failure
+from holdfast.core.report import JobReport
+from holdfast.telemetry import report_text as module
+from holdfast.telemetry.report_text import report_json, report_text, terminal
+from holdfast.telemetry.words import ranges, span
+
+STACK = 'Traceback (most recent call last):\n  File "train.py", line 8, in <module>\n    step()\nRuntimeError: boom\n'
+
+
+def failure(rank: int, **given: Any) -> Failure:
+    known = {"node": f"gpu-{rank // 8:02}", "rank": rank, "local_rank": rank % 8, "pid": 4700 + rank, "at_unix": 1795209654.0}
+    return Failure(**(known | given))
+
+
+def stopped(rank: int, **given: Any) -> Failure:
+    return failure(rank, **({"exitcode": -15, "cause": "stopped", "at_unix": 1795209655.0} | given))
+
+
+def report(*failures: Failure, **given: Any) -> JobReport:
+    known = {"job": "lm-7b", "outcome": "failed", "exit_code": 1, "failures": failures, "restarts_used": 3, "max_restarts": 3}
+    known |= {"rounds": 4, "started_at_unix": 1795201674.0, "ended_at_unix": 1795209656.0, "reason": "the restarts are used up"}
+    return JobReport(**(known | {"nodes": ("gpu-00", "gpu-01")} | given))
+
+
+BOOM = failure(
+    3, exitcode=1, cause="exception", message="RuntimeError: boom", traceback=STACK, attempt=3, round=4,
+    log_path="/logs/attempt_3/3/stderr.log", log_tail=("step 99", *STACK.splitlines(), "bye"),
+)  # fmt: skip
+
+
+def test_a_report_reads_from_the_cause_to_the_decision():
+    others = [stopped(rank) for rank in range(16) if rank != 3]
+    assert report_text(report(BOOM, *others), width=120).splitlines() == [
+        "holdfast: job lm-7b failed: rank 3 (local 3) on gpu-00 exited with code 1: RuntimeError: boom",
+        "",
+        "First failure",
+        "  rank 3 (local 3) on gpu-00 · pid 4703 · exit code 1 · at 2026-11-20 21:20:54 UTC · attempt 3, round 4",
+        "",
+        "  Traceback (most recent call last):",
+        '    File "train.py", line 8, in <module>',
+        "      step()",
+        "  RuntimeError: boom",
+        "",
+        "Last lines of its log",
+        "  │ step 99",
+        "  │ (its traceback, as above)",
+        "  │ bye",
+        "  all of it: gpu-00:/logs/attempt_3/3/stderr.log",
+        "",
+        "After it",
+        "  ranks 0-2, 4-15 on gpu-00, gpu-01: stopped by us after that (SIGTERM)",
+        "",
+        "Decision",
+        "  gave up: the restarts are used up · 3 of 3 restarts used · 4 rounds on 2 nodes in 2 h 13 min · exit code 1",
+        "  the whole story: holdfast report lm-7b",
+    ]
+
+
+def test_other_failures_are_told_apart_from_those_we_stopped():
+    text = report_text(
+        report(
+            failure(3, exitcode=-9, cause="signal"),
+            failure(9, exitcode=-6, cause="signal", at_unix=1795209654.25),
+            stopped(1),
+            stopped(2, exitcode=-9),
+            stopped(4, exitcode=1),
+        )
+    )
+    assert "  rank 9 (local 1) on gpu-01, 0.25 s later: was killed by SIGABRT\n" in text
+    assert "  rank 1 (local 1) on gpu-00: stopped by us after that (SIGTERM)\n" in text
+    assert "  rank 2 (local 2) on gpu-00: stopped by us after that (SIGKILL: it did not end in time)\n" in text
+    assert "  rank 4 (local 4) on gpu-00: stopped by us after that (exit code 1)\n" in text
+
+
+def test_a_signal_that_nobody_here_sent_is_explained():
+    assert "out-of-memory killer" in report_text(report(failure(3, exitcode=-9, cause="signal")))
+    watchdog = failure(3, exitcode=-9, cause="watchdog", message="timer 'forward' expired after 30 s")
+    text = report_text(report(watchdog))
+    assert "out-of-memory" not in text and "rank 3 (local 3) on gpu-00 timer 'forward' expired" in text
+
+
+def test_a_lost_node_is_named_and_has_no_rank():
+    lost = failure(-1, node="gpu-07", pid=-1, exitcode=None, cause="node_lost", message="silent for 3.0 s")
+    text = report_text(report(lost, failure(-1, node="gpu-08", cause="node_lost", message="silent for 3.0 s"), stopped(1)))
+    assert text.startswith("holdfast: job lm-7b failed: node gpu-07 was lost: silent for 3.0 s\n")
+    assert "  node gpu-08: lost: silent for 3.0 s\n" in text and "rank -1" not in text
+
+
+def test_without_any_evidence_it_says_how_to_have_some():
+    assert "it left no traceback, and its output was not kept; with --tee 3" in report_text(report(failure(3, exitcode=7)))
+    empty = failure(3, exitcode=7, log_path="/logs/3/stderr.log")
+    assert "it left no traceback, and its log is empty: /logs/3/stderr.log" in report_text(report(empty))
+
+
+def test_a_stop_from_outside_blames_nobody():
+    text = report_text(report(stopped(0), stopped(1), outcome="stopped", reason="received SIGTERM", max_restarts=0))
+    assert text.splitlines()[0] == "holdfast: job lm-7b was stopped: received SIGTERM"
+    assert "First failure" not in text and "no restarts allowed" in text
+    assert "  ranks 0-1 on gpu-00: stopped by us after that (SIGTERM)" in text
+
+
+def test_a_success_is_silent_unless_it_took_more_than_one_round():
+    assert report_text(report(outcome="succeeded", exit_code=0, restarts_used=0, rounds=1)) == ""
+    text = report_text(
+        report(BOOM, outcome="succeeded", exit_code=0, restarts_used=1, rounds=2, reason="all workers exited with 0")
+    )
+    assert text.startswith("holdfast: job lm-7b succeeded after 1 restart in 2 rounds\n") and "First failure" not in text
+
+
+def test_a_worker_cannot_rewrite_the_terminal_or_forge_a_line():
+    evil = "\x1b]0;owned\x07\x1b[2J\r\nholdfast: job succeeded \u202eevil"
+    text = report_text(report(
+        failure(3, exitcode=1, cause="exception", message=evil, traceback=evil, log_tail=(evil,), log_path=evil, node="n\x1b"),
+        job="j\x07", reason=evil,
+    ))  # fmt: skip
+    assert not any(char in text for char in "\x1b\x07\r\u202e")
+    assert sum(line.startswith("holdfast: ") for line in text.splitlines()) == 1
+
+
+def test_colours_of_the_worker_are_dropped_and_ours_are_only_for_a_terminal():
+    red = failure(3, exitcode=1, log_path="/x", log_tail=("\x1b[31mError\x1b[0m: bad",))
+    assert "  │ Error: bad\n" in report_text(report(red))
+    assert "\x1b[2m  │ Error: bad\x1b[0m\n" in report_text(report(red), colour=True)
+
+
+def test_a_long_traceback_loses_its_middle_and_says_where_it_is():
+    stack = "\n".join(["Traceback (most recent call last):", *["  again()"] * 1000, "RecursionError: too deep"])
+    text = report_text(report(failure(3, exitcode=1, cause="exception", traceback=stack, error_file="/e.json")))
+    assert "957 lines left out; whole in /e.json" in text and "RecursionError: too deep" in text and len(text.splitlines()) < 70
+
+
+def test_many_different_failures_do_not_bury_the_first():
+    text = report_text(report(BOOM, *(failure(rank, exitcode=rank) for rank in range(10, 60))))
+    assert "  … and 38 more\n" in text
+
+
+def test_paths_are_never_broken_by_a_narrow_terminal():
+    path = "/very/long/" + "x" * 100 + "/stderr.log"
+    assert f"gpu-00:{path}" in report_text(report(failure(3, exitcode=7, log_path=path, log_tail=("a",))), width=50)
+
+
+def test_the_report_for_programs_has_the_sentence_too():
+    content = json.loads(json.dumps(report_json(report(BOOM, stopped(1)))))
+    assert content["schema"] == module.SCHEMA and content["job"] == "lm-7b" and content["duration_s"] == 7982.0
+    assert content["first_failure"]["rank"] == 3 and content["first_failure"]["traceback"] == STACK
+    assert content["failures"][1]["signal"] == "SIGTERM" and content["summary"].startswith("job lm-7b failed: rank 3")
+
+
+def test_a_file_is_no_terminal():
+    assert terminal(io.StringIO()) == (100, False)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"), [([], ""), ([5], "5"), ([3, 1, 2, 7], "1-3, 7"), ([0, 2, 4], "0, 2, 4"), ([1, 1], "1")]
+)
+def test_ranks_are_said_as_ranges(numbers: list[int], said: str):
+    assert ranges(numbers) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (-1, "0 s"),
+        (0.25, "0.25 s"),
+        (42, "42 s"),
+        (59.7, "1 min"),
+        (785, "13 min 5 s"),
+        (7982, "2 h 13 min"),
+        (360000, "4 d 4 h"),
+    ],
+)
+def test_times_are_said_in_two_units(seconds: float, said: str):
+    assert span(seconds) == said

@@ -1,0 +1,238 @@
+"""Where a job's record lies: names, homes, who shares a directory, and what is pruned."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.errors import StartError, UsageError
+from holdfast.telemetry import state_dir
+from holdfast.telemetry.state_dir import JobDir, job_name, open_job, prune, safe_name, split_run, state_home
+
+
+@pytest.fixture
+def spares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The places to fall back to, inside the test's own folder."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    spares = (str(folder / "holdfast-me"),)
+    monkeypatch.setattr(state_dir, "spare_homes", lambda: spares)
+    return spares
+
+
+@pytest.fixture
+def home(tmp_path: Path, spares: tuple[str, ...]) -> str:
+    return str(tmp_path / "home")
+
+
+@pytest.fixture
+def agents() -> Iterator[list[JobDir]]:
+    """Whoever is in this list is closed at the end."""
+    opened: list[JobDir] = []
+    yield opened
+    for agent in opened:
+        agent.close()
+
+
+def ended_job(home: str, name: str, touched: float, size: int = 0) -> Path:
+    folder = Path(home, "jobs", name)
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "0.log").write_bytes(b"x" * size)
+    events = folder / "events-n1.jsonl"
+    events.write_text('{"seq": 1, "event": "JobEnded"}\n')
+    os.utime(events, (touched, touched))
+    return folder
+
+
+# ---- names
+
+
+@pytest.mark.parametrize("name", ["train", "gpt_7b-2024.1", "a" * 80, "2f1e0d"])
+def test_a_safe_name_stays_as_it_is(name: str) -> None:
+    assert safe_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../../etc", "a/b", "a b", "-rf", "größe", "a~2", "a\nb", "x" * 300, "\udcff"])
+def test_any_other_is_cleaned_and_marked(name: str) -> None:
+    safe = safe_name(name)
+    assert safe != name and len(safe) <= 80 and safe == safe_name(safe)
+
+
+@given(st.text(max_size=120), st.text(max_size=120))
+def test_names_that_differ_stay_apart(one: str, other: str) -> None:
+    assert (safe_name(one) == safe_name(other)) == (one == other)
+
+
+@given(st.text(max_size=300))
+def test_a_name_is_one_component_without_a_run_number(text: str) -> None:
+    safe = safe_name(text)
+    assert safe and "/" not in safe and "\0" not in safe and safe[0] not in ".-" and split_run(safe) == (safe, 1)
+
+
+def test_torchruns_default_id_is_told_apart_by_its_endpoint() -> None:
+    assert job_name("none", "10.0.0.1:29500") != job_name("none", "10.0.0.1:29501")
+    assert job_name("train", "10.0.0.1:29500") == "train"
+
+
+# ---- homes
+
+
+def test_the_variable_wins(tmp_path: Path) -> None:
+    assert state_home({"HOLDFAST_STATE_DIR": "/data/hf", "XDG_STATE_HOME": str(tmp_path)}) == "/data/hf"
+
+
+def test_then_xdg_then_home(tmp_path: Path) -> None:
+    xdg, home = tmp_path / "xdg", tmp_path / "me"
+    home.mkdir()
+    assert state_home({"XDG_STATE_HOME": str(xdg), "HOME": str(home)}) == f"{xdg}/holdfast"
+    assert state_home({"HOME": str(home)}) == f"{home}/.local/state/holdfast"
+
+
+@pytest.mark.parametrize("home", [None, "", "/nonexistent", "relative", "/proc/self", "/dev/null"])
+def test_without_a_home_that_can_be_written_it_is_tmp(home: str | None) -> None:
+    environ = {} if home is None else {"HOME": home}
+    assert state_home(environ) == f"/tmp/holdfast-{os.geteuid()}"
+
+
+def test_what_we_make_is_ours_alone(home: str, agents: list[JobDir]) -> None:
+    agents.append(open_job(home, "train", "n1"))
+    made = [Path(home), Path(home, "jobs"), Path(agents[0].path)]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700] * 3
+    assert stat.S_IMODE(Path(agents[0].events_path).stat().st_mode) == 0o600
+
+
+@pytest.mark.root
+def test_a_strangers_directory_in_tmp_is_refused(spares: tuple[str, ...]) -> None:
+    os.mkdir(spares[0])
+    os.chown(spares[0], 12345, 12345)
+    with pytest.raises(UsageError, match=r"belongs to uid 12345") as refused:
+        open_job(spares[0], "train", "n1")
+    assert "HOLDFAST_STATE_DIR" in str(refused.value)
+
+
+def test_a_link_in_tmp_is_refused(spares: tuple[str, ...], tmp_path: Path) -> None:
+    os.symlink(tmp_path, spares[0])
+    with pytest.raises(UsageError, match="is not a directory"):
+        open_job(spares[0], "train", "n1")
+
+
+def test_an_open_directory_of_ours_in_tmp_is_closed_to_others(spares: tuple[str, ...], agents: list[JobDir]) -> None:
+    os.mkdir(spares[0])
+    os.chmod(spares[0], 0o777)
+    agents.append(open_job(spares[0], "train", "n1"))
+    assert stat.S_IMODE(os.stat(spares[0]).st_mode) == 0o700
+
+
+def test_a_home_that_fails_costs_a_line_not_the_job(tmp_path: Path, spares: tuple[str, ...], agents: list[JobDir]) -> None:
+    (tmp_path / "file").write_text("")
+    agents.append(open_job(str(tmp_path / "file" / "home"), "train", "n1"))
+    assert agents[0].path == f"{spares[0]}/jobs/train" and "file/home" in agents[0].degraded
+
+
+def test_nowhere_to_write_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(state_dir, "spare_homes", lambda: (str(tmp_path / "file" / "spare"),))
+    with pytest.raises(StartError, match="HOLDFAST_STATE_DIR"):
+        open_job(str(tmp_path / "file" / "home"), "train", "n1")
+
+
+# ---- who shares a directory
+
+
+def test_agents_of_one_job_share_its_directory(home: str, agents: list[JobDir]) -> None:
+    agents += [open_job(home, "train", "n1"), open_job(home, "train", "n2")]
+    assert agents[0].path == agents[1].path and [agent.node for agent in agents] == ["n1", "n2"]
+    assert state_dir.running_nodes(agents[0].path) == ["n1", "n2"]
+
+
+def test_a_second_agent_of_the_same_name_gets_a_name_of_its_own(home: str, agents: list[JobDir]) -> None:
+    agents += [open_job(home, "train", "n1") for _ in range(3)]
+    assert [agent.node for agent in agents] == ["n1", "n1-2", "n1-3"]
+
+
+def test_a_replacement_takes_the_dead_agents_place(home: str, agents: list[JobDir]) -> None:
+    agents += [open_job(home, "train", "n1"), open_job(home, "train", "n2")]
+    agents[0].close()
+    agents.append(open_job(home, "train", "n1"))
+    assert (agents[2].path, agents[2].node) == (agents[1].path, "n1")
+
+
+def test_a_later_run_of_the_same_id_has_its_own_directory(home: str) -> None:
+    names = []
+    for _ in range(3):
+        agent = open_job(home, "train", "n1")
+        names.append(agent.name)
+        agent.close()
+    assert names == ["train", "train~2", "train~3"]
+
+
+
+
+def test_looking_at_a_job_does_not_take_its_place(home: str, agents: list[JobDir]) -> None:
+    agents.append(open_job(home, "train", "n1"))
+    agents[0].close()
+    fd = os.open(agents[0].events_path, os.O_RDONLY)
+    assert not state_dir.is_running(agents[0].path)
+    os.close(fd)
+
+
+def test_a_kernel_with_flock_only_is_enough(home: str, agents: list[JobDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    monkeypatch.setattr(fcntl, "F_OFD_SETLK", 9999)
+    monkeypatch.setattr(fcntl, "F_OFD_GETLK", 9999)
+    agents += [open_job(home, "train", "n1"), open_job(home, "train", "n1")]
+    assert [agent.node for agent in agents] == ["n1", "n1-2"] and state_dir.is_running(agents[0].path)
+    for agent in agents:
+        agent.close()
+    assert not state_dir.is_running(agents[0].path)
+
+
+# ---- pruning
+
+
+def test_the_oldest_go_first(home: str) -> None:
+    for number in range(5):
+        ended_job(home, f"job{number}", touched=1000.0 + number)
+    assert sorted(prune(home, keep=2)) == ["job0", "job1", "job2"]
+    assert [os.path.basename(path) for path in state_dir.job_dirs(home)] == ["job4", "job3"]
+
+
+def test_bytes_are_bounded_too_but_the_newest_stays(home: str) -> None:
+    for number in range(3):
+        ended_job(home, f"job{number}", touched=1000.0 + number, size=1000)
+    assert sorted(prune(home, max_bytes=1500)) == ["job0", "job1"]
+    assert prune(home, max_bytes=10) == []
+
+
+def test_a_running_job_is_never_pruned(home: str, agents: list[JobDir]) -> None:
+    agents.append(open_job(home, "long", "n1"))
+    os.utime(agents[0].events_path, (1.0, 1.0))
+    for number in range(3):
+        ended_job(home, f"job{number}", touched=1000.0 + number)
+    assert "long" not in prune(home, keep=1)
+
+
+def test_a_job_without_an_ending_is_left_for_a_day(home: str) -> None:
+    lost = ended_job(home, "lost", touched=1000.0)
+    (lost / "events-n1.jsonl").write_text('{"seq": 1, "event": "AgentStarted"}\n')
+    os.utime(lost / "events-n1.jsonl", (1000.0, 1000.0))
+    ended_job(home, "later", touched=2000.0)
+    assert prune(home, keep=1, now_unix=3000.0) == []
+    assert prune(home, keep=1, now_unix=1000.0 + 90_000.0) == ["lost"]
+
+
+def test_pruning_does_not_follow_links(home: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "checkpoint").write_text("precious")
+    os.symlink(tmp_path / "data", ended_job(home, "old", touched=1.0) / "logs" / "link")
+    ended_job(home, "new", touched=2.0)
+    assert prune(home, keep=1) == ["old"]
+    assert (tmp_path / "data" / "checkpoint").read_text() == "precious"
