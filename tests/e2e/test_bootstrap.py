@@ -23,11 +23,19 @@ class Ran:
     """What came of one run."""
 
     def __init__(self, done: subprocess.CompletedProcess[bytes], seen: Page | None) -> None:
-        self.result = done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+        self.result = done.returncode, _text(done.stdout), _text(done.stderr)
         self.page = seen
 
 
-def run(words: list[str], *, ours: bool, cwd: Path, env: dict[str, str] | None = None, interpreter: str = sys.executable) -> Ran:
+def _text(output: bytes) -> str:
+    # A closed stderr makes Python dump the exception with its reference count, to which a hook of any kind adds.
+    text = re.sub("0x[0-9a-f]{6,}", "0x(address)", output.decode("utf-8", "replace"))
+    return re.sub(r"(object refcount : )\d+", r"\1(count)", text)
+
+
+def run(
+    words: list[str], *, ours: bool, cwd: Path, env: dict[str, str] | None = None, interpreter: str = sys.executable
+) -> Ran:
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ} | (env or {})
     argv = [interpreter, "-u", *words]
     if not ours:
@@ -64,7 +72,8 @@ def folder(tmp_path: Path) -> Path:
     with zipfile.ZipFile(tmp_path / "program.zip", "w") as archive:
         archive.write(PROBES / "facts.py", "__main__.py")
     (tmp_path / "libraries").mkdir()
-    (tmp_path / "latin.py").write_bytes("# -*- coding: latin-1 -*-\nprint(ascii('é'))\nraise ValueError('é')\n".encode("latin-1"))
+    latin = "# -*- coding: latin-1 -*-\nprint(ascii('é'))\nraise ValueError('é')\n"
+    (tmp_path / "latin.py").write_text(latin, encoding="latin-1")
     (tmp_path / "broken.py").write_text("print('never'\n")
     return tmp_path
 
@@ -142,9 +151,7 @@ def test_every_end_is_that_of_plain_python(folder: Path, ending: str, how: str) 
     raised = {"exception", "chained", "notes", "group", "unprintable", "recursion", "unicode"}
     raised |= {"thread-alive", "chained-hook", "closed-stderr"}
     assert (ran.page.error_at_unix is not None) == (ending in raised)
-    assert ran.page.finishing == (ending not in {"_exit", "terminate", "kill", "exec", "interrupt", "raised-interrupt"}) or (
-        "interrupt" in ending
-    )
+    assert ran.page.finishing == (ending not in {"_exit", "terminate", "kill", "exec"})
 
 
 @pytest.mark.parametrize("ending", ["exception", "own-hook", "chained-hook", "unprintable", "unicode"])

@@ -222,7 +222,7 @@ def test_another_user_is_not_listened_to(tmp_path: Path) -> None:
     probe = (
         "import os, socket, sys\nos.setgroups([]); os.setgid(12345); os.setuid(12345)\n"
         "client = socket.socket(socket.AF_UNIX); client.settimeout(30); client.connect(sys.argv[1])\n"
-        "try:\n    client.sendall(b'{\"ask\": \"status\"}\\n'); print(client.recv(100))\n"
+        'try:\n    client.sendall(b\'{"ask": "status"}\\n\'); print(client.recv(100))\n'
         "except OSError as error:\n    print(b'')"
     )
     command = [sys.executable, "-c", probe, str(tmp_path / "agent-n1.sock")]

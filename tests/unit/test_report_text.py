@@ -59,7 +59,7 @@ def test_a_report_reads_from_the_cause_to_the_decision():
         "  ranks 0-2, 4-15 on gpu-00, gpu-01: stopped by us after that (SIGTERM)",
         "",
         "Decision",
-        "  gave up: the restarts are used up · 3 of 3 restarts used · 4 rounds on 2 nodes in 2 h 13 min · exit code 1",
+        "  gave up: the restarts are used up · 4 rounds on 2 nodes in 2 h 13 min · exit code 1",
         "  the whole story: holdfast report lm-7b",
     ]
 
@@ -105,6 +105,13 @@ def test_a_stop_from_outside_blames_nobody():
     assert text.splitlines()[0] == "holdfast: job lm-7b was stopped: received SIGTERM"
     assert "First failure" not in text and "no restarts allowed" in text
     assert "  ranks 0-1 on gpu-00: stopped by us after that (SIGTERM)" in text
+
+
+def test_the_decision_does_not_say_the_failure_again():
+    reason = "rank 3 (local 3) on gpu-00 exited with code 1: RuntimeError: boom; it is not worth another try"
+    assert "  gave up: it is not worth another try · 3 of 3 restarts used · " in report_text(
+        report(BOOM, reason=reason), width=200
+    )
 
 
 def test_a_success_is_silent_unless_it_took_more_than_one_round():

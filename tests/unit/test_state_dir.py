@@ -173,8 +173,6 @@ def test_a_later_run_of_the_same_id_has_its_own_directory(home: str) -> None:
     assert names == ["train", "train~2", "train~3"]
 
 
-
-
 def test_looking_at_a_job_does_not_take_its_place(home: str, agents: list[JobDir]) -> None:
     agents.append(open_job(home, "train", "n1"))
     agents[0].close()

@@ -35,6 +35,7 @@ from holdfast.core.failure import Evidence
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
 from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.runtime import guardian
 from holdfast.runtime.host import Host
 from holdfast.runtime.ports import hold_port
 from holdfast.telemetry.recorder import Recorder
@@ -47,16 +48,25 @@ if TYPE_CHECKING:
     from holdfast.agent.attempt_logs import AttemptLogs
     from holdfast.agent.control import ControlSocket, Request
     from holdfast.agent.tee import Tee
+    from holdfast.agent.watchdog import Watchdog
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
     from holdfast.core.machine import Action, Observation
     from holdfast.core.messages import Assigned
     from holdfast.core.report import JobReport
+    from holdfast.telemetry.health_http import HealthHttpServer
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 FAREWELL_S = 5.0
 """How long a hosting agent stays, at most, until every other has taken the final report."""
+
+SETTLE_S = 0.05
+"""How long the way to the first worker may take before what costs time (the record on disk, the control socket) is done all
+the same: a node that waits for others wants to be asked how it is."""
+
+PULSE_S = 5.0
+"""How often the loop shows that it is alive, where somebody asks (TORCHELASTIC_HEALTH_CHECK_PORT)."""
 
 TAIL_LINES = 20
 """Lines of a failed worker's log that go into the report."""
@@ -83,6 +93,8 @@ class Agent:
         self.name = config.node_name or socket.gethostname()
         self.host = Host(self._degraded)
         self.host.catch((*config.signals_to_handle, *(s for s in PASSED_ON if s not in config.signals_to_handle)))
+        if (fd := guardian.guardian_lost_fd()) >= 0:
+            self.host.watch(fd, select.EPOLLIN, lambda events: self._guardian_lost(fd))
         self.node, self.network = assemble(config, self.host, self.name)
         self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, endpoint=config.rdzv_endpoint)
         self.recorder = Recorder(self.job_dir.events_path, self.job_dir.node)
@@ -96,6 +108,10 @@ class Agent:
         """pid → local rank, of the current round"""
         self.exit: Exit | None = None
         self.leave_at = NEVER
+        self.settle_at = self.host.now() + SETTLE_S
+        self.awake_at_unix = self.host.unix()
+        self.health = self._open_health() if config.health_check_port is not None else None
+        self.watchdog = self._open_watchdog() if config.watchdog else None
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
@@ -116,19 +132,33 @@ class Agent:
             return False
         return self.node.done or self.exit.code < 0 or self.host.now() >= self.leave_at
 
+    def _guardian_lost(self, fd: int) -> list[Observation]:
+        self.host.unwatch(fd)
+        self._say("the process that was started (our guardian) was killed; stopping everything at once", "error")
+        # Twice is without grace: nobody is left who would see to it that it ends.
+        return [Signalled(signum=signal.SIGTERM), Signalled(signum=signal.SIGTERM)]
+
     def _deadline(self) -> float:
-        deadlines = [self.node.deadline(), self.leave_at]
+        deadlines = [self.node.deadline(), self.leave_at, self.settle_at]
+        if self.health is not None:
+            deadlines.append(self.host.now() + PULSE_S)
         if self.network is not None:
             deadlines.append(self.network.deadline())
         if self.tee is not None and self.tee.interval_s is not None:
             deadlines.append(self.host.now() + self.tee.interval_s)
+        if self.watchdog is not None:
+            deadlines.append(self.host.now() + self.watchdog.timers.next_unix() - self.host.unix())
         return min(deadlines)
 
     def _due(self) -> list[Observation]:
-        now = self.host.now()
+        now, self.awake_at_unix = self.host.now(), self.host.unix()
+        if now >= self.settle_at:
+            self._settle()
         if self.tee is not None and self.tee.interval_s is not None:
             self.tee.pump()
-        late = self.network.expire(now) if self.network is not None else []
+        late: list[Observation] = self.network.expire(now) if self.network is not None else []
+        if self.watchdog is not None:
+            late += self.watchdog.timers.expired(self.host.unix())
         return [*late, Tick()] if now >= self.node.deadline() else late
 
     def _understood(self, seen: Observation) -> list[Observation]:
@@ -201,7 +231,7 @@ class Agent:
 
     def _start(self, assigned: Assigned) -> None:
         config, environ = self.config, dict(os.environ)
-        self._close_logs()
+        self._close_logs(patient=False)
         self.attempt = self.plan.open_attempt(assigned.restart_count, assigned.round, config.nproc_per_node)
         self.local_ranks = {}
         seen: list[Observation] = []
@@ -225,8 +255,14 @@ class Agent:
         for what in seen:
             self.perform(self.node.observe(what, self.host.now()))
         self._hold_port()
-        self.recorder.flush()
-        self._open_control()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Do what was put off until the first worker runs."""
+        if self.settle_at != NEVER:
+            self.settle_at = NEVER
+            self.recorder.flush()
+            self._open_control()
 
     def _hold_port(self) -> None:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
@@ -240,6 +276,8 @@ class Agent:
 
     def _sweep(self) -> None:
         self.host.sweep()
+        if self.watchdog is not None:
+            self.watchdog.timers.forget_all()
         for sock in self.ports[:-1]:
             sock.close()
         del self.ports[:-1]
@@ -258,15 +296,49 @@ class Agent:
         self.tee.pump()
         return []
 
-    def _close_logs(self) -> None:
+    def _close_logs(self, *, patient: bool) -> None:
+        """`patient`: wait for a slow console; between two rounds there is no time for it."""
         if self.tee is not None:
-            self.tee.drain()
+            self.tee.drain() if patient else self.tee.drain(stall_s=0.5, limit_s=1.0)
             if self.tee.interval_s is None:
                 self.host.unwatch(self.tee.fileno())
             self.tee.close()
             self.tee = None
         if self.attempt is not None:
             self.attempt.close()
+
+    # --- health ---------------------------------------------------------------------------------------------------------
+
+    def _open_health(self) -> HealthHttpServer | None:
+        from holdfast.telemetry.health_http import HealthHttpServer
+
+        assert self.config.health_check_port is not None
+        server = HealthHttpServer(self._progress_at_unix, self.config.health_check_port)
+        try:
+            server.start()
+        except OSError as error:
+            self._degraded(f"no health check on port {self.config.health_check_port}: {error.strerror}")
+            return None
+        return server
+
+    def _progress_at_unix(self) -> float:
+        """When the watchdog last looked; without one there is nothing that could be stuck."""
+        return self.awake_at_unix if self.watchdog is not None else self.host.unix()
+
+    # --- the watchdog ---------------------------------------------------------------------------------------------------
+
+    def _open_watchdog(self) -> Watchdog | None:
+        from holdfast.agent.watchdog import Watchdog
+
+        path = self.config.timer_file or os.path.join(self.job_dir.path, f"watchdog-{self.job_dir.node}.fifo")
+        try:
+            watchdog = Watchdog(path)
+        except OSError as error:
+            self._degraded(f"no watchdog: cannot make the pipe {path}: {error.strerror}")
+            return None
+        os.environ["TORCHELASTIC_TIMER_FILE"] = path
+        self.host.watch(watchdog.fd, select.EPOLLIN, lambda events: watchdog.read() or [])
+        return watchdog
 
     # --- telling --------------------------------------------------------------------------------------------------------
 
@@ -303,8 +375,6 @@ class Agent:
     # --- being asked ----------------------------------------------------------------------------------------------------
 
     def _open_control(self) -> None:
-        if self.control is not None:
-            return
         from holdfast.agent.control import ControlSocket
 
         try:
@@ -357,7 +427,7 @@ class Agent:
 
     def _farewell(self, end: Exit) -> int:
         """Show what there is to show; the exit code."""
-        self._close_logs()
+        self._close_logs(patient=True)
         self.recorder.flush()
         if end.complaint:
             self._say(end.complaint, "error")
@@ -405,5 +475,9 @@ class Agent:
             sock.close()
         if self.control is not None:
             self.control.close()
+        if self.watchdog is not None:
+            self.watchdog.close()
+        if self.health is not None:
+            self.health.stop()
         self.recorder.close()
         self.job_dir.close()

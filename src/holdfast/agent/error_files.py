@@ -159,7 +159,7 @@ def _understood(content: dict[str, Any], written_at: float) -> ErrorRecord:
 
 
 def _one_line(text: object) -> str:
-    return " ".join(str(text).split("\n")).strip()
+    return "" if text is None else " ".join(str(text).split("\n")).strip()
 
 
 def _moment(stamp: object, written_at: float) -> float | None:
@@ -171,7 +171,7 @@ def _moment(stamp: object, written_at: float) -> float | None:
         told = float(stamp)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
-    if not abs(told - written_at) < BELIEVABLE_S:
+    if not told > 0 or not abs(told - written_at) < BELIEVABLE_S:
         return None
     return written_at if told.is_integer() and told <= written_at < told + 2 else told
 

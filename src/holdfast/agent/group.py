@@ -301,7 +301,7 @@ class Group:
         by = -worker.exitcode if worker.exitcode is not None and worker.exitcode < 0 else 0
         if by and by in (self.stop_signal, signal.SIGKILL if worker.local_rank in self.killed else 0):
             return "stopped"
-        if evidence.traceback or evidence.message:
+        if evidence.traceback or evidence.error_record:
             return "exception"
         return "signal" if by > 0 else "exit"
 
@@ -315,9 +315,9 @@ class Group:
             role=self.join.role,
             pid=worker.pid,
             exitcode=worker.exitcode,
-            at_unix=before.at_unix if before else evidence.at_unix or at_unix,
+            at_unix=before.at_unix if before else min(evidence.at_unix or at_unix, at_unix),
             cause=before.cause if before else cause,
-            message=f"scope {worker.scope} was not left in time" if worker.scope else evidence.message,
+            message=f"did not leave scope {worker.scope} in time" if worker.scope else evidence.message,
             traceback=evidence.traceback,
             error_file=evidence.error_file,
             error_record=evidence.error_record,
@@ -448,6 +448,9 @@ class Group:
 
     def _timer_expired(self, seen: TimerExpired) -> list[Action]:
         noted = Record(event=WatchdogExpired(pid=seen.pid, scope=seen.scope, expired_s=seen.late_s))
+        if seen.signum <= 0:
+            text = f"process {seen.pid} did not leave scope {seen.scope} in time; its timer asks for no signal"
+            return [noted, Say(text=text, level="warning")]
         for worker in self.workers.values():
             if worker.pid == seen.pid and worker.state == "running":
                 worker.scope = seen.scope
@@ -457,7 +460,8 @@ class Group:
                     Say(text=f"{text}; sent {signal.Signals(seen.signum).name}", level="warning"),
                     SignalWorkers(local_ranks=(worker.local_rank,), signum=seen.signum),
                 ]
-        return [noted]
+        text = f"process {seen.pid}, which is no rank's main process, did not leave scope {seen.scope} in time; left alone"
+        return [noted, Say(text=text, level="warning")]
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

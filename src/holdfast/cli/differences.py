@@ -125,3 +125,31 @@ KEPT: tuple[str, ...] = (
     "stdin is shared by all workers.",
     "Defaults differ between the command line (`--max-restarts 0`, role `default`) and `LaunchConfig` (3, `default_role`).",
 )
+
+VARIABLES: tuple[tuple[str, str], ...] = (
+    ("LOGLEVEL", "level of the agent's own lines (WARNING if not set); `--verbose` and `--quiet` go before it"),
+    ("PYTHON_EXEC", "interpreter for the workers (otherwise the one that runs Holdfast)"),
+    ("OMP_NUM_THREADS", "left as it is where it is set; otherwise 1 for each of several workers"),
+    ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "default of `--shutdown-timeout`"),
+    (
+        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+        "what stands before each line under `--tee`: `${role_name}`, `${rank}`, `${local_rank}`",
+    ),
+    ("TORCHELASTIC_ERROR_FILE", "the error file of the first failure is copied there"),
+    (
+        "TORCHELASTIC_ENABLE_FILE_TIMER, TORCHELASTIC_TIMER_FILE",
+        "`1` opens the pipe for expiring timers, at that path or a new one",
+    ),
+    ("TORCHELASTIC_HEALTH_CHECK_PORT", "port of the health check server"),
+    ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "seconds that a worker may be stuck in the kernel"),
+    (
+        "CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, ZE_AFFINITY_MASK",
+        "which devices count for `--nproc-per-node`",
+    ),
+    ("HOLDFAST_TOKEN", "the secret that the job's nodes share, where there is no `--token-file`"),
+    (
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE, TORCH_ELASTIC_WORKER_IDENTICAL",
+        "no effect: what they switch on is always so, and needs no switch",
+    ),
+)
+"""Variables that no flag stands for, and what they do here."""

@@ -27,6 +27,7 @@ ASKING = ("jobs", "status", "why", "events", "report", "stop", "doctor")
 def main(argv: Sequence[str]) -> int:
     """Run `argv` (without the program's name). Returns the exit code."""
     command = argv[0] if argv else ""
+    _mend_streams()
     try:
         if command in LAUNCHING:
             from holdfast.cli.run import run
@@ -43,6 +44,17 @@ def main(argv: Sequence[str]) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _mend_streams() -> None:
+    """Give us standard streams where we were started without (`>&-`): the next file opened would take their numbers. And let
+    no `…` fail in an ASCII terminal."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is `fd`
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _ask(command: str, argv: Sequence[str]) -> int:

@@ -111,7 +111,9 @@ def _env(config: RunConfig, environ: Mapping[str, str], local_rank: int) -> dict
     """The worker's environment, with what only the meeting tells replaced by words."""
     folder = _rank_folder(config, local_rank)
     error_file = f"{folder}error.json" if folder else ""
-    env = launch.environment(config, environ, _first_round(config), local_rank, error_file=error_file, paged=not config.no_python)
+    env = launch.environment(
+        config, environ, _first_round(config), local_rank, error_file=error_file, paged=not config.no_python
+    )
     later: list[str] = []
     if config.max_nodes > 1 and config.rdzv_backend != "static":
         later += ["RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.differences import DIFFERENCES, KEPT
+from holdfast.cli.differences import DIFFERENCES, KEPT, VARIABLES
 from holdfast.core.flags import FLAGS, OURS, USE_ENV
 
 TYPE_CHECKING = False
@@ -39,6 +39,7 @@ def page() -> str:
         "As `holdfast run`, and each worker gets `--local-rank=N` before the script's own arguments, unless:\n",
     ]
     parts += [_table([USE_ENV])]
+    parts += ["## Other variables\n", _variables()]
     parts += ["## Where Holdfast differs on purpose\n", _differences()]
     parts += ["## Kept, though it may surprise\n", "\n".join(f"- {line}" for line in KEPT) + "\n"]
     return "\n".join(parts)
@@ -53,6 +54,11 @@ def _table(flags: Iterable[Flag]) -> str:
         default = "off" if flag.kind == "switch" else f"`{flag.default}`" if flag.default else "–"
         rows.append(f"| {names} | {_cell(meaning)} | {default} | {f'`{flag.env}`' if flag.env else '–'} |")
     return "\n".join(rows) + "\n"
+
+
+def _variables() -> str:
+    rows = [f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {_cell(what)} |" for names, what in VARIABLES]
+    return "\n".join(["| variable | effect |", "|---|---|", *rows]) + "\n"
 
 
 def _differences() -> str:

@@ -66,7 +66,10 @@ def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
     global words, layout
     layout = page_layout
     fd = os.environ.pop("HOLDFAST_PAGE_FD", "")
-    for step in (lambda: _open_page(int(fd)), _enable_faulthandler) if fd else (_enable_faulthandler,):
+    steps: list[Callable[[], None]] = [_enable_faulthandler]
+    if fd:
+        steps.insert(0, lambda: _open_page(int(fd)))
+    for step in steps:
         try:
             step()
         except Exception as error:
@@ -160,10 +163,10 @@ def _die_with(libc: ctypes.CDLL, agent: int) -> None:
 
 
 def _enable_faulthandler() -> None:
-    if sys.stderr is not None:
+    if sys.stderr is not None:  # not given to it, though: it would hold on to it
         import faulthandler
 
-        faulthandler.enable(all_threads=True)
+        faulthandler.enable(2, all_threads=True)
 
 
 def _tell(trouble: str) -> None:
@@ -179,7 +182,7 @@ def _install_hooks(load: Callable[..., ModuleType]) -> None:
     from _thread import get_ident
 
     me, main_thread = os.getpid(), get_ident()
-    written: list[BaseException] = []
+    judged: list[BaseException] = []  # exceptions that went through the hook, whatever came of it
     # Made absolute now: the script may change directory.
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     error_file = os.path.abspath(error_file) if error_file else None
@@ -190,12 +193,13 @@ def _install_hooks(load: Callable[..., ModuleType]) -> None:
             load("_holdfast_record", "client", "record.py").write(error_file, error, time_ns())
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() == me and get_ident() == main_thread and _is_the_end():
+        if os.getpid() == me:
+            judged.append(error)
             try:
-                now = time_ns()
-                written.append(error)
-                write(error)
-                _flag_error(error, now)
+                if get_ident() == main_thread and _is_the_end():
+                    now = time_ns()
+                    write(error)
+                    _flag_error(error, now)
             except Exception:
                 pass
         shown(kind, error, trace)
@@ -206,7 +210,7 @@ def _install_hooks(load: Callable[..., ModuleType]) -> None:
         # A hook of the script's own may have taken our place.
         error = getattr(sys, "last_value", None)
         try:
-            if not written and isinstance(error, BaseException):
+            if error is not None and not any(error is seen for seen in judged):
                 write(error)
         except Exception:
             pass

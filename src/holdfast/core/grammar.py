@@ -24,10 +24,16 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     import difflib  # 5 ms: only when something is already wrong
 
     pool = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), pool, n=1, cutoff=0.6) or [
-        name for name in pool if word and name.startswith(word.lower())
-    ]
-    return pool[found[0]] if found else None
+    word = word.lower()
+    if found := difflib.get_close_matches(word, pool, n=1, cutoff=0.6):
+        return pool[found[0]]
+    shared = {name: _shared_start(word, name) for name in pool}  # `nprox` is far from `nproc-per-node`, but starts like it.
+    best = max(shared, key=lambda name: shared[name], default="")
+    return pool[best] if best and shared[best] >= max(3, len(word) / 2) else None
+
+
+def _shared_start(one: str, other: str) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

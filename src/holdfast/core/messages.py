@@ -42,6 +42,8 @@ class Renew(Message):
 
     node: str
     round: int
+    sent_at: float = 0.0
+    """On the sender's own clock, which nobody else reads: it comes back in the answer."""
 
 
 class Failed(Message):
@@ -104,7 +106,10 @@ class Assigned(Message):
 
 
 class Stop(Message):
-    """Stop your workers of that round; then join again, or report `Stopped` and wait for the end."""
+    """Stop your workers of that round; then join again, or report `Stopped` and wait for the end.
+
+    To a node that is joining already: the coordinator does not know it (any more); say `Join` again.
+    """
 
     round: int
     reason: str
@@ -112,9 +117,10 @@ class Stop(Message):
 
 
 class Renewed(Message):
-    """You are still a member."""
+    """You are still a member: for `lease_s` seconds from when you sent what this answers."""
 
     lease_s: float
+    sent_at: float = 0.0
 
 
 class Finish(Message):

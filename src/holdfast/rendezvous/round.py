@@ -7,15 +7,16 @@
       a worker failed and the policy restarts · a node was lost, left or joined
 
 A round is one agreement on members and ranks. Its number also fences: whatever names an older round is late news. A new
-round forms only when every member of the last one has said that its workers are gone, or is lost. Members are judged by
-how long *this* machine has not heard from them, on its own monotonic clock; nobody's wall clock is compared.
+round forms only when every member of the last one has said that its workers are gone, or is lost and must have stopped
+them itself (`rendezvous.lease`). Members are judged by how long *this* machine has not heard from them, on its own
+monotonic clock; nobody's wall clock is compared.
 """
 
 from __future__ import annotations
 
 from holdfast.core.events import Decided, Event, NodeJoined, NodeLeft, NodeLost
 from holdfast.core.failure import Failure, describe
-from holdfast.core.machine import NEVER, Action, Observation, Record, Say
+from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.messages import (
     Assigned,
     Failed,
@@ -32,7 +33,8 @@ from holdfast.core.messages import (
     Succeeded,
 )
 from holdfast.core.report import JobReport
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
+from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.placement import Candidate, Place, assign, choose
 
 TYPE_CHECKING = False
@@ -68,6 +70,8 @@ class Heard(Observation):
     """A member said something."""
 
     message: Message
+    here: bool = False
+    """It shares our process: if it is gone, so are we."""
 
 
 class Unlinked(Observation):
@@ -77,7 +81,7 @@ class Unlinked(Observation):
 
 
 class HostLeaves(Observation):
-    """The agent that hosts this machine has been told to go: the job cannot go on."""
+    """The agent that hosts this machine goes before the end: the job cannot go on."""
 
     reason: str
 
@@ -97,8 +101,9 @@ class Seat:
         self.arrival = arrival
         self.heard_at = now
         self.linked = True
+        self.here = False
         self.state = "ready"
-        """ready (no live worker) · running · succeeded · stopping · leaving"""
+        """ready (for the next round) · running · succeeded · stopping · stopped (not ready yet) · leaving"""
         self.place: Place | None = None
         self.assigned: Assigned | None = None
         self.stop: Stop | None = None
@@ -107,6 +112,11 @@ class Seat:
     @property
     def name(self) -> str:
         return self.join.name
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether workers of its last round may be alive."""
+        return self.state in ("running", "stopping", "leaving")
 
     def candidate(self) -> Candidate:
         return Candidate(
@@ -131,8 +141,8 @@ class Rendezvous:
         self.restarts = 0
         self.seats: dict[str, Seat] = {}
         self.arrivals = 0
-        self.failures: dict[tuple[int, str, int], Failure] = {}
-        """By (round, node, local rank), in order of arrival, which is the order of causes."""
+        self.failures: dict[tuple[int, str, int], tuple[float, Failure]] = {}
+        """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
         self.started_at, self.started_at_unix = now, now_unix
         self.gathering_since = now
         self.quorum_since = NEVER
@@ -150,19 +160,22 @@ class Rendezvous:
         """See `core.machine.Machine`."""
         actions: list[Action] = []
         match seen:
-            case Heard(message=message):
-                actions += self._hear(message, now)
+            case Heard(message=message, here=here):
+                actions += self._hear(message, here, now)
             case Unlinked(node=node) if node in self.seats:
-                actions += self._unlinked(self.seats[node], now)
+                self.seats[node].linked = False  # it may come back within its lease
             case HostLeaves(reason=reason):
                 actions += self._end("stopped", reason, now)
-        return actions + self._expire(now) + self._advance(now)
+            case Tick():
+                # Only then: a driver that was held up shows first what has come meanwhile, and a Tick last.
+                actions += self._expire(now)
+        return actions + self._advance(now)
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
         if self.phase == "ended":
             return NEVER
-        leases = [seat.heard_at + self.rules.lease_s for seat in self.seats.values()]
+        leases = [self._lease_ends(seat) for seat in self.seats.values()]
         if self.phase != "gathering":
             return min(leases, default=NEVER)
         return min([self._opens_at(), *leases])
@@ -172,54 +185,53 @@ class Rendezvous:
         ready = self._ready()
         if len(ready) < self.rules.min_nodes:
             return self.gathering_since + self.rules.join_timeout_s
-        if len(ready) < len(self.seats):
+        if any(seat.state != "ready" for seat in self.seats.values()):
             return NEVER
         last_call = self.round == 0 and len(ready) < self.rules.max_nodes
         return max(self.not_before, self.quorum_since + self.rules.last_call_s if last_call else self.not_before)
 
-    @property
-    def idle(self) -> bool:
-        """The job is over and nobody listens any more."""
-        return self.phase == "ended" and not any(seat.linked for seat in self.seats.values())
-
     # --- what members say -----------------------------------------------------------------------------------------------
 
-    def _hear(self, message: Message, now: float) -> list[Action]:
+    def _hear(self, message: Message, here: bool, now: float) -> list[Action]:
         node = getattr(message, "node", "")
+        if self.report is not None:
+            return [Tell(node=node, message=Finish(report=self.report))]
         seat = self.seats.get(node)
         if seat is not None:
             seat.heard_at, seat.linked = now, True
         match message:
             case Join():
-                return self._joined(message, seat, now)
+                return self._joined(message, seat, here, now)
+            case StopJob(reason=reason):
+                return self._end("stopped", reason, now)
             case _ if seat is None:
                 return [Tell(node=node, message=_stranger(message))]
-            case Renew():
-                return [Tell(node=node, message=Renewed(lease_s=self.rules.lease_s))]
+            case Renew(sent_at=sent_at):
+                # A Stop may have gone down with its link. Said twice it does no harm; said never, we would wait for ever.
+                again = [seat.stop] if seat.stop is not None and seat.state == "stopping" else []
+                answers = [Renewed(lease_s=self.rules.lease_s, sent_at=sent_at), *again]
+                return [Tell(node=node, message=answer) for answer in answers]
             case Failed(round=number, failure=failure):
                 return self._failed(seat, number, failure, now)
             case Succeeded(round=number) if number == self.round and seat.state == "running":
                 seat.state = "succeeded"
             case Stopped(round=number, failures=failures):
-                self._keep(node, number, failures)
+                self._keep(node, number, failures, now)
                 if seat.state == "leaving":
                     return self._remove(seat, [NodeLeft(name=seat.name, reason="its workers have been stopped")])
                 if number == self.round and seat.state in ("running", "stopping", "succeeded"):
                     seat.state = "stopped"
             case Leave(reason=reason) if seat.state != "leaving":
                 return self._leaves(seat, reason, now)
-            case StopJob(reason=reason):
-                return self._end("stopped", reason, now)
         return []
 
-    def _joined(self, join: Join, seat: Seat | None, now: float) -> list[Action]:
-        if self.report is not None:
-            return [Tell(node=join.node, message=Finish(report=self.report))]
+    def _joined(self, join: Join, seat: Seat | None, here: bool, now: float) -> list[Action]:
         if refusal := self._refusal(join, seat):
             return [Tell(node=join.node, message=refusal)]
         if seat is None:
             seat = self.seats[join.node] = Seat(join, self.arrivals, now)
             self.arrivals += 1
+            seat.here = here
             actions: list[Action] = [Record(event=NodeJoined(name=join.name))]
             if self.phase == "running":
                 actions += self._newcomer(seat, now)
@@ -245,20 +257,23 @@ class Rendezvous:
                 hint="give each node its own --node-rank",
             )
         for other in self.seats.values():
-            if other.join.wanted_rank == rank and other.join.node != join.node:
+            # One whose link is broken may be gone, and this one its successor: it waits for the other's lease.
+            if other.join.wanted_rank == rank and other.join.node != join.node and other.linked:
                 return Refused(
                     reason=f"node rank {rank} is already taken by {other.name}", hint="give each node its own --node-rank"
                 )
         return None
 
     def _newcomer(self, seat: Seat, now: float) -> list[Action]:
-        members = len(self._members())
-        if members >= self.rules.max_nodes:
+        members = self._members()
+        if len(members) >= self.rules.max_nodes:
             return [Say(text=f"{seat.name} waits as a spare: the job has its {self.rules.max_nodes} nodes")]
+        if any(member.state == "succeeded" for member in members):
+            return [Say(text=f"{seat.name} waits as a spare: some nodes have finished their part already")]
         return self._regroup("rejoin", f"{seat.name} joined", now)
 
     def _failed(self, seat: Seat, number: int, failure: Failure, now: float) -> list[Action]:
-        self._keep(seat.join.node, number, (failure,))
+        self._keep(seat.join.node, number, (failure,), now)
         if number != self.round or self.phase != "running":
             return []
         decision = self.policy.consider(failure, uptime_s=now - self.formed_at, now=now)
@@ -269,46 +284,47 @@ class Rendezvous:
         self.not_before = now + decision.delay_s
         return self._regroup("restart", decision.reason, now, delay_s=decision.delay_s, left=decision.restarts_left)
 
-    def _keep(self, node: str, number: int, failures: tuple[Failure, ...]) -> None:
+    def _keep(self, node: str, number: int, failures: tuple[Failure, ...], since: float) -> None:
         for failure in failures:
-            self.failures[(number, node, failure.local_rank)] = failure
+            key = (number, node, failure.local_rank)
+            first, _ = self.failures.get(key, (since, failure))
+            self.failures[key] = first, failure
 
     def _leaves(self, seat: Seat, reason: str, now: float) -> list[Action]:
-        was = seat.state
-        seat.state = "leaving"
-        if was == "ready":
+        if not seat.has_workers:
             return self._remove(seat, [NodeLeft(name=seat.name, reason=reason)])
+        seat.state = "leaving"
         if self.phase == "running":
             return self._regroup("rejoin", f"{seat.name} left: {reason}", now)
         return []
 
     # --- members that are not heard from --------------------------------------------------------------------------------
 
-    def _unlinked(self, seat: Seat, now: float) -> list[Action]:
-        seat.linked = False
-        if seat.state == "leaving":
-            return self._remove(seat, [NodeLeft(name=seat.name, reason="it had said so")])
-        return []
+    def _lease_ends(self, seat: Seat) -> float:
+        """NEVER: one that shares our process, or has done its part and has nothing left to lose."""
+        return NEVER if seat.here or seat.state == "succeeded" else seat.heard_at + self.rules.lease_s
 
     def _expire(self, now: float) -> list[Action]:
-        actions: list[Action] = []
         if self.phase == "ended":
-            return actions
+            return []
+        actions: list[Action] = []
         for seat in list(self.seats.values()):
-            silent_s = now - seat.heard_at
-            if silent_s >= self.rules.lease_s:
-                actions += self._lose(seat, f"not heard from for {silent_s:.1f} s (lease {self.rules.lease_s:g} s)", now)
+            if now >= self._lease_ends(seat):
+                silent = f"not heard from for {now - seat.heard_at:.1f} s (lease {self.rules.lease_s:g} s)"
+                actions += self._lose(seat, silent, now)
         return actions
 
     def _lose(self, seat: Seat, reason: str, now: float) -> list[Action]:
         needed = self.phase == "running" and seat.state == "running"
         actions = self._remove(seat, [NodeLost(name=seat.name, reason=reason)])
         self.lost_names.append(seat.name)
-        if not needed:
-            return actions
+        if seat.has_workers:
+            self.not_before = max(self.not_before, now + FENCE_S)
         lost = Failure(node=seat.name, rank=-1, at_unix=self._unix(now), cause="node_lost", message=reason, round=self.round)
-        self._keep(seat.join.node, self.round, (lost,))
-        return actions + self._regroup("rejoin", describe(lost), now)
+        if seat.state in ("running", "stopping"):
+            # Since it was last heard: whoever failed after that may have failed because of it.
+            self._keep(seat.join.node, self.round, (lost,), seat.heard_at)
+        return actions + (self._regroup("rejoin", describe(lost), now) if needed else [])
 
     def _remove(self, seat: Seat, events: list[Event]) -> list[Action]:
         del self.seats[seat.join.node]
@@ -364,17 +380,21 @@ class Rendezvous:
             self.quorum_since = min(self.quorum_since, now)
         else:
             self.quorum_since = NEVER
-            waited_s = now - self.gathering_since
-            if waited_s >= self.rules.join_timeout_s:
-                return self._end("failed", self._too_few(len(ready), waited_s), now) + self._advance(now)
+            if now >= self.gathering_since + self.rules.join_timeout_s:
+                return self._end("failed", self._too_few(ready, now), now) + self._advance(now)
             return []
         return self._form(ready, now) if now >= self._opens_at() else []
 
-    def _too_few(self, ready: int, waited_s: float) -> str:
-        lost = f"; lost before: {', '.join(self.lost_names)}" if self.lost_names else ""
+    def _too_few(self, ready: list[Seat], now: float) -> str:
+        here = [seat.name for seat in ready]
+        busy = [seat.name for seat in self.seats.values() if seat not in ready]
+        lost = [name for name in dict.fromkeys(self.lost_names) if name not in here]
+        said = [f" ({', '.join(here)})" if here else ""]
+        said += [f"; {what}: {', '.join(names)}" for what, names in (("still stopping", busy), ("lost before", lost)) if names]
         return (
-            f"round {self.round + 1} had {ready} of {self.rules.min_nodes} nodes after {waited_s:.0f} s{lost}. "
-            f"Start the missing nodes, or allow fewer: --nnodes {max(1, ready)}:{self.rules.max_nodes}"
+            f"round {self.round + 1} had {len(here)} of {self.rules.min_nodes} nodes{said[0]} "
+            f"after {now - self.gathering_since:.0f} s{''.join(said[1:])}. "
+            f"Start the missing nodes, or allow fewer: --nnodes {max(1, len(here))}:{self.rules.max_nodes}"
         )
 
     def _form(self, ready: list[Seat], now: float) -> list[Action]:
@@ -383,7 +403,8 @@ class Rendezvous:
         addr, port = self.rules.master_addr or chief.addr, self.rules.master_port or chief.master_port
         world_size = sum(self.seats[place.node].join.nproc for place in places)
         names = tuple(self.seats[place.node].name for place in places)
-        self.round += 1
+        # Members may have known an earlier life of the coordinator: no number may come twice.
+        self.round = max(self.round, *(seat.join.round for seat in ready)) + 1
         self.phase, self.formed_at = "running", now
         actions: list[Action] = []
         for place in places:
@@ -408,7 +429,7 @@ class Rendezvous:
 
     def _finish(self, now: float) -> list[Action]:
         self.phase, self.ended_at = "ended", now
-        last = [failure for (number, _, _), failure in self.failures.items() if number == self.round]
+        last = [kept for (number, _, _), kept in self.failures.items() if number == self.round]
         self.report = JobReport(
             job=self.rules.job,
             outcome=self.outcome,
@@ -427,7 +448,13 @@ class Rendezvous:
     # --- small questions ------------------------------------------------------------------------------------------------
 
     def _ready(self) -> list[Seat]:
-        return [seat for seat in self.seats.values() if seat.state == "ready"]
+        ready = [seat for seat in self.seats.values() if seat.state == "ready"]
+        if not self.rules.ranks_given:
+            return ready
+        by_rank: dict[int | None, Seat] = {}
+        for seat in ready:
+            by_rank.setdefault(seat.join.wanted_rank, seat)
+        return list(by_rank.values())
 
     def _members(self) -> list[Seat]:
         """Seats of the round that runs."""
@@ -438,13 +465,11 @@ class Rendezvous:
 
 
 def _stranger(message: Message) -> Message:
-    """Answer to a node that has no seat: if it was lost, it has to stop its workers and may come back."""
-    number = getattr(message, "round", 0)
-    if number:
-        return Stop(round=number, reason="this node was not heard from for too long and was given up", rejoin=True)
-    return Refused(reason="not a member of this job", hint="start its agent again")
+    """Answer to a node that has no seat: it has been lost, or we are another life of the coordinator. It may come back."""
+    reason = "the coordinator does not know this node (any more): it was not heard from for too long, or the coordinator is new"
+    return Stop(round=getattr(message, "round", 0), reason=reason, rejoin=True)
 
 
-def _causes_first(failures: list[Failure]) -> tuple[Failure, ...]:
-    """Order of arrival, those that we stopped ourselves last (arrival is judged by one clock, timestamps by many)."""
-    return tuple(sorted(failures, key=lambda failure: failure.innocent))
+def _causes_first(failures: list[tuple[float, Failure]]) -> tuple[Failure, ...]:
+    """By our own clock, not by many nodes' timestamps; those that we stopped ourselves last."""
+    return tuple(failure for _, failure in sorted(failures, key=lambda kept: (kept[1].innocent, kept[0])))

@@ -27,6 +27,7 @@ class Server:
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`. Links that are not ours to serve are ignored."""
+        self._host_is_here(now)
         match seen:
             case LinkUp(link=link, ours=False):
                 self.guests.add(link)
@@ -49,6 +50,12 @@ class Server:
         if isinstance(message, Join) or node not in self.links:
             self.links[node] = link
         return self._sent(self.rendezvous.observe(Heard(message=message), now))
+
+    def _host_is_here(self, now: float) -> None:
+        """The member in our own process renews its lease by our being alive: it has no link over which to say so."""
+        for node, link in self.links.items():
+            if link == TO_HOST and node in self.rendezvous.seats:
+                self.rendezvous.seats[node].heard_at = now
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""

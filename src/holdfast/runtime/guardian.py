@@ -5,7 +5,7 @@
     the user's shell ── guardian (the pid that was started) ── agent ── workers and all that descends from them
                         passes signals on, waits, sweeps      runs the job
 
-The *guardian* sleeps in sigtimedwait. It is a subreaper, so everything that loses its parent becomes its child, and when the
+The *guardian* sleeps in sigwaitinfo. It is a subreaper, so everything that loses its parent becomes its child, and when the
 agent has ended, by whatever cause, it kills what is left and ends as the agent did: same exit code, or same signal.
 The *agent* is in a session of its own. So a Ctrl-C at the terminal, `kill -- -pgid` and a hang-up reach the guardian alone,
 which passes each on exactly once, and no SIGKILL to the process group can take both of them. (Workers were never
@@ -49,6 +49,10 @@ _NOT_PASSED_ON = {
     signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS,  # our own
     signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH, signal.SIGPIPE, signal.SIGURG, signal.SIGIO,
 }  # fmt: skip
+
+
+_SI_KERNEL = 0x80
+"""si_code of a SIGALRM that comes from our own timer (asm-generic/siginfo.h); somebody's kill says 0."""
 
 
 class Lease:
@@ -160,9 +164,11 @@ class _Guardian:
         while True:
             patience = self._patience()
             asleep_at = time.monotonic()
-            seen = signal.sigtimedwait(self.passed_on, patience) if patience else signal.sigwaitinfo(self.passed_on)
+            # Not sigtimedwait: CPython's returns uninitialised memory when it was stopped and continued past its deadline.
+            signal.setitimer(signal.ITIMER_REAL, patience)
+            seen = signal.sigwaitinfo(self.passed_on)
             now = time.monotonic()
-            if seen is not None:
+            if seen.si_signo != signal.SIGALRM or seen.si_code != _SI_KERNEL:
                 self._pass_on(seen.si_signo)
             status = self._agent_status()
             if status is not None:
@@ -172,10 +178,11 @@ class _Guardian:
             if self._lease_is_lost(now):
                 self._end_overdue()
 
-    def _patience(self) -> float | None:
+    def _patience(self) -> float:
+        """Seconds to sleep; 0: until a signal comes."""
         until = self.lease.until
         if until is None:
-            return None
+            return 0.0
         if self.overdue_since is not None:
             return SLACK_S / 4
         return min(TICK_S, max(until - time.monotonic(), 0.0) + 0.01)
@@ -252,7 +259,7 @@ class _Guardian:
             except ChildProcessError:
                 return
             process.kill_tree([os.getpid()])
-            signal.sigtimedwait({signal.SIGCHLD}, 0.01)
+            time.sleep(0.002)
         left = process.descendants(os.getpid())
         if left:
             _say(f"could not kill {', '.join(map(str, left))}: in uninterruptible sleep?")

@@ -125,7 +125,9 @@ class DeathWatch:
         _thread.start_new_thread(self._run, ())
 
     def close(self) -> None:
-        """End the thread, whether or not the worker ever took its lock."""
+        """End the thread, whether or not the worker ever took its lock. Again is no harm."""
+        if self._closing:
+            return
         self._closing = True
         for _ in range(int(CLOSE_PATIENCE_S * 1000)):
             # Wake both words it may sleep on; again, since it may have been just about to fall asleep.

@@ -165,14 +165,20 @@ def _about_others(report: JobReport, paint: _Paint) -> Iterator[str]:
 
 
 def _decision(report: JobReport) -> str:
-    if report.max_restarts:
+    root = first_failure(report)
+    # The reason begins with the failure that led to the decision: that stands above already.
+    reason = report.reason.removeprefix(describe(root)).lstrip("; ") if root else report.reason
+    if "restart" in reason:
+        budget = ""
+    elif report.max_restarts:
         budget = f"{report.restarts_used} of {count(report.max_restarts, 'restart')} used"
     else:
         budget = "no restarts allowed (--max-restarts 0)"
     what = {"succeeded": "finished", "failed": "gave up"}.get(report.outcome, report.outcome)
     scale = f"{count(report.rounds, 'round')} on {count(len(report.nodes), 'node')} in " if report.nodes else ""
     took = f"{scale}{span(report.ended_at_unix - report.started_at_unix)}"
-    return f"{what}: {one_line(report.reason)} · {budget} · {took} · exit code {report.exit_code}"
+    decision = f"{what}: {one_line(reason)}" if reason else what
+    return " · ".join(filter(None, (decision, budget, took, f"exit code {report.exit_code}")))
 
 
 def _sentence(failure: Failure) -> str:

@@ -23,7 +23,7 @@ def ranges(numbers: Iterable[int]) -> str:
 def span(seconds: float) -> str:
     """A length of time for people: `0.3 s`, `42 s`, `13 min 5 s`, `2 h 13 min`, `3 d 4 h`."""
     if seconds < 10:
-        return f"{max(seconds, 0.0):.3g} s"
+        return f"{seconds:.2g} s" if seconds >= 0.001 else "0 s"
     whole = round(seconds)
     for unit, size, below, smaller in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= size:

@@ -1,1 +1,1 @@
-"""The elastic agent: the process of one node that runs that node's workers. `torch.distributed.elastic.agent` under our name."""
+"""The elastic agent: the process that runs one node's workers. `torch.distributed.elastic.agent` under our name."""

@@ -13,7 +13,7 @@ __all__ = ["Event", "EventHandler", "EventMetadataValue", "EventSource", "NodeSt
 EventMetadataValue: TypeAlias = str | int | float | bool | None
 
 
-class EventSource(str, Enum):
+class EventSource(str, Enum):  # noqa: UP042 - as text torch's is `EventSource.AGENT`
     """Who saw it."""
 
     AGENT = "AGENT"
@@ -44,7 +44,7 @@ class Event:
         return json.dumps(asdict(self))
 
 
-class NodeState(str, Enum):
+class NodeState(str, Enum):  # noqa: UP042
     """How far a node is in its rendezvous."""
 
     INIT = "INIT"

@@ -21,6 +21,10 @@ __all__ = ["SHUTDOWN_TIMEOUT_S", "PContext", "RunProcsResult", "tell_of_unkillab
 SHUTDOWN_TIMEOUT_S = 30
 """Seconds between asking workers to end and killing them, where nobody says otherwise. torchrun's."""
 
+SETTLE_S = 0.1
+"""Seconds in which others may end by themselves after a first has, before they are stopped for it: what makes all ranks fail
+at once is not told as one failure and many SIGTERMs. torchrun's monitor interval, which has the same effect."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -113,8 +117,8 @@ class PContext(ABC):
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
         """Wait until the group has ended, up to `timeout` seconds (negative: for ever; 0: only look). None: it still runs.
 
-        An end is seen at once; `period` is how often to look where it cannot be. A handled signal raises `SignalException` here: close
-        the group with that signal then.
+        An end is seen at once; `period` is how often to look where it cannot be. A handled signal raises `SignalException`:
+        close the group with that signal then.
         """
         if timeout == 0:
             return self._poll()
@@ -123,15 +127,25 @@ class PContext(ABC):
             result = self._poll()
             if result is not None:
                 return result
-            sentinels = self._sentinels()
-            if sentinels:
-                multiprocessing.connection.wait(sentinels, min(period, left))
-            else:
-                time.sleep(min(period, left))
+            self._await_change(min(period, left))
         return None
 
+    def _await_change(self, limit_s: float) -> None:
+        """Until `_poll` may have something new to say, or `limit_s` seconds."""
+        sentinels = self._sentinels()
+        if not sentinels:
+            time.sleep(limit_s)
+            return
+        first = multiprocessing.connection.wait(sentinels, limit_s)
+        settled_at = time.monotonic() + min(SETTLE_S, limit_s)
+        rest = set(sentinels) - set(first)
+        while first and rest and (left := settled_at - time.monotonic()) > 0:
+            rest -= set(multiprocessing.connection.wait(list(rest), left))
+
     def close(self, death_sig: signal.Signals | None = None, timeout: float = SHUTDOWN_TIMEOUT_S) -> None:
-        """End all workers: `death_sig` (SIGTERM), and SIGKILL after `timeout` seconds. Then finish the logs. May be called again."""
+        """End all workers: `death_sig` (SIGTERM), and SIGKILL after `timeout` seconds. Then finish the logs.
+
+        May be called again."""
         self._close(death_sig=death_sig or signal.SIGTERM, timeout=timeout)
         for tail_log in self._tail_logs:
             tail_log.stop()
@@ -152,8 +166,8 @@ def warn_of_kill(pid: int | None, death_sig: signal.Signals) -> None:
 
 def tell_of_unkillable(pid: int | None, timeout: float) -> None:
     logger.error(
-        "process %s is still there %s s after SIGKILL: it sleeps in the kernel (a hung GPU, network card or file system), where no "
-        "signal reaches it; going on without it. This host may need a reboot.",
+        "process %s is still there %s s after SIGKILL: it sleeps in the kernel (a hung GPU, network card or file system), "
+        "where no signal reaches it; going on without it. This host may need a reboot.",
         pid,
         timeout,
     )

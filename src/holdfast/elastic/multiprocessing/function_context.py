@@ -50,7 +50,7 @@ class MultiprocessContext(PContext):
         )
         self.start_method = start_method
         self._context: Any = multiprocessing.get_context(start_method)
-        self._ret_vals = {local_rank: self._context.SimpleQueue() for local_rank in range(self.nprocs)}
+        self._ret_vals: dict[int, Any] = {local_rank: self._context.SimpleQueue() for local_rank in range(self.nprocs)}
         self._return_values: dict[int, Any] = {}
         self._worker_finished_event = self._context.Event()
         self._pc: ProcessContext | None = None
@@ -119,7 +119,12 @@ class MultiprocessContext(PContext):
         failure = ProcessFailure(local_rank=rank, pid=pid, exitcode=exitcode, error_file=self.error_files[rank])
         name = getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
         logger.error(
-            "failed (exitcode: %s) local_rank: %s (pid: %s) of fn: %s (start_method: %s)", exitcode, rank, pid, name, self.start_method
+            "failed (exitcode: %s) local_rank: %s (pid: %s) of fn: %s (start_method: %s)",
+            exitcode,
+            rank,
+            pid,
+            name,
+            self.start_method,
         )
         return RunProcsResult(failures={rank: failure}, stdouts=self.stdouts, stderrs=self.stderrs)
 

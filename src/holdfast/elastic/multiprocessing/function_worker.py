@@ -144,8 +144,9 @@ class ProcessContext:
         that failed."""
         if not self.sentinels:
             return True
-        for sentinel in multiprocessing.connection.wait(list(self.sentinels), timeout=timeout):
-            rank = self.sentinels.pop(sentinel)  # type: ignore[call-overload]
+        ready = multiprocessing.connection.wait(list(self.sentinels), timeout=timeout)
+        for sentinel in [sentinel for sentinel in self.sentinels if sentinel in ready]:
+            rank = self.sentinels.pop(sentinel)
             process = self.processes[rank]
             process.join()
             if process.exitcode:

@@ -1,4 +1,4 @@
-"""Where do the workers' stdout, stderr and error files go? A `LogsSpecs` says so at each start; `DefaultLogsSpecs` as torchrun does.
+"""Where do the workers' stdout, stderr and error files go? A `LogsSpecs` says so at each start; the default one, as torchrun.
 
     <log dir>/<run id>_<8 characters>/attempt_<restart count>/<local rank>/{stdout.log, stderr.log, error.json}
                                                               filtered_stdout.log, filtered_stderr.log
@@ -68,8 +68,8 @@ class LogsDest:
 
 
 class LogsSpecs(ABC):
-    """What the user wants done with the workers' streams. `redirects` go to a file, `tee` to a file and, prefixed, to the console;
-    both are a value for all, or by local rank. `local_ranks_filter`: only these are shown on the console."""
+    """What the user wants done with the workers' streams. `redirects` go to a file, `tee` to a file and, prefixed, to the
+    console; both are a value for all, or by local rank. `local_ranks_filter`: only these are shown on the console."""
 
     def __init__(
         self,
@@ -125,7 +125,8 @@ class DefaultLogsSpecs(LogsSpecs):
             return _nowhere(envs)
         attempt = self._make_attempt_dir(envs.get(0, {}))
         dest = LogsDest(
-            filtered_stdout=os.path.join(attempt, "filtered_stdout.log"), filtered_stderr=os.path.join(attempt, "filtered_stderr.log")
+            filtered_stdout=os.path.join(attempt, "filtered_stdout.log"),
+            filtered_stderr=os.path.join(attempt, "filtered_stderr.log"),
         )
         redirects, tees = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
         for rank in range(len(envs)):

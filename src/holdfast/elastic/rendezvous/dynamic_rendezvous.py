@@ -22,6 +22,7 @@ from typing import Any
 
 from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
 from holdfast.elastic.utils.logging import get_logger
+from holdfast.runtime.ports import hold_port
 
 from . import _rendezvous_ops as ops
 from . import _rendezvous_state as shared
@@ -45,7 +46,7 @@ from .api import (
     RendezvousTimeoutError,
 )
 from .memory_store import MemoryStore
-from .stores import reserve_port, torch_distributed, with_prefix
+from .stores import torch_distributed, with_prefix
 from .utils import _delay, _PeriodicTimer
 
 __all__ = [
@@ -356,7 +357,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._record(f"{self._this_node} wants to join the rendezvous '{self._settings.run_id}'")
         try:
             self._stop_heartbeats()
-            if self._state_holder.state.round == 0:
+            if self._state_holder.state.round == 0 and not isinstance(self._store, MemoryStore):
                 _delay(seconds=(0, 0.3))  # nodes started together would all find the same state, and all but one write in vain
             deadline = self._get_deadline(self._settings.timeout.join)
             self._op_executor.run(_RendezvousExitOp(), deadline)
@@ -381,7 +382,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._shared_tcp_store_server = self._create_tcp_store_server(address, 0)
             port = self._shared_tcp_store_server.port
         elif rank == 0 and isinstance(self._store, MemoryStore):
-            self._reserved_port = reserve_port()
+            self._reserved_port = hold_port()
             port = self._reserved_port.getsockname()[1]
         return RendezvousStoreInfo.build(rank, store, local_addr=address, server_port=port)
 

@@ -87,7 +87,7 @@ class MemoryStore:
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Until all `keys` are there."""
-        limit_s = (self._timeout if timeout is None else timeout).total_seconds()
+        limit_s = (self.timeout if timeout is None else timeout).total_seconds()
         deadline = time.monotonic() + limit_s
         with self._changed:
             while missing := [key for key in keys if key not in self._values]:

@@ -6,7 +6,6 @@ stores are used where there are several nodes, or where the program has loaded t
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1
 
 def torch_is_loaded() -> bool:
     """Whether this program has paid for torch already."""
-    return "torch" in sys.modules
+    return sys.modules.get("torch") is not None
 
 
 def torch_distributed(wanted_for: str) -> Any:
@@ -42,25 +41,6 @@ def with_prefix(prefix: str, store: Any) -> Any:
     if isinstance(store, MemoryStore):
         return PrefixMemoryStore(prefix, store)
     return import_module("torch.distributed").PrefixStore(prefix, store)
-
-
-def reserve_port() -> socket.socket:
-    """A socket that holds a free port without listening on it, until it is closed.
-
-    Nobody else is given the port meanwhile, and a worker can still listen on it: both sides set SO_REUSEADDR, as every server
-    does, and two bound sockets may share a port as long as only one listens.
-    """
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    held = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        held.bind(("", 0))
-    except OSError:
-        held.close()
-        raise
-    return held
 
 
 def wait_for_keys(store: Any, keys: list[str], timeout_s: float, each: Callable[[], None] = lambda: None) -> None:

@@ -44,13 +44,10 @@ class FileTimerRequest(TimerRequest):
 
     @property
     def worker_pid(self) -> int:
-        pid: int = self.worker_id
-        return pid
+        return int(self.worker_id)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileTimerRequest) and super().__eq__(other) and self.signal == other.signal
-
-    __hash__ = None  # type: ignore[assignment]
 
     def to_json(self) -> str:
         return json.dumps(
@@ -68,7 +65,8 @@ class FileTimerRequest(TimerRequest):
         """`ValueError` when it is not a request."""
         try:
             fields = json.loads(line)
-            return FileTimerRequest(int(fields["pid"]), str(fields["scope_id"]), float(fields["expiration_time"]), int(fields["signal"]))
+            pid, scope, expires = int(fields["pid"]), str(fields["scope_id"]), float(fields["expiration_time"])
+            return FileTimerRequest(pid, scope, expires, int(fields["signal"]))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a timer request: {line!r}") from error
 
@@ -103,7 +101,8 @@ class FileTimerClient(TimerClient):
             except OSError as error:
                 if not left:
                     raise BrokenPipeError(
-                        f"Could not send the FileTimerRequest because FileTimerServer is not available: nobody reads {self._file_path}"
+                        "Could not send the FileTimerRequest because FileTimerServer is not available: "
+                        f"nobody reads {self._file_path}"
                     ) from error
                 time.sleep(OPEN_PAUSE_S)
         raise AssertionError
@@ -112,7 +111,8 @@ class FileTimerClient(TimerClient):
 class FileTimerServer:
     """Reads the pipe at `file_path`, which it makes, in a thread, and ends workers whose timers have expired.
 
-    It looks every `max_interval` seconds, and when the next known timer expires. `log_event(name, request)` is told of each step.
+    It looks every `max_interval` seconds, and when the next known timer expires. `log_event(name, request)` is told of each
+    step.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class FileTimerServer:
         os.close(self._wake)
 
     def start(self) -> None:
-        logger.info("%s reads %s, every %s s (daemon: %s)", type(self).__name__, self._file_path, self._max_interval, self._daemon)
+        logger.info("timer server for %s, every %s s (daemon: %s)", self._file_path, self._max_interval, self._daemon)
         # Opened before anybody may write, and for writing too: so there is no end of file between two clients.
         pipe = os.open(self._file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._watchdog_thread = threading.Thread(target=self._watchdog_loop, args=(pipe,), name="timer-watchdog", daemon=self._daemon)
+        self._watchdog_thread = threading.Thread(target=self._watchdog_loop, args=(pipe,), daemon=self._daemon)
         self._watchdog_thread.start()
         self._log_event("watchdog started", None)
 
@@ -217,7 +217,8 @@ class FileTimerServer:
     def _run_watchdog(self, pipe: int) -> None:
         self.register_timers(self._get_requests(pipe, self._max_interval))
         expired = self.get_expired_timers(time.time())
-        log_debug_info_for_expired_timers(self._run_id, {pid: [timer.to_json() for timer in timers] for pid, timers in expired.items()})
+        shown = {pid: [timer.to_json() for timer in timers] for pid, timers in expired.items()}
+        log_debug_info_for_expired_timers(self._run_id, shown)
         done = {pid for pid, timers in expired.items() if self._expire(pid, timers)}
         self.clear_timers(done)
 

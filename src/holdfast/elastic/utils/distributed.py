@@ -33,8 +33,8 @@ def create_c10d_store(
 ) -> Any:
     """A `torch.distributed.TCPStore`: the server, or a client of the one at `server_addr`.
 
-    `server_port` -1 takes a free port, and another one, `retries` times in all, should somebody else be faster; 0 lets the kernel
-    choose. With `wait_for_workers` it returns when `world_size` members are there, or fails after `timeout` seconds.
+    `server_port` -1 takes a free port, and another one, `retries` times in all, should somebody else be faster; 0 lets the
+    kernel choose. With `wait_for_workers` it returns when `world_size` members are there, or fails after `timeout` seconds.
     """
     if use_libuv is not None:
         logger.warning("create_c10d_store: use_libuv does nothing; USE_LIBUV=0 in the environment turns libuv off")

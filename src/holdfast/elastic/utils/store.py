@@ -83,7 +83,9 @@ def barrier(
         try:
             store.wait([last_member_key])
         except store_error:
-            missing = None if rank is None else _missing(store, world_size, key_prefix, rank, rank_tracing_decoder or str, trace_timeout)
+            if rank is None:
+                raise
+            missing = _missing(store, world_size, key_prefix, rank, rank_tracing_decoder or str, trace_timeout)
             if missing is None:
                 raise
             raise store_error(
@@ -116,7 +118,9 @@ def _missing(
     return [f"[<check rank 0 ({decode(0)}) for missing rank info>]"]
 
 
-def _never_traced(store: Any, world_size: int, key_prefix: str, decode: Callable[[int], str], trace_timeout: float) -> list[str]:
+def _never_traced(
+    store: Any, world_size: int, key_prefix: str, decode: Callable[[int], str], trace_timeout: float
+) -> list[str]:
     missing: list[str] = []
     # The first absentee costs the whole wait; those after it have had that time too.
     patience = timedelta(seconds=trace_timeout)

@@ -95,7 +95,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Let go of everything: `death_sig` to workers that are left, SIGKILL after `timeout` seconds. Any number of times."""
 
     def _wait_for_news(self, seconds: float) -> None:
-        """Until it is worth looking at the workers again, `seconds` at most. A subclass that hears of an exit returns sooner."""
+        """Until it is worth looking at the workers again, `seconds` at most. A subclass that hears of an exit is sooner."""
         time.sleep(seconds)
 
     def _failures_of_unhealthy(self, worker_group: WorkerGroup) -> dict[int, ProcessFailure]:
@@ -193,11 +193,12 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _call_shutdown(self, death_sig: signal.Signals | None) -> None:
         """`_shutdown` with as much as the subclass's takes."""
+        shutdown: Callable[..., None] = self._shutdown
         args = () if death_sig is None else (death_sig,)
-        if _takes(self._shutdown, *args, timeout=self._shutdown_timeout):
-            self._shutdown(*args, timeout=self._shutdown_timeout)
+        if _takes(shutdown, *args, timeout=self._shutdown_timeout):
+            shutdown(*args, timeout=self._shutdown_timeout)
         else:
-            self._shutdown(*args if _takes(self._shutdown, *args) else ())
+            shutdown(*(args if _takes(shutdown, *args) else ()))
 
     def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
         group = self._worker_group
@@ -397,8 +398,8 @@ class SimpleElasticAgent(ElasticAgent):
     def _record_flakiness_metric(self, is_failed: bool = False) -> None:
         """100: failed, or needed every restart; 0: needed none."""
         spec = self._worker_group.spec
-        used = 1.0 if is_failed else 1 - (self._remaining_restarts + 1) / (spec.max_restarts + 1)
-        put_metric(f"workers.{spec.role}.flakiness", int(100 * used))
+        percent = 100.0 if is_failed else 100.0 - 100.0 * (self._remaining_restarts + 1) / (spec.max_restarts + 1)
+        put_metric(f"workers.{spec.role}.flakiness", int(percent))
 
 
 def exit_barrier_seconds(told: float | None) -> float:

@@ -1,7 +1,7 @@
 """Which global and role ranks do this node's workers get, when nodes may differ in role and number of workers?
 
-Node 0 reads what every node has, adds up in the order of node ranks, and writes each node its own answer. A worker's rank is its
-node's first rank plus its local rank.
+Node 0 reads what every node has, adds up in the order of node ranks, and writes each node its own answer. A worker's rank is
+its node's first rank plus its local rank.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Worker:
         )
 
 
-class WorkerState(str, Enum):
+class WorkerState(str, Enum):  # noqa: UP042  StrEnum would print otherwise than torch's
     """How a group stands, as a whole: one failed worker makes a failed group."""
 
     UNKNOWN = "UNKNOWN"  # the agent lost track; it gives up

@@ -28,8 +28,8 @@ P = ParamSpec("P")
 def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Callable[P, R | None]:
     """Decorator for a worker's main function: what it raises is recorded, and raised.
 
-    `SystemExit(0)` becomes a return value of None. Of a `ChildFailedError` (the function was itself an agent) the first failure's
-    error file is copied to ours.
+    `SystemExit(0)` becomes a return value of None. Of a `ChildFailedError` (the function was itself an agent) the first
+    failure's error file is copied to ours.
     """
     handler = error_handler or get_error_handler()
 

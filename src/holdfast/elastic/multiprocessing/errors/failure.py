@@ -30,8 +30,8 @@ BOX_WIDTH = 60
 class ProcessFailure:
     """One worker's failure: what its error file says, or what its exit code does.
 
-    `timestamp` is the epoch second in the error file, else of now. `message` is the file's (a dict where it holds a traceback), else
-    made from the exit code. A file that is there but is no record of ours raises.
+    `timestamp` is the epoch second in the error file, else of now. `message` is the file's (a dict where it holds a
+    traceback), else made from the exit code. A file that is JSON, but no error record, raises.
     """
 
     local_rank: int
@@ -135,14 +135,14 @@ class ChildFailedError(Exception):
 
 
 def _entry(index: int, rank: int, failure: ProcessFailure) -> str:
-    signal_name = failure.signal_name()
+    name = failure.signal_name()
     return "\n".join(
         [
             f"[{index}]:",
             f"  time      : {failure.timestamp_isoformat()}",
             f"  host      : {socket.getfqdn()}",
             f"  rank      : {rank} (local_rank: {failure.local_rank})",
-            f"  exitcode  : {failure.exitcode} (pid: {failure.pid}) {'' if signal_name == NOT_AVAILABLE else f' ({signal_name})'}",
+            f"  exitcode  : {failure.exitcode} (pid: {failure.pid}) {'' if name == NOT_AVAILABLE else f' ({name})'}",
             f"  error_file: {failure.error_file}",
             f"  traceback : {_told(failure.message)}",
         ]

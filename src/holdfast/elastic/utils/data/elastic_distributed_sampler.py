@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-__all__ = ["ElasticDistributedSampler"]
+__all__ = ["ElasticDistributedSampler"]  # noqa: F822
 
 
 def __getattr__(name: str) -> Any:
@@ -25,10 +25,12 @@ def _make_class() -> type:
     torch = import_module("torch")
     base: Any = import_module("torch.utils.data.distributed").DistributedSampler
 
-    class ElasticDistributedSampler(base):  # type: ignore[misc, valid-type]
+    class ElasticDistributedSampler(base):  # type: ignore[misc]
         """Spreads the samples from `start_index` on over the ranks, shuffled by epoch; `len()` is one rank's share."""
 
-        def __init__(self, dataset: Any, num_replicas: int | None = None, rank: int | None = None, start_index: int = 0) -> None:
+        def __init__(
+            self, dataset: Any, num_replicas: int | None = None, rank: int | None = None, start_index: int = 0
+        ) -> None:
             super().__init__(dataset=dataset, num_replicas=num_replicas, rank=rank)
             if not isinstance(dataset, Sized):
                 raise TypeError("Dataset must be an instance of collections.abc.Sized")

@@ -1,0 +1,97 @@
+"""Whose timer has expired? The agent's end of the named pipe that `torch.distributed.elastic.timer.expires` writes to.
+
+One line per request, as torch's clients write it:
+
+    {"version": 1, "pid": 123, "scope_id": "train.py#40", "expiration_time": 1795210116.24, "signal": 9}
+
+`expiration_time` is in seconds since the epoch, on this host's clock; negative releases the scope. An expired timer is a
+failure of the worker that set it (torchrun's watchdog takes the launcher down with it).
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.agent.group import TimerExpired
+from holdfast.core.machine import NEVER
+
+CHUNK = 1 << 16
+LONGEST_LINE = 4096
+"""PIPE_BUF: up to this the kernel keeps a client's write in one piece."""
+
+
+class Timers:
+    """The timers that are set. No clock: `now_unix` is an argument."""
+
+    def __init__(self) -> None:
+        self.armed: dict[tuple[int, str], tuple[float, int]] = {}
+        """(pid, scope) → (expiration, signal)"""
+
+    def take(self, line: bytes) -> None:
+        """One request. ValueError when it is none."""
+        import json
+
+        try:
+            said = json.loads(line)
+            key = int(said["pid"]), str(said["scope_id"])
+            expires, signum = float(said["expiration_time"]), int(said["signal"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a timer request: {line[:80]!r}") from error
+        if expires < 0:
+            self.armed.pop(key, None)
+        else:
+            self.armed[key] = expires, signum
+
+    def next_unix(self) -> float:
+        """When the next timer expires; NEVER if none is set."""
+        return min((expires for expires, _ in self.armed.values()), default=NEVER)
+
+    def expired(self, now_unix: float) -> list[TimerExpired]:
+        """Timers that have run out by `now_unix`, earliest first; each is told once."""
+        over = sorted((expires, key, signum) for key, (expires, signum) in self.armed.items() if expires <= now_unix)
+        for _, key, _ in over:
+            del self.armed[key]
+        return [
+            TimerExpired(pid=pid, scope=scope, signum=signum, late_s=now_unix - expires) for expires, (pid, scope), signum in over
+        ]
+
+    def forget_all(self) -> None:
+        """The workers that set them are gone."""
+        self.armed.clear()
+
+
+class Watchdog:
+    """The pipe and its timers."""
+
+    def __init__(self, path: str) -> None:
+        """Make the pipe; whatever lies at `path` is replaced. OSError where it cannot be made."""
+        self.path = path
+        self.timers = Timers()
+        self.rest = b""
+        self.strange = 0
+        """Lines that were no requests."""
+        if os.path.lexists(path):
+            os.unlink(path)
+        os.mkfifo(path, 0o600)  # whoever may write here may have our workers killed
+        # For writing too, so that there is no end of file between two clients.
+        self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def read(self) -> None:
+        """Take in what has been written."""
+        try:
+            data = self.rest + os.read(self.fd, CHUNK)
+        except BlockingIOError:
+            return
+        *lines, self.rest = data.split(b"\n")
+        self.rest = self.rest[-LONGEST_LINE:]
+        for line in lines:
+            try:
+                self.timers.take(line)
+            except ValueError:
+                self.strange += 1
+
+    def close(self) -> None:
+        """Remove the pipe."""
+        os.close(self.fd)
+        if os.path.lexists(self.path):
+            os.unlink(self.path)

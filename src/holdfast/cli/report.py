@@ -1,0 +1,119 @@
+"""`holdfast report [JOB]`: what became of the job? Its rounds, attempts and failures, and the time that was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from holdfast.cli.choose import choose, job_argument, json_argument, story
+from holdfast.cli.jobs import state
+from holdfast.cli.table import show, show_json
+from holdfast.core.failure import describe
+from holdfast.core.value import to_plain
+from holdfast.telemetry.plain import one_line
+from holdfast.telemetry.words import count, moment, span
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from typing import Any
+
+    from holdfast.telemetry.timeline import Life, Timeline
+
+HELP = "a job's timeline: rounds, attempts, failures, time lost"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    job_argument(parser)
+    json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show it."""
+    path = choose(options.job)
+    job, _ = story(path)
+    if options.json:
+        show_json({"timeline": to_plain(job), "report": _written(path)})
+        return 0
+    print(_headline(job))
+    if job.lives:
+        headings = ("round", "attempt", "from", "started after", "ran", "ranks", "nodes", "what happened", "then", "lost")
+        show(headings, [_row(life, job) for life in job.lives])
+    for line in _failures(job):
+        print(line)
+    if job.life:
+        print(f"time lost: {_lost(job)}")
+    for text in job.degraded:
+        print(f"without: {one_line(text)}")
+    print(f"files: {path}")
+    return 0
+
+
+def _written(path: str) -> Any:
+    """What the agents wrote at the end; None: they did not get to it."""
+    try:
+        with open(os.path.join(path, "report.json"), encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def _headline(job: Timeline) -> str:
+    took = ""
+    if job.started_at is not None:
+        took = f", began {moment(job.started_at)}"
+        if job.ended_at is not None:
+            took += f", took {span(job.ended_at - job.started_at)}"
+    return f"job {job.job}: {state(job)}{took}" + (f"\n  {one_line(job.reason, 2000)}" if job.reason else "")
+
+
+def _row(life: Life, job: Timeline) -> tuple[object, ...]:
+    begun = job.started_at or life.formed_at
+    return (
+        life.round,
+        life.attempt,
+        f"+{span(life.formed_at - begun)}",
+        "-" if life.started_at is None else span(life.started_at - life.formed_at),
+        _ran(life, job),
+        life.world_size,
+        ", ".join(life.nodes) if len(life.nodes) <= 3 else len(life.nodes),
+        _happened(life),
+        life.decision.decision if life.decision else "-",
+        "-" if life.lost_s is None else span(life.lost_s),
+    )
+
+
+def _ran(life: Life, job: Timeline) -> str:
+    """From the last worker's start to the first trouble, or to the end."""
+    until = life.disturbed_at or life.ended_at
+    if life.started_at is None or (until is None and job.ended_at is None):
+        return "-"
+    return span(max(0.0, (until or job.ended_at or 0.0) - life.started_at))
+
+
+def _happened(life: Life) -> str:
+    if guilty := [failure for failure in life.failures if not failure.innocent]:
+        return describe(guilty[0]) + (f" (and {len(guilty) - 1} more)" if guilty[1:] else "")
+    if life.decision:
+        return life.decision.reason
+    if life.workers and all(worker.exitcode == 0 for worker in life.workers):
+        return "all workers exited with 0"
+    return "-"
+
+
+def _failures(job: Timeline) -> Iterator[str]:
+    """Where to read on about each life's first failure."""
+    for life in job.lives:
+        for failure in [failure for failure in life.failures if not failure.innocent][:1]:
+            last = (failure.traceback or "").strip().splitlines()[-1:] or [failure.message]
+            if last[0]:
+                yield f"round {life.round}, rank {failure.rank}: {one_line(last[0])}"
+            if failure.log_path:
+                yield f"round {life.round}, rank {failure.rank}: log at {one_line(failure.node)}:{failure.log_path}"
+
+
+def _lost(job: Timeline) -> str:
+    times = count(len([life for life in job.lives if life.lost_s is not None]), "time")
+    return f"{span(job.lost_s)}, {times}" if job.lost_s else "none"

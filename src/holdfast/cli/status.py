@@ -1,0 +1,133 @@
+"""`holdfast status [JOB]`: how is this job now, and what was decided last, for which reason?
+
+From the records, and where an agent answers on its socket from itself: it knows better how its workers are.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from holdfast.agent.control import ask
+from holdfast.cli.choose import choose, job_argument, json_argument, story
+from holdfast.cli.jobs import since, state
+from holdfast.cli.table import show, show_json
+from holdfast.core.errors import ProtocolError
+from holdfast.core.value import to_plain
+from holdfast.telemetry.plain import one_line
+from holdfast.telemetry.words import count, moment, span
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from holdfast.telemetry.timeline import Life, NodeSeen, Timeline, WorkerSeen
+
+HELP = "how a job is now: nodes, ranks, round, and the last decision with its reason"
+
+ANSWER_S = 1.0
+"""How long to wait for an agent: it answers between two events, within milliseconds."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    job_argument(parser)
+    json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show it."""
+    path = choose(options.job)
+    job, _ = story(path)
+    answers = {node.name: answer for node in job.nodes if node.is_running and (answer := _answer(path, node.name))}
+    if options.json:
+        show_json(_plain(path, job, answers))
+        return 0
+    for name, text in _about(path, job):
+        print(f"{name:<9} {one_line(text, 2000)}".rstrip())
+    if job.nodes:
+        print()
+        show(("node", "agent", "pid", "since"), [_node_row(node, answers) for node in job.nodes])
+    if job.life and job.life.workers:
+        print()
+        show(("rank", "local", "node", "pid", "state", "log"), [_worker_row(worker, answers) for worker in job.life.workers])
+    return 0
+
+
+def _answer(path: str, node: str) -> dict[str, Any] | None:
+    """None: nobody answers."""
+    try:
+        return ask(path, node, {"ask": "status"}, ANSWER_S)
+    except (OSError, ProtocolError):
+        return None
+
+
+def _about(path: str, job: Timeline) -> list[tuple[str, str]]:
+    lines = [("job", job.job), ("state", f"{state(job)}, {since(job, time.time())}")]
+    if job.reason:
+        lines.append(("", job.reason))
+    if life := job.life:
+        lines.append(("round", f"{life.round}, attempt {life.attempt}: {_size(life)}; {life.reason}"))
+        lines.append(("master", life.master))
+    if job.decisions:
+        last = job.decisions[-1]
+        lines.append(("decided", f"{last.decision}: {last.reason}"))
+        left = "" if last.restarts_left is None else f", {count(last.restarts_left, 'restart')} left"
+        lines.append(("", f"{moment(last.at_unix)}, in round {last.round}{left}"))
+    if job.lost_s:
+        lines.append(("lost", f"{span(job.lost_s)} between failures and restarted workers"))
+    lines += [("degraded", text) for text in job.degraded]
+    return [*lines, ("files", path)]
+
+
+def _size(life: Life) -> str:
+    return f"{count(life.world_size, 'rank')} on {count(len(life.nodes), 'node')} ({', '.join(life.nodes)})"
+
+
+def _node_row(node: NodeSeen, answers: dict[str, dict[str, Any]]) -> tuple[object, ...]:
+    if node.name in answers:
+        agent = str(answers[node.name].get("state", "answers"))
+    else:
+        agent = "runs, does not answer" if node.is_running else "gone"
+    again = f" (agent {node.agents} of this node)" if node.agents > 1 else ""
+    return node.name, agent, node.pid, moment(node.started_at) + again
+
+
+def _worker_row(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> tuple[object, ...]:
+    now = _now(worker, answers)
+    code = f" ({now.exitcode})" if now.exitcode is not None else ""
+    return now.rank, now.local_rank, now.node, now.pid, now.state + code, now.log_dir or "-"
+
+
+def _now(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> WorkerSeen:
+    """The worker as its agent says it is, where that answers and means the same process."""
+    from holdfast.core.value import replace
+
+    for said in answers.get(worker.node, {}).get("workers", ()):
+        if said.get("pid") == worker.pid:
+            return replace(worker, state=str(said.get("state", worker.state)), exitcode=said.get("exitcode", worker.exitcode))
+    return worker
+
+
+def _plain(path: str, job: Timeline, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    life = job.life
+    workers = [to_plain(_now(worker, answers)) for worker in life.workers] if life else []
+    return {
+        "job": job.job,
+        "directory": os.path.abspath(path),
+        "state": job.state,
+        "outcome": job.outcome,
+        "exit_code": job.exit_code,
+        "reason": job.reason,
+        "started_at_unix": job.started_at,
+        "ended_at_unix": job.ended_at,
+        "round": life.round if life else None,
+        "attempt": life.attempt if life else None,
+        "world_size": life.world_size if life else None,
+        "nodes": [to_plain(node) | {"answers": node.name in answers} for node in job.nodes],
+        "workers": workers,
+        "last_decision": job.decisions[-1] if job.decisions else None,
+        "degraded": job.degraded,
+        "lost_s": job.lost_s,
+    }

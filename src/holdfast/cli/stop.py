@@ -1,0 +1,87 @@
+"""`holdfast stop JOB`: stop a job that runs on this host, in order: workers get their grace period, agents report and end."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from holdfast.agent.control import ask
+from holdfast.cli.choose import choose
+from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.telemetry.state_dir import running_nodes
+from holdfast.telemetry.watch import Watch
+from holdfast.telemetry.words import span
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "stop a job on this host"
+
+GRACE_S = 30.0
+"""The grace period that is assumed when none is given: the default of `holdfast run --shutdown-timeout`."""
+
+REPORT_S = 15.0
+"""Beyond the grace period: for SIGKILL, the other nodes' answers, and the report."""
+
+ANSWER_S = 5.0
+"""How long to wait for an agent to take the request up."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("job", metavar="JOB", help="name, run id or start of a name (see `holdfast jobs --running`)")
+    parser.add_argument(
+        "--grace", type=float, metavar="S", help="seconds from SIGTERM to SIGKILL (default: as it was launched)"
+    )
+    parser.add_argument("--reason", default="", help="why; recorded, and shown by `holdfast why`")
+    parser.add_argument(
+        "--no-wait", action="store_true", help="return when the agents have taken it up, before they have ended"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask every agent of the job here, and wait for their end. 0: it has ended (also: it had); 1: it has not."""
+    if options.grace is not None and not 0 <= options.grace < 1e6:
+        raise UsageError(f"--grace: {options.grace:g} is not a length of time", hint="give seconds, 0 or more")
+    path = choose(options.job)
+    name, nodes = os.path.basename(path), running_nodes(path)
+    if not nodes:
+        print(f"job {name} does not run on this host")
+        return 0
+    request = {"ask": "stop", "reason": options.reason or f"`holdfast stop` by {_who()}"}
+    if options.grace is not None:
+        request["grace_s"] = options.grace
+    trouble = [line for node in nodes if (line := _ask(path, node, request))]
+    if len(trouble) == len(nodes):
+        raise HoldfastError("; ".join(trouble), hint="send SIGTERM to its `holdfast run`, or SIGKILL if it hangs")
+    if options.no_wait:
+        return 0
+    return _wait(path, name, (GRACE_S if options.grace is None else options.grace) + REPORT_S)
+
+
+def _ask(path: str, node: str, request: dict[str, object]) -> str:
+    """Ask one agent. What went wrong; empty: nothing."""
+    try:
+        answer = ask(path, node, request, ANSWER_S)
+    except (OSError, ProtocolError) as error:
+        # Gone in between: another agent, asked first, may have ended the whole job already.
+        return f"the agent of node {node} does not answer ({error})" if node in running_nodes(path) else ""
+    if not answer.get("ok"):
+        return f"the agent of node {node} refused: {answer.get('error')}"
+    print(f"asked the agent of node {node} to stop", flush=True)
+    return ""
+
+
+def _wait(path: str, name: str, limit_s: float) -> int:
+    began = time.monotonic()
+    with Watch(path) as watch:
+        while (left := running_nodes(path)) and time.monotonic() - began < limit_s:
+            watch.wait(0.5)
+    took = span(time.monotonic() - began)
+    print(f"job {name} still runs after {took} (nodes {', '.join(left)})" if left else f"job {name} has ended, after {took}")
+    return 1 if left else 0
+
+
+def _who() -> str:
+    return os.environ.get("USER") or os.environ.get("LOGNAME") or f"uid {os.getuid()}"

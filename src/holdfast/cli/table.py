@@ -1,0 +1,53 @@
+"""How do the commands show rows? On a terminal as a rich table; into a pipe or a file as plain columns that stay as they
+are: two spaces or more between columns, a heading line, no colours, nothing cut."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from holdfast.core.value import to_plain
+from holdfast.telemetry.plain import one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+STYLES = {
+    "running": "green", "ended": "dim", "lost": "bold red", "failed": "red", "succeeded": "green",
+    "have": "green", "degraded": "yellow", "missing": "bold red",
+}  # fmt: skip
+"""Colour of a cell that begins with the word."""
+
+
+def show(headings: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+    """Print `rows` under `headings`. Cells are shown as one safe line each."""
+    cells = [[one_line(str(cell), 2000) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _on_a_terminal(headings, cells, title)
+        return
+    if title:
+        print(title)
+    wide = [max(map(len, column)) for column in zip(headings, *cells)]
+    for row in ([heading.upper() for heading in headings], *cells):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, wide)).rstrip())
+
+
+def _on_a_terminal(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left")
+    for heading in headings:
+        table.add_column(Text(heading))
+    for row in rows:
+        table.add_row(*(Text(cell, style=STYLES.get(cell.split(" ")[0], "")) for cell in row))
+    Console().print(table)
+
+
+def show_json(value: Any) -> None:
+    """Print `value` as JSON."""
+    print(json.dumps(to_plain(value), indent=2, default=str))

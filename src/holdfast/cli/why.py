@@ -1,0 +1,47 @@
+"""`holdfast why [JOB]`: what was decided, and for which reason, word for word?"""
+
+from __future__ import annotations
+
+from holdfast.cli.choose import choose, job_argument, json_argument, story
+from holdfast.cli.table import show_json
+from holdfast.core.value import to_plain
+from holdfast.telemetry.plain import plain
+from holdfast.telemetry.words import count, moment, span
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.telemetry.timeline import Decision
+
+HELP = "a job's decisions, each with its reason"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    job_argument(parser)
+    json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show them, the earliest first."""
+    job, _ = story(choose(options.job))
+    if options.json:
+        show_json([to_plain(decision) for decision in job.decisions])
+        return 0
+    for decision in job.decisions:
+        print(f"{moment(decision.at_unix)}  round {decision.round}, attempt {decision.attempt}  {_what(decision)}")
+        print(f"    {plain(decision.reason, keep='')}")
+    if not job.decisions:
+        print(f"nothing had to be decided in job {job.job} ({job.state})")
+    if job.state == "ended" and job.reason not in [decision.reason for decision in job.decisions]:
+        print(f"it {job.outcome}, exit code {job.exit_code}: {plain(job.reason, keep='')}")
+    if job.state == "lost":
+        print("then its agents were gone without a word: killed from outside, or the host went down")
+    return 0
+
+
+def _what(decision: Decision) -> str:
+    later = f" in {span(decision.delay_s)}" if decision.delay_s else ""
+    left = "" if decision.restarts_left is None else f" ({count(decision.restarts_left, 'restart')} left)"
+    return f"{decision.decision}{later}{left}"

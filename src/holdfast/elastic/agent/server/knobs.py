@@ -1,0 +1,11 @@
+"""torch asks a remote switchboard whether a feature is on. Its name is kept for those who replace it; here all is on."""
+
+from __future__ import annotations
+
+HEALTH_CHECK_BEFORE_RENDEZVOUS = "ai_infra/pytorch_distributed:torchelastic_enable_healthcheck_before_rendezvous"
+"""Whether the health check server answers before the first rendezvous, and goes on answering through restarts."""
+
+
+def justknobs_check(name: str, default: bool = True) -> bool:
+    """Whether the feature `name` is on."""
+    return True

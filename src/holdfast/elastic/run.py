@@ -1,0 +1,315 @@
+"""torchrun's command line over torch elastic's names: `torch.distributed.run` under our name.
+
+For launchers that build on it (`config_from_args`, `run`, `get_args_parser`), and to be run itself with
+`python -m holdfast.elastic.run`. The command of Holdfast's own is `holdfast run`: it takes the same flags, starts faster, and
+can do more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import uuid
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any
+
+from holdfast.core.errors import UsageError
+from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch
+from holdfast.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
+from holdfast.elastic.multiprocessing.errors import record
+from holdfast.elastic.rendezvous.stores import torch_is_loaded
+from holdfast.elastic.rendezvous.utils import _parse_rendezvous_config
+from holdfast.elastic.run_flags import parser_of_torchruns_flags
+from holdfast.elastic.utils import macros
+from holdfast.elastic.utils.logging import get_logger
+
+logger = get_logger(__name__)
+
+DEFAULT_MASTER_PORT = 29500
+NO_RUN_ID = "none"
+"""What `--rdzv-id` is when nobody gave it. torchrun's."""
+_OMP_WARNING = (
+    "\n*****************************************\n"
+    "OMP_NUM_THREADS is not set: each of the %s workers gets %s thread, so that together they do not overload this host. "
+    "Set it to what suits your program best.\n"
+    "*****************************************"
+)
+
+
+class BadValue(UsageError, ValueError):
+    """A flag's value is wrong. A ValueError too, as torch raises it."""
+
+
+class BadFormat(UsageError, RuntimeError):
+    """The same, where torch raises a RuntimeError."""
+
+
+class OutOfRange(UsageError, AssertionError):
+    """The same, where torch raises an AssertionError."""
+
+
+def get_args_parser() -> ArgumentParser:
+    """A parser of torchrun's flags. Their defaults are taken from the `PET_*` variables now."""
+    return parser_of_torchruns_flags()
+
+
+def parse_args(args: Sequence[str] | None) -> Namespace:
+    """The flags as attributes; argparse's own errors exit with 2."""
+    return get_args_parser().parse_args(args)
+
+
+def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
+    """`N` or `MIN:MAX`."""
+    parts = nnodes.split(":")
+    if len(parts) > 2:
+        raise BadFormat(f'nnodes={nnodes} is not in "MIN:MAX" format', hint="give --nnodes N or --nnodes MIN:MAX")
+    try:
+        return int(parts[0]), int(parts[-1])
+    except ValueError as error:
+        raise BadValue(f"nnodes={nnodes} is no number of nodes", hint="give --nnodes N or --nnodes MIN:MAX") from error
+
+
+def determine_local_world_size(nproc_per_node: str) -> int:
+    """`8`, or as many as there are: `cpu`, `gpu`, `xpu`, what this host has (`auto`), or torch's registered device."""
+    try:
+        return int(nproc_per_node)
+    except ValueError:
+        pass
+    count = _count_devices(nproc_per_node)
+    if count is None:
+        raise BadValue(f"Unsupported nproc_per_node value: {nproc_per_node}", hint="a number, auto, cpu, gpu or xpu")
+    if count == 0:
+        name = {"gpu": "Cuda", "xpu": "Xpu"}.get(nproc_per_node, nproc_per_node)
+        raise BadValue(f"{name} is not available.", hint="give --nproc-per-node a number, or cpu")
+    logger.info("nproc_per_node=%s stands for %s here", nproc_per_node, count)
+    return count
+
+
+def _count_devices(kind: str) -> int | None:
+    """How many there are; None: no such kind. torch is asked where it is loaded anyway, or for kinds that only it may know."""
+    if kind == "cpu":
+        return len(os.sched_getaffinity(0))
+    if not torch_is_loaded() and (kind in ("gpu", "xpu", "auto") or find_spec("torch") is None):
+        return _count_without_torch(kind)
+    torch = import_module("torch")
+    match kind:
+        case "gpu":
+            return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+        case "xpu":
+            return int(torch.xpu.device_count()) if torch.xpu.is_available() else 0
+        case "auto":
+            return int(torch.accelerator.device_count()) if torch.accelerator.is_available() else _count_devices("cpu")
+    if kind != torch._C._get_privateuse1_backend_name():
+        return None
+    module = getattr(torch, kind, None)
+    return int(module.device_count()) if module is not None and module.is_available() else 0
+
+
+def _count_without_torch(kind: str) -> int | None:
+    from holdfast.runtime import accelerators
+
+    if kind in ("gpu", "xpu"):
+        return accelerators.count(kind, os.environ)
+    if kind == "auto":
+        found = (accelerators.count(device, os.environ) for device in ("gpu", "xpu"))
+        return next(filter(None, found), None) or _count_devices("cpu")
+    return None
+
+
+def get_rdzv_endpoint(args: Namespace) -> str:
+    """Where the nodes meet; for the static rendezvous without an endpoint, the master's address and port."""
+    if args.rdzv_backend == "static" and not args.rdzv_endpoint:
+        return f"{args.master_addr}:{args.master_port}"
+    return str(args.rdzv_endpoint)
+
+
+def get_use_env(args: Namespace) -> bool:
+    """Whether scripts read LOCAL_RANK from the environment. Only the old `launch` command has the flag."""
+    return bool(getattr(args, "use_env", True))
+
+
+def _get_logs_specs_class(logs_specs_name: str | None) -> type[LogsSpecs]:
+    """The class that an installed package offers under this name in the entry-point group `torchrun.logs_specs`."""
+    if logs_specs_name is None:
+        return DefaultLogsSpecs
+    group = metadata.entry_points().select(group="torchrun.logs_specs")
+    if not group.select(name=logs_specs_name):
+        raise BadValue(f"Could not find entrypoint under 'torchrun.logs_specs[{logs_specs_name}]' key")
+    found: type[LogsSpecs] = group[logs_specs_name].load()
+    return found
+
+
+def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
+    """The launcher's config, what each worker runs, and with which arguments."""
+    min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
+    if not 0 < min_nodes <= max_nodes:
+        raise OutOfRange(f"min_nodes must be > 0 and <= max_nodes, got min_nodes={min_nodes}, max_nodes={max_nodes}")
+    if args.max_restarts < 0:
+        raise OutOfRange("max_restarts must be >= 0")
+    if getattr(args, "numa_binding", None) is not None:
+        raise BadValue("--numa-binding is not supported yet", hint="leave it out, or bind with numactl and --no-python")
+    _warn_of_unused(args)
+    nproc_per_node = determine_local_world_size(args.nproc_per_node)
+    _limit_threads(nproc_per_node)
+    rdzv_configs: dict[str, Any] = dict(_settings(args.rdzv_conf))
+    if args.rdzv_backend == "static":
+        rdzv_configs["rank"] = args.node_rank
+    config = LaunchConfig(
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        nproc_per_node=nproc_per_node,
+        run_id=args.rdzv_id,
+        role=args.role,
+        rdzv_endpoint=get_rdzv_endpoint(args),
+        rdzv_backend=args.rdzv_backend,
+        rdzv_configs=rdzv_configs,
+        max_restarts=args.max_restarts,
+        monitor_interval=args.monitor_interval,
+        start_method=args.start_method,
+        log_line_prefix_template=os.getenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        local_addr=args.local_addr,
+        logs_specs=_logs_specs(args),
+        event_log_handler=args.event_log_handler,
+        signals_to_handle=args.signals_to_handle,
+        duplicate_stdout_filters=args.duplicate_stdout_filters,
+        duplicate_stderr_filters=args.duplicate_stderr_filters,
+        virtual_local_rank=args.virtual_local_rank,
+        shutdown_timeout=args.shutdown_timeout,
+    )
+    return config, *_command(args)
+
+
+def _warn_of_unused(args: Namespace) -> None:
+    if args.rdzv_backend == "static":
+        return
+    if hasattr(args, "master_addr") and not args.rdzv_endpoint:
+        logger.warning("master_addr is only for the static rendezvous; %s goes by --rdzv-endpoint", args.rdzv_backend)
+    if getattr(args, "node_rank", 0) != 0:
+        logger.warning("node_rank is only for the static rendezvous; %s ignores it", args.rdzv_backend)
+
+
+def _limit_threads(nproc_per_node: int) -> None:
+    if "OMP_NUM_THREADS" not in os.environ and nproc_per_node > 1:
+        logger.warning(_OMP_WARNING, nproc_per_node, 1)
+        os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _settings(rdzv_conf: str) -> dict[str, str]:
+    try:
+        return _parse_rendezvous_config(rdzv_conf)
+    except ValueError as error:
+        raise BadValue(str(error), hint="--rdzv-conf key=value,key=value") from error
+
+
+def _logs_specs(args: Namespace) -> LogsSpecs:
+    ranks: set[int] | None = None
+    if args.local_ranks_filter:
+        try:
+            ranks = set(map(int, args.local_ranks_filter.split(",")))
+        except ValueError as error:
+            example = "--local_ranks_filter=0,1,2"
+            raise BadValue(
+                f"--local_ranks_filter must be a comma-separated list of integers e.g. {example}",
+                hint=f"{args.local_ranks_filter!r} is none",
+            ) from error
+    logs_specs_class = _get_logs_specs_class(args.logs_specs)
+    try:
+        redirects, tee = Std.from_str(args.redirects), Std.from_str(args.tee)
+    except ValueError as error:
+        raise BadValue(str(error)) from error
+    return logs_specs_class(log_dir=args.log_dir, redirects=redirects, tee=tee, local_ranks_filter=ranks)
+
+
+def _command(args: Namespace) -> tuple[Callable[..., Any] | str, list[str]]:
+    """What each worker runs: a function over the script, this Python over the script or module, or the program itself."""
+    command: Callable[..., Any] | str
+    words: list[str] = []
+    if args.run_path:
+        command, words = run_script_path, [args.training_script]
+    elif not args.no_python:
+        command = os.getenv("PYTHON_EXEC", sys.executable)
+        words = ["-u", *(["-m"] if args.module else []), args.training_script]
+    elif args.module:
+        raise BadValue("--no-python and --module exclude each other", hint="a module is run by Python; a program is not")
+    else:
+        command = args.training_script
+    if not get_use_env(args):
+        words.append(f"--local-rank={macros.local_rank}")
+    return command, words + args.training_script_args
+
+
+def run_script_path(training_script: str, *training_script_args: str) -> None:
+    """Run a script in this process, as `__main__` and with these arguments."""
+    import runpy
+
+    sys.argv = [training_script, *training_script_args]
+    runpy.run_path(training_script, run_name="__main__")
+
+
+def run(args: Namespace) -> None:
+    """Run the job. One node that was told of no rendezvous needs none: it meets itself, on free ports."""
+    _name_main_thread("pt_elastic")
+    if args.standalone:
+        _stand_alone(args)
+        logger.info(
+            "\n**************************************\nRendezvous info:\n"
+            "--rdzv-backend=%s --rdzv-endpoint=%s --rdzv-id=%s\n**************************************\n",
+            args.rdzv_backend,
+            args.rdzv_endpoint,
+            args.rdzv_id,
+        )
+    elif args.rdzv_backend == "static" and not args.rdzv_endpoint and args.master_port is None:
+        _, max_nodes = parse_min_max_nnodes(args.nnodes)
+        if max_nodes == 1:
+            _stand_alone(args)
+    if args.master_port is None:
+        args.master_port = DEFAULT_MASTER_PORT
+    config, command, command_args = config_from_args(args)
+    elastic_launch(config=config, entrypoint=command)(*command_args)
+
+
+def _stand_alone(args: Namespace) -> None:
+    """Nobody else can come to a port that nobody knows. The user's run id stays: scripts read it, logs are named after it."""
+    min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
+    if min_nodes > 1:
+        raise BadValue(
+            f"--standalone runs on one node, and --nnodes {args.nnodes} needs {min_nodes}",
+            hint="leave --standalone out and give --rdzv-backend c10d --rdzv-endpoint HOST:PORT, the same on every node",
+        )
+    if max_nodes > 1:
+        args.nnodes = "1"
+    args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
+    if args.rdzv_id in ("", NO_RUN_ID):
+        args.rdzv_id = str(uuid.uuid4())
+
+
+def _name_main_thread(name: str) -> None:
+    """As `ps` and `top` show it; a convenience that may be missing."""
+    pr_set_name = 15
+    try:
+        ctypes.CDLL(None).prctl(pr_set_name, name.encode(), 0, 0, 0)
+    except (OSError, AttributeError):
+        logger.debug("cannot name the main thread", exc_info=True)
+
+
+@record
+def main(args: Sequence[str] | None = None) -> None:
+    """The command: parse and run."""
+    run(parse_args(args))
+
+
+def _as_program() -> int:
+    try:
+        main()
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_as_program())

@@ -1,0 +1,72 @@
+"""An argparse parser of torchrun's flags, from the table that Holdfast's own command is made of."""
+
+from __future__ import annotations
+
+import os
+from argparse import REMAINDER, Action, ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core.flags import FLAGS, NUMA_MODES, Flag
+
+
+class env(Action):
+    """A flag with a value whose default the variable `PET_<dest>` overrules, for `add_argument(action=env)`."""
+
+    def __init__(self, dest: str, default: Any = None, required: bool = False, **rest: Any) -> None:
+        default = os.environ.get(f"PET_{dest.upper()}", default)
+        super().__init__(dest=dest, default=default, required=required and not default, **rest)
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
+
+
+class check_env(Action):
+    """A flag without a value that `PET_<dest>` set to a whole number other than 0 turns on."""
+
+    def __init__(self, dest: str, default: bool = False, **rest: Any) -> None:
+        default = bool(int(os.environ.get(f"PET_{dest.upper()}", int(default))))
+        super().__init__(dest=dest, const=True, default=default, nargs=0, **rest)
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, self.const)
+
+
+def _list(text: str) -> list[str]:
+    """`a,b` → both; `,,` is a comma."""
+    return [item.replace("\0", ",") for item in text.replace(",,", "\0").split(",")]
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {"text": str, "whole": int, "number": float, "list": _list}
+_TORCHS_OWN: dict[str, dict[str, Any]] = {
+    "shutdown_timeout": {"type": int},
+    "duplicate_stdout_filters": {"default": []},
+    "duplicate_stderr_filters": {"default": []},
+    "numa_binding": {"choices": list(NUMA_MODES)},
+}
+_WITHOUT_VARIABLE = ("logs_specs", "numa_binding")
+
+
+def parser_of_torchruns_flags() -> ArgumentParser:
+    """A parser whose attributes, defaults and variables are torchrun's."""
+    parser = ArgumentParser(description="Run a program as the workers of a distributed job.")
+    for flag in FLAGS:
+        if flag.torchrun:
+            _add(parser, flag)
+    parser.add_argument("training_script", type=str, help="the script, module or program that every worker runs")
+    parser.add_argument("training_script_args", nargs=REMAINDER, help="all that follows is the script's own")
+    return parser
+
+
+def _add(parser: ArgumentParser, flag: Flag) -> None:
+    how: dict[str, Any] = {"dest": flag.dest, "help": flag.help.replace("%", "%%")}
+    if flag.kind == "switch":
+        parser.add_argument(*flag.names, action=check_env, **how)
+        return
+    if flag.dest not in _WITHOUT_VARIABLE:
+        how["action"] = env
+    # A default is a text, as a variable's value is: argparse gives both to `type`.
+    how |= {"type": _TYPES[flag.kind], "default": flag.default, "metavar": flag.metavar or None}
+    if flag.choices:
+        how["choices"] = list(flag.choices)
+    parser.add_argument(*flag.names, **how | _TORCHS_OWN.get(flag.dest, {}))

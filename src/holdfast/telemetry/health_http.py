@@ -1,0 +1,97 @@
+"""Is the agent alive, for a load balancer, Kubernetes or a person with curl? One tiny HTTP server in a thread.
+
+Every path answers alike: 200 while the last progress is fresh, 503 once it is older than `stale_after_s`, each with a line of
+JSON that says how old it is. What counts as progress is the caller's matter.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+REQUEST_TIMEOUT_S = 5.0
+"""How long a client may take to send its request: nobody shall be able to pile up threads by saying nothing."""
+
+
+class HealthHttpServer:
+    """Answers on `port` (0: a free one) of `host` ("": every address, since those who ask are on other hosts).
+
+    `last_progress_at` returns epoch seconds. If it raises, the answer is 503 with what it said.
+    """
+
+    def __init__(self, last_progress_at: Callable[[], float], port: int, stale_after_s: float = 60.0, host: str = "") -> None:
+        self._last_progress_at = last_progress_at
+        self._address = (host, port)
+        self._stale_after_s = stale_after_s
+        self._server: ThreadingHTTPServer | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_address[1]) if self._server else self._address[1]
+
+    def start(self) -> None:
+        """Listen, and answer from now on. OSError: the port cannot be had."""
+        from http.server import ThreadingHTTPServer
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            block_on_close = False  # a client that says nothing must not hold the agent up at its end
+
+        self._server = Server(self._address, _handler_for(self))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="health-http", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening. Any number of times."""
+        server, self._server = self._server, None
+        if server is not None and self._thread is not None:
+            server.shutdown()
+            server.server_close()
+            self._thread.join()
+
+    def answer(self) -> tuple[int, dict[str, object]]:
+        """Status code and body, as of now."""
+        try:
+            age_s = max(0.0, time.time() - self._last_progress_at())
+        except Exception as error:  # whatever the caller's function does, the answer must be given
+            return 503, {"status": "unhealthy", "reason": f"{type(error).__name__}: {error}"}
+        alive = age_s <= self._stale_after_s
+        return (200 if alive else 503), {
+            "status": "healthy" if alive else "unhealthy",
+            "last_progress_age_s": round(age_s, 3),
+            "stale_after_s": self._stale_after_s,
+        }
+
+
+def _handler_for(health: HealthHttpServer) -> type[BaseHTTPRequestHandler]:
+    from http.server import BaseHTTPRequestHandler
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_TIMEOUT_S
+
+        def do_GET(self) -> None:
+            code, said = health.answer()
+            body = json.dumps(said).encode() + b"\n"
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing: whoever asks does so every few seconds."""
+
+    return Handler

@@ -1,0 +1,214 @@
+"""Do several agents make one job? Two agents on this host, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WAITS = """
+import os, signal, sys, time
+folder = sys.argv[1]
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+name = f"{folder}/{rank}.{attempt}.{os.environ['HOLDFAST_ROUND']}"
+open(name + ".tmp", "w").write(f"{os.getpid()} {os.environ['WORLD_SIZE']} {os.environ['MASTER_PORT']}")
+os.rename(name + ".tmp", name)
+deadline = time.time() + 120
+while not os.path.exists(f"{folder}/finish") and time.time() < deadline:
+    time.sleep(0.02)
+"""
+
+
+class Cluster:
+    """Agents of one job that meet at one endpoint."""
+
+    def __init__(self, holdfast: Any, port: int, folder: Path, program: Path, wait_until: Callable[..., Any]) -> None:
+        self.holdfast, self.port, self.folder, self.program, self.wait_until = holdfast, port, folder, program, wait_until
+
+    def agent(self, name: str, nnodes: str = "2", *options: object, nproc: int = 2) -> Any:
+        return self.holdfast.start(
+            "run",
+            *("--nnodes", nnodes, "--nproc-per-node", nproc, "--node-name", name),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{self.port}", "--rdzv-id", "several"),
+            *options,
+            *(self.program, self.folder),
+        )
+
+    def rank(self, rank: int, attempt: int, round: int) -> tuple[int, int, int]:
+        """(pid, world size, master port) of a worker, once it runs."""
+        path = self.folder / f"{rank}.{attempt}.{round}"
+        self.wait_until(path.exists, what=f"rank {rank} in attempt {attempt}, round {round}")
+        pid, world, port = path.read_text().split()
+        return int(pid), int(world), int(port)
+
+    def host(self) -> str:
+        """The node whose agent holds the coordinator: it alone records who joined."""
+        return str(self.wait_until(lambda: self.holdfast.events("NodeJoined"))[0]["node"])
+
+    def finish(self) -> None:
+        (self.folder / "finish").touch()
+
+
+@pytest.fixture
+def cluster(holdfast, free_port, tmp_path, script, wait_until) -> Cluster:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    return Cluster(holdfast, free_port, folder, script(WAITS), wait_until)
+
+
+def agent_pid(holdfast: Any, name: str) -> int:
+    return next(event["pid"] for event in holdfast.events("AgentStarted") if event["node"] == name)
+
+
+def test_two_agents_form_one_world(cluster):
+    a, b = cluster.agent("a"), cluster.agent("b")
+    worlds = {cluster.rank(rank, 0, 1)[1:] for rank in range(4)}
+    assert len(worlds) == 1 and worlds.pop()[0] == 4
+    cluster.finish()
+    assert (a.wait().returncode, b.wait().returncode) == (0, 0)
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_failure_on_one_node_restarts_both_on_a_fresh_port(cluster, victim):
+    a, b = cluster.agent("a", "2", "--max-restarts", 1), cluster.agent("b", "2", "--max-restarts", 1)
+    pid, _, port = cluster.rank(victim, 0, 1)
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+    os.kill(pid, signal.SIGKILL)
+    assert all(cluster.rank(rank, 1, 2)[2] != port for rank in range(4))
+    cluster.finish()
+    assert (a.wait().returncode, b.wait().returncode) == (0, 0)
+    for agent in (a, b):
+        assert f"rank {victim} (local {victim % 2})" in agent.stderr and "SIGKILL" in agent.stderr
+
+
+def test_the_budget_is_the_job_s_and_not_each_agent_s(cluster, holdfast):
+    options = ("2", "--max-restarts", 1)
+    a, b = cluster.agent("a", *options), cluster.agent("b", *options)
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+    os.kill(cluster.rank(0, 0, 1)[0], signal.SIGKILL)
+    for rank in range(4):
+        cluster.rank(rank, 1, 2)
+    os.kill(cluster.rank(3, 1, 2)[0], signal.SIGKILL)
+    assert (a.wait().returncode, b.wait().returncode) == (1, 1)
+
+
+def test_both_nodes_print_the_same_first_failure(cluster, holdfast):
+    a, b = cluster.agent("a"), cluster.agent("b")
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+    os.kill(cluster.rank(2, 0, 1)[0], signal.SIGKILL)
+    ends = [agent.wait() for agent in (a, b)]
+    assert [end.returncode for end in ends] == [1, 1]
+    boxes = [end.stderr[end.stderr.index("holdfast: job several failed") :] for end in ends]
+    assert boxes[0] == boxes[1]
+    report = json.loads((holdfast.jobs()[-1] / "report.json").read_text())
+    assert (report["failures"][0]["rank"], report["failures"][0]["signal"]) == (2, "SIGKILL")
+
+
+def test_a_lost_node_s_replacement_is_taken_in_and_spends_no_restart(cluster, holdfast):
+    agents = {name: cluster.agent(name, "2", "--max-restarts", 0, "--lease", 1) for name in ("a", "b")}
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+    host = cluster.host()
+    lost = "b" if host == "a" else "a"
+    os.kill(agent_pid(holdfast, lost), signal.SIGKILL)
+    replacement = cluster.agent("c", "2", "--max-restarts", 0, "--lease", 1)
+    assert {cluster.rank(rank, 0, 2)[1] for rank in range(4)} == {4}
+    cluster.finish()
+    assert (agents[host].wait().returncode, replacement.wait().returncode) == (0, 0)
+    assert agents[lost].wait().returncode != 0
+
+
+def test_a_job_within_min_and_max_shrinks_and_grows(cluster, holdfast):
+    a = cluster.agent("a", "1:2", "--lease", 1, "--rdzv-conf", "last_call_timeout=1")
+    assert cluster.rank(0, 0, 1)[1] == 2
+    b = cluster.agent("b", "1:2", "--lease", 1)
+    assert {cluster.rank(rank, 0, 2)[1] for rank in range(4)} == {4}
+    os.kill(agent_pid(holdfast, "b"), signal.SIGKILL)
+    assert {cluster.rank(rank, 0, 3)[1] for rank in range(2)} == {2}
+    b.wait()
+    cluster.finish()
+    assert a.wait().returncode == 0
+
+
+def test_a_leaving_agent_says_so_and_is_not_waited_for(cluster, holdfast):
+    a = cluster.agent("a", "1:2", "--rdzv-conf", "last_call_timeout=60")
+    cluster.wait_until(lambda: holdfast.events("NodeJoined"))
+    b = cluster.agent("b", "1:2")
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+    b.kill(signal.SIGTERM)
+    assert cluster.rank(0, 0, 2)[1] == 2
+    assert b.wait().returncode == 1
+    cluster.finish()
+    assert a.wait().returncode == 0
+    assert [event["name"] for event in holdfast.events("NodeLeft")] == ["b"]
+
+
+def test_a_surplus_agent_waits_and_ends_with_zero(cluster, holdfast):
+    a, b = cluster.agent("a"), cluster.agent("b")
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+    c = cluster.agent("c")
+    cluster.wait_until(lambda: len(holdfast.events("NodeJoined")) == 3)
+    cluster.finish()
+    assert [agent.wait().returncode for agent in (a, b, c)] == [0, 0, 0]
+
+
+def test_sigterm_to_the_hosting_agent_ends_the_job_on_every_node(cluster, holdfast):
+    agents = {"a": cluster.agent("a"), "b": cluster.agent("b")}
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+    host = cluster.host()
+    agents[host].kill(signal.SIGTERM)
+    for agent in agents.values():
+        assert agent.wait().returncode == 1
+        assert "received SIGTERM" in agent.stderr
+
+
+def test_when_the_hosting_agent_is_lost_the_others_say_so_and_end(cluster, holdfast):
+    agents = {name: cluster.agent(name, "2", "--lease", 0.5) for name in ("a", "b")}
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+    host = cluster.host()
+    os.kill(agent_pid(holdfast, host), signal.SIGKILL)
+    other = agents["b" if host == "a" else "a"]
+    assert other.wait(90).returncode == 1
+    assert f"localhost:{cluster.port}" in other.stderr
+
+
+def test_static_ranks_are_those_given(holdfast, free_port, tmp_path, script):
+    program = script("import os; print(os.environ['GROUP_RANK'], os.environ['RANK'], os.environ['MASTER_PORT'])")
+    nodes = [
+        holdfast.start(
+            *("run", "--nnodes", 2, "--nproc-per-node", 1, "--node-rank", rank, "--rdzv-id", "static"),
+            *("--master-addr", "127.0.0.1", "--master-port", free_port, "--node-name", f"n{rank}", program),
+        )
+        for rank in (1, 0)
+    ]
+    ends = [node.wait() for node in nodes]
+    assert [end.returncode for end in ends] == [0, 0]
+    assert [end.stdout.split() for end in ends] == [["1", "1", str(free_port)], ["0", "0", str(free_port)]]
+
+
+def test_a_wrong_token_is_turned_away_and_costs_the_job_nothing(cluster, holdfast, tmp_path):
+    a = cluster.holdfast.start  # the first agent has the token, a stranger another
+    common = (
+        *("--nnodes", 1, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{cluster.port}", "--rdzv-id", "several"),
+        *(cluster.program, cluster.folder),
+    )
+    job = a("run", *common, env={"HOLDFAST_TOKEN": "right"})
+    cluster.rank(0, 0, 1)
+    stranger = a("run", "--rdzv-conf", "join_timeout=5", *common, env={"HOLDFAST_TOKEN": "wrong"})
+    assert stranger.wait().returncode == 1
+    assert "token" in stranger.stderr
+    cluster.finish()
+    assert job.wait().returncode == 0
+    assert "turned away a connection" in job.stderr

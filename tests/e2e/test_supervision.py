@@ -1,0 +1,194 @@
+"""Does `holdfast run` keep one node's job alive, and leave nothing behind? Real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAILS_UNTIL = """
+import os, sys, time
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print("rank", rank, "attempt", attempt, flush=True)
+if rank == 1 and attempt < int(sys.argv[1]):
+    raise RuntimeError("boom")
+if attempt < int(sys.argv[1]):
+    time.sleep(60)
+"""
+
+WAITS = """
+import os, signal, sys, time
+folder = sys.argv[1]
+rank = os.environ["RANK"]
+
+def note(signum, frame):
+    open(f"{folder}/{rank}.{signal.Signals(signum).name}", "w").close()
+    if signum not in (signal.SIGUSR1, signal.SIGUSR2):
+        sys.exit(0)
+
+for name in sys.argv[2:]:
+    signal.signal(getattr(signal, name), note)
+open(f"{folder}/{rank}.{os.environ['TORCHELASTIC_RESTART_COUNT']}.pid", "w").write(str(os.getpid()))
+time.sleep(120)
+"""
+
+
+def pid_of(folder: Path, rank: int, attempt: int, wait_until: Callable[..., Any]) -> int:
+    path = folder / f"{rank}.{attempt}.pid"
+    return int(wait_until(lambda: path.exists() and path.read_text()))
+
+
+def test_a_failed_rank_restarts_all_ranks_within_the_budget(holdfast, script):
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 2, script(FAILS_UNTIL), 1)
+    assert done.returncode == 0
+    assert sorted(done.stdout.split("\n")[:-1]) == [f"rank {rank} attempt {n}" for rank in (0, 1) for n in (0, 1)]
+    assert "rank 1 (local 1)" in done.stderr and "RuntimeError: boom" in done.stderr
+    decisions = [event["decision"] for event in holdfast.events("Decided")]
+    assert decisions == ["restart", "finish"]
+
+
+def test_when_the_budget_is_spent_the_first_failure_is_reported(holdfast, script):
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, script(FAILS_UNTIL), 9)
+    assert done.returncode == 1
+    report = json.loads((holdfast.jobs()[-1] / "report.json").read_text())
+    first = report["failures"][0]
+    assert (first["rank"], first["exitcode"], first["message"]) == (1, 1, "RuntimeError: boom")
+    assert "raise RuntimeError" in first["traceback"]
+    assert done.stderr.rstrip().endswith("=" * 60), "torchrun's box ends stderr"
+
+
+def test_restarts_are_counted_within_the_period_only(holdfast, script):
+    source = FAILS_UNTIL.replace('raise RuntimeError("boom")', 'time.sleep(0.7); raise RuntimeError("boom")')
+    args = ("--nproc-per-node", 2, "--max-restarts", 1, script(source), 3)
+    assert holdfast("run", "--restart-period", "0.5", *args).returncode == 0
+    assert holdfast("run", *args).returncode == 1
+
+
+def test_a_killed_worker_is_named_with_its_signal(holdfast, script, tmp_path, wait_until):
+    job = holdfast.start("run", "--nproc-per-node", 2, "--max-restarts", 1, script(WAITS), tmp_path)
+    os.kill(pid_of(tmp_path, 1, 0, wait_until), signal.SIGKILL)
+    second = pid_of(tmp_path, 1, 1, wait_until)
+    assert "rank 1 (local 1)" in job.stderr and "SIGKILL" in job.stderr
+    os.kill(second, signal.SIGKILL)
+    assert job.wait().returncode == 1
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"])
+def test_a_signal_to_the_agent_reaches_every_worker(holdfast, script, tmp_path, wait_until, name):
+    job = holdfast.start("run", "--nproc-per-node", 2, script(WAITS), tmp_path, name)
+    for rank in (0, 1):
+        pid_of(tmp_path, rank, 0, wait_until)
+    job.kill(getattr(signal, name))
+    assert job.wait().returncode == 1
+    assert (tmp_path / f"0.{name}").exists() and (tmp_path / f"1.{name}").exists()
+
+
+def test_usr1_and_usr2_are_passed_on_and_end_nothing(holdfast, script, tmp_path, wait_until):
+    job = holdfast.start("run", "--nproc-per-node", 2, script(WAITS), tmp_path, "SIGUSR1", "SIGUSR2", "SIGTERM")
+    for rank in (0, 1):
+        pid_of(tmp_path, rank, 0, wait_until)
+    for name in ("SIGUSR1", "SIGUSR2"):
+        job.kill(getattr(signal, name))
+        wait_until(lambda name=name: all((tmp_path / f"{rank}.{name}").exists() for rank in (0, 1)))
+    assert not job.ended
+    job.kill(signal.SIGTERM)
+    assert job.wait().returncode == 1
+
+
+def test_a_worker_that_ignores_the_signal_is_killed_after_the_grace(holdfast, script, tmp_path, wait_until):
+    ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS
+    job = holdfast.start("run", "--shutdown-timeout", 1, script(ignores), tmp_path)
+    pid_of(tmp_path, 0, 0, wait_until)
+    job.kill(signal.SIGTERM)
+    assert job.wait().returncode == 1
+    assert "did not stop within" in job.stderr
+
+
+def test_a_second_signal_ends_the_grace(holdfast, script, tmp_path, wait_until):
+    ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS
+    job = holdfast.start("run", "--shutdown-timeout", 600, script(ignores), tmp_path)
+    pid_of(tmp_path, 0, 0, wait_until)
+    job.kill(signal.SIGTERM)
+    job.wait_for_output("received SIGTERM")
+    job.kill(signal.SIGTERM)
+    assert job.wait().returncode == 1
+
+
+def test_a_grandchild_that_called_setsid_does_not_outlive_the_job(holdfast, script):
+    # The autouse watch for orphans (conftest) is the assertion.
+    source = """
+import os, signal, subprocess, sys, time
+code = "import os, signal, time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+child.stdout.readline()
+if os.environ["RANK"] == "1":
+    sys.exit(3)
+time.sleep(300)
+"""
+    assert holdfast("run", "--nproc-per-node", 2, script(source)).returncode == 1
+
+
+@pytest.mark.parametrize("victim", ["agent", "guardian"])
+def test_however_the_agent_ends_nothing_is_left_a_second_later(holdfast, script, wait_until, victim):
+    source = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+code = "import os, signal, time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
+subprocess.Popen([sys.executable, "-c", code]).poll()
+time.sleep(300)
+"""
+    job = holdfast.start("run", "--nproc-per-node", 2, script(source))
+    wait_until(lambda: job.stdout.count("up") == 2)
+    if victim == "agent":
+        os.kill(holdfast.events("AgentStarted")[0]["pid"], signal.SIGKILL)
+    else:
+        job.kill(signal.SIGKILL)
+    job.wait()
+
+
+def test_an_instant_crash_loop_backs_off(holdfast, script):
+    holdfast("run", "--max-restarts", 3, script("raise SystemExit(1)"))
+    delays = [event["delay_s"] for event in holdfast.events("Decided") if event["decision"] == "restart"]
+    assert delays == [0.0, 0.5, 1.0]
+
+
+def test_a_fat_worker_s_death_is_known_before_its_memory_is_free(holdfast, script, tmp_path, wait_until):
+    source = "block = bytearray(1 << 30)\nblock[::4096] = bytes([1]) * (1 << 18)\n" + WAITS
+    job = holdfast.start("run", "--max-restarts", 1, script(source), tmp_path)
+    pid = pid_of(tmp_path, 0, 0, wait_until)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: holdfast.events("WorkerExited"))
+    names = [event["event"] for event in holdfast.events() if event["event"] in ("WorkerDying", "Decided", "WorkerExited")]
+    assert names[:3] == ["WorkerDying", "Decided", "WorkerExited"]
+    job.kill(signal.SIGTERM)
+    job.wait()
+
+
+def test_a_missing_program_is_one_clear_failure(holdfast):
+    done = holdfast("run", "--max-restarts", 5, "--no-python", "/no/such/program")
+    assert done.returncode == 1
+    assert "/no/such/program" in done.stderr and "Traceback" not in done.stderr
+    assert len(holdfast.events("RoundFormed")) == 1, "starting it again would fail the same way"
+
+
+def test_a_worker_that_calls_exec_is_not_taken_for_dead(holdfast, script):
+    source = 'import os, sys; os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(0.5); print(42)"])'
+    done = holdfast("run", "--nproc-per-node", 2, script(source))
+    assert (done.returncode, done.stdout.split()) == (0, ["42", "42"])
+
+
+def test_os_exit_zero_is_a_success(holdfast, script):
+    assert holdfast("run", "--nproc-per-node", 2, script("import os; os._exit(0)")).returncode == 0
+
+
+def test_without_pidfd_everything_still_works(holdfast, script, tmp_path):
+    # A sitecustomize on the agent's path takes pidfd_open away, as an old kernel or a seccomp filter does.
+    (tmp_path / "sitecustomize.py").write_text("import os\nprint('no pidfd')\ndel os.pidfd_open\n")
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, script(FAILS_UNTIL), 1, env=env)
+    assert done.returncode == 0 and "no pidfd" in done.stdout

@@ -1,0 +1,51 @@
+"""Command lines for tests, read on a host that is made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.cli import parser
+from holdfast.core.config import HostFacts, Resolved, RunConfig, gather
+from holdfast.core.errors import UsageError
+from holdfast.core.flags import FLAGS, USE_ENV
+from holdfast.core.resolve import resolve
+
+ENTRY_POINTS = {"torchrun.handlers": ("raft", "zoo"), "torchrun.logs_specs": ("mylogs",)}
+
+
+def host(gpus: int = 0, xpus: int = 0, cpus: int = 6) -> HostFacts:
+    return HostFacts(
+        python="/usr/bin/python3",
+        cwd="/work",
+        state_home="/home/ann/.local/state/holdfast",
+        cpus=lambda: cpus,
+        accelerators=lambda kind: {"gpu": gpus, "xpu": xpus}[kind],
+        fresh_id=lambda: "fresh1",
+        entry_points=lambda group: ENTRY_POINTS.get(group, ()),
+    )
+
+
+def told(*argv: str, env: dict[str, str] | None = None, on: HostFacts | None = None, launch: bool = False) -> Resolved:
+    flags = (*FLAGS, USE_ENV) if launch else FLAGS
+    typed = parser.read([*argv, "train.py", "--lr", "3"], flags)
+    environ = {"OMP_NUM_THREADS": "4"} | (env or {})
+    return resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, on or host())
+
+
+def config(*argv: str, env: dict[str, str] | None = None, on: HostFacts | None = None) -> RunConfig:
+    return told(*argv, env=env, on=on).config
+
+
+def error(*argv: str, env: dict[str, str] | None = None, on: HostFacts | None = None) -> str:
+    with pytest.raises(UsageError) as caught:
+        told(*argv, env=env, on=on)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def warnings(*argv: str, env: dict[str, str] | None = None) -> str:
+    return "\n".join(notice.text for notice in told(*argv, env=env).notices if notice.level == "WARNING")
+
+
+TWO = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a:1")
+STATIC = ("--nnodes", "2", "--master-addr", "a")

@@ -1,0 +1,207 @@
+"""The timeline: lives, failures, decisions, time lost and the job's state, folded from records."""
+
+from __future__ import annotations
+
+from holdfast.core.events import (
+    AgentStarted,
+    Decided,
+    Degraded,
+    Event,
+    FailureSeen,
+    JobEnded,
+    NodeLost,
+    RoundFormed,
+    WorkerDying,
+    WorkerExited,
+    WorkerStarted,
+)
+from holdfast.core.failure import Failure
+from holdfast.telemetry.reader import Record, merge
+from holdfast.telemetry.timeline import Timeline, timeline
+
+
+class Story:
+    """A job on nodes a and b with one rank each, told in the order in which it happened."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, list[Record]] = {}
+        self.now = 0.0
+        self.round = self.attempt = 0
+
+    def then(self, node: str, event: Event, after_s: float = 1.0) -> None:
+        self.now += after_s
+        records = self.records.setdefault(node, [])
+        records.append(
+            Record(
+                seq=len(records) + 1,
+                at_unix=self.now,
+                node=node,
+                round=getattr(event, "round", self.round),
+                attempt=self.attempt,
+                name=type(event).__name__,
+                event=event,
+                fields={},
+            )
+        )
+
+    def agents(self, *nodes: str) -> None:
+        for node in nodes:
+            started = AgentStarted(
+                pid=10, host=node, version="1", argv=(), min_nodes=1, max_nodes=2, nproc=1, max_restarts=3, backend="embedded"
+            )
+            self.then(node, started)
+
+    def life(self, number: int, attempt: int, *nodes: str, reason: str = "all are here") -> None:
+        """Forms a round and starts its workers, 1 s apart. Worker `rank` of round `number` has pid 10 * number + rank."""
+        self.round, self.attempt = number, attempt
+        for rank, node in enumerate(nodes):
+            formed = RoundFormed(
+                round=number,
+                nodes=nodes if rank == 0 else (),
+                group_rank=rank,
+                world_size=len(nodes),
+                master_addr="a",
+                master_port=29500,
+                waited_s=0.0,
+                reason=reason,
+            )
+            self.then(node, formed, 0.0)
+        for rank, node in enumerate(nodes):
+            self.then(node, WorkerStarted(rank=rank, local_rank=0, pid=10 * number + rank, argv=(), log_dir=None))
+
+    def exit(self, node: str, rank: int, code: int, after_s: float = 1.0) -> None:
+        self.then(node, WorkerExited(rank=rank, local_rank=0, pid=10 * self.round + rank, exitcode=code), after_s)
+
+    def failure(self, node: str, rank: int, cause: str = "signal", after_s: float = 1.0) -> None:
+        at = self.now + after_s
+        failure = Failure(node=node, rank=rank, pid=10 * self.round + rank, at_unix=at, exitcode=-9, cause=cause)
+        self.then(node, FailureSeen(failure=failure), after_s)
+
+    def told(self, *running: str) -> Timeline:
+        return timeline("train", merge(self.records.values()), running)
+
+
+def two_lives() -> Story:
+    """Formed at 2, started at 3 and 4, rank 1 killed at 7, decided at 8, formed again at 8, started at 9 and 10."""
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    story.failure("b", 1, after_s=3.0)
+    story.then("a", Decided(decision="restart", reason="rank 1 was killed by SIGKILL", restarts_left=2))
+    story.exit("b", 1, -9, 0.0)
+    story.exit("a", 0, -15, 0.0)
+    story.failure("a", 0, "stopped", 0.0)
+    story.life(2, 1, "a", "b", reason="rank 1 was killed by SIGKILL")
+    return story
+
+
+def test_lives_are_told_apart_and_say_what_they_were() -> None:
+    first, second = two_lives().told("a", "b").lives
+    assert (first.round, first.attempt, first.nodes, first.world_size) == (1, 0, ("a", "b"), 2)
+    assert (second.round, second.attempt, second.reason) == (2, 1, "rank 1 was killed by SIGKILL")
+    assert (first.formed_at, first.started_at, first.disturbed_at, first.ended_at) == (2.0, 4.0, 7.0, 8.0)
+
+
+def test_time_is_lost_from_the_failure_to_the_last_worker_of_the_next_life() -> None:
+    told = two_lives().told("a", "b")
+    assert [life.lost_s for life in told.lives] == [3.0, None] and told.lost_s == 3.0
+
+
+def test_the_first_failure_comes_first_and_those_we_stopped_last() -> None:
+    assert [(failure.rank, failure.cause) for failure in two_lives().told("a", "b").lives[0].failures] == [
+        (1, "signal"),
+        (0, "stopped"),
+    ]
+
+
+def test_a_failure_that_two_nodes_recorded_counts_once() -> None:
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    failure = Failure(node="b", rank=1, pid=11, at_unix=5.0, exitcode=1)
+    for node in ("b", "a"):
+        story.then(node, FailureSeen(failure=failure))
+    assert len(story.told("a", "b").failures) == 1
+
+
+def test_workers_are_as_last_seen() -> None:
+    story = two_lives()
+    story.then("b", WorkerDying(rank=1, local_rank=0, pid=21, exitcode=-9))
+    told = story.told("a", "b")
+    assert told.life and [(worker.rank, worker.pid, worker.state) for worker in told.life.workers] == [
+        (0, 20, "running"),
+        (1, 21, "dying"),
+    ]
+
+
+def test_a_lost_node_is_a_disturbance_and_the_rest_goes_on() -> None:
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    story.then("a", NodeLost(name="b", reason="not heard from for 3.0 s"))
+    story.then("a", Decided(decision="rejoin", reason="node b was lost"))
+    story.exit("a", 0, -15)
+    story.life(2, 0, "a")
+    told = story.told("a")
+    assert [life.nodes for life in told.lives] == [("a", "b"), ("a",)]
+    assert told.lives[0].lost_s == 3.0 and told.lives[0].decision and told.lives[0].decision.decision == "rejoin"
+    assert [(worker.node, worker.state) for worker in told.lives[0].workers] == [("a", "exited"), ("b", "unknown")]
+    assert [(node.name, node.is_running) for node in told.nodes] == [("a", True), ("b", False)]
+
+
+def test_a_finished_job_has_lost_nothing() -> None:
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    story.exit("a", 0, 0)
+    story.exit("b", 1, 0)
+    story.then("a", Decided(decision="finish", reason="every worker exited with 0"))
+    for node in ("a", "b"):
+        story.then(node, JobEnded(outcome="succeeded", exit_code=0, reason="every worker exited with 0"))
+    told = story.told()
+    assert (told.state, told.outcome, told.exit_code, told.lost_s) == ("ended", "succeeded", 0, 0.0)
+    assert told.lives[0].disturbed_at is None and told.ended_at == 9.0
+
+
+def test_a_job_whose_agents_are_gone_without_a_word_is_lost() -> None:
+    told = two_lives().told()
+    assert (told.state, told.outcome, told.ended_at) == ("lost", None, 10.0)
+    assert told.life and {worker.state for worker in told.life.workers} == {"unknown"}
+
+
+def test_a_job_in_which_no_round_was_formed_is_starting() -> None:
+    story = Story()
+    story.agents("a")
+    assert story.told("a").state == "starting" and Story().told("a").state == "starting"
+
+
+def test_one_nodes_stop_does_not_hide_that_the_job_failed() -> None:
+    story = two_lives()
+    story.then("a", JobEnded(outcome="failed", exit_code=1, reason="no restarts left"))
+    story.then("b", JobEnded(outcome="stopped", exit_code=1, reason="SIGTERM"))
+    assert (story.told().outcome, story.told().reason) == ("failed", "no restarts left")
+
+
+def test_an_end_is_no_end_while_an_agent_lives() -> None:
+    story = two_lives()
+    story.then("b", JobEnded(outcome="stopped", exit_code=1, reason="SIGTERM"))
+    assert (story.told("a").state, story.told("a").outcome, story.told("a").ended_at) == ("running", None, None)
+
+
+def test_a_replaced_agent_is_one_node_with_two_agents() -> None:
+    story = Story()
+    story.agents("a", "a")
+    [node] = story.told("a").nodes
+    assert (node.agents, node.started_at) == (2, 2.0)
+
+
+def test_what_the_job_had_to_do_without_is_said_once() -> None:
+    story = Story()
+    for _ in range(2):
+        story.then("a", Degraded(what="no pidfd", instead="a thread per worker"))
+    assert story.told("a").degraded == ("no pidfd: a thread per worker",)
+
+
+def test_the_story_of_nothing_is_empty() -> None:
+    told = timeline("train", [])
+    assert (told.state, told.lives, told.started_at, told.life) == ("lost", (), None, None)
