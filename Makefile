@@ -7,7 +7,6 @@
 PYTHON ?= python3
 VENV   ?= .venv
 # PyTorch is what the tests, the demo and the benchmarks run Holdfast against; Holdfast itself never imports it.
-# A smaller download: make test TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH  ?= torch==2.13.0
 ARGS   ?=
 

@@ -54,7 +54,7 @@ def run(bench: Bench) -> list[Row]:
     """Small and fat; within a node and across nodes."""
     rows = []
     for name, size in SIZES[: 1 if bench.quick else 2]:
-        near = bench.interleave(5, lambda contender, size=size: one_node(contender, size))
+        near = bench.interleave(5 if size < 1 << 30 else 3, lambda contender, size=size: one_node(contender, size))
         far = bench.interleave(3, lambda contender, size=size: two_agents(contender, size))
         for what, samples in (
             ("the decision in the agent", near["decision"]),

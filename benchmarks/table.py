@@ -26,7 +26,7 @@ def part(ratio: float | None) -> str:
     """A ratio as people say it: 1/12 rather than 0.083."""
     if ratio is None:
         return "–"
-    return f"1/{1 / ratio:.1f}" if ratio < 1 else f"{ratio:.1f}"
+    return "0" if ratio == 0 else f"1/{1 / ratio:.1f}" if ratio < 1 else f"{ratio:.1f}"
 
 
 def table(rows: list[Row]) -> str:

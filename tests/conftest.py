@@ -88,6 +88,12 @@ def test_mark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         pytest.fail(f"left behind, {ORPHAN_GRACE_S:.0f} s after the test: {named}", pytrace=False)
 
 
+@pytest.fixture
+def alive(test_mark: str) -> Callable[[], list[int]]:
+    """`alive()`: pids of all that this test has started, directly or not, and that still live."""
+    return lambda: marked(test_mark)
+
+
 class Finished(NamedTuple):
     """How a command ended."""
 

@@ -473,9 +473,8 @@ def test_every_call_is_a_new_round(node_of_one):
 
 
 @pytest.mark.torch
-def test_each_round_has_a_store_of_its_own_for_its_workers(ours, dynamic, node_of_one):
-    if "holdfast" not in dynamic.__name__:
-        pytest.skip("torch keeps the first one, and with it what dead workers left there")
+@pytest.mark.parametrize("names", ["holdfast.elastic"], indirect=True)  # torch keeps what dead workers left there
+def test_each_round_has_a_store_of_its_own_for_its_workers(node_of_one):
     handler, _ = node_of_one()
     handler.next_rendezvous()
     first = handler._shared_tcp_store_server

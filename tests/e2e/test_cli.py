@@ -42,6 +42,7 @@ def test_help_of_a_launching_command_needs_no_script(holdfast, command):
         (["rnu", "t.py"], ["there is no command 'rnu'", "did you mean run?"]),
         (["train.py"], ["there is no command 'train.py'", "holdfast run train.py"]),
         (["--nproc-per-node", "2"], ["there is no command", "holdfast run --nproc-per-node"]),
+        (["jobs", "--jsn"], ["holdfast jobs: there is no argument --jsn", "did you mean --json?"]),
         (["run"], ["holdfast run: no script to run"]),
         (["run", "--nproc-per-nod=2", "--nprox", "t.py"], ["there is no flag --nprox", "--nproc-per-node"]),
         (["run", "--max-restarts", "-2", "t.py"], ["--max-restarts: -2 is too small"]),

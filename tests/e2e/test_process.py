@@ -237,13 +237,18 @@ def test_every_end_marks_the_lock_and_the_kernel_knows_the_code(script: str, cod
 
 
 def test_a_fat_workers_death_is_known_before_its_memory_is_freed() -> None:
-    worker = Worker("b = bytearray(300 << 20)\nimport holdfast.client as c, time; c.heartbeat(); time.sleep(60)")
-    until(lambda: worker.page.beats)
-    os.kill(worker.process.pid, signal.SIGKILL)
-    worker.wakes()
-    assert process.dying(worker.process.pid) == process.Dying(exitcode=-9)
-    assert process.reap(worker.process.pid) is None  # still being taken apart
-    assert worker.bury() == -9
+    def attempt() -> bool:
+        worker = Worker("b = bytearray(300 << 20)\nimport holdfast.client as c, time; c.heartbeat(); time.sleep(60)")
+        until(lambda: worker.page.beats)
+        os.kill(worker.process.pid, signal.SIGKILL)
+        worker.wakes()
+        assert process.dying(worker.process.pid) == process.Dying(exitcode=-9)
+        still_there = not select.select([worker.process.pidfd], [], [], 0)[0]
+        assert worker.bury() == -9
+        return still_there
+
+    # The kernel needs some 40 ms for this one. A busy machine may keep the test itself waiting for as long, but not each time.
+    assert any(attempt() for _ in range(5))
 
 
 def test_an_uncaught_exception_is_told_before_the_process_is_gone() -> None:

@@ -123,7 +123,7 @@ def test_a_grandchild_that_called_setsid_does_not_outlive_the_job(holdfast, scri
     # The autouse watch for orphans (conftest) is the assertion.
     source = """
 import os, signal, subprocess, sys, time
-code = "import os, signal, time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
+code = "import os, signal, time; os.setsid(); signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
 child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
 child.stdout.readline()
 if os.environ["RANK"] == "1":
@@ -138,7 +138,7 @@ def test_however_the_agent_ends_nothing_is_left_a_second_later(holdfast, script,
     source = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-code = "import os, signal, time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
+code = "import os, signal, time; os.setsid(); signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(300)"
 subprocess.Popen([sys.executable, "-c", code]).poll()
 time.sleep(300)
 """

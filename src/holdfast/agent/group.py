@@ -41,7 +41,7 @@ from holdfast.core.messages import (
     Stopped,
     Succeeded,
 )
-from holdfast.core.value import Value, replace
+from holdfast.core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class LeaseOver(Observation):
     """The coordinator has not answered for a whole lease: others may go on without us, so our workers must not."""
 
     reason: str
+    until: float
+    """The last moment at which a worker of ours may live."""
 
 
 class StopAsked(Observation):
@@ -172,7 +174,14 @@ class Group:
     """The machine."""
 
     def __init__(
-        self, join: Join, *, grace_s: float, hosting: bool, endpoint: str = "", backend: str = "memory", stop_signals: Sequence[int] = ()
+        self,
+        join: Join,
+        *,
+        grace_s: float,
+        hosting: bool,
+        endpoint: str = "",
+        backend: str = "memory",
+        stop_signals: Sequence[int] = (),
     ) -> None:
         self.join = join
         self.grace_s = grace_s
@@ -210,15 +219,16 @@ class Group:
             case Started(local_rank=local_rank, pid=pid):
                 worker = self.workers[local_rank]
                 worker.pid, worker.state = pid, "running"
-                return [Record(event=WorkerStarted(rank=worker.rank, local_rank=local_rank, pid=pid, argv=seen.argv, log_dir=seen.log_dir))]
+                ids = {"rank": worker.rank, "local_rank": local_rank, "pid": pid}
+                return [Record(event=WorkerStarted(**ids, argv=seen.argv, log_dir=seen.log_dir))]
             case StartFailed(local_rank=local_rank):
                 return self._start_failed(self.workers[local_rank], seen, now)
             case Signalled(signum=signum):
                 return self._signalled(signum, now)
             case TimerExpired():
                 return self._timer_expired(seen)
-            case LeaseOver(reason=reason):
-                return self._lease_over(reason, now)
+            case LeaseOver(reason=reason, until=until):
+                return self._lease_over(reason, until, now)
             case StopAsked(reason=reason):
                 return [Send(message=StopJob(node=self.join.node, reason=reason))]
             case PortHeld(port=port):
@@ -275,22 +285,22 @@ class Group:
         return [Record(event=formed), StartWorkers(assigned=assigned)]
 
     def _start_failed(self, worker: WorkerSeat, seen: StartFailed, now: float) -> list[Action]:
-        worker.state = "gone"
+        for other in self.workers.values():
+            if other.state == "starting":
+                other.state = "gone"  # it is not even tried
         return self._fail(worker, seen.at_unix, "start", Evidence(message=seen.message), now)
 
     def _ended(self, seen: Ended, now: float) -> list[Action]:
         worker = self.workers[seen.local_rank]
         worker.exitcode = seen.exitcode if seen.exitcode is not None else worker.exitcode
         actions: list[Action] = []
+        ids = {"rank": worker.rank, "local_rank": worker.local_rank, "pid": worker.pid}
         if seen.gone and seen.exitcode is not None:
             worker.state = "gone"
-            ids = {"rank": worker.rank, "local_rank": worker.local_rank, "pid": worker.pid}
             actions.append(Record(event=WorkerExited(exitcode=seen.exitcode, **ids)))
         elif worker.state == "running":
             worker.state = "dying"
-            actions.append(
-                Record(event=WorkerDying(rank=worker.rank, local_rank=worker.local_rank, pid=worker.pid, exitcode=seen.exitcode))
-            )
+            actions.append(Record(event=WorkerDying(exitcode=seen.exitcode, **ids)))
         if worker.exitcode != 0:
             return actions + self._fail(worker, seen.at_unix, self._cause(worker, seen.evidence), seen.evidence, now)
         return actions + self._settle(now)
@@ -345,10 +355,13 @@ class Group:
     # --- stopping -------------------------------------------------------------------------------------------------------
 
     def _told_to_stop(self, stop: Stop, now: float) -> list[Action]:
-        if self.rejoin is not None or self.state in ("joining", "ended"):
+        if self.state == "joining":
+            return [Send(message=self.join)] if stop.rejoin else []
+        if self.rejoin is not None or self.state == "ended":
             return []
         self.rejoin = stop.rejoin
-        heard: list[Action] = [Say(text=stop.reason, level="warning")]
+        # The last word is the report's, which says the same.
+        heard: list[Action] = [Say(text=stop.reason, level="warning")] if stop.rejoin else []
         if self.state == "stopped":
             return heard + (self._join(now) if self.rejoin else [])
         if self.state == "running":
@@ -375,7 +388,8 @@ class Group:
             for worker in stuck:
                 worker.state = "gone"
             pids = ", ".join(str(worker.pid) for worker in stuck)
-            text = f"process {pids} does not die even of SIGKILL (uninterruptible sleep in a driver or a mount?); going on without it"
+            stuck_in = "uninterruptible sleep in a driver or a mount?"
+            text = f"process {pids} does not die even of SIGKILL ({stuck_in}); going on without it"
             return [Say(text=text, level="error"), *self._all_gone(now)]
         return []
 
@@ -404,29 +418,34 @@ class Group:
             return [*actions, *self._exit(1, complaint=f"stopped by {signal_name(-self.leaving_by)}")]
         return actions
 
-    def _lease_over(self, reason: str, now: float) -> list[Action]:
-        heard: list[Action] = [Say(text=f"{reason}; stopping the workers", level="error")]
-        if self.state != "running":
-            return heard
-        self.rejoin = True
-        return heard + self._stop(signal.SIGTERM, reason, now)
+    def _lease_over(self, reason: str, until: float, now: float) -> list[Action]:
+        if self.state not in ("running", "stopping"):
+            return [Say(text=f"{reason}; still trying", level="warning")]
+        actions: list[Action] = [Say(text=f"{reason}; stopping the workers", level="error")]
+        if self.state == "running":
+            self.rejoin = True
+            actions += self._stop(signal.SIGTERM, reason, now)
+        if self.kill_at != NEVER:
+            # No grace: after that moment others may have started these ranks again.
+            self.kill_at = min(self.kill_at, until)
+        return actions
 
     # --- signals and timers ---------------------------------------------------------------------------------------------
 
     def _signalled(self, signum: int, now: float) -> list[Action]:
         name = signal.Signals(signum).name
         noted: list[Action] = [Record(event=SignalReceived(signal=name))]
+        if self.state == "ended":
+            return noted
         if signum in self.passed_on:
             return [*noted, SignalWorkers(local_ranks=self._alive(), signum=signum)]
         if self.state in ("new", "joining") and self.round == 0:
-            return [*noted, Send(message=self._goodbye(name)), *self._exit(-signum)]
+            return [*noted, *self._goodbye(name), *self._exit(-signum)]
         if self.leaving_by:
             return noted + self._hurry(now)
         self.leaving_by, self.rejoin = signum, False
-        noted += [
-            Say(text=f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s or at the next signal", level="warning"),
-            Send(message=self._goodbye(name)),
-        ]
+        text = f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s or at the next signal"
+        noted += [Say(text=text, level="warning"), *self._goodbye(name)]
         if self.state == "running":
             return noted + self._stop(signum, f"the agent received {name}", now)
         if self.state == "succeeded":
@@ -441,10 +460,14 @@ class Group:
             return self._kill(now) if self.kill_at != NEVER else []
         return self._exit(1, complaint="stopped by a second signal, without waiting for the other nodes")
 
-    def _goodbye(self, name: str) -> Message:
+    def _goodbye(self, name: str) -> list[Action]:
         if self.hosting:
-            return StopJob(node=self.join.node, reason=f"{self.join.name} received {name}")
-        return Leave(node=self.join.node, round=self.round, reason=f"received {name}")
+            return [Send(message=StopJob(node=self.join.node, reason=f"{self.join.name} received {name}"))]
+        goodbye: list[Action] = [Send(message=Leave(node=self.join.node, round=self.round, reason=f"received {name}"))]
+        if not self._alive():
+            # Said at once, because an assignment may be on its way to us that makes others wait for our workers.
+            goodbye.append(Send(message=Stopped(node=self.join.node, round=self.round)))
+        return goodbye
 
     def _timer_expired(self, seen: TimerExpired) -> list[Action]:
         noted = Record(event=WatchdogExpired(pid=seen.pid, scope=seen.scope, expired_s=seen.late_s))
@@ -472,12 +495,15 @@ class Group:
         return killed + self._exit(report.exit_code, report=report)
 
     def _refused(self, reason: str, hint: str, now: float) -> list[Action]:
+        if self.state == "ended":
+            return []
         killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self._alive()) else []
         complaint = f"the coordinator at {self.endpoint} refused this node: {reason}" + (f"\n  hint: {hint}" if hint else "")
         return killed + self._exit(1, complaint=complaint)
 
     def _exit(self, code: int, *, report: JobReport | None = None, complaint: str = "") -> list[Action]:
         self.state = "ended"
+        self.kill_at = self.abandon_at = NEVER
         outcome = report.outcome if report else "stopped"
         reason = report.reason if report else complaint or f"signal {-code}"
         return [

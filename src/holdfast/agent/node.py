@@ -13,10 +13,11 @@ a machine again, and the simulator runs thousands of them.
 
 from __future__ import annotations
 
-from holdfast.agent.group import Group, LeaseOver, Send, Told
+from holdfast.agent.group import Exit, Group, LeaseOver, Send, Told
 from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.rendezvous.member import Deliver, Member
+from holdfast.rendezvous.round import HostLeaves
 from holdfast.rendezvous.server import TO_HOST, Server
 
 TYPE_CHECKING = False
@@ -59,7 +60,12 @@ class Node:
     @property
     def done(self) -> bool:
         """This agent may go: its group has ended, and so has every conversation it hosts."""
-        return self.group.state == "ended" and (self.server is None or self.server.idle or not self.server.guests)
+        return self.group.state == "ended" and (self.server is None or self.server.idle)
+
+    @property
+    def lease_ends(self) -> float | None:
+        """Until when others count on this node to run its workers, or to see to it that they end. None: nobody does."""
+        return self.member.lease_ends if self.member is not None else None
 
     def _to_coordinator(self, seen: Observation, now: float) -> list[Action]:
         if self.server is not None:
@@ -72,6 +78,8 @@ class Node:
         for action in actions:
             if not isinstance(action, Send):
                 out.append(action)
+                if isinstance(action, Exit) and self.server is not None:
+                    out += self._from_server(self.server.observe(HostLeaves(reason=_why(action)), now), now)
             elif self.server is not None:
                 out += self._from_server(self.server.hear(action.message, TO_HOST, now), now)
             elif self.member is not None:
@@ -97,13 +105,16 @@ class Node:
             if not isinstance(action, Deliver):
                 out.append(action)
                 continue
-            seen: Observation = LeaseOver(reason=action.lease_over) if action.lease_over else Told(message=_told(action))
-            out += self._from_group(self.group.observe(seen, now), now)
+            out += self._from_group(self.group.observe(_delivered(action), now), now)
         return out
 
 
-def _told(delivery: Deliver) -> Message:
-    assert delivery.message is not None
-    return delivery.message
+def _delivered(delivery: Deliver) -> Observation:
+    if delivery.message is not None:
+        return Told(message=delivery.message)
+    return LeaseOver(reason=delivery.lease_over, until=delivery.until)
 
+
+def _why(end: Exit) -> str:
+    return f"the agent that hosts the coordinator ends: {end.complaint or 'stopped by a signal'}"
 

@@ -15,6 +15,10 @@ import os
 from holdfast.agent.group import TimerExpired
 from holdfast.core.machine import NEVER
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.machine import Observation
+
 CHUNK = 1 << 16
 LONGEST_LINE = 4096
 """PIPE_BUF: up to this the kernel keeps a client's write in one piece."""
@@ -52,7 +56,8 @@ class Timers:
         for _, key, _ in over:
             del self.armed[key]
         return [
-            TimerExpired(pid=pid, scope=scope, signum=signum, late_s=now_unix - expires) for expires, (pid, scope), signum in over
+            TimerExpired(pid=pid, scope=scope, signum=signum, late_s=now_unix - expires)
+            for expires, (pid, scope), signum in over
         ]
 
     def forget_all(self) -> None:
@@ -76,12 +81,12 @@ class Watchdog:
         # For writing too, so that there is no end of file between two clients.
         self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def read(self) -> None:
-        """Take in what has been written."""
+    def readable(self, events: int) -> list[Observation]:
+        """Take in what has been written. Nothing to observe yet: time will tell."""
         try:
             data = self.rest + os.read(self.fd, CHUNK)
         except BlockingIOError:
-            return
+            return []
         *lines, self.rest = data.split(b"\n")
         self.rest = self.rest[-LONGEST_LINE:]
         for line in lines:
@@ -89,6 +94,7 @@ class Watchdog:
                 self.timers.take(line)
             except ValueError:
                 self.strange += 1
+        return []
 
     def close(self) -> None:
         """Remove the pipe."""

@@ -60,10 +60,16 @@ def _mend_streams() -> None:
 def _ask(command: str, argv: Sequence[str]) -> int:
     import argparse
 
+    from holdfast.core.grammar import did_you_mean
+
     module = _module(command)
     parser = argparse.ArgumentParser(prog=f"holdfast {command}", description=module.HELP, allow_abbrev=False)
     module.arguments(parser)
-    code: int = module.run(parser.parse_args(list(argv)))
+    options, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+        raise UsageError(f"there is no argument {unknown[0]}", hint=did_you_mean(unknown[0], known))
+    code: int = module.run(options)
     sys.stdout.flush()
     return code
 

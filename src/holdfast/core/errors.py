@@ -1,13 +1,13 @@
 """What can go wrong with *us*, and the exit code of each. A worker's death is not here: it is a value (`core.failure`).
 
-    HoldfastError               1   we cannot go on
-    ├── UsageError              2   a flag, value or file of the user's is wrong
-    ├── StartError              1   a program could not be started
-    ├── RendezvousError         1   the nodes could not agree
-    │   ├── JoinTimeout         1
-    │   ├── RendezvousClosed    1
-    │   └── ServerLost          1
-    └── ProtocolError           1   a peer sent what we do not understand
+HoldfastError               1   we cannot go on
+├── UsageError              2   a flag, value or file of the user's is wrong
+├── StartError              1   a program could not be started
+├── RendezvousError         1   the nodes could not agree
+│   ├── JoinTimeout         1
+│   ├── RendezvousClosed    1
+│   └── ServerLost          1
+└── ProtocolError           1   a peer sent what we do not understand
 """
 
 from __future__ import annotations

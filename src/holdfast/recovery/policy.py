@@ -53,7 +53,7 @@ class RestartOnFailure:
     def _delay_s(self) -> float:
         if self.instant_crashes < 2:
             return 0.0
-        return min(self.longest_delay_s, FIRST_DELAY_S * 2 ** min(self.instant_crashes - 2, 30))
+        return min(self.longest_delay_s, FIRST_DELAY_S * float(1 << min(self.instant_crashes - 2, 30)))
 
     def _spent(self) -> str:
         if self.budget.restarts == 0:

@@ -1,15 +1,17 @@
 """How does a member stay in touch with a coordinator on another node? It keeps one link up and its lease renewed.
 
 Everything said since the coordinator's last assignment is said again over a new link; it knows what it has heard.
-A `Join` is never repeated after its answer: said late, it would call workers gone that are alive.
+A `Join` is never repeated after its answer: said late, it would call workers gone that are alive. And an assignment is
+passed on only within a lease: one that comes later (held up by the network) may be about a round that others have left.
 """
 
 from __future__ import annotations
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation
-from holdfast.core.messages import Assigned, Finish, Join, Message, Refused, Renew, Renewed
+from holdfast.core.messages import Assigned, Finish, Join, Message, Refused, Renew, Renewed, Stop
 from holdfast.core.value import Value
+from holdfast.rendezvous.lease import KILL_S, RENEW_S
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.05, 1.0
 """Pause before the next attempt to connect; doubles. A refused connection on a LAN answers within a millisecond."""
@@ -23,6 +25,8 @@ class Deliver(Value):
 
     message: Message | None = None
     lease_over: str = ""
+    until: float = NEVER
+    """With `lease_over`: the last moment at which workers may live."""
 
 
 class Member:
@@ -38,7 +42,8 @@ class Member:
         self.link = 0
         self.up = False
         self.outbox: list[Message] = []
-        self.heard_at: float | None = None  # None: never
+        self.leased_at: float | None = None  # when the last Renew that was answered was sent; None: never
+        self.held: Assigned | None = None  # an assignment that came outside a lease
         self.renew_at = NEVER
         self.connect_at = now
         self.retry_s = FIRST_RETRY_S
@@ -66,7 +71,7 @@ class Member:
     def say(self, message: Message, now: float) -> list[Action | Deliver]:
         """Say something to the coordinator, now or as soon as there is a link."""
         if isinstance(message, Join):
-            self.outbox = []
+            self.outbox, self.held = [], None
         self.outbox.append(message)
         return [Transmit(link=self.link, message=message)] if self.up else []
 
@@ -76,37 +81,62 @@ class Member:
             return NEVER
         return min(self.renew_at if self.up else self.connect_at, self._patience_ends())
 
+    @property
+    def lease_ends(self) -> float | None:
+        """Until when workers may run here. None: there is no lease yet."""
+        return None if self.leased_at is None else self.leased_at + self.lease_s
+
     def _patience_ends(self) -> float:
-        if self.heard_at is None:
+        if self.lease_ends is None:
             return self.began_at + self.join_timeout_s
-        return self.heard_at + self.lease_s + (GIVE_UP_S if self.lease_over else 0.0)
+        return self.lease_ends + (GIVE_UP_S if self.lease_over else 0.0)
 
     def _arrived(self, message: Message, now: float) -> list[Action | Deliver]:
-        self.heard_at, self.lease_over = now, False
-        if isinstance(message, Assigned):
-            self.round, self.outbox = message.round, []
-        if isinstance(message, Renewed):
-            self.lease_s = message.lease_s
-            return []
-        if isinstance(message, (Finish, Refused)):
-            self.closed = True
-            return [HangUp(link=self.link), Deliver(message=message)]
+        match message:
+            case Renewed(lease_s=lease_s, sent_at=sent_at):
+                return self._renewed(lease_s, sent_at, now)
+            case Assigned():
+                self.held = message
+                return self._release(now)
+            case Stop():
+                self.held = None
+            case Finish() | Refused():
+                self.closed = True
+                return [HangUp(link=self.link), Deliver(message=message)]
         return [Deliver(message=message)]
+
+    def _renewed(self, lease_s: float, sent_at: float, now: float) -> list[Action | Deliver]:
+        self.lease_s, self.leased_at = lease_s, max(sent_at, self.leased_at or sent_at)
+        if now < self.leased_at + lease_s:
+            self.lease_over = False
+        return self._release(now)
+
+    def _release(self, now: float) -> list[Action | Deliver]:
+        if self.held is None or self.lease_ends is None or now >= self.lease_ends:
+            return []
+        assigned, self.held = self.held, None
+        self.round, self.outbox = assigned.round, []
+        return [Deliver(message=assigned)]
 
     def _due(self, now: float) -> list[Action | Deliver]:
         out: list[Action | Deliver] = []
         if self.closed:
             return out
         if now >= self._patience_ends():
-            if self.heard_at is None or self.lease_over:
-                return [self._give_up(f"no answer for {now - (self.heard_at or self.began_at):.0f} s ({self.trouble})")]
+            silent_s = now - (self.began_at if self.leased_at is None else self.leased_at)
+            if self.lease_ends is None or self.lease_over:
+                trouble = f" ({self.trouble})" if self.trouble else ""
+                return [self._give_up(f"no answer for {silent_s:.0f} s{trouble}")]
             self.lease_over = True
-            silent_s = now - self.heard_at
-            out.append(Deliver(lease_over=f"the coordinator at {self.endpoint} has not answered for {silent_s:.1f} s"))
+            silence = f"the coordinator at {self.endpoint} has not answered for {silent_s:.1f} s"
+            out.append(Deliver(lease_over=silence, until=self.lease_ends + KILL_S))
+            if self.up:
+                # It may be up in name only: a firewall that forgot it, a host that lost its power.
+                out.append(HangUp(link=self.link))
+                self.up, self.connect_at = False, now
         if self.up and now >= self.renew_at:
-            # Three chances within a lease, as DHCP and etcd's keep-alive have it.
-            self.renew_at = now + min(self.lease_s / 3, 1.0)
-            out.append(Transmit(link=self.link, message=Renew(node=self.node, round=self.round)))
+            self.renew_at = now + min(self.lease_s / 3, RENEW_S)
+            out.append(Transmit(link=self.link, message=Renew(node=self.node, round=self.round, sent_at=now)))
         if not self.up and now >= self.connect_at:
             self.link += 1
             self.connect_at = NEVER

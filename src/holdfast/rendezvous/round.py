@@ -33,7 +33,7 @@ from holdfast.core.messages import (
     Succeeded,
 )
 from holdfast.core.report import JobReport
-from holdfast.core.value import Value, replace
+from holdfast.core.value import Value
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.placement import Candidate, Place, assign, choose
 
@@ -226,8 +226,11 @@ class Rendezvous:
         return []
 
     def _joined(self, join: Join, seat: Seat | None, here: bool, now: float) -> list[Action]:
-        if refusal := self._refusal(join, seat):
+        if refusal := self._refusal(join):
             return [Tell(node=join.node, message=refusal)]
+        if join.round > self.round:
+            # It was a member under an earlier life of the coordinator; others may still hold a lease from that.
+            self.not_before = max(self.not_before, self.started_at + self.rules.lease_s + FENCE_S)
         if seat is None:
             seat = self.seats[join.node] = Seat(join, self.arrivals, now)
             self.arrivals += 1
@@ -245,9 +248,7 @@ class Rendezvous:
             return self._regroup("rejoin", f"{seat.name} stopped its workers by itself", now)
         return []
 
-    def _refusal(self, join: Join, seat: Seat | None) -> Refused | None:
-        if self.phase == "ending" and seat is None:
-            return Refused(reason=f"job {self.rules.job} is ending: {self.why}")
+    def _refusal(self, join: Join) -> Refused | None:
         if not self.rules.ranks_given:
             return None
         rank = join.wanted_rank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import Action, Observation
-from holdfast.core.messages import Finish, Join, Message, Refused
+from holdfast.core.messages import Finish, Message, Refused
 from holdfast.rendezvous.round import Heard, Rendezvous, Tell, Unlinked
 
 TYPE_CHECKING = False
@@ -24,10 +24,11 @@ class Server:
         """node → link, the newest one"""
         self.guests: set[int] = set()
         """Links that others opened to us."""
+        self.owed: set[str] = set()
+        """Nodes that could not be told how the job ended, because their link was down: they will be back."""
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`. Links that are not ours to serve are ignored."""
-        self._host_is_here(now)
         match seen:
             case LinkUp(link=link, ours=False):
                 self.guests.add(link)
@@ -47,15 +48,9 @@ class Server:
     def hear(self, message: Message, link: int, now: float) -> list[Action]:
         """A member said something over `link`."""
         node = getattr(message, "node", "")
-        if isinstance(message, Join) or node not in self.links:
-            self.links[node] = link
-        return self._sent(self.rendezvous.observe(Heard(message=message), now))
-
-    def _host_is_here(self, now: float) -> None:
-        """The member in our own process renews its lease by our being alive: it has no link over which to say so."""
-        for node, link in self.links.items():
-            if link == TO_HOST and node in self.rendezvous.seats:
-                self.rendezvous.seats[node].heard_at = now
+        # The newest link is the live one, though an older one may still bring what was on its way and not know that it is dead.
+        self.links[node] = max(link, self.links.get(node, link))
+        return self._sent(self.rendezvous.observe(Heard(message=message, here=link == TO_HOST), now))
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
@@ -63,8 +58,8 @@ class Server:
 
     @property
     def idle(self) -> bool:
-        """The job is over and everybody has been told."""
-        return self.rendezvous.phase == "ended" and not self.guests
+        """Nobody is left to talk to."""
+        return not self.guests and not self.owed
 
     def _sent(self, actions: Iterable[Action]) -> list[Action]:
         """`Tell` a member becomes `Transmit` over its link; to one without a link it is lost, as on any broken link."""
@@ -74,6 +69,8 @@ class Server:
                 out.append(action)
                 continue
             link = self.links.get(action.node)
+            if isinstance(action.message, Finish):
+                (self.owed.add if link is None else self.owed.discard)(action.node)
             if link is None:
                 continue
             out.append(Transmit(link=link, message=action.message))

@@ -259,7 +259,8 @@ class _Guardian:
             except ChildProcessError:
                 return
             process.kill_tree([os.getpid()])
-            time.sleep(0.002)
+            signal.setitimer(signal.ITIMER_REAL, SWEEP_S / 20)  # in case the last SIGCHLD is one that we have already had
+            signal.sigwaitinfo({signal.SIGCHLD, signal.SIGALRM})
         left = process.descendants(os.getpid())
         if left:
             _say(f"could not kill {', '.join(map(str, left))}: in uninterruptible sleep?")

@@ -100,7 +100,14 @@ class Host:
     # --- processes ------------------------------------------------------------------------------------------------------
 
     def start(
-        self, argv: Sequence[str], env: Mapping[str, str], *, stdout: int | None, stderr: int | None, page: Page | None, page_fd: int
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: int | None,
+        stderr: int | None,
+        page: Page | None,
+        page_fd: int,
     ) -> int:
         """Start a worker and watch it; returns its pid. Raises StartError."""
         inherit = {page_fd: page.fd} if page else {}
@@ -128,7 +135,7 @@ class Host:
                 continue
             child.page.close_fd()
             try:
-                child.watch = DeathWatch(child.page, lambda pid=pid: self._alarm(pid))
+                child.watch = DeathWatch(child.page, self._alarm_for(pid))
             except HoldfastError as error:
                 self.complain(str(error))
                 return
@@ -145,9 +152,12 @@ class Host:
         """SIGKILL whatever dead workers left behind; returns the pids."""
         return kill_strays(keep=list(self.children))
 
-    def _alarm(self, pid: int) -> None:
-        self.dead.append(pid)
-        os.eventfd_write(self.alarm, 1)
+    def _alarm_for(self, pid: int) -> Callable[[], None]:
+        def notify() -> None:
+            self.dead.append(pid)
+            os.eventfd_write(self.alarm, 1)
+
+        return notify
 
     def _alarmed(self, events: int) -> list[Observation]:
         os.eventfd_read(self.alarm)

@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import socket
+from functools import partial
 
 from holdfast.core.errors import ProtocolError, RendezvousError
 from holdfast.core.links import Arrived, LinkDown, LinkUp
@@ -79,10 +80,12 @@ class Network:
                     return False
                 if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     continue
-                raise RendezvousError(f"cannot listen on {name}:{port}: {error.strerror}", hint="choose another port") from error
+                raise RendezvousError(
+                    f"cannot listen on {name}:{port}: {error.strerror}", hint="choose another port"
+                ) from error
             sock.setblocking(False)
             self.listeners.append(sock)
-            self.host.watch(sock.fileno(), select.EPOLLIN, lambda events, sock=sock: self._accept(sock))
+            self.host.watch(sock.fileno(), select.EPOLLIN, partial(self._accept, sock))
         return bool(self.listeners)
 
     def connect(self, link: int) -> list[Observation]:
@@ -133,7 +136,7 @@ class Network:
 
     # --- events of sockets ----------------------------------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket) -> list[Observation]:
+    def _accept(self, listener: socket.socket, events: int) -> list[Observation]:
         dropped: list[Observation] = []
         for _ in range(64):
             try:

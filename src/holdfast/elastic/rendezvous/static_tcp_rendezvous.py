@@ -71,16 +71,17 @@ class StaticTCPRendezvous(RendezvousHandler):
     def _rounds(self) -> Any:
         return with_prefix(f"{self.run_id}/rounds", self._store)
 
-    def _latest_round(self) -> int:
-        return int(self._rounds.compare_set("latest", "", "0"))
+    def _read(self, key: str, otherwise: int) -> int:
+        """A number that nobody may have written yet. (Reading an absent key would wait for it.)"""
+        return int(self._rounds.compare_set(key, "", str(otherwise)))
 
     def _which_round(self) -> int:
-        """The one others wait for us in, or else a new one. Announced to the others here."""
-        latest = self._latest_round()
-        was_here_before = self._rounds.add(f"seen/{self.rank}", 1) > 1  # also when that was another process of ours
-        if not was_here_before or latest > max(self._round, 0):
-            return latest
-        return int(self._rounds.compare_set("latest", str(latest), str(latest + 1)))
+        """The one others wait for this rank in, or else a new one. Announced to the others here."""
+        latest, last = self._read("latest", 0), self._read(f"entered/{self.rank}", -1)
+        if last >= latest:  # `last` may have been another process's, whose place we take
+            latest = int(self._rounds.compare_set("latest", str(latest), str(latest + 1)))
+        self._rounds.set(f"entered/{self.rank}", str(latest))
+        return latest
 
     def _enter(self, number: int) -> None:
         """In round 0 there is nothing to clear away, and the store itself waited for all nodes."""
@@ -108,7 +109,7 @@ class StaticTCPRendezvous(RendezvousHandler):
             return 0
         self._looked_at = now
         try:
-            return int(self._latest_round() > self._round)
+            return int(self._read("latest", 0) > self._round)
         except RuntimeError as error:
             # The store's host may have ended well before us: no reason to stop our workers.
             logger.debug("[%s] cannot ask for a later round: %s", self.run_id, error)

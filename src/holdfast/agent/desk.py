@@ -1,0 +1,109 @@
+"""Who wants to know how the agent is? People and programs on this host, by its Unix socket; a load balancer, by HTTP."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+from holdfast.agent.group import StopAsked
+from holdfast.core.machine import Signalled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.agent.control import ControlSocket, Request
+    from holdfast.agent.group import Group
+    from holdfast.core.machine import Observation
+    from holdfast.runtime.host import Host
+    from holdfast.telemetry.health_http import HealthHttpServer
+
+
+class Desk:
+    """Answers about one group. Questions that ask for something become observations."""
+
+    def __init__(self, group: Group, host: Host, name: str) -> None:
+        self.group = group
+        self.host = host
+        self.name = name
+        self.control: ControlSocket | None = None
+        self.health: HealthHttpServer | None = None
+
+    def open_control(self, path: str) -> None:
+        """Listen on the Unix socket at `path`; without it the job runs all the same."""
+        from holdfast.agent.control import ControlSocket
+
+        try:
+            self.control = control = ControlSocket(path)
+        except OSError as error:
+            self.host.complain(f"`holdfast status` and `holdfast stop` cannot reach this agent: {path}: {error.strerror}")
+            return
+        self.host.watch(control.fileno(), select.EPOLLIN, lambda events: self._asked(control))
+
+    def open_health(self, port: int, last_progress_at_unix: Callable[[], float]) -> None:
+        """Serve the health check; a port that cannot be had is no reason not to train."""
+        from holdfast.telemetry.health_http import HealthHttpServer
+
+        server = HealthHttpServer(last_progress_at_unix, port)
+        try:
+            server.start()
+        except OSError as error:
+            self.host.complain(f"no health check on port {port} (TORCHELASTIC_HEALTH_CHECK_PORT): {error.strerror}")
+            return
+        self.health = server
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self.control is not None:
+            self.control.close()
+        if self.health is not None:
+            self.health.stop()
+
+    def _asked(self, control: ControlSocket) -> list[Observation]:
+        return [seen for request in control.requests() for seen in self._answer(request)]
+
+    def _answer(self, request: Request) -> list[Observation]:
+        match request.ask:
+            case "status":
+                request.reply(self._status())
+                return []
+            case "stop":
+                request.reply({})
+                return [StopAsked(reason=str(request.arguments.get("reason") or "an operator asked for it (holdfast stop)"))]
+            case "signal":
+                return self._signal(request)
+        request.refuse(f"this agent knows no {request.ask!r}; it knows status, stop and signal")
+        return []
+
+    def _signal(self, request: Request) -> list[Observation]:
+        name = str(request.arguments.get("signal"))
+        signum = getattr(signal, name, None)
+        if not isinstance(signum, signal.Signals):
+            request.refuse(f"there is no signal {name!r}")
+            return []
+        request.reply({})
+        return [Signalled(signum=signum)]
+
+    def _status(self) -> dict[str, object]:
+        group, assigned = self.group, self.group.assigned
+        return {
+            "node": self.name,
+            "pid": os.getpid(),
+            "state": group.state,
+            "round": group.round,
+            "attempt": assigned.restart_count if assigned else 0,
+            "group_rank": assigned.group_rank if assigned else None,
+            "world_size": assigned.world_size if assigned else None,
+            "hosting": group.hosting,
+            "workers": [
+                {
+                    "rank": seat.rank,
+                    "local_rank": seat.local_rank,
+                    "pid": seat.pid,
+                    "state": seat.state,
+                    "exitcode": seat.exitcode,
+                }
+                for seat in group.workers.values()
+            ],
+        }

@@ -1,0 +1,46 @@
+"""What does an agent leave when it goes? The report on stderr, torchrun's box at its end, and the report as a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.agent import launch
+from holdfast.agent.error_files import hand_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.config import RunConfig
+    from holdfast.core.report import JobReport
+    from holdfast.telemetry.state_dir import JobDir
+
+
+def tell(report: JobReport, config: RunConfig) -> None:
+    """Print the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
+    without an incident is not talked about."""
+    if report.outcome == "succeeded" and not report.restarts_used and report.rounds <= 1:
+        return
+    from holdfast.telemetry.report_text import report_text, terminal
+
+    width, colour = terminal(sys.stderr)
+    sys.stderr.write(report_text(report, width=width, colour=colour))
+    if report.failures and report.outcome == "failed":
+        from holdfast.telemetry.box import entrypoint_name, failure_box
+
+        program, *args = launch.command(config, 0)
+        hand_on(report.failures[0], config.error_file)
+        print(failure_box(entrypoint_name(program, args), report.failures), file=sys.stderr)
+    sys.stderr.flush()
+
+
+def keep(report: JobReport, job_dir: JobDir) -> None:
+    """Write the report into the job's directory. OSError where that cannot be."""
+    import json
+
+    from holdfast.telemetry.report_text import report_json
+
+    # Several agents of one job may share the directory: each writes a file of its own, and the name changes hands.
+    draft = f"{job_dir.report_path}.{job_dir.node}"
+    with open(draft, "w", encoding="utf-8") as file:
+        json.dump(report_json(report), file, indent=2)
+    os.replace(draft, job_dir.report_path)

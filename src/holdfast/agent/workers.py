@@ -1,0 +1,183 @@
+"""How are one node's workers started, watched and cleared away, round after round? Processes, pages, logs and ports.
+
+Carries out what `agent.group` decides and tells it, in its words, what became of it; fetches the evidence that a failure
+needs (error file, last lines of the log). Decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from holdfast.agent import error_files, launch, logs
+from holdfast.agent.group import Ended, PortHeld, Started, StartFailed
+from holdfast.core.errors import StartError
+from holdfast.core.failure import Evidence
+from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.runtime.ports import hold_port
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterable
+
+    from holdfast.agent.attempt_logs import AttemptLogs
+    from holdfast.agent.tee import Tee
+    from holdfast.core.config import RunConfig
+    from holdfast.core.machine import Observation
+    from holdfast.core.messages import Assigned
+    from holdfast.runtime.host import Host
+
+TAIL_LINES = 20
+"""Lines of a failed worker's log that go into the report."""
+
+HURRY_S = 1.0
+"""Between two rounds, a console that is slow to take the logs is waited for so long at most."""
+
+
+class Workers:
+    """The workers of the present round, if any."""
+
+    def __init__(self, config: RunConfig, host: Host, plan: logs.LogPlan) -> None:
+        self.config = config
+        self.host = host
+        self.plan = plan
+        self.attempt: AttemptLogs | None = None
+        self.tee: Tee | None = None
+        self.local_ranks: dict[int, int] = {}
+        """pid → local rank"""
+        self.ports: list[socket.socket] = []
+        """Held for MASTER_PORT: that of the running round, and that of the next."""
+
+    def hold_port(self) -> PortHeld:
+        """Hold a port for the round to come, in case this node gets group rank 0 in it."""
+        self.ports.append(hold_port())
+        return PortHeld(port=self.ports[-1].getsockname()[1])
+
+    def start(self, assigned: Assigned) -> list[Observation]:
+        """Start the workers of a round; what came of each, in order. After one that could not start, no other is tried."""
+        self.close_logs(patient=False)
+        self.attempt = self.plan.open_attempt(assigned.restart_count, assigned.round, self.config.nproc_per_node)
+        self.local_ranks = {}
+        seen: list[Observation] = []
+        environ = dict(os.environ)
+        for local_rank in range(self.config.nproc_per_node):
+            try:
+                seen.append(self._start(local_rank, assigned, environ))
+            except StartError as error:
+                seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.host.unix()))
+                break
+        self.attempt.release()
+        self.host.watch_pages()
+        self._follow_logs(assigned)
+        return [*seen, self.hold_port()]
+
+    def understood(self, seen: Observation) -> list[Observation]:
+        """What this host saw, in the words of the group."""
+        match seen:
+            case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0 and pid in self.local_ranks:
+                return [self._ended(pid, exitcode, gone=False)]
+            case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
+                return [self._ended(pid, exitcode, gone=True)]
+            case ProcessDying() | ProcessGone():
+                return []
+        return [seen]
+
+    def signal(self, local_ranks: Iterable[int], signum: int) -> None:
+        """Signal the process groups of some workers."""
+        for pid in self._pids(local_ranks):
+            self.host.signal_group(pid, signum)
+
+    def kill(self, local_ranks: Iterable[int]) -> None:
+        """SIGKILL some workers with everything below them."""
+        self.host.kill(self._pids(local_ranks))
+
+    def sweep(self) -> None:
+        """SIGKILL what the workers of the last round left behind, and let its port go."""
+        self.host.sweep()
+        for sock in self.ports[:-1]:
+            sock.close()
+        del self.ports[:-1]
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.host.kill(list(self.host.children))
+        self.host.sweep()
+        for sock in self.ports:
+            sock.close()
+
+    def _start(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> Started:
+        assert self.attempt is not None
+        files = self.attempt[local_rank]
+        # A program that is not Python has no use for a page; its death is seen by its pidfd.
+        page = None if self.config.no_python else self.host.page()
+        argv = launch.command(self.config, local_rank)
+        env = launch.environment(
+            self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None
+        )
+        pid = self.host.start(argv, env, stdout=files.stdout_fd, stderr=files.stderr_fd, page=page, page_fd=launch.PAGE_AT)
+        self.local_ranks[pid] = local_rank
+        return Started(local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir)
+
+    def _pids(self, local_ranks: Iterable[int]) -> list[int]:
+        wanted = set(local_ranks)
+        return [pid for pid, local_rank in self.local_ranks.items() if local_rank in wanted]
+
+    # --- evidence -------------------------------------------------------------------------------------------------------
+
+    def _ended(self, pid: int, exitcode: int, *, gone: bool) -> Ended:
+        local_rank = self.local_ranks[pid]
+        evidence = Evidence() if exitcode == 0 else self._evidence(local_rank)
+        return Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=self.host.unix(), evidence=evidence)
+
+    def _evidence(self, local_rank: int) -> Evidence:
+        assert self.attempt is not None
+        files = self.attempt[local_rank]
+        record = error_files.read(files.error_file)
+        said = record or error_files.ErrorRecord()
+        return Evidence(
+            at_unix=said.at_unix,
+            message=said.message or said.trouble,
+            traceback=said.traceback,
+            error_file=files.error_file if record else None,
+            error_record=said.content,
+            log_tail=self.attempt.tail_lines(local_rank, TAIL_LINES),
+            log_path=files.log_path,
+        )
+
+    # --- logs -----------------------------------------------------------------------------------------------------------
+
+    def _follow_logs(self, assigned: Assigned) -> None:
+        assert self.attempt is not None
+        ranks = range(assigned.base_rank, assigned.base_rank + self.config.nproc_per_node)
+        self.tee = tee = self.attempt.tee(logs.prefixes(self.config.role, ranks, self.config.log_line_prefix_template))
+        if tee is not None and tee.interval_s is None:
+            self.host.watch(tee.fileno(), select.EPOLLIN, self._readable)
+
+    def _readable(self, events: int) -> list[Observation]:
+        self.pump()
+        return []
+
+    @property
+    def pump_s(self) -> float | None:
+        """Call `pump` every so many seconds. None: no need."""
+        return self.tee.interval_s if self.tee is not None else None
+
+    def pump(self) -> None:
+        """Show what is new in the logs."""
+        if self.tee is not None:
+            self.tee.pump()
+
+    def close_logs(self, *, patient: bool) -> None:
+        """Show the rest of the logs; `patient`: however slow the console is."""
+        if self.tee is not None:
+            if patient:
+                self.tee.drain()
+            else:
+                self.tee.drain(stall_s=HURRY_S / 2, limit_s=HURRY_S)
+            if self.tee.interval_s is None:
+                self.host.unwatch(self.tee.fileno())
+            self.tee.close()
+            self.tee = None
+        if self.attempt is not None:
+            self.attempt.close()

@@ -1,0 +1,223 @@
+"""The simulated network: links that delay, stall, break and come back, as TCP's do.
+
+Within a link and a direction order is kept and nothing is lost, until it breaks; then whatever was on its way is lost, and
+each side learns of it in its own time, or never (a host without power says no farewell). Several partitions, one for each
+direction, are possible; what is sent meanwhile waits, as TCP's retransmissions do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.core.links import Arrived, LinkDown, LinkUp
+from holdfast.core.machine import Observation
+from holdfast.core.messages import Message
+from holdfast.runtime.net import GUESTS_FROM, HANDSHAKE_S
+from holdfast.sim.timeline import Timeline
+from holdfast.sim.world import SimHost
+
+if TYPE_CHECKING:
+    from holdfast.runtime.world import Links
+
+RETRY_S = 0.25
+"""How often a connection request is repeated while nobody answers."""
+
+
+class Side:
+    """One end of a wire, at one agent."""
+
+    def __init__(self, links: SimLinks, link: int) -> None:
+        self.links = links
+        self.link = link
+        self.open = False
+        self.hung_up = False
+        self.last_at = 0.0
+        self.stalled: list[Callable[[], None]] = []
+        """What it sent into a partition."""
+        self.under_way = 0
+        self.other: Side
+
+    def down(self, reason: str) -> None:
+        """This end notices that the link is gone."""
+        if self.open:
+            self.open = False
+            self.links.sides.pop(self.link, None)
+            self.links.host.see(LinkDown(link=self.link, reason=reason))
+
+
+class Ether:
+    """All links of all agents."""
+
+    def __init__(self, timeline: Timeline, rng: random.Random, delay_s: tuple[float, float] = (0.0002, 0.001)) -> None:
+        self.timeline = timeline
+        self.rng = rng
+        self.delay_s = delay_s
+        self.serving: SimLinks | None = None
+        self.next_guest = GUESTS_FROM
+        self.blocked: dict[str, tuple[bool, bool]] = {}
+        """place → (nothing gets out, nothing gets in)"""
+
+    def partition(self, place: str, *, out: bool = True, into: bool = True) -> None:
+        """From now on nothing passes between `place` and the others."""
+        self.blocked[place] = out, into
+
+    def heal(self, place: str, wires: list[Side]) -> None:
+        """What has waited comes through a while later (retransmission backs off)."""
+        self.blocked.pop(place, None)
+        for side in wires:
+            if side.stalled and not self.is_blocked(side.links.place, side.other.links.place):
+                stalled, side.stalled = side.stalled, []
+                pause = self.rng.uniform(0.05, 1.0)
+                side.last_at = max(side.last_at, self.timeline.now + pause)
+                for what in stalled:
+                    self.timeline.at(side.last_at, what)
+
+    def is_blocked(self, source: str, target: str) -> bool:
+        """Whether nothing passes from `source` to `target`."""
+        none = (False, False)
+        return source != target and (self.blocked.get(source, none)[0] or self.blocked.get(target, none)[1])
+
+    def delay(self) -> float:
+        """Of one packet."""
+        return self.rng.uniform(*self.delay_s)
+
+    # --- connecting -----------------------------------------------------------------------------------------------------
+
+    def connect(self, links: SimLinks, link: int, until: float) -> None:
+        """A connection request, repeated until it is answered or `until`."""
+        if links.closed:
+            return
+        target = self.serving
+        if self.timeline.now >= until:
+            links.host.see(LinkDown(link=link, reason="timed out"))
+        elif target is None:
+            self.timeline.after(2 * self.delay(), lambda: links.host.see(LinkDown(link=link, reason="Connection refused")))
+        elif (
+            target.silent
+            or target.paused()
+            or self.is_blocked(links.place, target.place)
+            or self.is_blocked(target.place, links.place)
+        ):
+            self.timeline.after(RETRY_S, lambda: self.connect(links, link, until))
+        elif target.closed:
+            self.timeline.after(2 * self.delay(), lambda: links.host.see(LinkDown(link=link, reason="Connection refused")))
+        else:
+            self._shake(Side(links, link), Side(target, self.next_guest))
+            self.next_guest += 1
+
+    def _shake(self, member: Side, guest: Side) -> None:
+        member.other, guest.other = guest, member
+
+        def at_server() -> None:
+            if guest.links.closed:
+                self.timeline.after(self.delay(), lambda: member.links.host.see(LinkDown(link=member.link, reason="broken")))
+                return
+            guest.open, guest.links.sides[guest.link] = True, guest
+            guest.links.host.see(LinkUp(link=guest.link, ours=False))
+            self.send(guest, at_member)
+
+        def at_member() -> None:
+            if not member.links.closed:
+                member.open, member.links.sides[member.link] = True, member
+                member.links.host.see(LinkUp(link=member.link, ours=True))
+
+        self.timeline.after(3 * self.delay(), at_server)
+
+    # --- sending --------------------------------------------------------------------------------------------------------
+
+    def send(self, side: Side, at_other: Callable[[], None]) -> None:
+        """Let something happen at the other end, after everything that was sent before it."""
+        side.last_at = max(side.last_at, self.timeline.now + self.delay())
+
+        def arrive() -> None:
+            if self.is_blocked(side.links.place, side.other.links.place) or side.stalled:
+                side.stalled.append(at_other)
+            else:
+                at_other()
+
+        self.timeline.at(side.last_at, arrive)
+
+    def deliver(self, side: Side, message: Message) -> None:
+        """`message` has come to the other end of `side`."""
+        other = side.other
+        if other.open:
+            other.links.host.see(Arrived(link=other.link, message=message))
+        elif not other.links.silent:
+            # Nobody listens there any more; the kernel says so.
+            self.timeline.after(self.delay(), lambda: side.down("Connection reset by peer"))
+
+    def finish(self, side: Side) -> None:
+        """This end closes: the other learns of it after everything that was sent."""
+        def at_other() -> None:
+            other = side.other
+            if other.open:
+                other.down("closed by the other side")
+                self.finish(other)
+
+        self.send(side, at_other)
+
+    def cut(self, side: Side, lag_s: float, other_lag_s: float) -> None:
+        """A link breaks: what is under way is lost, and each end notices after its lag."""
+        # Neither end hears the other any more, even before it notices.
+        ghost, other_ghost = Side(side.links, -1), Side(side.other.links, -1)
+        one, two = side, side.other
+        one.other, two.other = other_ghost, ghost
+        other_ghost.other, ghost.other = one, two
+        self.timeline.after(lag_s, lambda: one.down("Connection reset by peer"))
+        self.timeline.after(other_lag_s, lambda: two.down("Connection reset by peer"))
+
+
+class SimLinks:
+    """The links of one life of an agent; the face of `runtime.net.Network` (`runtime.world.Links`)."""
+
+    def __init__(self, ether: Ether, host: SimHost, place: str, paused: Callable[[], bool]) -> None:
+        self.ether = ether
+        self.host = host
+        self.place = place
+        self.paused = paused
+        self.sides: dict[int, Side] = {}
+        self.closed = False
+        self.silent = False
+        """The host has no power: not even its kernel answers."""
+
+    def listen(self) -> bool:
+        """See `runtime.world.Links`."""
+        if self.ether.serving is not None and not self.ether.serving.closed:
+            return False
+        self.ether.serving = self
+        return True
+
+    def connect(self, link: int) -> list[Observation]:
+        """See `runtime.world.Links`."""
+        self.ether.connect(self, link, self.ether.timeline.now + HANDSHAKE_S)
+        return []
+
+    def transmit(self, link: int, message: Message) -> None:
+        """See `runtime.world.Links`."""
+        side = self.sides.get(link)
+        if side is not None and not side.hung_up:
+            self.ether.send(side, lambda: self.ether.deliver(side, message))
+
+    def hang_up(self, link: int) -> None:
+        """See `runtime.world.Links`."""
+        side = self.sides.get(link)
+        if side is not None and not side.hung_up:
+            side.hung_up = True
+            self.ether.finish(side)
+
+    def close(self) -> None:
+        """See `runtime.world.Links`."""
+        self.closed = True
+        for side in list(self.sides.values()):
+            side.open = False
+            if not self.silent:
+                self.ether.finish(side)
+        self.sides = {}
+
+
+if TYPE_CHECKING:
+    from holdfast.runtime.net import Network
+
+    _LINKS: tuple[type[Links], ...] = (Network, SimLinks)

@@ -1,0 +1,190 @@
+"""A simulated host: a clock of its own, and workers that live as a script says.
+
+It has the face of `runtime.host.Host` (`runtime.world.World`), except that `wait` never waits: the driver calls it when
+something has happened or a deadline has come.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.core.errors import StartError
+from holdfast.core.machine import Observation
+from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.core.value import Value
+from holdfast.sim.timeline import Timeline
+
+if TYPE_CHECKING:
+    from holdfast.runtime.shm import Page
+    from holdfast.runtime.world import World
+
+EPOCH = 1_700_000_000.0
+"""Unix time at which every simulation begins."""
+
+KILL_S = 0.002
+"""From SIGKILL to death."""
+
+
+class Clock(Value):
+    """How a host's clocks differ from true time."""
+
+    origin: float = 0.0
+    """What its monotonic clock shows at the start."""
+    rate: float = 1.0
+    """Its monotonic seconds per true second; a quartz keeps within 1e-4."""
+    wall_skew_s: float = 0.0
+    """By how much its wall clock is ahead."""
+
+    def monotonic(self, true: float) -> float:
+        """Its monotonic clock at a true time."""
+        return self.origin + true * self.rate
+
+    def true(self, monotonic: float) -> float:
+        """The true time at which its monotonic clock shows `monotonic`."""
+        return (monotonic - self.origin) / self.rate
+
+
+class Life(Value):
+    """What a worker is going to do."""
+
+    runs_s: float = 10.0
+    """Infinity: it hangs."""
+    exitcode: int = 0
+    on_sigterm: int | None = -signal.SIGTERM
+    """The exit code with which it obeys SIGTERM and its like. None: it ignores them."""
+    term_s: float = 0.02
+    """From the signal to the end."""
+    teardown_s: float = 0.01
+    """From death to its being reaped, while the kernel frees its memory."""
+    killable: bool = True
+    """False: stuck in the kernel, where SIGKILL does not reach."""
+    start_error: str = ""
+    """Not empty: it cannot even be started."""
+
+
+class Worker:
+    """A simulated process."""
+
+    def __init__(self, pid: int, env: Mapping[str, str], life: Life) -> None:
+        self.pid = pid
+        self.env = env
+        self.life = life
+        self.alive = True
+
+
+class SimHost:
+    """One host, for one life of its agent. `noticed` is called whenever there is something for `wait` to return."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        clock: Clock,
+        script: Callable[[Mapping[str, str]], Life],
+        noticed: Callable[[], None],
+        first_pid: int,
+    ) -> None:
+        self.timeline = timeline
+        self.clock = clock
+        self.script = script
+        self.noticed = noticed
+        self.next_pid = first_pid
+        self.workers: dict[int, Worker] = {}
+        self.seen: list[Observation] = []
+        self.floor = float("-inf")
+        self.died: Callable[[Worker, int], None] = lambda worker, exitcode: None
+
+    def now(self) -> float:
+        """See `runtime.world.World`."""
+        # A deadline turned into true time and back may come out an ulp early; and no monotonic clock runs backwards.
+        self.floor = max(self.floor, self.clock.monotonic(self.timeline.now))
+        return self.floor
+
+    def unix(self) -> float:
+        """See `runtime.world.World`."""
+        return EPOCH + self.timeline.now + self.clock.wall_skew_s
+
+    def wait(self, until: float) -> list[Observation]:
+        """See `runtime.world.World`."""
+        seen, self.seen = self.seen, []
+        return seen
+
+    def see(self, seen: Observation) -> None:
+        """Something has happened here."""
+        self.seen.append(seen)
+        self.noticed()
+
+    # --- processes ------------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        page: Page | None = None,
+        page_fd: int = -1,
+    ) -> int:
+        """See `runtime.world.World`."""
+        life = self.script(env)
+        if life.start_error:
+            raise StartError(life.start_error)
+        worker = self.workers[self.next_pid] = Worker(self.next_pid, env, life)
+        self.next_pid += 1
+        if life.runs_s != float("inf"):
+            self.timeline.after(life.runs_s, lambda: self.end(worker, life.exitcode))
+        return worker.pid
+
+    def signal_group(self, pid: int, signum: int) -> None:
+        """See `runtime.world.World`."""
+        worker = self.workers.get(pid)
+        if worker is None or not worker.alive or signum in (signal.SIGUSR1, signal.SIGUSR2):
+            return
+        obeys = worker.life.on_sigterm
+        if signum == signal.SIGKILL:
+            self.kill([pid])
+        elif obeys is not None:
+            code = -signum if obeys == -signal.SIGTERM else obeys
+            self.timeline.after(worker.life.term_s, lambda: self.end(worker, code))
+
+    def kill(self, pids: Sequence[int]) -> None:
+        """See `runtime.world.World`."""
+        for pid in pids:
+            if (worker := self.workers.get(pid)) and worker.life.killable:
+                self.timeline.after(KILL_S, lambda worker=worker: self.end(worker, -signal.SIGKILL))  # type: ignore[misc]
+
+    def sweep(self) -> set[int]:
+        """See `runtime.world.World`. Simulated workers leave nothing behind."""
+        return set()
+
+    def end(self, worker: Worker, exitcode: int) -> None:
+        """A worker dies, unless it is dead."""
+        if not worker.alive:
+            return
+        worker.alive = False
+        self.died(worker, exitcode)
+        self.see(ProcessDying(pid=worker.pid, exitcode=exitcode))
+        gone = ProcessGone(pid=worker.pid, exitcode=exitcode)
+        self.timeline.after(worker.life.teardown_s, lambda: self.see(gone))
+
+    def close(self) -> None:
+        """The agent has ended, and its guardian sees to the rest."""
+        self.kill([pid for pid, worker in self.workers.items() if worker.alive])
+
+    def lose_power(self) -> None:
+        """Everything here ends, and nobody is told."""
+        for worker in self.workers.values():
+            worker.alive = False
+
+    @property
+    def live(self) -> list[Worker]:
+        """Workers that have not ended."""
+        return [worker for worker in self.workers.values() if worker.alive]
+
+
+if TYPE_CHECKING:
+    from holdfast.runtime.host import Host
+
+    _WORLDS: tuple[type[World], ...] = (Host, SimHost)

@@ -1,0 +1,414 @@
+"""`holdfast jobs`, `status`, `why`, `events`, `report` and `stop`: from the files and the agents' sockets alone.
+
+Most jobs here are made up: recorded by the recorder itself, with an agent's socket in a thread. The last tests hold the same
+commands to a job that really runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.agent.control import ControlSocket
+from holdfast.cli.main import main
+from holdfast.core.events import AgentStarted, Decided, Event, FailureSeen, JobEnded, RoundFormed, WorkerExited, WorkerStarted
+from holdfast.core.failure import Failure
+from holdfast.telemetry.recorder import Recorder
+from holdfast.telemetry.state_dir import open_job
+
+REASON = "rank 1 (local 0) on n2 was killed by SIGKILL; restarting all ranks (2 of 3 restarts left)"
+PATIENCE_S = 60.0
+
+
+class Agent:
+    """One node's agent, as far as files and socket go. It leaves when it is asked to stop, unless it is `deaf`."""
+
+    def __init__(self, home: Path, job: str, node: str, *, began: float = 1_790_000_000.0) -> None:
+        self.job = open_job(str(home), job, node)
+        self.recorder = Recorder(self.job.events_path, self.job.node)
+        self.recorder.flush()
+        self.now, self.round, self.attempt = began, 0, 0
+        self.asked: list[dict[str, Any]] = []
+        self.is_deaf = False
+        self._thread: threading.Thread | None = None
+        self._wake, self._wake_end = os.pipe()
+
+    @property
+    def node(self) -> str:
+        return self.job.node
+
+    def saw(self, *events: Event, at: float | None = None) -> Agent:
+        for event in events:
+            self.now = self.now + 1.0 if at is None else at
+            self.recorder.record(event, at_unix=self.now, round=self.round, attempt=self.attempt)
+        return self
+
+    def started(self, pid: int = 4000) -> Agent:
+        return self.saw(
+            AgentStarted(
+                pid=pid, host=self.node, version="1", argv=("train.py",), min_nodes=2, max_nodes=2, nproc=1, max_restarts=3,
+                backend="embedded",
+            )
+        )  # fmt: skip
+
+    def life(self, number: int, attempt: int, nodes: tuple[str, ...], rank: int, reason: str = "all nodes are here") -> Agent:
+        self.round, self.attempt = number, attempt
+        formed = RoundFormed(
+            round=number, nodes=nodes, group_rank=rank, world_size=len(nodes), master_addr="n1", master_port=29500, waited_s=0.1,
+            reason=reason,
+        )  # fmt: skip
+        return self.saw(
+            formed, WorkerStarted(rank=rank, local_rank=0, pid=5000 + 10 * number + rank, argv=("x",), log_dir="/l")
+        )
+
+    def serve(self) -> Agent:
+        self._thread = threading.Thread(target=self._loop, args=(ControlSocket(self.job.socket_path),), daemon=True)
+        self._thread.start()
+        return self
+
+    def _loop(self, control: ControlSocket) -> None:
+        leaving = False
+        while not leaving and self._wake not in select.select([control, self._wake], [], [])[0]:
+            for request in control.requests():
+                self.asked.append({"ask": request.ask, **request.arguments})
+                if request.ask == "status":
+                    pid = 5000 + 10 * self.round
+                    request.reply({"state": "stopping", "workers": [{"pid": pid, "state": "saving", "exitcode": None}]})
+                elif self.is_deaf:
+                    request.refuse("not now")
+                else:
+                    request.reply({})
+                    leaving = True
+        control.close()
+        if leaving:
+            self.saw(JobEnded(outcome="stopped", exit_code=1, reason="asked to"))
+            self.leave()
+
+    def leave(self) -> None:
+        self.recorder.close()
+        self.job.close()
+
+    def close(self) -> None:
+        os.write(self._wake_end, b"x")
+        if self._thread:
+            self._thread.join(PATIENCE_S)
+        self.leave()
+        os.close(self._wake)
+        os.close(self._wake_end)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOLDFAST_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr("holdfast.telemetry.state_dir.spare_homes", lambda: ())
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def agent(home: Path) -> Iterator[Callable[..., Agent]]:
+    made: list[Agent] = []
+
+    def make(job: str, node: str = "n1", **how: Any) -> Agent:
+        made.append(Agent(home, job, node, **how))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def holdfast_says(home: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def call(*argv: str) -> Said:
+        code = main(list(argv))
+        seen = capsys.readouterr()
+        return Said(code, seen.out, seen.err)
+
+    return call
+
+
+Say = Callable[..., Said]
+Make = Callable[..., Agent]
+
+
+def two_nodes(agent: Make, job: str = "train", **how: Any) -> tuple[Agent, Agent]:
+    """A job of two nodes in its second life, after rank 1 was killed."""
+    one, two = agent(job, "n1", **how).started(4001), agent(job, "n2", **how).started(4002)
+    one.life(1, 0, ("n1", "n2"), 0)
+    two.life(1, 0, ("n1", "n2"), 1)
+    failure = Failure(
+        node="n2", rank=1, local_rank=0, pid=5011, at_unix=two.now + 5, exitcode=-9, cause="signal", log_path="/logs/1"
+    )
+    two.saw(WorkerExited(rank=1, local_rank=0, pid=5011, exitcode=-9), at=two.now + 5)
+    two.saw(FailureSeen(failure=failure), at=two.now)
+    one.saw(Decided(decision="restart", reason=REASON, restarts_left=2), at=two.now)
+    one.saw(WorkerExited(rank=0, local_rank=0, pid=5010, exitcode=-15))
+    for rank, node in enumerate((one, two)):
+        node.life(2, 1, ("n1", "n2"), rank, REASON)
+    return one, two
+
+
+def ended(agent: Make, job: str, **how: Any) -> None:
+    one = agent(job, "n1", **how).started().life(1, 0, ("n1",), 0)
+    one.saw(
+        WorkerExited(rank=0, local_rank=0, pid=5010, exitcode=0), JobEnded(outcome="succeeded", exit_code=0, reason="all done")
+    )
+    one.leave()
+
+
+# ---- which job is meant
+
+
+def test_without_any_job_it_says_where_it_looked(holdfast_says: Say, home: Path) -> None:
+    said = holdfast_says("status")
+    assert said.code == 2 and str(home) in said.err and "HOLDFAST_STATE_DIR" in said.err
+    assert holdfast_says("jobs").out == "no jobs\n"
+
+
+def test_without_a_name_the_newest_job_is_meant(agent: Make, holdfast_says: Say) -> None:
+    ended(agent, "new", began=1_790_000_900.0)
+    ended(agent, "old", began=1_790_000_000.0)
+    assert holdfast_says("status", "--json").json()["job"] == "new"
+
+
+def test_the_start_of_a_name_is_enough(agent: Make, holdfast_says: Say) -> None:
+    ended(agent, "train-gpt")
+    ended(agent, "evaluate")
+    assert holdfast_says("status", "tr", "--json").json()["job"] == "train-gpt"
+
+
+def test_a_run_id_with_strange_characters_is_found(agent: Make, holdfast_says: Say) -> None:
+    ended(agent, "team/my run")
+    assert holdfast_says("status", "team/my run", "--json").json()["job"].startswith("team-my-run-")
+
+
+def test_an_ambiguous_name_says_which(agent: Make, holdfast_says: Say) -> None:
+    ended(agent, "train-a")
+    ended(agent, "train-b")
+    said = holdfast_says("status", "train")
+    assert said.code == 2 and "train-a, train-b" in said.err
+
+
+def test_an_unknown_name_says_the_nearest(agent: Make, holdfast_says: Say) -> None:
+    ended(agent, "train-gpt")
+    said = holdfast_says("why", "trian-gpt")
+    assert said.code == 2 and "did you mean train-gpt?" in said.err
+
+
+def test_a_job_that_ran_twice_is_its_newest_run(agent: Make, holdfast_says: Say) -> None:
+    for _ in range(2):
+        ended(agent, "train")
+    said = holdfast_says("status", "train", "--json")
+    assert said.json()["job"] == "train~2" and "train~1 is the first" in said.err
+    assert holdfast_says("status", "train~1", "--json").json()["job"] == "train"
+    assert holdfast_says("status", "train~7").code == 2
+
+
+def test_a_copy_of_a_jobs_directory_can_be_read(agent: Make, holdfast_says: Say, home: Path, tmp_path: Path) -> None:
+    ended(agent, "train")
+    os.rename(home / "jobs" / "train", tmp_path / "copy")
+    assert holdfast_says("status", str(tmp_path / "copy"), "--json").json()["outcome"] == "succeeded"
+
+
+# ---- jobs
+
+
+def test_jobs_lists_them_newest_first(agent: Make, holdfast_says: Say) -> None:
+    ended(agent, "old")
+    two_nodes(agent, "train", began=1_790_000_500.0)
+    lost = agent("lost", began=1_790_000_250.0).started()
+    lost.leave()
+    head, *rows = [line.split() for line in holdfast_says("jobs").out.splitlines()]
+    assert head == ["JOB", "STATE", "NODES", "RANKS", "SINCE", "LAST", "DECISION"]
+    assert [row[:4] for row in rows] == [
+        ["train", "running", "2", "2"],
+        ["lost", "lost", "1", "1"],
+        ["old", "succeeded", "1", "1"],
+    ]
+    assert holdfast_says("jobs").out.splitlines()[1].endswith(f"restart: {REASON}")
+
+
+def test_jobs_can_be_limited_to_those_that_run(agent: Make, holdfast_says: Say) -> None:
+    ended(agent, "old")
+    two_nodes(agent)
+    [job] = holdfast_says("jobs", "--running", "--json").json()
+    assert (job["job"], job["state"], job["nodes"], job["ranks"]) == ("train", "running", 2, 2)
+
+
+def test_an_agent_that_has_recorded_nothing_yet_is_a_job_that_starts(agent: Make, holdfast_says: Say) -> None:
+    agent("train")
+    assert holdfast_says("jobs").out.splitlines()[1].split()[:2] == ["train", "starting"]
+    assert holdfast_says("status").code == holdfast_says("why").code == holdfast_says("report").code == 0
+
+
+# ---- status
+
+
+def test_status_says_the_last_decision_in_its_own_words(agent: Make, holdfast_says: Say) -> None:
+    two_nodes(agent)
+    said = holdfast_says("status").out
+    assert f"restart: {REASON}" in said and "2 ranks on 2 nodes (n1, n2)" in said and "round     2, attempt 1" in said
+
+
+def test_status_as_json_names_every_rank(agent: Make, holdfast_says: Say) -> None:
+    two_nodes(agent)
+    said = holdfast_says("status", "--json").json()
+    assert (said["state"], said["round"], said["attempt"], said["world_size"]) == ("running", 2, 1, 2)
+    assert [(worker["rank"], worker["node"], worker["pid"]) for worker in said["workers"]] == [(0, "n1", 5020), (1, "n2", 5021)]
+    assert said["last_decision"]["reason"] == REASON and said["lost_s"] == 3.0
+
+
+def test_status_asks_the_agent_how_its_workers_are(agent: Make, holdfast_says: Say) -> None:
+    one, _ = two_nodes(agent)
+    one.serve()
+    said = holdfast_says("status", "--json").json()
+    assert [(node["name"], node["answers"]) for node in said["nodes"]] == [("n1", True), ("n2", False)]
+    assert [worker["state"] for worker in said["workers"]] == ["saving", "running"]
+    assert "runs, does not answer" in holdfast_says("status").out
+
+
+def test_text_from_a_worker_cannot_rewrite_the_terminal(agent: Make, holdfast_says: Say) -> None:
+    agent("train").started().life(1, 0, ("n1",), 0).saw(Decided(decision="stop", reason="\x1b[2J\x1b]0;gotcha\x07\r\nbad"))
+    for command in ("status", "why", "events", "report", "jobs"):
+        said = holdfast_says(command).out
+        assert "\x1b" not in said and "\r" not in said and "\x07" not in said and "gotcha" in said, command
+
+
+# ---- why, events, report
+
+
+def test_why_tells_each_decision_with_its_reason(agent: Make, holdfast_says: Say) -> None:
+    two_nodes(agent)
+    said = holdfast_says("why").out
+    assert "round 1, attempt 0  restart (2 restarts left)" in said and f"    {REASON}\n" in said
+    assert holdfast_says("why", "--json").json()[0]["reason"] == REASON
+
+
+def test_why_says_when_the_agents_are_gone_without_a_word(agent: Make, holdfast_says: Say) -> None:
+    for node in two_nodes(agent):
+        node.leave()
+    assert "without a word" in holdfast_says("why").out
+
+
+def test_events_are_one_line_each_in_order(agent: Make, holdfast_says: Say) -> None:
+    two_nodes(agent)
+    lines = holdfast_says("events").out.splitlines()
+    assert len(lines) == 14 and all(line.split()[2] in ("n1", "n2") for line in lines)
+    assert [line.split()[4] for line in lines[:4]] == ["AgentStarted", "AgentStarted", "RoundFormed", "RoundFormed"]
+    assert any("rank 1 (local 0) on n2 was killed by SIGKILL" in line for line in lines)
+
+
+def test_events_as_json_are_the_lines_on_disk(agent: Make, holdfast_says: Say) -> None:
+    one, _ = two_nodes(agent)
+    said = [json.loads(line) for line in holdfast_says("events", "--json").out.splitlines()]
+    on_disk = [json.loads(line) for line in Path(one.job.events_path).read_text().splitlines()]
+    assert [event for event in said if event["node"] == "n1"] == on_disk
+
+
+def test_following_ends_with_the_job(agent: Make, holdfast_says: Say) -> None:
+    one = agent("train").started()
+
+    def go_on() -> None:
+        one.saw(Decided(decision="finish", reason="every worker exited with 0"))
+        one.saw(JobEnded(outcome="succeeded", exit_code=0, reason="every worker exited with 0"))
+        one.leave()
+
+    timer = threading.Timer(0.2, go_on)
+    timer.start()
+    said = holdfast_says("events", "--follow")
+    timer.join()
+    assert said.code == 0 and [line.split()[4] for line in said.out.splitlines()] == ["AgentStarted", "Decided", "JobEnded"]
+
+
+def test_report_shows_lives_failures_and_the_time_lost(agent: Make, holdfast_says: Say) -> None:
+    two_nodes(agent)
+    head, columns, first, second, *rest = holdfast_says("report").out.splitlines()
+    assert head.startswith("job train: running, began ")
+    assert columns.split()[:2] == ["ROUND", "ATTEMPT"]
+    assert first.split()[:2] == ["1", "0"] and "was killed by SIGKILL" in first and first.endswith("restart  3 s")
+    assert second.split()[:2] == ["2", "1"]
+    assert "time lost: 3 s, 1 time" in rest and "round 1, rank 1: log at n2:/logs/1" in rest
+
+
+def test_report_as_json_has_the_timeline_and_the_written_report(agent: Make, holdfast_says: Say) -> None:
+    one, _ = two_nodes(agent)
+    assert holdfast_says("report", "--json").json()["report"] is None
+    Path(one.job.report_path).write_text('{"outcome": "failed"}')
+    said = holdfast_says("report", "--json").json()
+    assert said["report"] == {"outcome": "failed"} and said["timeline"]["lost_s"] == 3.0
+    assert [life["round"] for life in said["timeline"]["lives"]] == [1, 2]
+
+
+# ---- stop
+
+
+def test_stop_asks_every_agent_and_waits_for_their_end(agent: Make, holdfast_says: Say) -> None:
+    one, two = (node.serve() for node in two_nodes(agent))
+    said = holdfast_says("stop", "train", "--grace", "5", "--reason", "maintenance")
+    assert said.code == 0 and "has ended" in said.out
+    assert one.asked == two.asked == [{"ask": "stop", "reason": "maintenance", "grace_s": 5.0}]
+    assert holdfast_says("jobs", "--running").out == "no jobs\n"
+
+
+def test_stopping_a_job_that_has_ended_is_no_mistake(agent: Make, holdfast_says: Say) -> None:
+    ended(agent, "train")
+    said = holdfast_says("stop", "train")
+    assert said.code == 0 and "does not run" in said.out
+
+
+def test_stop_says_so_when_no_agent_takes_it_up(agent: Make, holdfast_says: Say) -> None:
+    one, _ = two_nodes(agent)
+    one.is_deaf = True
+    one.serve()
+    said = holdfast_says("stop", "train")
+    assert (
+        said.code == 1 and "n1 refused: not now" in said.err and "node n2 does not answer" in said.err and "SIGTERM" in said.err
+    )
+
+
+@pytest.mark.parametrize("grace", ["-1", "nan", "inf"])
+def test_stop_refuses_a_grace_period_that_is_none(agent: Make, holdfast_says: Say, grace: str) -> None:
+    two_nodes(agent)
+    assert holdfast_says("stop", "train", f"--grace={grace}").code == 2
+
+
+# ---- a job that really runs
+
+
+def test_the_commands_work_on_a_job_that_runs(holdfast: Any, script: Any, wait_until: Any) -> None:
+    path = script("import time\ntime.sleep(600)\n")
+    job = holdfast.start("run", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id", "real", path)
+    wait_until(lambda: len(holdfast.events("WorkerStarted")) == 2)
+    status = json.loads(holdfast.run("status", "real", "--json").stdout)
+    assert status["state"] == "running" and all(node["answers"] for node in status["nodes"])
+    assert sorted(worker["pid"] for worker in status["workers"]) == sorted(e["pid"] for e in holdfast.events("WorkerStarted"))
+    stopped = holdfast.run("stop", "real", "--reason", "the test is over")
+    assert stopped.returncode == 0 and job.wait().returncode != 0
+    report = json.loads(holdfast.run("report", "real", "--json").stdout)
+    assert report["timeline"]["state"] == "ended" and report["timeline"]["outcome"] == "stopped"
+    assert "the test is over" in holdfast.run("why", "real").stdout
+
+
+def test_a_job_whose_agent_was_killed_outright_is_lost(holdfast: Any, script: Any, wait_until: Any) -> None:
+    path = script("import time\ntime.sleep(600)\n")
+    job = holdfast.start("run", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "real", path)
+    [started] = wait_until(lambda: holdfast.events("WorkerStarted") and holdfast.events("AgentStarted"))
+    os.kill(started["pid"], 9)
+    job.wait()
+    assert holdfast.run("jobs").stdout.splitlines()[1].split()[:2] == ["real", "lost"]
