@@ -61,7 +61,7 @@ class Agent:
     def life(self, number: int, attempt: int, nodes: tuple[str, ...], rank: int, reason: str = "all nodes are here") -> Agent:
         self.round, self.attempt = number, attempt
         formed = RoundFormed(
-            round=number, nodes=nodes, group_rank=rank, world_size=len(nodes), master_addr="n1", master_port=29500, waited_s=0.1,
+            round=number, nodes=nodes, group_rank=rank, world_size=len(nodes), master_addr="n1", master_port=29500, waited_s=0,
             reason=reason,
         )  # fmt: skip
         return self.saw(

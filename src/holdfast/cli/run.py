@@ -49,7 +49,10 @@ def _supervise(config: RunConfig) -> int:
     def agent() -> int:
         from holdfast.agent.agent import run as run_agent
 
-        return run_agent(config)
+        code = run_agent(config)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # everything has been given back; taking the interpreter down would only cost milliseconds
 
     return guard(agent)
 
