@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from holdfast.agent import control
-from holdfast.agent.control import SEATS, ControlSocket, Request, ask
+from holdfast.agent.ask import ask
+from holdfast.agent.ask import connect as connect_to
+from holdfast.agent.control import SEATS, ControlSocket, Request
 from holdfast.core.errors import ProtocolError
 
 PATIENCE_S = 30.0
@@ -73,7 +75,7 @@ def connect(tmp_path: Path) -> Iterator[Callable[[], socket.socket]]:
 
     def connect() -> socket.socket:
         opened.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        control._connect(opened[-1], str(tmp_path / "agent-n1.sock"), PATIENCE_S)
+        connect_to(opened[-1], str(tmp_path / "agent-n1.sock"), PATIENCE_S)
         opened[-1].settimeout(PATIENCE_S)
         return opened[-1]
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli import doctor
 from holdfast.runtime import capabilities, process
-from holdfast.runtime.capabilities import DEGRADED, HAVE, MISSING, Fact, ask
+from holdfast.runtime.facts import DEGRADED, HAVE, MISSING, Fact, ask
 
 PATIENCE_S = 60.0
 

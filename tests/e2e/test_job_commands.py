@@ -412,3 +412,17 @@ def test_a_job_whose_agent_was_killed_outright_is_lost(holdfast: Any, script: An
     os.kill(started["pid"], 9)
     job.wait()
     assert holdfast.run("jobs").stdout.splitlines()[1].split()[:2] == ["real", "lost"]
+
+
+def test_a_record_carries_the_round_of_the_workers_it_is_about(holdfast: Any, script: Any) -> None:
+    path = script("import os\nraise SystemExit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and int(os.environ['RANK']))\n")
+    assert holdfast.run("run", "--nproc-per-node", "2", "--max-restarts", "1", path).returncode == 0
+    rounds: dict[int, int] = {}
+    for event in holdfast.events():
+        if event["event"] == "WorkerStarted":
+            rounds[event["pid"]] = event["round"]
+        if event["event"] == "WorkerExited":
+            assert event["round"] == rounds[event["pid"]], event
+    assert sorted(rounds.values()) == [1, 1, 2, 2]
+    [decision] = [event for event in holdfast.events("Decided") if event["decision"] == "restart"]
+    assert (decision["round"], decision["attempt"]) == (1, 0)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import StartError, UsageError
 from holdfast.telemetry import state_dir
-from holdfast.telemetry.state_dir import JobDir, job_name, open_job, prune, safe_name, split_run, state_home
+from holdfast.telemetry.prune import prune
+from holdfast.telemetry.state_dir import JobDir, job_name, open_job, safe_name, split_run, state_home
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from holdfast.agent.assembly import assemble
 from holdfast.agent.desk import Desk
 from holdfast.agent.group import PASSED_ON, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep
 from holdfast.agent.workers import Workers
-from holdfast.core.events import AgentStarted, Degraded
+from holdfast.core.events import AgentStarted, Degraded, RoundFormed
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
 from holdfast.runtime import guardian
@@ -78,6 +78,8 @@ class Agent:
         self.desk = Desk(self.node.group, self.host, self.name)
         self.exit: Exit | None = None
         self.leave_at = NEVER
+        self.life = 0, 0
+        """Round and attempt of the workers that the next record is about."""
         self.settle_at = self.host.now() + SETTLE_S
         self.awake_at_unix = self.host.unix()
         self.watchdog = self._open_watchdog() if config.watchdog else None
@@ -212,9 +214,11 @@ class Agent:
     # --- telling --------------------------------------------------------------------------------------------------------
 
     def _record(self, event: Event) -> None:
-        assigned = self.node.group.assigned
-        attempt = assigned.restart_count if assigned else 0
-        self.recorder.record(event, at_unix=self.host.unix(), round=self.node.group.round, attempt=attempt)
+        if isinstance(event, RoundFormed):
+            # Not the group's own: one step of it can end a life and begin the next, and what is recorded comes after.
+            assigned = self.node.group.assigned
+            self.life = event.round, assigned.restart_count if assigned else 0
+        self.recorder.record(event, at_unix=self.host.unix(), round=self.life[0], attempt=self.life[1])
 
     def _record_start(self) -> None:
         from holdfast import __version__
@@ -250,6 +254,7 @@ class Agent:
         except OSError as error:
             self._say(f"cannot write {self.job_dir.report_path}: {error.strerror}", "warning")
         farewell.tell(self.exit.report, self.config)
+        farewell.make_room(self.config.state_dir)
 
     def close(self) -> None:
         """Leave nothing behind, however we got here."""

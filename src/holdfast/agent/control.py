@@ -1,4 +1,4 @@
-"""How can somebody on this host ask the agent something? A Unix socket in the job's directory, and the asking side.
+"""How can somebody on this host ask the agent something? By a Unix socket in the job's directory; `ask` is its other end.
 
 One JSON line in, one JSON line out, then the line is closed:
 
@@ -18,8 +18,9 @@ import errno
 import os
 import select
 import socket
-import stat
 import struct
+
+from holdfast.agent.ask import Reachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,14 +30,8 @@ if TYPE_CHECKING:
 MAX_REQUEST = 65_536
 """Bytes of a request. The longest sensible one is a few hundred."""
 
-MAX_REPLY = 16 << 20
-"""Bytes of a reply that the asking side will read: 4,096 ranks at 200 bytes, many times over."""
-
 SEATS = 16
 """Clients at a time. The one who has waited longest makes room for the next."""
-
-ADDRESS_LIMIT = 107
-"""Bytes of a Unix socket's address (sun_path, less its final zero)."""
 
 
 class Request:
@@ -228,7 +223,7 @@ def _bind(path: str, spare: str | None) -> tuple[socket.socket, str]:
 def _listen(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        with _Reachable(path) as address:
+        with Reachable(path) as address:
             listener.bind(address)
         os.chmod(path, 0o600)
         listener.listen(128)
@@ -238,89 +233,8 @@ def _listen(path: str) -> socket.socket:
     return listener
 
 
-class _Reachable:
-    """An address of at most 107 bytes for a socket at any path: through a descriptor of its directory where it is longer."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._folder = -1
-
-    def __enter__(self) -> str:
-        if len(os.fsencode(self._path)) <= ADDRESS_LIMIT:
-            return self._path
-        folder, name = os.path.split(self._path)
-        # Not chdir: it would move the whole process, other threads included.
-        self._folder = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        return f"/proc/self/fd/{self._folder}/{name}"
-
-    def __exit__(self, *_: object) -> None:
-        if self._folder >= 0:
-            os.close(self._folder)
-
-
 def _unlink(path: str) -> None:
     try:  # noqa: SIM105 (contextlib costs a millisecond on the way to the first worker)
         os.unlink(path)
     except OSError:
         pass
-
-
-# ---- the asking side -----------------------------------------------------------------------------------------------
-
-
-def ask(job_dir: str, node: str, request: Mapping[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
-    """The answer of `node`'s agent, whose job lies in `job_dir`.
-
-    OSError: nobody listens there (the agent is gone, or on another host), or no answer came within `timeout_s`
-    (TimeoutError). ProtocolError: the answer is not one.
-    """
-    import json
-
-    from holdfast.core.errors import ProtocolError
-
-    text = _exchange(os.path.join(job_dir, f"agent-{node}.sock"), json.dumps(dict(request)).encode() + b"\n", timeout_s)
-    try:
-        answer = json.loads(text)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise ProtocolError(f"the agent of node {node} gave no proper answer: {text[:80]!r}")
-    return answer
-
-
-def _exchange(path: str, line: bytes, timeout_s: float) -> bytes:
-    import time
-
-    until = time.monotonic() + timeout_s
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _Reachable(_follow_pointer(path)) as address:
-        _connect(connection, address, timeout_s)
-        connection.settimeout(timeout_s)
-        connection.sendall(line)
-        answer = bytearray()
-        while not answer.endswith(b"\n") and len(answer) <= MAX_REPLY:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"no answer within {timeout_s:g} s")
-            connection.settimeout(left)
-            piece = connection.recv(1 << 16)
-            if not piece:
-                break
-            answer += piece
-    return bytes(answer)
-
-
-def _connect(connection: socket.socket, address: str, timeout_s: float) -> None:
-    """Connect, and while the agent's backlog is full wait in the kernel: a socket with Python's timeout would give up."""
-    limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-    try:
-        connection.connect(address)
-    except BlockingIOError as error:
-        raise TimeoutError(f"the agent took up no connection within {timeout_s:g} s") from error
-
-
-def _follow_pointer(path: str) -> str:
-    if stat.S_ISREG(os.stat(path).st_mode):
-        with open(path) as pointer:
-            return pointer.read(4096)
-    return path

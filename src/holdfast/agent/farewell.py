@@ -7,6 +7,7 @@ import sys
 
 from holdfast.agent import launch
 from holdfast.agent.error_files import hand_on
+from holdfast.telemetry.prune import KEEP_JOBS, prune
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ def tell(report: JobReport, config: RunConfig) -> None:
         hand_on(report.failures[0], config.error_file)
         print(failure_box(entrypoint_name(program, args), report.failures), file=sys.stderr)
     sys.stderr.flush()
+
+
+def make_room(state_dir: str) -> None:
+    """Prune the oldest jobs, if there are more than are kept (looking at their sizes each time would cost too much)."""
+    from holdfast.telemetry.state_dir import job_dirs
+
+    if len(job_dirs(state_dir)) > KEEP_JOBS:
+        prune(state_dir)
 
 
 def keep(report: JobReport, job_dir: JobDir) -> None:

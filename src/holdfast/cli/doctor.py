@@ -8,7 +8,8 @@ import sys
 
 from holdfast.cli.table import show_json
 from holdfast.core.errors import HoldfastError
-from holdfast.runtime.capabilities import DEADLINE_S, DEGRADED, HAVE, MISSING, Fact, ask, every_check
+from holdfast.runtime.capabilities import every_check
+from holdfast.runtime.facts import DEADLINE_S, DEGRADED, HAVE, MISSING, Fact, ask
 from holdfast.telemetry.plain import one_line
 from holdfast.telemetry.state_dir import open_job, running_nodes, state_home
 from holdfast.telemetry.words import count

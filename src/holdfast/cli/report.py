@@ -107,9 +107,8 @@ def _failures(job: Timeline) -> Iterator[str]:
     """Where to read on about each life's first failure."""
     for life in job.lives:
         for failure in [failure for failure in life.failures if not failure.innocent][:1]:
-            last = (failure.traceback or "").strip().splitlines()[-1:] or [failure.message]
-            if last[0]:
-                yield f"round {life.round}, rank {failure.rank}: {one_line(last[0])}"
+            if failure.message and failure.message not in describe(failure):
+                yield f"round {life.round}, rank {failure.rank}: {one_line(failure.message)}"
             if failure.log_path:
                 yield f"round {life.round}, rank {failure.rank}: log at {one_line(failure.node)}:{failure.log_path}"
 

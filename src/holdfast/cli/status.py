@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from holdfast.agent.control import ask
+from holdfast.agent.ask import ask
 from holdfast.cli.choose import choose, job_argument, json_argument, story
 from holdfast.cli.jobs import since, state
 from holdfast.cli.table import show, show_json

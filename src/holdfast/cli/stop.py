@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from holdfast.agent.control import ask
+from holdfast.agent.ask import ask
 from holdfast.cli.choose import choose
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.telemetry.state_dir import running_nodes

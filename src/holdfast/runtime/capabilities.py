@@ -1,35 +1,22 @@
 """What can this host do? Each question is tried out rather than guessed from versions: containers, seccomp and sandboxes take
-away what the kernel has.
-
-Each is asked in a throw-away child with a deadline, all at the same time: a name server that does not answer, a driver that
-hangs, or a file system that is gone cost `DEADLINE_S` and one line, and no attempt leaves a mark on the asking process.
+away what the kernel has. `facts` asks them, each in a process of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
-import json
 import mmap
 import os
 import resource
-import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
 
-from holdfast.core.value import Value, to_plain
 from holdfast.runtime import accelerators, process
-
-DEADLINE_S = 5.0
-"""For each question. A healthy host answers within 0.1 s; nvidia-smi without persistence mode takes some 2 s."""
-
-HAVE, DEGRADED, MISSING = "have", "degraded", "missing"
+from holdfast.runtime.facts import DEGRADED, HAVE, MISSING, Check, Fact
 
 ENOUGH_FILES = 4096
 """Open files that a rank with some dozens of data loader workers and connections needs."""
@@ -38,85 +25,6 @@ ENOUGH_SHM_BYTES = 1 << 30
 """What PyTorch's data loaders need for some batches of images; containers have 64 MiB unless told otherwise."""
 
 MIB = 1 << 20
-
-
-class Fact(Value):
-    """The answer to one question about this host."""
-
-    name: str
-    state: str
-    """have · degraded (there is another way) · missing"""
-    found: str
-    """What was seen."""
-    means: str = ""
-    """What follows for a job; empty where nothing does."""
-    advice: str = ""
-    """What to do about it."""
-    required: bool = False
-    """Without it nothing runs."""
-
-
-Check = Callable[[], Fact]
-
-
-def ask(checks: Mapping[str, Check], deadline_s: float = DEADLINE_S) -> list[Fact]:
-    """The answers, in the order of the questions, after `deadline_s` seconds at most."""
-    until = time.monotonic() + deadline_s
-    children = {name: _Child(check) for name, check in checks.items()}
-    return [child.answer(name, until, deadline_s) for name, child in children.items()]
-
-
-class _Child:
-    """One question being answered in a process of its own."""
-
-    def __init__(self, check: Check) -> None:
-        self._reader, writer = os.pipe()
-        sys.stdout.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _answer_and_leave(check, writer)
-        os.close(writer)
-
-    def answer(self, name: str, until: float, deadline_s: float) -> Fact:
-        text = b""
-        while select.select([self._reader], [], [], max(0.0, until - time.monotonic()))[0]:
-            piece = os.read(self._reader, 1 << 16)
-            if not piece:
-                break
-            text += piece
-        else:
-            return self._give_up(name, f"no answer within {deadline_s:g} s")
-        os.close(self._reader)
-        _, status = os.waitpid(self._pid, 0)
-        if not text:
-            return self._unclear(name, f"the attempt ended with {os.waitstatus_to_exitcode(status)}")
-        return Fact(**json.loads(text))
-
-    def _give_up(self, name: str, found: str) -> Fact:
-        # Not waited for: in uninterruptible sleep it would not even die. It ends with its pipe, or never.
-        os.close(self._reader)
-        try:  # the group: what it has started hangs just as well
-            os.killpg(self._pid, signal.SIGKILL)
-        except ProcessLookupError:
-            os.kill(self._pid, signal.SIGKILL)
-        return self._unclear(name, found)
-
-    def _unclear(self, name: str, found: str) -> Fact:
-        return Fact(
-            name=name, state=DEGRADED, found=found, means="not known whether it works: whatever needs it may hang or fail"
-        )
-
-
-def _answer_and_leave(check: Check, writer: int) -> NoReturn:
-    try:
-        os.setpgid(0, 0)
-        answer = json.dumps(to_plain(check())).encode()
-        while answer:
-            answer = answer[os.write(writer, answer) :]
-    except BaseException as error:
-        os.write(2, f"holdfast doctor: {check}: {type(error).__name__}: {error}\n".encode())
-        os._exit(1)
-    os._exit(0)
 
 
 # ---- questions about the kernel ------------------------------------------------------------------------------------

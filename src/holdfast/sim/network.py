@@ -36,7 +36,8 @@ class Side:
         self.last_at = 0.0
         self.stalled: list[Callable[[], None]] = []
         """What it sent into a partition."""
-        self.under_way = 0
+        self.void = False
+        """It is where the packets of a broken link go."""
         self.other: Side
 
     def down(self, reason: str) -> None:
@@ -58,21 +59,26 @@ class Ether:
         self.next_guest = GUESTS_FROM
         self.blocked: dict[str, tuple[bool, bool]] = {}
         """place → (nothing gets out, nothing gets in)"""
+        self.stalled: list[Side] = []
+        self.reset_chance = 0.0
+        """How often an agent's exit resets its links (unread data), so that its last words are lost."""
 
     def partition(self, place: str, *, out: bool = True, into: bool = True) -> None:
         """From now on nothing passes between `place` and the others."""
         self.blocked[place] = out, into
 
-    def heal(self, place: str, wires: list[Side]) -> None:
+    def heal(self, place: str) -> None:
         """What has waited comes through a while later (retransmission backs off)."""
         self.blocked.pop(place, None)
-        for side in wires:
-            if side.stalled and not self.is_blocked(side.links.place, side.other.links.place):
-                stalled, side.stalled = side.stalled, []
-                pause = self.rng.uniform(0.05, 1.0)
-                side.last_at = max(side.last_at, self.timeline.now + pause)
-                for what in stalled:
-                    self.timeline.at(side.last_at, what)
+        sides, self.stalled = self.stalled, []
+        for side in sides:
+            if self.is_blocked(side.links.place, side.other.links.place):
+                self.stalled.append(side)
+                continue
+            stalled, side.stalled = side.stalled, []
+            side.last_at = max(side.last_at, self.timeline.now + self.rng.uniform(0.05, 1.0))
+            for what in stalled:
+                self.timeline.at(side.last_at, what)
 
     def is_blocked(self, source: str, target: str) -> bool:
         """Whether nothing passes from `source` to `target`."""
@@ -133,6 +139,8 @@ class Ether:
 
         def arrive() -> None:
             if self.is_blocked(side.links.place, side.other.links.place) or side.stalled:
+                if not side.stalled:
+                    self.stalled.append(side)
                 side.stalled.append(at_other)
             else:
                 at_other()
@@ -144,12 +152,13 @@ class Ether:
         other = side.other
         if other.open:
             other.links.host.see(Arrived(link=other.link, message=message))
-        elif not other.links.silent:
+        elif not other.void and not other.links.silent:
             # Nobody listens there any more; the kernel says so.
             self.timeline.after(self.delay(), lambda: side.down("Connection reset by peer"))
 
     def finish(self, side: Side) -> None:
         """This end closes: the other learns of it after everything that was sent."""
+
         def at_other() -> None:
             other = side.other
             if other.open:
@@ -162,6 +171,7 @@ class Ether:
         """A link breaks: what is under way is lost, and each end notices after its lag."""
         # Neither end hears the other any more, even before it notices.
         ghost, other_ghost = Side(side.links, -1), Side(side.other.links, -1)
+        ghost.void = other_ghost.void = True
         one, two = side, side.other
         one.other, two.other = other_ghost, ghost
         other_ghost.other, ghost.other = one, two
@@ -212,7 +222,9 @@ class SimLinks:
         self.closed = True
         for side in list(self.sides.values()):
             side.open = False
-            if not self.silent:
+            if not self.silent and self.ether.rng.random() < self.ether.reset_chance:
+                self.ether.cut(side, 0.0, self.ether.delay())
+            elif not self.silent:
                 self.ether.finish(side)
         self.sides = {}
 

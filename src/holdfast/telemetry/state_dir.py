@@ -17,26 +17,16 @@ This module is on the way to the first worker: it imports next to nothing.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
 
 from holdfast.core.errors import StartError, UsageError
+from holdfast.telemetry import locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-KEEP_JOBS = 50
-"""Runs kept. Enough to look back over some weeks of work, few enough that `holdfast jobs` stays readable."""
-
-KEEP_BYTES = 10 << 30
-"""Bytes kept in all, worker logs included. Home quotas on clusters are commonly 20 to 100 GB."""
-
-SETTLED_S = 86_400.0
-"""A run without an ending is pruned only when untouched for a day: on a network file system without locks it may
-still run on another host."""
+    from collections.abc import Mapping
 
 LOCK_PATIENCE_S = 1.0
 """How long to wait for another agent that is opening its directory (microseconds of work)."""
@@ -45,7 +35,6 @@ NAME_LIMIT = 80
 """Longest safe name. File systems allow 255 bytes, but a socket's whole address only 107."""
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 # ---- names ---------------------------------------------------------------------------------------------------------
@@ -219,7 +208,7 @@ def _open_in(jobs: str, name: str, node: str) -> tuple[str, str, int]:
     try:
         # Without it, the second of two agents that start together would find a directory and nobody in it yet.
         until = time.monotonic() + LOCK_PATIENCE_S
-        while not _lock(guard) and time.monotonic() < until:
+        while not locks.take(guard) and time.monotonic() < until:
             os.sched_yield()
         path = _run_to_use(jobs, name)
         os.makedirs(path, 0o700, exist_ok=True)
@@ -241,7 +230,7 @@ def _claim_node(path: str, node: str) -> tuple[str, int]:
     for number in range(1, 10_000):
         wish = node if number == 1 else f"{node}-{number}"
         claim = os.open(os.path.join(path, f"events-{wish}.jsonl"), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        if _lock(claim):
+        if locks.take(claim):
             return wish, claim
         os.close(claim)
     raise AssertionError(f"no free name for {node} in {path}")
@@ -256,7 +245,7 @@ def running_nodes(path: str) -> list[str]:
         except OSError:
             continue
         try:
-            if _is_locked(fd):
+            if locks.is_taken(fd):
                 found.append(node)
         finally:
             os.close(fd)
@@ -277,51 +266,7 @@ def events_files(path: str) -> list[tuple[str, str]]:
     return [(node, os.path.join(path, name)) for name in names if (node := node_of(name)) is not None]
 
 
-# ---- locks ---------------------------------------------------------------------------------------------------------
-
-
-def _flock(kind: int) -> bytes:
-    import struct
-
-    return struct.pack("@hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
-
-
-def _lock(fd: int) -> bool:
-    """Lock the whole file for as long as `fd` is open. False: somebody else has it."""
-    import fcntl
-
-    try:
-        # Not flock: that cannot be looked at without being taken. Not lockf: any close() of the file would drop it.
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            return False
-        try:  # gVisor knows only flock
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as refused:
-            return refused.errno in _UNSUPPORTED  # no locks at all: everybody is welcome
-    return True
-
-
-def _is_locked(fd: int) -> bool:
-    import fcntl
-    import struct
-
-    try:
-        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
-        return bool(struct.unpack_from("@h", answer)[0] != fcntl.F_UNLCK)
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(fd, fcntl.LOCK_UN)
-    except OSError as error:
-        return error.errno not in _UNSUPPORTED
-    return False
-
-
-# ---- looking back, and pruning -------------------------------------------------------------------------------------
+# ---- looking back ---------------------------------------------------------------------------------------------------
 
 
 def job_dirs(home: str) -> list[str]:
@@ -343,58 +288,3 @@ def touched_at(path: str) -> float:
         except OSError:
             continue
     return max(times, default=0.0)
-
-
-def has_ended(path: str) -> bool:
-    """Whether some node recorded the job's end."""
-    for _, file in events_files(path):
-        try:
-            with open(file, "rb") as lines:
-                lines.seek(max(0, os.fstat(lines.fileno()).st_size - 65_536))
-                if b'"event": "JobEnded"' in lines.read():
-                    return True
-        except OSError:
-            continue
-    return False
-
-
-def prune(home: str, *, keep: int = KEEP_JOBS, max_bytes: int = KEEP_BYTES, now_unix: float | None = None) -> list[str]:
-    """Remove the oldest runs beyond `keep` or beyond `max_bytes` in all; returns their names.
-
-    Never one that runs, nor one without an ending that was touched in the last day. Walks and deletes files, which can
-    take long: for a thread, or for the end of the job.
-    """
-    now = time.time() if now_unix is None else now_unix
-    removed: list[str] = []
-    used = kept = 0
-    for path in job_dirs(home):
-        size = sum(_sizes(path))
-        is_settled = has_ended(path) or now - touched_at(path) > SETTLED_S
-        if (kept < keep and used + size <= max_bytes) or not is_settled or is_running(path) or kept == 0:
-            kept, used = kept + 1, used + size
-        elif _remove(path):
-            removed.append(os.path.basename(path))
-    return removed
-
-
-def _sizes(path: str) -> Iterator[int]:
-    for folder, _, files in os.walk(path):
-        for name in files:
-            try:
-                yield os.lstat(os.path.join(folder, name)).st_size
-            except OSError:
-                continue
-
-
-def _remove(path: str) -> bool:
-    try:
-        for folder, folders, files in os.walk(path, topdown=False):
-            for name in files:
-                os.unlink(os.path.join(folder, name))
-            for name in folders:
-                inner = os.path.join(folder, name)
-                os.unlink(inner) if os.path.islink(inner) else os.rmdir(inner)
-        os.rmdir(path)
-    except OSError:
-        return False  # somebody else prunes too, or a file is not ours: the next job tries again
-    return True

@@ -13,7 +13,7 @@ import time
 import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from os import environ
 from typing import Any
@@ -154,7 +154,7 @@ class SimpleElasticAgent(ElasticAgent):
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run the workers, with restarts, to the end, and leave none behind."""
         started = time.monotonic()
-        ended = False
+        death_sig: signal.Signals | None = None
         try:
             result = self._invoke_run(role)
             self._total_execution_time = time.monotonic() - started
@@ -165,31 +165,29 @@ class SimpleElasticAgent(ElasticAgent):
             logger.info("The job ended without a seat for this node: %s", over)
             return RunResult(WorkerState.SUCCEEDED)
         except SignalException as received:
+            death_sig = received.sigval
             logger.warning("Received %s death signal, shutting down workers", received.sigval)
-            ended = True
-            with suppress(SignalException):  # a further one: they are stopped by now, and the first is on its way up
-                self._end(received.sigval)
             raise
         finally:
-            if not ended:
-                self._end()
+            later = self._end(death_sig)
             self._total_execution_time = time.monotonic() - started
+            if later and death_sig is None:
+                raise later
 
-    def _end(self, death_sig: signal.Signals | None = None) -> None:
-        """`_shutdown`, whatever comes: a signal meanwhile starts it again, a second one makes it SIGKILL. Then it is raised."""
-        interrupted: SignalException | None = None
-        for _ in range(2):
+    def _end(self, death_sig: signal.Signals | None) -> SignalException | None:
+        """`_shutdown`, whatever comes: a signal meanwhile starts it again, the next makes it SIGKILL. Returns the last of them."""
+        later: SignalException | None = None
+        for attempt in ("ask", "ask again", "kill"):
             try:
-                self._call_shutdown(death_sig)
+                if attempt == "kill":
+                    with _deaf_to_signals():
+                        self._call_shutdown(signal.SIGKILL)
+                else:
+                    self._call_shutdown(death_sig)
                 break
             except SignalException as again:
-                interrupted, death_sig = again, again.sigval
-                logger.warning("Received %s death signal while shutting down workers", death_sig)
-        else:
-            with _deaf_to_signals():
-                self._call_shutdown(signal.SIGKILL)
-        if interrupted:
-            raise interrupted
+                later, death_sig = again, again.sigval
+        return later
 
     def _call_shutdown(self, death_sig: signal.Signals | None) -> None:
         """`_shutdown` with as much as the subclass's takes."""

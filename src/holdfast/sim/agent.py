@@ -1,0 +1,192 @@
+"""The loop of `agent.agent`, over a simulated World: the same turns, the same order, nothing of logs and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from holdfast.agent.agent import FAREWELL_S
+from holdfast.agent.group import (
+    Ended,
+    Exit,
+    KillWorkers,
+    PortHeld,
+    SignalWorkers,
+    Started,
+    StartFailed,
+    StartWorkers,
+    Sweep,
+)
+from holdfast.agent.node import Node
+from holdfast.core.errors import StartError
+from holdfast.core.failure import Evidence
+from holdfast.core.links import Connect, HangUp, Transmit
+from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
+from holdfast.core.messages import Assigned
+from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.sim.network import SimLinks
+from holdfast.sim.world import SimHost
+
+if TYPE_CHECKING:
+    from holdfast.core.report import JobReport
+    from holdfast.sim.cluster import Cluster
+
+
+class SimAgent:
+    """One life of an agent at a place."""
+
+    def __init__(self, cluster: Cluster, place: str) -> None:
+        self.cluster = cluster
+        self.place = place
+        self.world: SimHost
+        self.links: SimLinks
+        self.node: Node
+        self.local_ranks: dict[int, int] = {}
+        self.paused = False
+        self.ended = False
+        self.exit: Exit | None = None
+        self.leave_at = NEVER
+        self.turn_at = NEVER
+        self.code: int | None = None
+
+    @property
+    def report(self) -> JobReport | None:
+        """What it printed at the end."""
+        return self.exit.report if self.exit else None
+
+    def describe(self) -> str:
+        """Its state, for a person."""
+        group, server = self.node.group, self.node.server
+        hosting = f", coordinator {server.rendezvous.phase} in round {server.rendezvous.round}" if server else ""
+        return f"{group.state} in round {group.round}{', paused' if self.paused else ''}{hosting}"
+
+    # --- the loop -------------------------------------------------------------------------------------------------------
+
+    def begin(self, world: SimHost, links: SimLinks, node: Node) -> None:
+        """The agent's first turn."""
+        self.world, self.links, self.node = world, links, node
+        self._hold_port()
+        self.perform(node.begin(world.now()))
+        self._after()
+
+    def wake(self, when: float) -> None:
+        """Have a turn at a true time, or earlier."""
+        if when < self.turn_at and not self.ended:
+            self.turn_at = when
+            self.cluster.timeline.at(when, lambda: self._woken(when))
+
+    def signal(self, signum: int) -> None:
+        """The agent's process gets a signal."""
+        if not self.ended:
+            self.world.see(Signalled(signum=signum))
+
+    def _woken(self, when: float) -> None:
+        if when != self.turn_at or self.ended:
+            return
+        self.turn_at = NEVER
+        if self.paused:
+            return
+        deadline = min(self.node.deadline(), self.leave_at)
+        if self.world.clock.true(deadline) <= self.cluster.timeline.now:
+            self.world.floor = max(self.world.floor, deadline)
+        late = self.world.now() >= self.node.deadline()
+        seen = self.world.wait(deadline)
+        for what in [*seen, *([Tick()] if late else [])]:
+            for understood in self._understood(what):
+                self.perform(self.node.observe(understood, self.world.now()))
+        self.cluster.checks.after_turn(self, idle=not seen)
+        self._after()
+
+    def _after(self) -> None:
+        if self.exit is not None and (self.node.done or self.exit.code < 0 or self.world.now() >= self.leave_at):
+            self.code = self.exit.code
+            self.end()
+            return
+        deadline = min(self.node.deadline(), self.leave_at)
+        if self.world.seen:
+            self.wake(self.cluster.timeline.now)
+        elif deadline != NEVER:
+            self.wake(max(self.cluster.timeline.now, self.world.clock.true(deadline)))
+
+    def end(self) -> None:
+        """The process is gone."""
+        self.ended = True
+        self.world.close()
+        self.links.close()
+
+    def _understood(self, seen: Observation) -> list[Observation]:
+        match seen:
+            case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0 and pid in self.local_ranks:
+                return [self._end_of(pid, exitcode, gone=False)]
+            case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
+                return [self._end_of(pid, exitcode, gone=True)]
+            case ProcessDying() | ProcessGone():
+                return []
+        return [seen]
+
+    def _end_of(self, pid: int, exitcode: int, *, gone: bool) -> Ended:
+        at_unix = self.world.unix()
+        return Ended(local_rank=self.local_ranks[pid], exitcode=exitcode, gone=gone, at_unix=at_unix, evidence=Evidence())
+
+    # --- carrying out ---------------------------------------------------------------------------------------------------
+
+    def perform(self, actions: Iterable[Action]) -> None:
+        """Carry out actions, in order."""
+        for action in actions:
+            match action:
+                case Record(event=event):
+                    self.cluster.transcript.note(self.cluster.timeline.now, self.place, event)
+                    self.cluster.checks.recorded(self, event)
+                case Say(text=text, level=level):
+                    self.cluster.transcript.note(self.cluster.timeline.now, self.place, f"{level}: {text}")
+                case StartWorkers(assigned=assigned):
+                    self._start(assigned)
+                case SignalWorkers(local_ranks=local_ranks, signum=signum):
+                    for pid in self._pids(local_ranks):
+                        self.world.signal_group(pid, signum)
+                case KillWorkers(local_ranks=local_ranks):
+                    self.world.kill(self._pids(local_ranks))
+                case Sweep():
+                    self.world.sweep()
+                case Exit():
+                    self.exit, self.leave_at = action, self.world.now() + FAREWELL_S
+                    self.cluster.checks.exited(self, action)
+                case Connect(link=link):
+                    for seen in self.links.connect(link):
+                        self.perform(self.node.observe(seen, self.world.now()))
+                case Transmit(link=link, message=message):
+                    self.cluster.checks.transmitted(self, message)
+                    self.links.transmit(link, message)
+                case HangUp(link=link):
+                    self.links.hang_up(link)
+                case _:
+                    raise AssertionError(f"an agent cannot do {action!r}")
+
+    def _start(self, assigned: Assigned) -> None:
+        self.cluster.checks.starting(self, assigned)
+        self.local_ranks = {}
+        seen: list[Observation] = []
+        for local_rank in range(self.node.group.join.nproc):
+            env = {
+                "RANK": str(assigned.base_rank + local_rank),
+                "LOCAL_RANK": str(local_rank),
+                "HOLDFAST_ROUND": str(assigned.round),
+                "TORCHELASTIC_RESTART_COUNT": str(assigned.restart_count),
+            }
+            try:
+                pid = self.world.start(("train.py",), env)
+            except StartError as error:
+                seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.world.unix()))
+                break
+            self.local_ranks[pid] = local_rank
+            seen.append(Started(local_rank=local_rank, pid=pid, argv=("train.py",), log_dir=None))
+        for what in seen:
+            self.perform(self.node.observe(what, self.world.now()))
+        self._hold_port()
+
+    def _hold_port(self) -> None:
+        self.perform(self.node.observe(PortHeld(port=self.cluster.hold_port()), self.world.now()))
+
+    def _pids(self, local_ranks: Iterable[int]) -> list[int]:
+        wanted = set(local_ranks)
+        return [pid for pid, local_rank in self.local_ranks.items() if local_rank in wanted]

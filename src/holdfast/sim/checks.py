@@ -1,0 +1,169 @@
+"""What must hold at every moment of every run? Each rule is one method; breaking it raises `Violation`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.events import Decided, Event, NodeLost
+from holdfast.core.machine import NEVER
+from holdfast.core.messages import Assigned, Finish, Message, Refused, Stop
+
+if TYPE_CHECKING:
+    from holdfast.agent.group import Exit
+    from holdfast.core.report import JobReport
+    from holdfast.rendezvous.round import Rendezvous
+    from holdfast.sim.agent import SimAgent
+    from holdfast.sim.cluster import Cluster
+
+IDLE_TURNS = 20
+"""Turns in a row, at one moment, in which nothing was seen: a machine that asks to be woken for nothing."""
+
+AFTERMATH_S = 1.5
+"""How long after its end a trouble may still show: retransmission, reconnection."""
+
+
+class Violation(Exception):
+    """Something happened that never must."""
+
+
+class Checks:
+    """The rules, and what they have to remember."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.hosts: list[Rendezvous] = []
+        self.rounds: dict[tuple[int, int], dict[str, Assigned]] = {}
+        """(life of the coordinator, round) → node → what it was assigned"""
+        self.troubled: dict[str, float] = {}
+        """place → until when whatever happens there has a cause"""
+        self.reports: dict[float, JobReport] = {}
+        self.idle: dict[str, tuple[float, int]] = {}
+        self.restarts = 0
+
+    def touched(self, place: str) -> None:
+        """Something was done to a place that may cost it its membership."""
+        self.troubled[place] = self.cluster.timeline.now + self.cluster.job.lease_s + AFTERMATH_S
+
+    # --- rounds ---------------------------------------------------------------------------------------------------------
+
+    def starting(self, agent: SimAgent, assigned: Assigned) -> None:
+        """A node is about to start its workers."""
+        self._ranks_are_whole(agent, assigned)
+        self._one_round_lives(agent, assigned.round)
+
+    def _ranks_are_whole(self, agent: SimAgent, assigned: Assigned) -> None:
+        """The ranks of a round are exactly 0…W−1, each on one node; no node is in a round twice."""
+        node, nproc = agent.node.group.join.node, agent.node.group.join.nproc
+        members = self.rounds.setdefault((self._life(node, assigned), assigned.round), {})
+        if node in members:
+            raise Violation(f"{node} starts round {assigned.round} twice")
+        mine = set(range(assigned.base_rank, assigned.base_rank + nproc))
+        if not mine <= set(range(assigned.world_size)):
+            raise Violation(f"{node} has ranks {sorted(mine)} of {assigned.world_size}")
+        for other, theirs in members.items():
+            same = (theirs.world_size, theirs.group_world_size, theirs.master_addr, theirs.master_port, theirs.restart_count)
+            if same != (
+                assigned.world_size,
+                assigned.group_world_size,
+                assigned.master_addr,
+                assigned.master_port,
+                assigned.restart_count,
+            ):
+                raise Violation(f"round {assigned.round} is not the same for {node} and {other}: {assigned} and {theirs}")
+            if theirs.group_rank == assigned.group_rank:
+                raise Violation(f"{node} and {other} both have group rank {assigned.group_rank} in round {assigned.round}")
+        members[node] = assigned
+        if len(members) == assigned.group_world_size:
+            spans = sorted((one.base_rank, self._nproc(name)) for name, one in members.items())
+            ranks = [rank for base, count in spans for rank in range(base, base + count)]
+            if ranks != list(range(assigned.world_size)):
+                raise Violation(f"round {assigned.round} has ranks {ranks}, not 0 to {assigned.world_size - 1}")
+
+    def _life(self, node: str, assigned: Assigned) -> int:
+        """Which life of the coordinator said so."""
+        for number, host in enumerate(self.hosts):
+            if (seat := host.seats.get(node)) and seat.assigned is assigned:
+                return number
+        raise Violation(f"{node} starts round {assigned.round} though it has no seat in it")
+
+    def _nproc(self, node: str) -> int:
+        return next(life.node.group.join.nproc for life in self.cluster.lives if life.node.group.join.node == node)
+
+    def _one_round_lives(self, agent: SimAgent, number: int) -> None:
+        """No worker of another round is alive anywhere when one is started."""
+        for life in self.cluster.lives:
+            for worker in life.world.live:
+                if worker.env["HOLDFAST_ROUND"] != str(number) and worker.life.killable:
+                    raise Violation(
+                        f"{agent.place} starts round {number} while rank {worker.env['RANK']} of round "
+                        f"{worker.env['HOLDFAST_ROUND']} still lives on {life.place}"
+                    )
+
+    # --- decisions ------------------------------------------------------------------------------------------------------
+
+    def recorded(self, agent: SimAgent, event: Event) -> None:
+        """An event was recorded."""
+        match event:
+            case Decided(decision=decision, reason=reason):
+                if not reason:
+                    raise Violation(f"{agent.place} decides to {decision} without a reason")
+                self._budget_is_kept(agent)
+            case NodeLost(name=name):
+                self._loss_has_a_cause(agent, name)
+
+    def _budget_is_kept(self, agent: SimAgent) -> None:
+        """A restart is spent by a failure and by nothing else, and never more than there are."""
+        server = agent.node.server
+        if server is None or self.cluster.job.restart_period_s is not None:
+            return
+        spent = self.cluster.job.max_restarts - server.rendezvous.policy.restarts_left(agent.world.now())
+        used = server.rendezvous.restarts
+        if not 0 <= used <= self.cluster.job.max_restarts or used != spent:
+            raise Violation(f"{used} restarts, {spent} spent, {self.cluster.job.max_restarts} allowed")
+
+    def _loss_has_a_cause(self, agent: SimAgent, name: str) -> None:
+        """No node is given up that has been well all the time."""
+        now = self.cluster.timeline.now
+        if max(self.troubled.get(place, 0.0) for place in (name, agent.place)) < now:
+            raise Violation(f"{agent.place} gave up {name}, with which nothing was wrong")
+
+    def transmitted(self, agent: SimAgent, message: Message) -> None:
+        """A message was sent: the coordinator's word always has a reason."""
+        match message:
+            case Assigned(reason="") | Stop(reason="") | Refused(reason=""):
+                raise Violation(f"{agent.place} says {message} without a reason")
+            case Finish(report=report) if not report.reason:
+                raise Violation(f"{agent.place} ends the job without a reason")
+
+    # --- ends -----------------------------------------------------------------------------------------------------------
+
+    def exited(self, agent: SimAgent, end: Exit) -> None:
+        """An agent ends: with a code, and with something to show for it."""
+        if agent.exit is not None and agent.exit is not end:
+            raise Violation(f"{agent.place} ends twice")
+        report = end.report
+        if report is None and not end.complaint and end.code >= 0:
+            raise Violation(f"{agent.place} ends with {end.code} and not a word")
+        if report is None:
+            return
+        if end.code != report.exit_code:
+            raise Violation(f"{agent.place} ends with {end.code}, its report says {report.exit_code}")
+        if self.reports.setdefault(report.started_at_unix, report) != report:
+            raise Violation(f"{agent.place} prints another report than the others")
+
+    def after_turn(self, agent: SimAgent, *, idle: bool) -> None:
+        """A machine is never woken for nothing again and again."""
+        now = self.cluster.timeline.now
+        at, count = self.idle.get(agent.place, (-1.0, 0))
+        count = count + 1 if idle and at == now else 0
+        self.idle[agent.place] = now, count
+        if count > IDLE_TURNS:
+            raise Violation(f"{agent.place} wants to be woken at {agent.node.deadline()} again and again: {agent.describe()}")
+        if agent.node.deadline() != NEVER and agent.exit is not None and agent.node.group.deadline() != NEVER:
+            raise Violation(f"{agent.place} has ended and still waits for time to pass")
+
+    def at_the_end(self) -> None:
+        """Nothing is left, and whoever ended by itself has a code."""
+        for agent in self.cluster.lives:
+            if agent.exit is not None and agent.code is None and not agent.ended:
+                raise Violation(f"{agent.place} has no exit code")

@@ -1,0 +1,241 @@
+"""Many nodes, one job: starts agents, lets things happen to them, and shows everything to the checkers.
+
+A *place* is a host that keeps its name; an agent that is started there again is another life with another identity.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from signal import SIGKILL
+
+from holdfast.agent.group import Group
+from holdfast.agent.node import Node
+from holdfast.core.machine import NEVER
+from holdfast.core.messages import Join
+from holdfast.core.value import Value
+from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.member import Member
+from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.server import Server
+from holdfast.runtime.guardian import SLACK_S
+from holdfast.sim.agent import SimAgent
+from holdfast.sim.checks import Checks, Violation
+from holdfast.sim.network import Ether, Side, SimLinks
+from holdfast.sim.timeline import Timeline
+from holdfast.sim.transcript import Transcript
+from holdfast.sim.world import Clock, Life, SimHost, Worker
+
+GUARDIAN_S = SLACK_S + SLACK_S / 4 + 0.01
+"""From the end of a stopped agent's lease to the guardian's SIGKILL, at the latest."""
+
+Script = Callable[[str, Mapping[str, str]], Life]
+"""place, environment of a worker → what it does"""
+
+
+class Job(Value):
+    """What is run."""
+
+    min_nodes: int = 2
+    max_nodes: int = 2
+    nproc: int = 2
+    max_restarts: int = 3
+    restart_period_s: float | None = None
+    grace_s: float = 5.0
+    lease_s: float = 3.0
+    join_timeout_s: float = 60.0
+    last_call_s: float = 2.0
+    ranks_given: bool = False
+
+
+class Cluster:
+    """The simulated world as a whole."""
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        seed: str = "0",
+        script: Script = lambda place, env: Life(),
+        clocks: Mapping[str, Clock] | None = None,
+        delay_s: tuple[float, float] = (0.0002, 0.001),
+    ) -> None:
+        self.job = job
+        self.rng = random.Random(f"cluster {seed}")
+        self.timeline = Timeline()
+        self.ether = Ether(self.timeline, random.Random(f"network {seed}"), delay_s)
+        self.script = script
+        self.clocks = clocks or {}
+        self.agents: dict[str, SimAgent] = {}
+        """place → the newest life of its agent"""
+        self.lives: list[SimAgent] = []
+        self.transcript = Transcript()
+        self.checks = Checks(self)
+        self.on_worker_death: Callable[[SimAgent, Worker, int], None] = lambda agent, worker, exitcode: None
+        self.next_port = 20000
+
+    # --- agents ---------------------------------------------------------------------------------------------------------
+
+    def start(self, place: str, *, host: bool = False, rank: int | None = None, nproc: int | None = None) -> SimAgent:
+        """Start an agent; with `host`, one that would serve the rendezvous, and does unless another serves already."""
+        number = len(self.lives)
+        agent = SimAgent(self, place)
+        clock = self.clocks.get(place, Clock())
+        script = lambda env: self.script(place, env)
+        world = SimHost(self.timeline, clock, script, lambda: self._noticed(agent), first_pid=1000 * (number + 1))
+        world.died = lambda worker, exitcode: self.on_worker_death(agent, worker, exitcode)
+        links = SimLinks(self.ether, world, place, lambda: agent.paused)
+        join = Join(
+            node=f"{place}#{number}",
+            name=place,
+            addr=place,
+            master_port=0,
+            nproc=self.job.nproc if nproc is None else nproc,
+            role="default",
+            wanted_rank=rank,
+        )
+        hosting = host and links.listen()
+        group = Group(join, grace_s=self.job.grace_s, hosting=hosting, endpoint="endpoint:29400", backend="embedded")
+        self.agents[place] = agent
+        self.lives.append(agent)
+        self.checks.touched(place)
+        self.transcript.note(self.timeline.now, place, "starts" + (", hosts the coordinator" if hosting else ""))
+        agent.begin(world, links, self._node(group, join.node, world))
+        return agent
+
+    def _node(self, group: Group, node: str, world: SimHost) -> Node:
+        if not group.hosting:
+            patience_s = self.job.join_timeout_s
+            return Node(group, member=Member(node, endpoint=group.endpoint, join_timeout_s=patience_s, now=world.now()))
+        job = self.job
+        rules = Rules(
+            job="job",
+            min_nodes=job.min_nodes,
+            max_nodes=job.max_nodes,
+            join_timeout_s=job.join_timeout_s,
+            last_call_s=job.last_call_s,
+            lease_s=job.lease_s,
+            ranks_given=job.ranks_given,
+            max_restarts=job.max_restarts,
+        )
+        policy = RestartOnFailure(max_restarts=job.max_restarts, period_s=job.restart_period_s)
+        rendezvous = Rendezvous(rules, policy, now=world.now(), now_unix=world.unix())
+        self.checks.hosts.append(rendezvous)
+        return Node(group, server=Server(rendezvous))
+
+    def _noticed(self, agent: SimAgent) -> None:
+        agent.wake(self.timeline.now + self.rng.uniform(0.00005, 0.0003))
+
+    def hold_port(self) -> int:
+        """A port that nobody else has."""
+        self.next_port += 1
+        return self.next_port
+
+    # --- what happens to them -------------------------------------------------------------------------------------------
+
+    def signal(self, place: str, signum: int) -> None:
+        """Signal an agent."""
+        self.agents[place].signal(signum)
+
+    def kill_agent(self, place: str) -> None:
+        """SIGKILL to an agent; its guardian ends the workers, the kernel its links."""
+        self._happens(place, "agent killed (SIGKILL)")
+        self.agents[place].end()
+
+    def power_off(self, place: str) -> None:
+        """A host goes without a word."""
+        self._happens(place, "host loses its power")
+        agent = self.agents[place]
+        agent.links.silent = True
+        agent.world.lose_power()
+        agent.end()
+
+    def power_on(self, place: str) -> None:
+        """Its kernel answers again (that there is nobody)."""
+        self._happens(place, "host is back")
+        self.agents[place].links.silent = False
+
+    def pause(self, place: str) -> None:
+        """SIGSTOP to an agent; if its lease runs out meanwhile, its guardian ends it."""
+        self._happens(place, "agent stopped (SIGSTOP)")
+        agent = self.agents[place]
+        agent.paused = True
+        self.checks.troubled[place] = NEVER
+        if (ends := agent.node.lease_ends) is not None:
+            self.timeline.at(agent.world.clock.true(ends) + GUARDIAN_S, lambda: self._overdue(agent, ends))
+
+    def _overdue(self, agent: SimAgent, lease_ends: float) -> None:
+        if agent.paused and not agent.ended and agent.node.lease_ends == lease_ends:
+            self._happens(agent.place, "guardian ends the stopped agent, whose lease is over")
+            agent.end()
+
+    def resume(self, place: str) -> None:
+        """SIGCONT."""
+        agent = self.agents[place]
+        if agent.paused:
+            self._happens(place, "agent continued (SIGCONT)")
+            agent.paused = False
+            agent.wake(self.timeline.now)
+
+    def partition(self, place: str, *, out: bool = True, into: bool = True) -> None:
+        """Cut a host off, in one direction or both."""
+        self._happens(place, f"cut off ({'both ways' if out and into else 'nothing gets out' if out else 'nothing gets in'})")
+        self.checks.troubled[place] = NEVER
+        self.ether.partition(place, out=out, into=into)
+
+    def heal(self, place: str) -> None:
+        """It can be reached again."""
+        if place in self.ether.blocked:
+            self._happens(place, "reachable again")
+            self.ether.heal(place)
+
+    def break_links(self, place: str, *, lag_s: float = 0.001, other_lag_s: float = 0.001) -> None:
+        """All links of a place break; its own end notices after `lag_s`, the other after `other_lag_s`."""
+        self._happens(place, "its links break")
+        for side in self._sides(place):
+            self.ether.cut(side, lag_s, other_lag_s)
+
+    def kill_worker(self, place: str, local_rank: int, exitcode: int = -SIGKILL) -> None:
+        """A worker ends with `exitcode`."""
+        agent = self.agents[place]
+        for worker in agent.world.live:
+            if worker.env["LOCAL_RANK"] == str(local_rank):
+                agent.world.end(worker, exitcode)
+
+    def _sides(self, place: str) -> list[Side]:
+        return list(self.agents[place].links.sides.values())
+
+    def _happens(self, place: str, what: str) -> None:
+        self.checks.touched(place)
+        self.transcript.note(self.timeline.now, place, f"* {what}")
+
+    # --- running --------------------------------------------------------------------------------------------------------
+
+    def run(self, until: float) -> None:
+        """Let time pass up to `until`."""
+        while self.timeline.step(until):
+            pass
+
+    def run_for(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.run(self.timeline.now + seconds)
+
+    def finish(self, within_s: float = 600.0) -> None:
+        """Run to the end of every agent. Violation when it does not come in time."""
+        until = self.timeline.now + within_s
+        while self.running and self.timeline.step(until):
+            pass
+        if stuck := self.running:
+            states = "; ".join(f"{agent.place}: {agent.describe()}" for agent in stuck)
+            raise Violation(f"after {within_s:.0f} s there are still agents that have not ended: {states}")
+        self.checks.at_the_end()
+
+    @property
+    def running(self) -> list[SimAgent]:
+        """Agents that have not ended."""
+        return [agent for agent in self.lives if not agent.ended]
+
+    @property
+    def codes(self) -> dict[str, int | None]:
+        """place → exit code of its newest agent; None: it has not ended by itself."""
+        return {place: agent.code for place, agent in self.agents.items()}

@@ -1,0 +1,212 @@
+"""A random run: from a seed to a job, a network, clocks, and everything that goes wrong.
+
+Troubles come within the first `TROUBLE_S` seconds and all of them end; from then on the job must come to an end that
+somebody can explain, within a time that follows from its own timeouts.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Mapping
+
+from holdfast.core.value import Value
+from holdfast.rendezvous.lease import FENCE_S
+from holdfast.rendezvous.member import GIVE_UP_S
+from holdfast.sim.agent import SimAgent
+from holdfast.sim.checks import Violation
+from holdfast.sim.cluster import Cluster, Job
+from holdfast.sim.world import Clock, Life, Worker
+
+TROUBLE_S = 30.0
+DELAYS = ((0.0001, 0.0005), (0.0002, 0.002), (0.005, 0.04), (0.0001, 0.15))
+"""One rack, one building, two continents, a network with jitter."""
+
+
+class Outcome(Value):
+    """What became of a run."""
+
+    seed: int
+    violation: str = ""
+    """Empty: every rule was kept."""
+    seconds: float
+    """Simulated."""
+    digest: str
+    lines: tuple[str, ...]
+    ended: str
+    """How the job ended, in a word: `succeeded`, `failed`, `stopped`, or `nobody` (no agent was told)."""
+
+
+def run(seed: int) -> Outcome:
+    """Run one seed."""
+    scenario = Scenario(seed)
+    violation = ""
+    try:
+        scenario.run()
+    except Violation as error:
+        violation = str(error)
+    cluster = scenario.cluster
+    reports = [agent.report for agent in cluster.lives if agent.report is not None]
+    return Outcome(
+        seed=seed,
+        violation=violation,
+        seconds=cluster.timeline.now,
+        digest=cluster.transcript.digest(),
+        lines=tuple(cluster.transcript.lines()),
+        ended=reports[-1].outcome if reports else "nobody",
+    )
+
+
+class Scenario:
+    """One seed's world."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(f"scenario {seed}")
+        self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
+        self.job = self._job(len(self.places))
+        self.work_s = rng.choice((2.0, 8.0, 20.0))
+        self.fragile = rng.choice((0.0, 0.0, 0.02, 0.2))
+        """How likely a worker fails by itself."""
+        clocks = {
+            place: Clock(origin=rng.uniform(0, 1e6), rate=1 + rng.uniform(-2e-4, 2e-4), wall_skew_s=rng.uniform(-100, 100))
+            for place in self.places
+        }
+        self.cluster = Cluster(self.job, seed=str(seed), script=self._script, clocks=clocks, delay_s=rng.choice(DELAYS))
+        self.cluster.ether.reset_chance = rng.choice((0.0, 0.5))
+        self.cluster.on_worker_death = self._cascade
+        self.calm_at = 0.0
+
+    def _job(self, places: int) -> Job:
+        rng = self.rng
+        given = rng.random() < 0.15
+        least = places if given else rng.randint(1, places)
+        return Job(
+            min_nodes=least,
+            max_nodes=least if given else rng.randint(least, places + 1),
+            nproc=rng.randint(1, 3),
+            max_restarts=rng.choice((0, 1, 3, 5)),
+            restart_period_s=rng.choice((None, None, 10.0)),
+            grace_s=rng.choice((0.2, 2.0, 6.0)),
+            join_timeout_s=20.0,
+            last_call_s=rng.choice((0.5, 6.0)),
+            ranks_given=given,
+        )
+
+    def _script(self, place: str, env: Mapping[str, str]) -> Life:
+        rng = self.rng
+        calm = self.cluster.timeline.now >= TROUBLE_S
+        fails = not calm and rng.random() < self.fragile
+        return Life(
+            runs_s=rng.uniform(0.05, self.work_s) if fails else self.work_s + rng.uniform(0, 0.5),
+            exitcode=rng.choice((1, 2, -signal.SIGSEGV, -signal.SIGKILL)) if fails else 0,
+            on_sigterm=rng.choice((-signal.SIGTERM, -signal.SIGTERM, -signal.SIGTERM, 0, 1, None)),
+            term_s=rng.choice((0.001, 0.05, 1.0)),
+            teardown_s=rng.choice((0.001, 0.4)),
+            start_error="no such file" if not calm and rng.random() < self.fragile / 20 else "",
+        )
+
+    def _cascade(self, agent: SimAgent, worker: Worker, exitcode: int) -> None:
+        """A collective whose member dies fails on the others too."""
+        if exitcode == 0:
+            return
+        for life in self.cluster.lives:
+            for peer in life.world.live:
+                if peer.env["HOLDFAST_ROUND"] == worker.env["HOLDFAST_ROUND"] and self.rng.random() < 0.3:
+                    self._later(self.rng.uniform(0.001, 0.5), lambda life=life, peer=peer: life.world.end(peer, 1))  # type: ignore[misc]
+
+    # --- what happens ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """All of it. Raises Violation."""
+        rng, late = self.rng, len(self.places) > 1 and self.rng.random() < 0.2
+        for number, place in enumerate(self.places):
+            begin = rng.uniform(0, 2.0) + (rng.uniform(3, 12) if late and number else 0.0)
+            self._at(begin, lambda place=place, number=number: self._start(place, number))  # type: ignore[misc]
+        for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
+            self._trouble(rng.uniform(1.0, TROUBLE_S))
+        self._at(self.calm_at, self._calm)
+        self.cluster.run(max(self.calm_at, 15.0))
+        self.cluster.finish(within_s=self._patience_s())
+
+    def _patience_s(self) -> float:
+        job = self.job
+        lost = job.lease_s + FENCE_S + GIVE_UP_S
+        rounds = 3 + job.max_restarts
+        return job.join_timeout_s + lost + rounds * (2 * job.grace_s + 2 + self.work_s + 5) + 30.0
+
+    def _start(self, place: str, number: int) -> None:
+        before = self.cluster.agents.get(place)
+        if before is None or before.ended:
+            rank = number if self.job.ranks_given else None
+            nproc = self.job.nproc if number % 3 else 1 + self.job.nproc % 3
+            self.cluster.start(place, host=number == 0, rank=rank, nproc=nproc)
+
+    def _trouble(self, at: float) -> None:
+        """Plan one trouble, with its end."""
+        rng = self.rng
+        number = rng.randrange(len(self.places)) if rng.random() < 0.6 else len(self.places) - 1
+        place, lasts_s = self.places[number], rng.choice((0.3, 1.5, 2.9, 3.5, 6.0, 12.0))
+        cluster = self.cluster
+        kind = rng.choice(("worker", "worker", "agent", "power", "pause", "cut", "half", "links", "signal", "storm"))
+        match kind:
+            case "worker":
+                code = rng.choice((1, -signal.SIGKILL))
+                self._on(at, place, lambda: cluster.kill_worker(place, rng.randrange(self.job.nproc), code))
+            case "agent":
+                self._on(at, place, lambda: cluster.kill_agent(place))
+                self._maybe_again(at + lasts_s, place, number)
+            case "power":
+                self._on(at, place, lambda: cluster.power_off(place))
+                self._at(at + lasts_s, lambda: cluster.power_on(place) if cluster.agents.get(place) else None)
+                self._maybe_again(at + lasts_s, place, number)
+            case "pause":
+                self._on(at, place, lambda: cluster.pause(place))
+                self._at(at + lasts_s, lambda: self._resume(place))
+            case "cut" | "half":
+                out, into = (True, True) if kind == "cut" else rng.choice(((True, False), (False, True)))
+                self._on(at, place, lambda: cluster.partition(place, out=out, into=into))
+                self._at(at + lasts_s, lambda: self._heal(place))
+            case "links":
+                self._on(at, place, lambda: cluster.break_links(place, lag_s=rng.uniform(0, 2), other_lag_s=rng.uniform(0, 2)))
+            case "signal":
+                signum = rng.choice((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
+                for again in range(rng.choice((1, 1, 2, 3))):
+                    self._on(at + again * rng.choice((0.01, 1.0)), place, lambda: cluster.signal(place, signum))
+                self._maybe_again(at + lasts_s, place, number)
+            case "storm":
+                delay_s, cluster_delay_s = (0.05, 0.8), cluster.ether.delay_s
+                self._at(at, lambda: self._weather(delay_s))
+                self._at(at + lasts_s, lambda: self._weather(cluster_delay_s))
+
+    def _maybe_again(self, at: float, place: str, number: int) -> None:
+        if self.rng.random() < 0.7:
+            self._at(at + 0.5, lambda: self._start(place, number))
+
+    def _weather(self, delay_s: tuple[float, float]) -> None:
+        self.cluster.ether.delay_s = delay_s
+        for place in self.places:
+            self.cluster.checks.touched(place)
+
+    def _resume(self, place: str) -> None:
+        self.cluster.resume(place)
+
+    def _heal(self, place: str) -> None:
+        self.cluster.heal(place)
+
+    def _calm(self) -> None:
+        for place in self.places:
+            self._heal(place)
+            if place in self.cluster.agents:
+                self.cluster.resume(place)
+        self.cluster.transcript.note(self.cluster.timeline.now, "", "* the troubles are over")
+
+    def _on(self, at: float, place: str, what: Callable[[], None]) -> None:
+        """Plan something that needs a live agent."""
+        self._at(at, lambda: what() if (agent := self.cluster.agents.get(place)) and not agent.ended else None)
+
+    def _at(self, at: float, what: Callable[[], None]) -> None:
+        self.calm_at = max(self.calm_at, at)
+        self.cluster.timeline.at(at, what)
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+        self.cluster.timeline.after(seconds, what)

@@ -1,0 +1,83 @@
+"""What happened in a simulated run, as lines that an operator can read: true time, place, what.
+
+     3.017  b     lost: power
+     6.904  a     decides to rejoin: node b was lost: not heard from for 3.0 s (lease 3 s)
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from holdfast.core.events import (
+    Decided,
+    Event,
+    FailureSeen,
+    JobEnded,
+    JoinRequested,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    RoundFormed,
+    SignalReceived,
+    StopSent,
+    WorkerDying,
+    WorkerExited,
+    WorkersStopped,
+    WorkerStarted,
+)
+from holdfast.core.failure import describe
+
+QUIET = (JoinRequested, StopSent, WorkerDying, WorkerExited, WorkersStopped, WorkerStarted)
+"""Events that a short transcript leaves out."""
+
+
+class Transcript:
+    """The lines of one run."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[float, str, Event | str]] = []
+
+    def note(self, at: float, place: str, what: Event | str) -> None:
+        """Something happened at a place."""
+        self.entries.append((at, place, what))
+
+    def lines(self, *, short: bool = True, since: float = 0.0) -> list[str]:
+        """All of it, or without the events of single workers."""
+        return [
+            f"{at:8.3f}  {place:<5} {said(what)}"
+            for at, place, what in self.entries
+            if at >= since and not (short and isinstance(what, QUIET))
+        ]
+
+    def story(self) -> str:
+        """The short lines without times: what a test compares."""
+        return "\n".join(f"{place}: {said(what)}" for _, place, what in self.entries if not isinstance(what, QUIET))
+
+    def digest(self) -> str:
+        """Equal for equal runs."""
+        return hashlib.sha256("\n".join(self.lines(short=False)).encode()).hexdigest()
+
+
+def said(what: Event | str) -> str:
+    """One event in words."""
+    match what:
+        case str():
+            return what
+        case NodeJoined(name=name):
+            return f"{name} joined"
+        case NodeLeft(name=name, reason=reason):
+            return f"{name} left: {reason}"
+        case NodeLost(name=name, reason=reason):
+            return f"{name} lost: {reason}"
+        case Decided(decision=decision, reason=reason):
+            return f"decides to {decision}: {reason}"
+        case RoundFormed():
+            nodes = " ".join(what.nodes)
+            return f"round {what.round} of {nodes}, group rank {what.group_rank}, {what.world_size} ranks ({what.reason})"
+        case FailureSeen(failure=failure):
+            return f"{describe(failure)}{' (stopped by us)' if failure.innocent else ''}"
+        case SignalReceived(signal=name):
+            return f"received {name}"
+        case JobEnded():
+            return f"ends with {what.exit_code} ({what.outcome}): {what.reason}"
+    return repr(what)
