@@ -25,7 +25,7 @@ def fail():
     raise RuntimeError("boom")
 
 
-def sum_of_ranks(module="torch"):
+def sum_of_ranks():
     import torch
     import torch.distributed as dist
 
@@ -216,30 +216,32 @@ def test_a_function_that_fails(names):
 @pytest.mark.torch
 @pytest.mark.parametrize("backend", ["c10d", "static"])
 def test_a_collective(names, free_port, backend):
-    config = make_config(names, rdzv_backend=backend, rdzv_endpoint=f"127.0.0.1:{free_port}", rdzv_configs={"rank": 0})
+    config = make_config(names, rdzv_backend=backend, rdzv_endpoint=f"127.0.0.1:{free_port}", rdzv_configs={"rank": 0}, start_method="fork")
     assert names("launcher").elastic_launch(config, sum_of_ranks)() == {0: 1, 1: 1}
 
 
 NODE = """
-    import os, sys
-    from holdfast.elastic.launcher import LaunchConfig, elastic_launch
-    worker = '''
-import os, sys, time
-import torch, torch.distributed as dist
+import sys
+from holdfast.elastic.launcher import LaunchConfig, elastic_launch
+
+backend, endpoint, rank = sys.argv[1:]
+settings = dict(rank=int(rank)) if backend == "static" else dict(last_call_timeout=1, is_host=rank == "0")
+config = LaunchConfig(
+    2, 2, 2, run_id="j", rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_configs=settings, max_restarts=2, local_addr="127.0.0.1"
+)
+elastic_launch(config, sys.executable)("worker.py")
+"""
+WORKER = """
+import os, torch, torch.distributed as dist
+
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "{victim}":
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "3" and not os.path.exists("died"):
+    open("died", "w")
     os.kill(os.getpid(), 9)
 dist.barrier()
 print("total", int(total), os.environ["WORLD_SIZE"], flush=True)
-'''
-    backend, endpoint, rank, victim = sys.argv[1:]
-    conf = dict(rank=int(rank)) if backend == "static" else dict(last_call_timeout=1, is_host=rank == "0")
-    config = LaunchConfig(
-        2, 2, 2, run_id="j", rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_configs=conf, max_restarts=2, local_addr="127.0.0.1", monitor_interval=0.05
-    )
-    elastic_launch(config, sys.executable)("-c", worker.replace("{victim}", victim))
 """
 
 
@@ -247,10 +249,11 @@ print("total", int(total), os.environ["WORLD_SIZE"], flush=True)
 @pytest.mark.parametrize("backend", ["c10d", "static"])
 def test_two_nodes_come_back_after_a_failure_of_one(tmp_path, free_port, backend):
     """torch's own agents: 1 of 6 runs with c10d, 0 of 8 with static."""
-    (tmp_path / "node.py").write_text(textwrap.dedent(NODE))
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    commands = [[sys.executable, str(tmp_path / "node.py"), backend, f"127.0.0.1:{free_port}", str(rank), "3"] for rank in range(2)]
-    nodes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) for command in commands]
+    (tmp_path / "node.py").write_text(NODE)
+    (tmp_path / "worker.py").write_text(WORKER)
+    how = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    commands = [[sys.executable, "node.py", backend, f"127.0.0.1:{free_port}", str(rank)] for rank in range(2)]
+    nodes = [subprocess.Popen(command, **how) for command in commands]
     said = [node.communicate(timeout=100) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     assert [out.count("total 4 4") for out, _ in said] == [2, 2], said
