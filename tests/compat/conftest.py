@@ -1,8 +1,8 @@
 """The same contract for two implementations: `names` is torch's elastic package once, and ours once.
 
-    def test_something(names):
-        api = names("rendezvous.api")                   # torch.distributed.elastic.rendezvous.api, or ours
-        with patch(names.path("rendezvous.utils", "time")): ...
+def test_something(names):
+    api = names("rendezvous.api")                   # torch.distributed.elastic.rendezvous.api, or ours
+    with patch(names.path("rendezvous.utils", "time")): ...
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Names:
         return "ours" if self.ours else "torch"
 
 
-@pytest.fixture(params=[pytest.param("torch.distributed.elastic", marks=pytest.mark.torch), "holdfast.elastic"], ids=["torch", "ours"])
+@pytest.fixture(
+    params=[pytest.param("torch.distributed.elastic", marks=pytest.mark.torch), "holdfast.elastic"], ids=["torch", "ours"]
+)
 def names(request: pytest.FixtureRequest) -> Names:
     """torch's names, then ours."""
     return Names(request.param)

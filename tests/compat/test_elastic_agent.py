@@ -57,7 +57,12 @@ def rendezvous_of_one(names, waiting=(), backend="mine"):
 def make_spec(names, **given):
     api = names("agent.server.api")
     fields = dict(
-        role="trainer", local_world_size=2, entrypoint=do_nothing, rdzv_handler=rendezvous_of_one(names), max_restarts=1, monitor_interval=0.01
+        role="trainer",
+        local_world_size=2,
+        entrypoint=do_nothing,
+        rdzv_handler=rendezvous_of_one(names),
+        max_restarts=1,
+        monitor_interval=0.01,
     )
     return api.WorkerSpec(**fields | given)
 
@@ -129,8 +134,12 @@ def test_a_spec_needs_no_role_but_says_what_it_needs(ours):
 def test_a_group_starts_empty(names):
     api = names("agent.server.api")
     group = api.WorkerGroup(make_spec(names, local_world_size=4))
-    assert group.state is api.WorkerState.INIT and group.store is None and group.group_rank is None and group.master_port is None
-    assert [(each.local_rank, each.global_rank, each.world_size, each.id) for each in group.workers] == [(n, -1, -1, None) for n in range(4)]
+    assert (
+        group.state is api.WorkerState.INIT and group.store is None and group.group_rank is None and group.master_port is None
+    )
+    assert [(each.local_rank, each.global_rank, each.world_size, each.id) for each in group.workers] == [
+        (n, -1, -1, None) for n in range(4)
+    ]
     assert str(group.workers[1]) == "local_rank=1,global_rank=-1,role_rank=-1,world_size=-1,role_world_size=-1"
 
 
@@ -160,7 +169,9 @@ def ranks_of(names, nodes, **env):
     def one(rank, role, size):
         agent = make_agent(names, role=role, local_world_size=size)
         workers = agent._assign_worker_ranks(store, rank, len(nodes), agent.get_worker_group().spec)
-        found[rank] = [(each.local_rank, each.role_rank, each.global_rank, each.world_size, each.role_world_size) for each in workers]
+        found[rank] = [
+            (each.local_rank, each.role_rank, each.global_rank, each.world_size, each.role_world_size) for each in workers
+        ]
 
     with patch.dict(os.environ, env):
         threads = [threading.Thread(target=one, args=(rank, *node)) for rank, node in enumerate(nodes)]
@@ -208,14 +219,22 @@ def test_workers_that_succeed(names):
     result = agent.run("trainer")
     group = agent.get_worker_group()
     assert not result.is_failed() and result.return_values == {0: "a", 1: "b"} and group.state.name == "SUCCEEDED"
-    assert (agent.started, agent.stopped, agent._remaining_restarts) == (1, 0, 5) and [each.id for each in group.workers] == [100, 101]
+    assert (agent.started, agent.stopped, agent._remaining_restarts) == (1, 0, 5) and [each.id for each in group.workers] == [
+        100,
+        101,
+    ]
     assert agent.shut_down == (signal.SIGTERM, 30)
 
 
 def test_a_failure_restarts_the_group(names):
     agent = make_agent(names, "FAILED", "HEALTHY", "UNHEALTHY", "SUCCEEDED", max_restarts=3)
     assert not agent.run().is_failed()
-    assert (agent.started, agent.stopped, agent._remaining_restarts, agent.get_worker_group().spec.rdzv_handler.rounds) == (3, 2, 1, 3)
+    assert (agent.started, agent.stopped, agent._remaining_restarts, agent.get_worker_group().spec.rdzv_handler.rounds) == (
+        3,
+        2,
+        1,
+        3,
+    )
 
 
 def test_the_restarts_are_used_up(names):
@@ -303,7 +322,10 @@ def test_signals_while_shutting_down_start_it_again_and_then_kill(ours):
             raise received("again", signal.SIGINT)
 
     agent._shutdown = shutdown
-    with patch.object(agent, "_invoke_run", side_effect=received("first", signal.SIGTERM)), pytest.raises(received, match="first"):
+    with (
+        patch.object(agent, "_invoke_run", side_effect=received("first", signal.SIGTERM)),
+        pytest.raises(received, match="first"),
+    ):
         agent.run()
     assert calls == [signal.SIGTERM, signal.SIGINT, signal.SIGKILL]
 
@@ -371,7 +393,9 @@ BARRIER = """
 
 
 def test_a_signal_ends_the_exit_barrier_at_once():
-    agent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(BARRIER)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    agent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(BARRIER)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert agent.stdout.readline() == "waiting\n"
     agent.send_signal(signal.SIGTERM)
     assert agent.communicate(timeout=60)[0] == "got SIGTERM False\n"
@@ -396,7 +420,12 @@ def test_events_tell_of_the_agent_and_its_workers(names):
     failed = record.call_args_list[4].args[0]
     assert failed.name == "torchelastic.worker.status.FAILED" and json.loads(failed.metadata["raw_error"])
     details = json.loads(failed.metadata["metadata"])
-    assert (details["local_rank"], details["exit_code"], details["worker_pid"], details["entry_point"]) == ([0], [1], [999], "do_nothing")
+    assert (details["local_rank"], details["exit_code"], details["worker_pid"], details["entry_point"]) == (
+        [0],
+        [1],
+        [999],
+        "do_nothing",
+    )
 
 
 def test_an_events_metadata(names):
@@ -435,7 +464,9 @@ def test_metrics_at_the_end(names, restarts, left, failed, flakiness, which):
         agent._record_metrics(outcome(names, "FAILED" if failed else "SUCCEEDED"))
     kinds = ["run_success_with_retries", "run_success_no_retries", "run_failed_with_retries", "run_failed_no_retries"]
     expected = {"run_total": 1, "flakiness": flakiness} | {kind: int(kind == which) for kind in kinds}
-    assert {each.args[0]: each.args[1] for each in put.call_args_list} == {f"workers.trainer.{key}": value for key, value in expected.items()}
+    assert {each.args[0]: each.args[1] for each in put.call_args_list} == {
+        f"workers.trainer.{key}": value for key, value in expected.items()
+    }
 
 
 def test_metrics_on_the_way(names):
@@ -453,7 +484,9 @@ def test_steps_are_measured_under_torchs_names(names):
     with patch.object(metrics, "_default_metrics_handler", handler), patch.dict(metrics._metrics_map, clear=True):
         make_agent(names, "FAILED", "SUCCEEDED").run()
     for step in ("run", "_initialize_workers", "_restart_workers", "_rendezvous", "_assign_worker_ranks"):
-        assert {f"SimpleElasticAgent.{step}.success", f"SimpleElasticAgent.{step}.duration.ms"} <= {each.name for each in emitted}, step
+        assert {f"SimpleElasticAgent.{step}.success", f"SimpleElasticAgent.{step}.duration.ms"} <= {
+            each.name for each in emitted
+        }, step
 
 
 @pytest.mark.parametrize(("told", "env", "seconds"), [(None, None, 300), (None, "750", 750), (200, "750", 200), (0, None, 0)])

@@ -22,9 +22,23 @@ from holdfast.elastic.utils import process_state
 PYTHON = sys.executable
 VARIABLES = {
     *("LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE"),
-    *("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"),
+    *(
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_RUN_ID",
+    ),
     *("TORCHELASTIC_USE_AGENT_STORE", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_ERROR_FILE"),
 }
+
+
+HEAD = """
+import json, os, sys, time, signal
+def tell(**it):
+    open("FOLDER/told-" + os.environ["RANK"] + ".json", "w").write(json.dumps(it))
+"""
 
 
 class Workshop:
@@ -65,14 +79,21 @@ class Workshop:
 
     def agent(self, entrypoint, *args, workers=2, max_restarts=0, start_method="spawn", agent=None, **spec):
         logs = self.names("multiprocessing").DefaultLogsSpecs(log_dir=str(self.folder / "logs"))
-        fields = dict(role="t", local_world_size=workers, entrypoint=entrypoint, args=args, max_restarts=max_restarts, monitor_interval=0.02)
+        fields = dict(
+            role="t",
+            local_world_size=workers,
+            entrypoint=entrypoint,
+            args=args,
+            max_restarts=max_restarts,
+            monitor_interval=0.02,
+        )
         spec = self.names("agent.server.api").WorkerSpec(rdzv_handler=self.rendezvous(), **fields | spec)
         return self.local.LocalElasticAgent(spec, logs, start_method, **agent or {})
 
     def script(self, source, *args, **how):
         """Workers that run Python code; what they `tell` (a dict) is in `told`, by rank."""
         path = self.folder / "script.py"
-        head = f"import json, os, sys, time, signal\ndef tell(**it):\n    open(f'{self.folder}/told-' + os.environ['RANK'] + '.json', 'w').write(json.dumps(it))\n"
+        head = HEAD.replace("FOLDER", str(self.folder))
         path.write_text(head + textwrap.dedent(source))
         return self.agent(PYTHON, str(path), *args, **how)
 
@@ -107,7 +128,7 @@ def test_workers_know_who_they_are(shop, monkeypatch):
     assert result.return_values == {0: None, 1: None}
     for rank in range(2):
         env = shop.told[rank]["env"]
-        assert VARIABLES <= set(env) and shop.told[rank]["args"] == [str(rank), "$"]
+        assert set(env) >= VARIABLES and shop.told[rank]["args"] == [str(rank), "$"]
         assert [env[name] for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")] == [str(rank)] * 3
         assert [env[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")] == ["2"] * 3
         assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"], env["ROLE_NAME"], env["OMP_NUM_THREADS"]) == ("0", "1", "t", "3")
@@ -142,7 +163,7 @@ def test_functions_fail_with_their_traceback(shop):
 
 
 def test_a_restart_is_a_new_attempt_in_a_new_round(shop):
-    source = "tell(n=os.environ['TORCHELASTIC_RESTART_COUNT'], port=os.environ['MASTER_PORT']); sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')"
+    source = "n = os.environ['TORCHELASTIC_RESTART_COUNT']; tell(n=n, port=os.environ['MASTER_PORT']); sys.exit(n == '0')"
     agent = shop.script(source, max_restarts=3)
     assert not agent.run().is_failed() and agent._remaining_restarts == 2
     assert shop.told == {0: {"n": "1", "port": "4002"}, 1: {"n": "1", "port": "4002"}}
@@ -152,7 +173,9 @@ def test_one_failure_ends_the_group(shop):
     agent = shop.script("time.sleep(600) if os.environ['RANK'] == '0' else os.kill(os.getpid(), 9)", max_restarts=1)
     result = agent.run()
     assert result.is_failed() and result.failures[1].exitcode == -9 and result.failures[0].exitcode == -15
-    assert agent._remaining_restarts == 0 and agent.get_worker_group().state.name == "FAILED" and agent._total_execution_time >= 0
+    assert (
+        agent._remaining_restarts == 0 and agent.get_worker_group().state.name == "FAILED" and agent._total_execution_time >= 0
+    )
 
 
 def test_the_watchdogs_pipe_is_passed_on(shop, monkeypatch):
@@ -171,8 +194,13 @@ def test_shutdown_closes_the_workers_with_the_grace_period(shop):
 def test_the_agent_closes_what_it_started(shop):
     started = Mock(pids=Mock(return_value={0: 0}))
     agent = shop.script("", workers=1)
-    succeeded = shop.names("agent.server.api").RunResult(state=shop.names("agent.server.api").WorkerState.SUCCEEDED, return_values={0: 0})
-    with patch.object(shop.local, "start_processes", return_value=started), patch.object(agent, "_monitor_workers", return_value=succeeded):
+    succeeded = shop.names("agent.server.api").RunResult(
+        state=shop.names("agent.server.api").WorkerState.SUCCEEDED, return_values={0: 0}
+    )
+    with (
+        patch.object(shop.local, "start_processes", return_value=started),
+        patch.object(agent, "_monitor_workers", return_value=succeeded),
+    ):
         agent.run("worker")
     started.close.assert_called_once()
 
@@ -187,7 +215,10 @@ def test_pids_that_are_not_ours_are_unknown(shop):
 # A worker that hangs in the kernel.
 
 
-@pytest.mark.parametrize(("told", "env", "seconds"), [(None, None, 0), (5, "9", 5), (-5, None, 0), (None, "2.5", 2.5), (None, "x", 0), (None, "-1", 0)])
+@pytest.mark.parametrize(
+    ("told", "env", "seconds"),
+    [(None, None, 0), (5, "9", 5), (-5, None, 0), (None, "2.5", 2.5), (None, "x", 0), (None, "-1", 0)],
+)
 def test_how_long_a_worker_may_hang_in_the_kernel(shop, monkeypatch, told, env, seconds):
     monkeypatch.delenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", raising=False)
     if env is not None:
@@ -312,7 +343,9 @@ def test_a_silent_client_holds_nobody_up(ours, free_port):
 
 def test_a_port_that_is_taken_costs_no_job(our_shop, free_port, monkeypatch, caplog):
     monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(free_port))
-    first, second = (our_shop.names("agent.server.health_check_server").create_healthcheck_server(time.time, free_port, 60) for _ in range(2))
+    first, second = (
+        our_shop.names("agent.server.health_check_server").create_healthcheck_server(time.time, free_port, 60) for _ in range(2)
+    )
     first.start()
     second.start()
     assert f"port {free_port} cannot be served" in caplog.text and get(free_port)[0] == 200
@@ -359,9 +392,10 @@ def test_the_agents_progress_is_its_watchdogs(our_shop):
 AGENT = """
     import os, sys
     from holdfast.elastic.launcher import LaunchConfig, elastic_launch
-    worker = "import os, signal, time; signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True)); print('up', os.getpid(), flush=True)"
-    worker += chr(10) + "while True: time.sleep(600)"
-    config = LaunchConfig(1, 1, 1, run_id="j", rdzv_backend="c10d", rdzv_endpoint="localhost:0", shutdown_timeout=int(sys.argv[1]))
+    worker = ["import os, signal, time", "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))"]
+    worker = chr(10).join([*worker, "print('up', os.getpid(), flush=True)", "while True: time.sleep(600)"])
+    meet = dict(run_id="j", rdzv_backend="c10d", rdzv_endpoint="localhost:0")
+    config = LaunchConfig(1, 1, 1, shutdown_timeout=int(sys.argv[1]), **meet)
     elastic_launch(config, sys.executable)("-c", worker)
 """
 

@@ -36,7 +36,15 @@ def sum_of_ranks():
 
 
 def make_config(names, **given):
-    fields = dict(min_nodes=1, max_nodes=1, nproc_per_node=2, run_id="job7", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0)
+    fields = dict(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        run_id="job7",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
     return names("launcher.api").LaunchConfig(**fields | given)
 
 
@@ -45,7 +53,13 @@ def make_config(names, **given):
 
 def test_a_configs_defaults(names):
     config = names("launcher").LaunchConfig(1, 2, 4)
-    assert (config.role, config.rdzv_backend, config.max_restarts, config.monitor_interval, config.start_method) == ("default_role", "etcd", 3, 0.1, "spawn")
+    assert (config.role, config.rdzv_backend, config.max_restarts, config.monitor_interval, config.start_method) == (
+        "default_role",
+        "etcd",
+        3,
+        0.1,
+        "spawn",
+    )
     assert config.rdzv_configs == {"timeout": 900} and config.shutdown_timeout == 30 and config.event_log_handler == "null"
     assert isinstance(config.logs_specs, names("multiprocessing").DefaultLogsSpecs) and not config.virtual_local_rank
     assert config.signals_to_handle == "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
@@ -62,7 +76,9 @@ def test_the_rendezvous_timeout(names):
     assert make_config(names, rdzv_configs={"timeout": 8}).rdzv_configs == {"timeout": 8}
 
 
-@pytest.mark.parametrize(("told", "env", "seconds"), [(None, None, 30), (120, None, 120), (None, "600", 600), (120, "600", 120), (0, "600", 0)])
+@pytest.mark.parametrize(
+    ("told", "env", "seconds"), [(None, None, 30), (120, None, 120), (None, "600", 600), (120, "600", 120), (0, "600", 0)]
+)
 def test_the_grace_period(names, monkeypatch, told, env, seconds):
     monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", raising=False)
     if env:
@@ -101,9 +117,12 @@ def made_up(names, monkeypatch):
     handler.get_run_id.return_value = "job7"
     server = names("agent.server.api")
     agent.run.return_value = server.RunResult(server.WorkerState.SUCCEEDED, return_values={0: 1})
-    with patch.object(api, "LocalElasticAgent", return_value=agent) as made, patch.object(api.events, "record") as record:
-        with patch(names.path("rendezvous.registry", "get_rendezvous_handler"), return_value=handler):
-            yield Mock(api=api, agent=agent, handler=handler, made=made, record=record)
+    with (
+        patch.object(api, "LocalElasticAgent", return_value=agent) as made,
+        patch.object(api.events, "record") as record,
+        patch(names.path("rendezvous.registry", "get_rendezvous_handler"), return_value=handler),
+    ):
+        yield Mock(api=api, agent=agent, handler=handler, made=made, record=record)
 
 
 def test_success_closes_the_rendezvous(names, made_up):
@@ -140,7 +159,7 @@ def test_a_failure_is_a_child_failed_error(names, made_up):
     server, errors = names("agent.server.api"), names("multiprocessing.errors")
     failures = {1: errors.ProcessFailure(1, 99, 7, "<N/A>")}
     made_up.agent.run.return_value = server.RunResult(server.WorkerState.FAILED, failures=failures)
-    with pytest.raises(errors.ChildFailedError, match="train.py FAILED") as raised:
+    with pytest.raises(errors.ChildFailedError, match=r"train\.py FAILED") as raised:
         made_up.api.launch_agent(make_config(names), sys.executable, ["-u", "train.py"])
     assert raised.value.failures == failures and raised.value.name == "train.py"
 
@@ -152,7 +171,9 @@ def test_a_job_without_a_name_gets_one(names, made_up):
 
 
 def test_the_static_rendezvous_fixes_the_meeting_point(names, made_up):
-    made_up.api.launch_agent(make_config(names, rdzv_backend="static", rdzv_endpoint="[::1]:90", rdzv_configs={"rank": 0}), "script", [])
+    made_up.api.launch_agent(
+        make_config(names, rdzv_backend="static", rdzv_endpoint="[::1]:90", rdzv_configs={"rank": 0}), "script", []
+    )
     spec = made_up.made.call_args.kwargs["spec"]
     assert (spec.master_addr, spec.master_port) == ("::1", 90)
     for endpoint in ("", "localhost"):
@@ -186,7 +207,10 @@ def test_health_is_answered_before_the_rendezvous(ours, free_port, monkeypatch):
             answered.append(response.status)
         raise RuntimeError("enough")
 
-    with patch(ours.path("rendezvous.registry", "get_rendezvous_handler"), side_effect=create), pytest.raises(RuntimeError, match="enough"):
+    with (
+        patch(ours.path("rendezvous.registry", "get_rendezvous_handler"), side_effect=create),
+        pytest.raises(RuntimeError, match="enough"),
+    ):
         ours("launcher").launch_agent(make_config(ours), ten_more, [])
     assert answered == [200]
     with pytest.raises(OSError):
@@ -208,7 +232,10 @@ def test_programs(names, tmp_path):
 
 def test_a_function_that_fails(names):
     errors = names("multiprocessing.errors")
-    with patch.object(names("launcher.api").events, "record") as record, pytest.raises(errors.ChildFailedError, match="RuntimeError: boom"):
+    with (
+        patch.object(names("launcher.api").events, "record") as record,
+        pytest.raises(errors.ChildFailedError, match="RuntimeError: boom"),
+    ):
         names("launcher").elastic_launch(make_config(names, start_method="fork", nproc_per_node=1), fail)()
     record.assert_called_once()
 
@@ -216,7 +243,9 @@ def test_a_function_that_fails(names):
 @pytest.mark.torch
 @pytest.mark.parametrize("backend", ["c10d", "static"])
 def test_a_collective(names, free_port, backend):
-    config = make_config(names, rdzv_backend=backend, rdzv_endpoint=f"127.0.0.1:{free_port}", rdzv_configs={"rank": 0}, start_method="fork")
+    config = make_config(
+        names, rdzv_backend=backend, rdzv_endpoint=f"127.0.0.1:{free_port}", rdzv_configs={"rank": 0}, start_method="fork"
+    )
     assert names("launcher").elastic_launch(config, sum_of_ranks)() == {0: 1, 1: 1}
 
 
@@ -227,7 +256,7 @@ from holdfast.elastic.launcher import LaunchConfig, elastic_launch
 backend, endpoint, rank = sys.argv[1:]
 settings = dict(rank=int(rank)) if backend == "static" else dict(last_call_timeout=1, is_host=rank == "0")
 config = LaunchConfig(
-    2, 2, 2, run_id="j", rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_configs=settings, max_restarts=2, local_addr="127.0.0.1"
+    2, 2, 2, run_id="j", rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_configs=settings, local_addr="127.0.0.1"
 )
 elastic_launch(config, sys.executable)("worker.py")
 """
@@ -251,7 +280,9 @@ def test_two_nodes_come_back_after_a_failure_of_one(tmp_path, free_port, backend
     """torch's own agents: 1 of 6 runs with c10d, 0 of 8 with static."""
     (tmp_path / "node.py").write_text(NODE)
     (tmp_path / "worker.py").write_text(WORKER)
-    how = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    how = dict(
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     commands = [[sys.executable, "node.py", backend, f"127.0.0.1:{free_port}", str(rank)] for rank in range(2)]
     nodes = [subprocess.Popen(command, **how) for command in commands]
     said = [node.communicate(timeout=100) for node in nodes]
@@ -320,10 +351,16 @@ SNIPPETS = """
 
 def test_the_documented_snippets_run(tmp_path):
     (tmp_path / "my_launcher.py").write_text(textwrap.dedent(SNIPPETS).replace("{elastic}", "holdfast.elastic"))
-    ran = subprocess.run([sys.executable, "-W", "ignore", str(tmp_path / "my_launcher.py")], capture_output=True, text=True, timeout=100)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", str(tmp_path / "my_launcher.py")], capture_output=True, text=True, timeout=100
+    )
     lines = ran.stdout.splitlines()
     assert ran.returncode == 0 and "worker 0 return value is: ['trained', 'trainer_entrypoint_fn', 3]" in lines, ran
-    assert "2 more" in lines and "event torchelastic.worker.status.START" in lines and "metric workers.default.run_total 1" in lines, ran
+    assert (
+        "2 more" in lines
+        and "event torchelastic.worker.status.START" in lines
+        and "metric workers.default.run_total 1" in lines
+    ), ran
 
 
 def test_one_node_loads_no_torch(tmp_path):

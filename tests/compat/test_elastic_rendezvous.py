@@ -1,4 +1,4 @@
-"""What every rendezvous shares: parameters, registry, exceptions, endpoints, settings, the periodic timer. torch's and ours alike."""
+"""What every rendezvous shares: parameters, registry, exceptions, endpoints, settings, the timer. torch's and ours alike."""
 
 from __future__ import annotations
 
@@ -36,7 +36,13 @@ def handler_class(names, backend="mine"):
 
 def test_parameters_keep_what_they_are_given(names):
     params = make_params(names, local_addr="10.0.0.1", colour="red")
-    assert (params.backend, params.endpoint, params.run_id, params.min_nodes, params.max_nodes) == ("mine", "somewhere", "job", 2, 4)
+    assert (params.backend, params.endpoint, params.run_id, params.min_nodes, params.max_nodes) == (
+        "mine",
+        "somewhere",
+        "job",
+        2,
+        4,
+    )
     assert params.local_addr == "10.0.0.1" and params.config == {"colour": "red"}
     assert params.get("colour") == "red" and params.get("size") is None and params.get("size", default=3) == 3
 
@@ -61,7 +67,10 @@ def test_impossible_parameters_are_refused(names, given, said):
 
 @pytest.mark.parametrize(
     ("value", "truth"),
-    [*((word, True) for word in ("1", "tRue", "T", "yEs", "y", 1, True)), *((word, False) for word in ("0", "FALSE", "f", "nO", "n", 0, False))],
+    [
+        *((word, True) for word in ("1", "tRue", "T", "yEs", "y", 1, True)),
+        *((word, False) for word in ("0", "FALSE", "f", "nO", "n", 0, False)),
+    ],
 )
 def test_truth_is_written_in_many_ways(names, value, truth):
     assert make_params(names, on=value).get_as_bool("on") is truth
@@ -76,7 +85,11 @@ def test_anything_else_is_no_truth(names, value):
 def test_whole_numbers(names):
     params = make_params(names, a=" 4 ", b=-10, c="3b")
     assert params.get_as_int("a") == 4 and params.get_as_int("b") == -10
-    assert params.get_as_int("none") is None and params.get_as_int("none", default=5) == 5 and params.get_as_bool("none", True) is True
+    assert (
+        params.get_as_int("none") is None
+        and params.get_as_int("none", default=5) == 5
+        and params.get_as_bool("none", True) is True
+    )
     with pytest.raises(ValueError, match="'c' does not represent a valid integer value"):
         params.get_as_int("c")
 
@@ -118,7 +131,9 @@ def test_backends_of_installed_packages_are_registered(names, tmp_path, monkeypa
     package = tmp_path / "theirs-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(f"[torchrun.handlers]\ntheirs_{names} = theirs_{names}:get\nbroken_{names} = nowhere_{names}:get\n")
+    (package / "entry_points.txt").write_text(
+        f"[torchrun.handlers]\ntheirs_{names} = theirs_{names}:get\nbroken_{names} = nowhere_{names}:get\n"
+    )
     (tmp_path / f"theirs_{names}.py").write_text("def get():\n    return make\n\ndef make(params):\n    return 'made'\n")
     monkeypatch.syspath_prepend(tmp_path)
     rendezvous = names("rendezvous")
@@ -170,7 +185,9 @@ def test_settings_are_pairs(names, text, settings):
 
 @pytest.mark.parametrize("text", ["a=1,", "a=1,,b=2", "a=1, = ,b=2", " , "])
 def test_a_setting_needs_a_key(names, text):
-    with pytest.raises(ValueError, match=r"^The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.$"):
+    with pytest.raises(
+        ValueError, match=r"^The rendezvous configuration string must be in format <key1>=<value1>,...,<keyN>=<valueN>.$"
+    ):
         names("rendezvous.utils")._parse_rendezvous_config(text)
 
 
@@ -198,13 +215,18 @@ def test_endpoints(names, endpoint, host, port):
 
 @pytest.mark.parametrize("endpoint", ["~", "a.example :1", "~:1", ":1"])
 def test_an_endpoint_needs_a_host(names, endpoint):
-    with pytest.raises(ValueError, match=f"^The hostname of the rendezvous endpoint '{endpoint}' must be a dot-separated list of labels, an IPv4"):
+    with pytest.raises(
+        ValueError,
+        match=f"^The hostname of the rendezvous endpoint '{endpoint}' must be a dot-separated list of labels, an IPv4",
+    ):
         names("rendezvous.utils").parse_rendezvous_endpoint(endpoint, default_port=9)
 
 
 @pytest.mark.parametrize("endpoint", ["a:", "a:b", "a:-1", "a:65536", "a:123456"])
 def test_an_endpoints_port_is_a_port(names, endpoint):
-    with pytest.raises(ValueError, match=f"^The port number of the rendezvous endpoint '{endpoint}' must be an integer between 0 and 65536.$"):
+    with pytest.raises(
+        ValueError, match=f"^The port number of the rendezvous endpoint '{endpoint}' must be an integer between 0 and 65536.$"
+    ):
         names("rendezvous.utils").parse_rendezvous_endpoint(endpoint, default_port=9)
 
 
@@ -216,7 +238,15 @@ def test_ports_are_digits(names):
 def test_this_machine_knows_itself(names):
     matches = names("rendezvous.utils")._matches_machine_hostname
     own = [found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, proto=socket.IPPROTO_TCP)]
-    for host in ("localhost", "127.0.0.1", "::1", "0000:0000:0000:0000:0000:0000:0000:0001", socket.gethostname(), socket.getfqdn(), *own):
+    for host in (
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        "0000:0000:0000:0000:0000:0000:0000:0001",
+        socket.gethostname(),
+        socket.getfqdn(),
+        *own,
+    ):
         assert matches(host), host
     for host in ("no-such-host.invalid", "0.0.0.0", "::2"):
         assert not matches(host), host
@@ -255,9 +285,15 @@ def test_a_forgotten_timer_stops(names):
 def test_etcd_is_refused_with_a_way_out(ours):
     registry = ours("rendezvous.registry")
     for backend in ("etcd", "etcd-v2"):
-        with pytest.raises(ours("rendezvous").RendezvousError, match=f"'{backend}' is not supported yet. Use --rdzv-backend c10d"):
+        with pytest.raises(
+            ours("rendezvous").RendezvousError, match=f"'{backend}' is not supported yet. Use --rdzv-backend c10d"
+        ):
             registry.get_rendezvous_handler(make_params(ours, backend=backend))
-    for module, name in (("etcd_store", "EtcdStore"), ("etcd_rendezvous", "EtcdRendezvous"), ("etcd_rendezvous_backend", "EtcdRendezvousBackend")):
+    for module, name in (
+        ("etcd_store", "EtcdStore"),
+        ("etcd_rendezvous", "EtcdRendezvous"),
+        ("etcd_rendezvous_backend", "EtcdRendezvousBackend"),
+    ):
         with pytest.raises(NotImplementedError, match=f"{name} is not supported yet"):
             getattr(ours(f"rendezvous.{module}"), name)(None, "x")
     server = ours("rendezvous.etcd_server").EtcdServer()

@@ -96,7 +96,12 @@ class Holder:
 
 def test_timeouts_have_defaults(dynamic):
     timeout = dynamic.RendezvousTimeout()
-    assert (timeout.join, timeout.last_call, timeout.close, timeout.heartbeat) == (600 * SECOND, 30 * SECOND, 30 * SECOND, 5 * SECOND)
+    assert (timeout.join, timeout.last_call, timeout.close, timeout.heartbeat) == (
+        600 * SECOND,
+        30 * SECOND,
+        30 * SECOND,
+        5 * SECOND,
+    )
     timeout = dynamic.RendezvousTimeout(SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND)
     assert (timeout.join, timeout.last_call, timeout.close, timeout.heartbeat) == (SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND)
 
@@ -111,13 +116,18 @@ def test_nodes_are_told_apart_and_ordered(dynamic):
     generator = dynamic._NodeDescGenerator()
     first, second = generator.generate("host"), generator.generate("host")
     assert repr(first) == f"host_{os.getpid()}_0" and repr(second) == f"host_{os.getpid()}_1"
-    assert sorted([node(dynamic, "b"), second, first]) == [node(dynamic, "b"), first, second] and len({first, second, first}) == 2
+    assert (
+        sorted([node(dynamic, "b"), second, first]) == [node(dynamic, "b"), first, second] and len({first, second, first}) == 2
+    )
 
 
 def test_the_state_of_a_thousand_nodes_is_small(dynamic):
     state = dynamic._RendezvousState()
     for number in range(500):
-        running, waiting = dynamic._NodeDesc(f"a{number}.some.long.domain.example.com", 1, number), dynamic._NodeDesc(f"w{number}", 1, number)
+        running, waiting = (
+            dynamic._NodeDesc(f"a{number}.some.long.domain.example.com", 1, number),
+            dynamic._NodeDesc(f"w{number}", 1, number),
+        )
         state.participants[running] = number
         state.wait_list.add(waiting)
         state.last_heartbeats |= {running: datetime.now(), waiting: datetime.now()}
@@ -209,14 +219,21 @@ def test_when_all_participants_are_dead_the_next_round_can_form(dynamic):
     holder = dynamic._BackendRendezvousStateHolder(backend, settings_of(dynamic), 0)
     with stopped_clocks(dynamic):
         holder.sync()
-    assert (holder.state.round, holder.state.complete, holder.state.participants, holder.state.wait_list) == (8, False, {}, set())
+    assert (holder.state.round, holder.state.complete, holder.state.participants, holder.state.wait_list) == (
+        8,
+        False,
+        {},
+        set(),
+    )
 
 
 def test_a_corrupt_state_is_an_error(dynamic, names):
     backend = Backend()
     backend.put(b"corrupt")
     holder = dynamic._BackendRendezvousStateHolder(backend, settings_of(dynamic), 0)
-    with pytest.raises(names("rendezvous").RendezvousStateError, match=r"^The rendezvous state is corrupt. See inner exception for details.$"):
+    with pytest.raises(
+        names("rendezvous").RendezvousStateError, match=r"^The rendezvous state is corrupt. See inner exception for details.$"
+    ):
         holder.sync()
 
 
@@ -336,12 +353,17 @@ def test_closing_and_completing(dynamic):
     state = state_with(dynamic, ["b", "a"])
     take(dynamic, dynamic._Action.MARK_RENDEZVOUS_COMPLETE, state)
     take(dynamic, dynamic._Action.MARK_RENDEZVOUS_CLOSED, state)
-    assert state.complete and state.closed and {each.addr: rank for each, rank in state.participants.items()} == {"a": 0, "b": 1}
+    assert (
+        state.complete and state.closed and {each.addr: rank for each, rank in state.participants.items()} == {"a": 0, "b": 1}
+    )
 
 
 def test_errors_are_raised_without_a_write(dynamic, names):
     rendezvous = names("rendezvous")
-    for action, error in (("ERROR_CLOSED", rendezvous.RendezvousClosedError), ("ERROR_TIMEOUT", rendezvous.RendezvousTimeoutError)):
+    for action, error in (
+        ("ERROR_CLOSED", rendezvous.RendezvousClosedError),
+        ("ERROR_TIMEOUT", rendezvous.RendezvousTimeoutError),
+    ):
         holder = Holder(state_with(dynamic))
         executor = dynamic._DistributedRendezvousOpExecutor(node(dynamic, "me"), holder, settings_of(dynamic))
         with pytest.raises(error):
@@ -395,7 +417,12 @@ STEPS = [
     ("Join", {"participants": ["a"], "complete": True, "waits": True, "beat": FRESH}, {}, "SYNC"),
     ("Join", {"participants": ["a"], "complete": True, "waits": True, "beat": DUE}, {}, "KEEP_ALIVE"),
     ("Join", {"participants": ["a"], "complete": True, "spare": True, "beat": FRESH}, {"max_nodes": 1}, "SYNC"),
-    ("Join", {"participants": ["a"], "complete": True, "spare": True, "beat": DUE}, {"max_nodes": 1, "deadline": 0}, "KEEP_ALIVE"),
+    (
+        "Join",
+        {"participants": ["a"], "complete": True, "spare": True, "beat": DUE},
+        {"max_nodes": 1, "deadline": 0},
+        "KEEP_ALIVE",
+    ),
     ("Join", {"participants": ["a"], "complete": True, "spare": True}, {"max_nodes": 1, "deadline": 0}, "SYNC"),
     ("Join", {"participants": ["a"], "complete": True, "spare": True}, {"max_nodes": 2}, "REMOVE_FROM_REDUNDANCY_LIST"),
     ("Join", {"participants": ["a", ME], "ends": NOW - SECOND}, {"max_nodes": 3}, "MARK_RENDEZVOUS_COMPLETE"),
@@ -441,14 +468,20 @@ def node_of_one(dynamic):
     def make(state=None, min_nodes=1, max_nodes=1, number=1, **timeouts):
         holder = Holder(state or dynamic._RendezvousState())
         handler = dynamic.DynamicRendezvousHandler(
-            node(dynamic, "me", number), settings_of(dynamic, min_nodes, max_nodes, **timeouts), "mine", dist.HashStore(), holder
+            node(dynamic, "me", number),
+            settings_of(dynamic, min_nodes, max_nodes, **timeouts),
+            "mine",
+            dist.HashStore(),
+            holder,
         )
         made.append(handler)
         return handler, holder
 
-    with patch.object(dynamic.DynamicRendezvousHandler, "_create_tcp_store_server", side_effect=lambda *_: SimpleNamespace(port=4711)):
-        with patch.object(dynamic, "_delay"):
-            yield make
+    server = patch.object(
+        dynamic.DynamicRendezvousHandler, "_create_tcp_store_server", side_effect=lambda *_: SimpleNamespace(port=4711)
+    )
+    with server, patch.object(dynamic, "_delay"):
+        yield make
     for handler in made:
         handler._stop_heartbeats()
     made.clear()
@@ -507,7 +540,9 @@ def test_waiting_nodes_and_the_end_are_seen(dynamic, node_of_one):
     assert handler.num_nodes_waiting() == 2 and handler.is_closed() is False
     handler.set_closed()
     handler.set_closed()
-    assert handler.is_closed() and handler.shutdown() is True and handler.get_backend() == "mine" and handler.get_run_id() == "job"
+    assert (
+        handler.is_closed() and handler.shutdown() is True and handler.get_backend() == "mine" and handler.get_run_id() == "job"
+    )
 
 
 @pytest.mark.torch
@@ -561,7 +596,9 @@ def test_heartbeats_run_from_the_round_to_the_end(dynamic, node_of_one):
 def test_a_forgotten_handler_beats_no_more(dynamic):
     dist = pytest.importorskip("torch.distributed")
     holder = Holder(dynamic._RendezvousState())
-    handler = dynamic.DynamicRendezvousHandler(node(dynamic, "me", 78), settings_of(dynamic, 1, 1), "mine", dist.HashStore(), holder)
+    handler = dynamic.DynamicRendezvousHandler(
+        node(dynamic, "me", 78), settings_of(dynamic, 1, 1), "mine", dist.HashStore(), holder
+    )
     handler._start_heartbeats()
     del handler
     gc.collect()
@@ -573,29 +610,40 @@ def test_a_forgotten_handler_beats_no_more(dynamic):
     [
         ({"run_id": ""}, "run id"),
         ({"min_nodes": 0}, r"^The minimum number of nodes \(0\) must be greater than zero.$"),
-        ({"max_nodes": 2}, r"^The maximum number of nodes \(2\) must be greater than or equal to the minimum number of nodes \(3\).$"),
+        (
+            {"max_nodes": 2},
+            r"^The maximum number of nodes \(2\) must be greater than or equal to the minimum number of nodes \(3\).$",
+        ),
     ],
 )
 def test_a_handler_refuses_the_impossible(dynamic, given, said):
     with pytest.raises(ValueError, match=said):
-        dynamic.DynamicRendezvousHandler.from_backend(**dict(run_id="job", store=None, backend=Backend(), min_nodes=3, max_nodes=6) | given)
+        dynamic.DynamicRendezvousHandler.from_backend(
+            **dict(run_id="job", store=None, backend=Backend(), min_nodes=3, max_nodes=6) | given
+        )
 
 
 def test_a_handler_from_parameters(dynamic, names):
-    config = dict(join_timeout="50", last_call_timeout="60", close_timeout="70", keep_alive_interval="7", keep_alive_max_attempt=2)
+    config = dict(
+        join_timeout="50", last_call_timeout="60", close_timeout="70", keep_alive_interval="7", keep_alive_max_attempt=2
+    )
     params = names("rendezvous").RendezvousParameters("mine", "there", "job", 3, 6, "10.0.0.1", **config)
     handler = dynamic.create_handler(None, Backend(), params)
     settings = handler.settings
     assert (settings.run_id, settings.min_nodes, settings.max_nodes) == ("job", 3, 6) and handler._this_node.addr == "10.0.0.1"
-    assert (settings.timeout.join, settings.timeout.last_call, settings.timeout.close) == (50 * SECOND, 60 * SECOND, 70 * SECOND)
+    assert (settings.timeout.join, settings.timeout.last_call, settings.timeout.close) == (
+        50 * SECOND,
+        60 * SECOND,
+        70 * SECOND,
+    )
     assert (settings.keep_alive_interval, settings.keep_alive_max_attempt) == (7 * SECOND, 2)
 
 
 def test_a_handler_that_cannot_be_made_is_told_of(dynamic, names):
     params = names("rendezvous").RendezvousParameters("mine", "there", "job", 3, 6)
-    with patch.object(dynamic.DynamicRendezvousHandler, "from_backend", side_effect=RuntimeError("no")):
-        with patch.object(dynamic, "construct_and_record_rdzv_event") as recorded, pytest.raises(RuntimeError):
-            dynamic.create_handler(None, Backend(), params)
+    broken = patch.object(dynamic.DynamicRendezvousHandler, "from_backend", side_effect=RuntimeError("no"))
+    with broken, patch.object(dynamic, "construct_and_record_rdzv_event") as recorded, pytest.raises(RuntimeError):
+        dynamic.create_handler(None, Backend(), params)
     assert recorded.call_args.kwargs["message"] == "RuntimeError: no"
 
 

@@ -1,4 +1,4 @@
-"""The stores that rendezvous stand on: c10d's backend over torch's stores and ours, the static rendezvous, the store in memory."""
+"""The stores that rendezvous stand on: c10d's backend over torch's and ours, the static rendezvous, the one in memory."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def test_a_store_that_is_there_is_joined(names, free_port, is_host):
 @pytest.mark.torch
 def test_an_endpoint_without_a_port_gets_the_default_one(names, free_port):
     with patch(names.path("rendezvous.c10d_rendezvous_backend", "DEFAULT_PORT"), free_port):
-        _, store = names("rendezvous.c10d_rendezvous_backend").create_backend(make_params(names, endpoint="localhost", is_host=True))
+        _, store = names("rendezvous.c10d_rendezvous_backend").create_backend(
+            make_params(names, endpoint="localhost", is_host=True)
+        )
     assert store.port == free_port
 
 
@@ -116,16 +118,25 @@ def test_a_file_can_be_the_store(names, tmp_path):
 def test_what_is_wrong_with_a_store_is_said(names, free_port):
     rendezvous, module = names("rendezvous"), names("rendezvous.c10d_rendezvous_backend")
     lost = "^The connection to the C10d store has failed. See inner exception for details.$"
-    for config in ({"is_host": "false", "read_timeout": 1}, {"endpoint": "no-such-host.invalid:1", "is_host": "true", "read_timeout": 1}):
+    for config in (
+        {"is_host": "false", "read_timeout": 1},
+        {"endpoint": "no-such-host.invalid:1", "is_host": "true", "read_timeout": 1},
+    ):
         with pytest.raises(rendezvous.RendezvousConnectionError, match=lost):
             module.create_backend(make_params(names, **{"endpoint": f"localhost:{free_port}"} | config))
-    with pytest.raises(ValueError, match="^Invalid store type given. Currently only supports file and tcp.$"):
+    with pytest.raises(ValueError, match=r"^Invalid store type given. Currently only supports file and tcp.$"):
         module.create_backend(make_params(names, store_type="other"))
-    with pytest.raises(ValueError, match="^The read timeout must be a positive integer.$"):
+    with pytest.raises(ValueError, match=r"^The read timeout must be a positive integer.$"):
         module.create_backend(make_params(names, read_timeout="0"))
-    with patch("tempfile.mkstemp", side_effect=OSError), pytest.raises(rendezvous.RendezvousError, match="file creation for C10d store"):
+    with (
+        patch("tempfile.mkstemp", side_effect=OSError),
+        pytest.raises(rendezvous.RendezvousError, match="file creation for C10d store"),
+    ):
         module.create_backend(make_params(names, endpoint="", store_type="file"))
-    with patch.object(module, "FileStore", side_effect=RuntimeError), pytest.raises(rendezvous.RendezvousConnectionError, match=lost):
+    with (
+        patch.object(module, "FileStore", side_effect=RuntimeError),
+        pytest.raises(rendezvous.RendezvousConnectionError, match=lost),
+    ):
         module.create_backend(make_params(names, endpoint="x", store_type="file"))
 
 
@@ -134,16 +145,17 @@ def test_a_store_that_breaks_is_a_lost_connection(names):
     module = names("rendezvous.c10d_rendezvous_backend")
     store = MemoryStore()
     backend = module.C10dRendezvousBackend(store, "job")
-    with patch.object(store, "get", side_effect=RuntimeError("broken pipe")):
-        with pytest.raises(names("rendezvous").RendezvousConnectionError):
-            backend.get_state()
+    lost = pytest.raises(names("rendezvous").RendezvousConnectionError)
+    with patch.object(store, "get", side_effect=RuntimeError("broken pipe")), lost:
+        backend.get_state()
 
 
 # The static rendezvous.
 
 
 @pytest.mark.parametrize(
-    "given", [{"endpoint": "localhost", "rank": 0}, {"endpoint": "", "rank": 0}, {"endpoint": "localhost:1"}, {"endpoint": "[::1]:90"}]
+    "given",
+    [{"endpoint": "localhost", "rank": 0}, {"endpoint": "", "rank": 0}, {"endpoint": "localhost:1"}, {"endpoint": "[::1]:90"}],
 )
 def test_a_static_rendezvous_must_be_told_all(names, given):
     with pytest.raises(ValueError):
@@ -268,7 +280,12 @@ def test_a_prefix_is_a_view():
     above = PrefixMemoryStore("a", below)
     above.set("k", "1")
     below.set("other", "2")
-    assert below.list_keys() == ["a/k", "other"] and above.list_keys() == ["k"] and above.num_keys() == 1 and not above.check(["other"])
+    assert (
+        below.list_keys() == ["a/k", "other"]
+        and above.list_keys() == ["k"]
+        and above.num_keys() == 1
+        and not above.check(["other"])
+    )
     assert above.underlying_store is below
 
 

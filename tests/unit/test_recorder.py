@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -35,18 +36,17 @@ def recorder(path: Path) -> Iterator[Recorder]:
     recorder.close()
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process may grow past 200 bytes; SIGXFSZ ignored, so that write() says so."""
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    """Meanwhile no file of this process may grow past 200 bytes. Only meanwhile: pytest's own output may be a file."""
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that write() says so
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, before)
-
-
-def limit_files(size: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
 def test_nothing_is_written_before_the_first_flush(recorder: Recorder, path: Path) -> None:
@@ -117,27 +117,24 @@ def test_a_line_torn_by_a_killed_agent_does_not_swallow_the_next(path: Path) -> 
     assert json.loads(path.read_text().splitlines()[-1])["seq"] == 8
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_costs_one_line_and_no_exception(path: Path) -> None:
     said: list[str] = []
     recorder = Recorder(str(path), "n1", complain=said.append)
     recorder.flush()
     recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
-    limit_files(200)
-    for _ in range(3):
-        recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
-    recorder.close()
+    with full_disk():
+        for _ in range(3):
+            recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+        recorder.close()
     assert len(said) == 1 and str(path) in said[0] and "the job goes on" in said[0].lower()
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_when_there_is_room_again_it_records_what_was_missed(path: Path) -> None:
     recorder = Recorder(str(path), "n1", complain=lambda line: None)
     recorder.flush()
-    limit_files(200)
-    for _ in range(4):
-        recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
-    limit_files(resource.RLIM_INFINITY)
+    with full_disk():
+        for _ in range(4):
+            recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
     recorder.record(HUP, at_unix=2.0, round=0, attempt=0)
     recorder.close()
     whole = []

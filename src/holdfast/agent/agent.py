@@ -116,7 +116,7 @@ class Agent:
 
     def _deadline(self) -> float:
         now = self.host.now()
-        deadlines = [self.node.deadline(), self.leave_at, self.settle_at]
+        deadlines = [self.node.deadline(), self.leave_at, self.settle_at, self.workers.look_at]
         if self.network is not None:
             deadlines.append(self.network.deadline())
         if self.desk.health is not None:
@@ -134,7 +134,9 @@ class Agent:
             self._settle()
         if self.workers.pump_s is not None:
             self.workers.pump()
-        late: list[Observation] = self.network.expire(now) if self.network is not None else []
+        late = self.workers.look(now)
+        if self.network is not None:
+            late += self.network.expire(now)
         if self.watchdog is not None:
             late += self.watchdog.timers.expired(self.awake_at_unix)
         return [*late, Tick()] if now >= self.node.deadline() else late

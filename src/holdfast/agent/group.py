@@ -95,6 +95,14 @@ class Ended(Observation):
     evidence: Evidence
 
 
+class Stuck(Observation):
+    """A worker sleeps in the kernel, deaf to every signal, for longer than the user allows."""
+
+    local_rank: int
+    asleep_s: float
+    at_unix: float
+
+
 class TimerExpired(Observation):
     """A worker did not leave a scope in time (`timer.expires`); `signum` is what its timer asks for."""
 
@@ -166,8 +174,8 @@ class WorkerSeat:
         self.state = "starting"
         """starting · running · dying · gone"""
         self.exitcode: int | None = None
-        self.scope = ""
-        """Scope whose timer expired; empty: none."""
+        self.charge: tuple[str, str] | None = None
+        """(cause, message) of what was found against it while it still ran. None: nothing."""
 
 
 class Group:
@@ -227,6 +235,8 @@ class Group:
                 return self._signalled(signum, now)
             case TimerExpired():
                 return self._timer_expired(seen)
+            case Stuck(local_rank=local_rank):
+                return self._stuck(self.workers[local_rank], seen, now)
             case LeaseOver(reason=reason, until=until):
                 return self._lease_over(reason, until, now)
             case StopAsked(reason=reason):
@@ -306,8 +316,8 @@ class Group:
         return actions + self._settle(now)
 
     def _cause(self, worker: WorkerSeat, evidence: Evidence) -> str:
-        if worker.scope:
-            return "watchdog"
+        if worker.charge:
+            return worker.charge[0]
         by = -worker.exitcode if worker.exitcode is not None and worker.exitcode < 0 else 0
         if by and by in (self.stop_signal, signal.SIGKILL if worker.local_rank in self.killed else 0):
             return "stopped"
@@ -327,7 +337,7 @@ class Group:
             exitcode=worker.exitcode,
             at_unix=before.at_unix if before else min(evidence.at_unix or at_unix, at_unix),
             cause=before.cause if before else cause,
-            message=f"did not leave scope {worker.scope} in time" if worker.scope else evidence.message,
+            message=worker.charge[1] if worker.charge else evidence.message,
             traceback=evidence.traceback,
             error_file=evidence.error_file,
             error_record=evidence.error_record,
@@ -476,8 +486,8 @@ class Group:
             return [noted, Say(text=text, level="warning")]
         for worker in self.workers.values():
             if worker.pid == seen.pid and worker.state == "running":
-                worker.scope = seen.scope
-                text = f"rank {worker.rank} did not leave scope {seen.scope} in time"
+                worker.charge = "watchdog", f"did not leave scope {seen.scope} in time"
+                text = f"rank {worker.rank} {worker.charge[1]}"
                 return [
                     noted,
                     Say(text=f"{text}; sent {signal.Signals(seen.signum).name}", level="warning"),
@@ -485,6 +495,13 @@ class Group:
                 ]
         text = f"process {seen.pid}, which is no rank's main process, did not leave scope {seen.scope} in time; left alone"
         return [noted, Say(text=text, level="warning")]
+
+    def _stuck(self, worker: WorkerSeat, seen: Stuck, now: float) -> list[Action]:
+        if self.state != "running" or worker.state != "running":
+            return []  # it is being stopped; that it does not die will show
+        worker.charge = "stuck", f"is stuck in the kernel (uninterruptible sleep for {seen.asleep_s:.1f} s: a driver, a dead mount?)"
+        text = f"rank {worker.rank} (pid {worker.pid}) {worker.charge[1]}"
+        return [Say(text=text, level="error"), *self._fail(worker, seen.at_unix, "stuck", Evidence(), now)]
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

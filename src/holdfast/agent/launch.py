@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from holdfast.core import entry
 from holdfast.core.env import worker_env
 
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
 
 PAGE_AT = 100
 """The worker's descriptor of its page, until the bootstrap has mapped it: above any that a shell's redirections use."""
+
+
+def page_at() -> int:
+    """`PAGE_AT`, or a number that a small `ulimit -n` allows, with room above it for the copies that a start needs."""
+    return min(PAGE_AT, os.sysconf("SC_OPEN_MAX") // 2)
 
 
 def command(config: RunConfig, local_rank: int) -> list[str]:
@@ -34,8 +41,8 @@ def command(config: RunConfig, local_rank: int) -> list[str]:
 def environment(
     config: RunConfig, environ: Mapping[str, str], assigned: Assigned, local_rank: int, *, error_file: str, paged: bool
 ) -> dict[str, str]:
-    """The worker's whole environment. `paged`: it finds its page at `PAGE_AT`."""
+    """The worker's whole environment. `paged`: it finds its page at `page_at()`."""
     env = worker_env(environ, config, assigned, local_rank, error_file=error_file, job=config.rdzv_id)
     if config.omp_num_threads:
         env["OMP_NUM_THREADS"] = config.omp_num_threads
-    return entry.bootstrap_env(env, page_fd=PAGE_AT) if paged else env
+    return entry.bootstrap_env(env, page_fd=page_at()) if paged else env

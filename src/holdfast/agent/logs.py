@@ -79,9 +79,9 @@ class LogPlan:
     def open_attempt(self, restart_count: int, round: int, local_world_size: int) -> AttemptLogs:
         """Make the directories and files of a new attempt. UsageError where the place is not a usable directory."""
         if self.base is None:
-            return AttemptLogs([RankPaths() for _ in range(local_world_size)])
+            return nothing_kept(local_world_size)
         try:
-            if self._root is None:
+            if self._root is None or not os.path.isdir(self._root):  # somebody may have cleaned up since the last attempt
                 self._root = _make_run_dir(self.base, self.run_id) if self.run_id is not None else _make_dirs(self.base, 0o700)
             attempt = _make_attempt_dir(self._root, restart_count, round)
             ranks = [self._paths(attempt, rank) for rank in range(local_world_size)]
@@ -115,6 +115,11 @@ class LogPlan:
             stderr=os.path.join(attempt, "filtered_stderr.log") if err else "",
             stderr_words=tuple(err),
         )
+
+
+def nothing_kept(local_world_size: int) -> AttemptLogs:
+    """Every worker writes straight to our stdout and stderr, and has no error file."""
+    return AttemptLogs([RankPaths() for _ in range(local_world_size)])
 
 
 def prefixes(role: str, ranks: Sequence[int], template: str | None = None) -> list[str]:

@@ -11,6 +11,7 @@ failure of the worker that set it (torchrun's watchdog takes the launcher down w
 from __future__ import annotations
 
 import os
+import signal
 
 from holdfast.agent.group import TimerExpired
 from holdfast.core.machine import NEVER
@@ -39,8 +40,10 @@ class Timers:
             said = json.loads(line)
             key = int(said["pid"]), str(said["scope_id"])
             expires, signum = float(said["expiration_time"]), int(said["signal"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a timer request: {line[:80]!r}") from error
+        if expires != expires or signum > 0 and signum not in signal.valid_signals():  # NaN: a time that never comes
+            raise ValueError(f"a timer request that nobody can honour: {line[:80]!r}")
         if expires < 0:
             self.armed.pop(key, None)
         else:

@@ -10,9 +10,11 @@ import os
 import select
 
 from holdfast.agent import error_files, launch, logs
-from holdfast.agent.group import Ended, PortHeld, Started, StartFailed
-from holdfast.core.errors import StartError
+from holdfast.agent.group import Ended, PortHeld, Started, StartFailed, Stuck
+from holdfast.agent.stuck import Sleepers
+from holdfast.core.errors import StartError, UsageError
 from holdfast.core.failure import Evidence
+from holdfast.core.machine import NEVER
 from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.runtime.ports import hold_port
 
@@ -48,6 +50,8 @@ class Workers:
         """pid → local rank"""
         self.ports: list[socket.socket] = []
         """Held for MASTER_PORT: that of the running round, and that of the next."""
+        limit_s = config.uninterruptible_timeout_s
+        self.sleepers = Sleepers(limit_s) if limit_s is not None else None
 
     def hold_port(self) -> PortHeld:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
@@ -57,7 +61,7 @@ class Workers:
     def start(self, assigned: Assigned) -> list[Observation]:
         """Start the workers of a round; what came of each, in order. After one that could not start, no other is tried."""
         self.close_logs(patient=False)
-        self.attempt = self.plan.open_attempt(assigned.restart_count, assigned.round, self.config.nproc_per_node)
+        self.attempt = self._open_attempt(assigned)
         self.local_ranks = {}
         seen: list[Observation] = []
         environ = dict(os.environ)
@@ -71,6 +75,16 @@ class Workers:
         self.host.watch_pages()
         self._follow_logs(assigned)
         return [*seen, self.hold_port()]
+
+    def _open_attempt(self, assigned: Assigned) -> AttemptLogs:
+        try:
+            return self.plan.open_attempt(assigned.restart_count, assigned.round, self.config.nproc_per_node)
+        except UsageError as error:
+            if self.attempt is None:
+                raise
+            # The job has run for a while: a disk that filled up meanwhile, or was cleaned, is no reason to end it.
+            self.host.complain(f"{error.what}: from here on its workers' output is not kept")
+            return logs.nothing_kept(self.config.nproc_per_node)
 
     def understood(self, seen: Observation) -> list[Observation]:
         """What this host saw, in the words of the group."""
@@ -115,13 +129,30 @@ class Workers:
         env = launch.environment(
             self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None
         )
-        pid = self.host.start(argv, env, stdout=files.stdout_fd, stderr=files.stderr_fd, page=page, page_fd=launch.PAGE_AT)
+        pid = self.host.start(argv, env, stdout=files.stdout_fd, stderr=files.stderr_fd, page=page, page_fd=launch.page_at())
         self.local_ranks[pid] = local_rank
         return Started(local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir)
 
     def _pids(self, local_ranks: Iterable[int]) -> list[int]:
         wanted = set(local_ranks)
         return [pid for pid, local_rank in self.local_ranks.items() if local_rank in wanted]
+
+    # --- the kernel's view ----------------------------------------------------------------------------------------------
+
+    @property
+    def look_at(self) -> float:
+        """When to call `look` next."""
+        return self.sleepers.look_at if self.sleepers is not None else NEVER
+
+    def look(self, now: float) -> list[Observation]:
+        """Whom the kernel does not let go, if it is time to look."""
+        if self.sleepers is None or now < self.sleepers.look_at:
+            return []
+        return [
+            Stuck(local_rank=self.local_ranks[pid], asleep_s=asleep_s, at_unix=self.host.unix())
+            for pid, asleep_s in self.sleepers.look(self.host.states(), now)
+            if pid in self.local_ranks
+        ]
 
     # --- evidence -------------------------------------------------------------------------------------------------------
 

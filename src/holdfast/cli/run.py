@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from holdfast.core.config import Notice, Resolved, RunConfig
 
+OURS = ("memory", "embedded", "static")
+"""Backends of our own agent; other packages' ones are written for the elastic agent."""
+
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -47,8 +50,10 @@ def _supervise(config: RunConfig) -> int:
     from holdfast.runtime.guardian import guard
 
     def agent() -> int:
-        from holdfast.agent.agent import run as run_agent
-
+        if config.logs_specs or config.rdzv_backend not in OURS:
+            from holdfast.elastic.from_config import run as run_agent
+        else:
+            from holdfast.agent.agent import run as run_agent
         code = run_agent(config)
         sys.stdout.flush()
         sys.stderr.flush()

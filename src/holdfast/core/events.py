@@ -15,6 +15,8 @@ class Event(Value):
 
 
 class AgentStarted(Event):
+    """An agent's life begins: the first line of each, with what it was asked to run."""
+
     pid: int
     host: str
     version: str
@@ -34,6 +36,8 @@ class Degraded(Event):
 
 
 class JoinRequested(Event):
+    """This node asked to take part in the next round."""
+
     round: int
     backend: str
     endpoint: str
@@ -53,6 +57,8 @@ class RoundFormed(Event):
 
 
 class WorkerStarted(Event):
+    """The process of one rank was started."""
+
     rank: int
     local_rank: int
     pid: int
@@ -70,6 +76,8 @@ class WorkerDying(Event):
 
 
 class WorkerExited(Event):
+    """The process of one rank is gone, its memory freed."""
+
     rank: int
     local_rank: int
     pid: int
@@ -77,10 +85,14 @@ class WorkerExited(Event):
 
 
 class FailureSeen(Event):
+    """A worker ended badly, or was stopped because another had."""
+
     failure: Failure
 
 
 class WatchdogExpired(Event):
+    """A worker did not leave a scope in time (`timer.expires`), or another process with a timer."""
+
     pid: int
     scope: str
     expired_s: float
@@ -106,30 +118,42 @@ class StopSent(Event):
 
 
 class WorkersStopped(Event):
+    """All workers of the round on this node are gone, with everything below them."""
+
     took_s: float
     killed: tuple[int, ...]
     """Ranks that outlived the grace period."""
 
 
 class NodeJoined(Event):
+    """A node asked the coordinator for the first time to take part."""
+
     name: str
 
 
 class NodeLeft(Event):
+    """A node went, and said so."""
+
     name: str
     reason: str
 
 
 class NodeLost(Event):
+    """A node was not heard from for longer than its lease."""
+
     name: str
     reason: str
 
 
 class SignalReceived(Event):
+    """The agent was sent a signal."""
+
     signal: str
 
 
 class JobEnded(Event):
+    """The agent's last line: the job is over, or this node's part in it."""
+
     outcome: str
     """succeeded · failed · stopped"""
     exit_code: int

@@ -40,7 +40,7 @@ class Failure(Value):
     at_unix: float
     """When: from the error record, else when the agent saw it (seconds since the epoch)."""
     cause: str = "exit"
-    """exit · signal · exception · watchdog · start · node_lost · stopped (by us, after another's failure)"""
+    """exit · signal · exception · watchdog · stuck · start · node_lost · stopped (by us, after another's failure)"""
     message: str = ""
     """One line: the exception's type and text, or what happened."""
     traceback: str | None = None
@@ -84,7 +84,7 @@ def describe(failure: Failure) -> str:
     if failure.rank < 0:
         return f"node {failure.node} was lost: {failure.message or 'no longer heard from'}"
     who = f"rank {failure.rank} (local {failure.local_rank}) on {failure.node}"
-    if failure.cause == "watchdog":
+    if failure.cause in ("watchdog", "stuck"):
         how = failure.message
     elif failure.signal_name:
         how = f"was killed by {failure.signal_name}"

@@ -18,11 +18,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from holdfast.core.errors import UsageError
+from holdfast.elastic.events.handlers import _log_handlers
 from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch
 from holdfast.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
 from holdfast.elastic.multiprocessing.errors import record
+from holdfast.elastic.rendezvous import rendezvous_handler_registry
 from holdfast.elastic.rendezvous.stores import torch_is_loaded
-from holdfast.elastic.rendezvous.utils import _parse_rendezvous_config
+from holdfast.elastic.rendezvous.utils import _parse_rendezvous_config, parse_rendezvous_endpoint
 from holdfast.elastic.run_flags import parser_of_torchruns_flags
 from holdfast.elastic.utils import macros
 from holdfast.elastic.utils.logging import get_logger
@@ -153,11 +155,18 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
     if getattr(args, "numa_binding", None) is not None:
         raise BadValue("--numa-binding is not supported yet", hint="leave it out, or bind with numactl and --no-python")
     _warn_of_unused(args)
+    if args.monitor_interval <= 0:
+        raise OutOfRange(f"monitor_interval must be > 0, got {args.monitor_interval}")
     nproc_per_node = determine_local_world_size(args.nproc_per_node)
+    if nproc_per_node <= 0:
+        raise OutOfRange(f"local_world_size must be > 0, got nproc_per_node={nproc_per_node}")
     _limit_threads(nproc_per_node)
     rdzv_configs: dict[str, Any] = dict(_settings(args.rdzv_conf))
     if args.rdzv_backend == "static":
         rdzv_configs["rank"] = args.node_rank
+    shutdown_timeout = args.shutdown_timeout
+    if shutdown_timeout is not None and shutdown_timeout < 0:
+        raise BadValue(f"shutdown_timeout must be non-negative, got {shutdown_timeout}")
     config = LaunchConfig(
         min_nodes=min_nodes,
         max_nodes=max_nodes,
@@ -178,7 +187,7 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
         duplicate_stdout_filters=args.duplicate_stdout_filters,
         duplicate_stderr_filters=args.duplicate_stderr_filters,
         virtual_local_rank=args.virtual_local_rank,
-        shutdown_timeout=args.shutdown_timeout,
+        shutdown_timeout=shutdown_timeout,
     )
     return config, *_command(args)
 
@@ -269,7 +278,23 @@ def run(args: Namespace) -> None:
     if args.master_port is None:
         args.master_port = DEFAULT_MASTER_PORT
     config, command, command_args = config_from_args(args)
+    _check_names(config)
     elastic_launch(config=config, entrypoint=command)(*command_args)
+
+
+def _check_names(config: LaunchConfig) -> None:
+    """Names and addresses that would otherwise be found wrong in the middle of the launch."""
+    known = sorted(rendezvous_handler_registry._registry)
+    if config.rdzv_backend not in known:
+        raise BadValue(f"The rendezvous backend '{config.rdzv_backend}' is not registered", hint=f"one of {', '.join(known)}")
+    if config.event_log_handler not in _log_handlers:
+        known = sorted(_log_handlers)
+        raise BadValue(f"no event log handler is called '{config.event_log_handler}'", hint=f"one of {', '.join(known)}")
+    if config.rdzv_backend in ("c10d", "static") and config.rdzv_configs.get("store_type", "tcp") == "tcp":
+        try:
+            parse_rendezvous_endpoint(config.rdzv_endpoint, 0)
+        except ValueError as error:
+            raise BadValue(str(error), hint="--rdzv-endpoint HOST:PORT, an IPv6 address in brackets") from error
 
 
 def _stand_alone(args: Namespace) -> None:

@@ -40,6 +40,7 @@ def _list(text: str) -> list[str]:
 _TYPES: dict[str, Callable[[str], Any]] = {"text": str, "whole": int, "number": float, "list": _list}
 _TORCHS_OWN: dict[str, dict[str, Any]] = {
     "shutdown_timeout": {"type": int},
+    "event_log_handler": {"choices": None},  # users may have registered their own
     "duplicate_stdout_filters": {"default": []},
     "duplicate_stderr_filters": {"default": []},
     "numa_binding": {"choices": list(NUMA_MODES)},

@@ -38,6 +38,8 @@ class RestartOnFailure:
         what = describe(failure)
         if failure.cause == "start":
             return Decision(restart=False, reason=f"{what}; starting it again would fail the same way")
+        if failure.cause == "stuck":
+            return Decision(restart=False, reason=f"{what}; what it holds, a new process on its node would need")
         if not self.budget.spend(now):
             return Decision(restart=False, reason=f"{what}; {self._spent()}")
         left = self.budget.left(now)

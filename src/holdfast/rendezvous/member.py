@@ -2,14 +2,15 @@
 
 Everything said since the coordinator's last assignment is said again over a new link; it knows what it has heard.
 A `Join` is never repeated after its answer: said late, it would call workers gone that are alive. And an assignment is
-passed on only within a lease: one that comes later (held up by the network) may be about a round that others have left.
+passed on only within a lease: one that comes later may be about a round that others have left. After a lease the link is
+always made anew, so the `Join` is said again and its answer with it.
 """
 
 from __future__ import annotations
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation
-from holdfast.core.messages import Assigned, Finish, Join, Message, Refused, Renew, Renewed, Stop
+from holdfast.core.messages import Assigned, Finish, Join, Message, Refused, Renew, Renewed
 from holdfast.core.value import Value
 from holdfast.rendezvous.lease import KILL_S, RENEW_S
 
@@ -43,7 +44,7 @@ class Member:
         self.up = False
         self.outbox: list[Message] = []
         self.leased_at: float | None = None  # when the last Renew that was answered was sent; None: never
-        self.held: Assigned | None = None  # an assignment that came outside a lease
+        self.held: Assigned | None = None  # an assignment that came over a new link before its lease
         self.renew_at = NEVER
         self.connect_at = now
         self.retry_s = FIRST_RETRY_S
@@ -57,7 +58,7 @@ class Member:
         match seen:
             case LinkUp(link=link, ours=True) if link == self.link:
                 self.up, self.retry_s = True, FIRST_RETRY_S
-                self.renew_at = now
+                self.renew_at, self.held = now, None
                 out += [Transmit(link=link, message=message) for message in self.outbox]
             case LinkDown(link=link, reason=reason, final=final) if link == self.link:
                 self.up, self.trouble = False, reason
@@ -96,10 +97,10 @@ class Member:
             case Renewed(lease_s=lease_s, sent_at=sent_at):
                 return self._renewed(lease_s, sent_at, now)
             case Assigned():
+                if not self.lease_over and self.lease_ends is not None and now >= self.lease_ends:
+                    return []  # it is over at this moment: `_due` makes the link anew, and this may be a stale answer
                 self.held = message
                 return self._release(now)
-            case Stop():
-                self.held = None
             case Finish() | Refused():
                 self.closed = True
                 return [HangUp(link=self.link), Deliver(message=message)]

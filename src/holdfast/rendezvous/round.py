@@ -199,6 +199,9 @@ class Rendezvous:
         seat = self.seats.get(node)
         if seat is not None:
             seat.heard_at, seat.linked = now, True
+        elif getattr(message, "round", 0) > self.round:
+            # It was a member under an earlier life of the coordinator; others may still hold a lease from that.
+            self.not_before = max(self.not_before, self.started_at + self.rules.lease_s + FENCE_S)
         match message:
             case Join():
                 return self._joined(message, seat, here, now)
@@ -208,7 +211,7 @@ class Rendezvous:
                 return [Tell(node=node, message=_stranger(message))]
             case Renew(sent_at=sent_at):
                 # A Stop may have gone down with its link. Said twice it does no harm; said never, we would wait for ever.
-                again = [seat.stop] if seat.stop is not None and seat.state == "stopping" else []
+                again = [seat.stop] if seat.stop is not None and seat.state in ("stopping", "stopped") else []
                 answers = [Renewed(lease_s=self.rules.lease_s, sent_at=sent_at), *again]
                 return [Tell(node=node, message=answer) for answer in answers]
             case Failed(round=number, failure=failure):
@@ -228,9 +231,6 @@ class Rendezvous:
     def _joined(self, join: Join, seat: Seat | None, here: bool, now: float) -> list[Action]:
         if refusal := self._refusal(join):
             return [Tell(node=join.node, message=refusal)]
-        if join.round > self.round:
-            # It was a member under an earlier life of the coordinator; others may still hold a lease from that.
-            self.not_before = max(self.not_before, self.started_at + self.rules.lease_s + FENCE_S)
         if seat is None:
             seat = self.seats[join.node] = Seat(join, self.arrivals, now)
             self.arrivals += 1
@@ -316,11 +316,13 @@ class Rendezvous:
         return actions
 
     def _lose(self, seat: Seat, reason: str, now: float) -> list[Action]:
+        if seat.has_workers:
+            self.not_before = max(self.not_before, now + FENCE_S)
+        if seat.state == "leaving":
+            return self._remove(seat, [NodeLeft(name=seat.name, reason=f"it had said so, and was {reason}")])
         needed = self.phase == "running" and seat.state == "running"
         actions = self._remove(seat, [NodeLost(name=seat.name, reason=reason)])
         self.lost_names.append(seat.name)
-        if seat.has_workers:
-            self.not_before = max(self.not_before, now + FENCE_S)
         lost = Failure(node=seat.name, rank=-1, at_unix=self._unix(now), cause="node_lost", message=reason, round=self.round)
         if seat.state in ("running", "stopping"):
             # Since it was last heard: whoever failed after that may have failed because of it.

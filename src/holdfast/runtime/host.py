@@ -10,7 +10,7 @@ import time
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import Signalled
 from holdfast.core.processes import ProcessDying, ProcessGone
-from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, reap, spawn
+from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, reap, spawn, state
 from holdfast.runtime.shm import DeathWatch, Page, create_page
 
 TYPE_CHECKING = False
@@ -151,6 +151,10 @@ class Host:
     def sweep(self) -> set[int]:
         """SIGKILL whatever dead workers left behind; returns the pids."""
         return kill_strays(keep=list(self.children))
+
+    def states(self) -> dict[int, str]:
+        """Each worker's state in the kernel's eyes, by its pid."""
+        return {pid: seen for pid in self.children if (seen := state(pid))}
 
     def _alarm_for(self, pid: int) -> Callable[[], None]:
         def notify() -> None:

@@ -199,6 +199,12 @@ def dying(pid: int) -> Dying | None:
     return Dying(exitcode=os.waitstatus_to_exitcode(status))
 
 
+def state(pid: int) -> str | None:
+    """The letter of its state in /proc (R running, S asleep, D asleep and deaf to signals, Z dead …). None: no such process."""
+    fields = _stat(pid)
+    return fields[0] if fields else None
+
+
 def _may_see(pid: int) -> bool:
     try:
         return os.stat(f"/proc/{pid}").st_uid == os.geteuid() or os.geteuid() == 0

@@ -111,6 +111,7 @@ class SimAgent:
     def end(self) -> None:
         """The process is gone."""
         self.ended = True
+        self.cluster.checks.touched(self.place)
         self.world.close()
         self.links.close()
 

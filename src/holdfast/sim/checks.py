@@ -36,6 +36,8 @@ class Checks:
         """(life of the coordinator, round) → node → what it was assigned"""
         self.troubled: dict[str, float] = {}
         """place → until when whatever happens there has a cause"""
+        self.stormy_until = 0.0
+        """Until when everything has a cause."""
         self.reports: dict[float, JobReport] = {}
         self.idle: dict[str, tuple[float, int]] = {}
         self.restarts = 0
@@ -124,7 +126,7 @@ class Checks:
     def _loss_has_a_cause(self, agent: SimAgent, name: str) -> None:
         """No node is given up that has been well all the time."""
         now = self.cluster.timeline.now
-        if max(self.troubled.get(place, 0.0) for place in (name, agent.place)) < now:
+        if max(self.stormy_until, *(self.troubled.get(place, 0.0) for place in (name, agent.place))) < now:
             raise Violation(f"{agent.place} gave up {name}, with which nothing was wrong")
 
     def transmitted(self, agent: SimAgent, message: Message) -> None:

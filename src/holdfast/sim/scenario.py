@@ -14,7 +14,7 @@ from holdfast.core.value import Value
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import GIVE_UP_S
 from holdfast.sim.agent import SimAgent
-from holdfast.sim.checks import Violation
+from holdfast.sim.checks import AFTERMATH_S, Violation
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Clock, Life, Worker
 
@@ -88,7 +88,7 @@ class Scenario:
             restart_period_s=rng.choice((None, None, 10.0)),
             grace_s=rng.choice((0.2, 2.0, 6.0)),
             join_timeout_s=20.0,
-            last_call_s=rng.choice((0.5, 6.0)),
+            last_call_s=rng.choice((5.0, 8.0)),  # longer than a lease: see `coordinator restarts` in the stories
             ranks_given=given,
         )
 
@@ -175,20 +175,22 @@ class Scenario:
                 self._maybe_again(at + lasts_s, place, number)
             case "storm":
                 delay_s, cluster_delay_s = (0.05, 0.8), cluster.ether.delay_s
-                self._at(at, lambda: self._weather(delay_s))
-                self._at(at + lasts_s, lambda: self._weather(cluster_delay_s))
+                self._at(at, lambda: self._weather(delay_s, lasts_s))
+                self._at(at + lasts_s, lambda: self._weather(cluster_delay_s, 0.0))
 
     def _maybe_again(self, at: float, place: str, number: int) -> None:
         if self.rng.random() < 0.7:
             self._at(at + 0.5, lambda: self._start(place, number))
 
-    def _weather(self, delay_s: tuple[float, float]) -> None:
-        self.cluster.ether.delay_s = delay_s
-        for place in self.places:
-            self.cluster.checks.touched(place)
+    def _weather(self, delay_s: tuple[float, float], lasts_s: float) -> None:
+        cluster = self.cluster
+        cluster.ether.delay_s = delay_s
+        until = cluster.timeline.now + lasts_s + self.job.lease_s + 2 * AFTERMATH_S
+        cluster.checks.stormy_until = max(cluster.checks.stormy_until, until)
 
     def _resume(self, place: str) -> None:
-        self.cluster.resume(place)
+        if place in self.cluster.agents:
+            self.cluster.resume(place)
 
     def _heal(self, place: str) -> None:
         self.cluster.heal(place)
@@ -196,8 +198,7 @@ class Scenario:
     def _calm(self) -> None:
         for place in self.places:
             self._heal(place)
-            if place in self.cluster.agents:
-                self.cluster.resume(place)
+            self._resume(place)
         self.cluster.transcript.note(self.cluster.timeline.now, "", "* the troubles are over")
 
     def _on(self, at: float, place: str, what: Callable[[], None]) -> None:

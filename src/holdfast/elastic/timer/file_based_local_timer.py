@@ -3,7 +3,7 @@
     {"version": 1, "pid": 123, "scope_id": "train.py#40", "expiration_time": 1795210116.24, "signal": 9}
 
 `expiration_time` -1 releases. The line format is torch's, so its clients and ours may be mixed. An expired timer ends the
-worker that set it, and nobody else: the agent sees that worker fail, and asks `get_expired` which timer it was.
+worker that set it, and nobody else: `log_event` tells the agent, which then sees that worker fail.
 """
 
 from __future__ import annotations
@@ -130,7 +130,6 @@ class FileTimerServer:
         self._daemon = daemon
         self._log_event = log_event or (lambda name, request: None)
         self._timers: dict[tuple[int, str], FileTimerRequest] = {}
-        self._expired: list[FileTimerRequest] = []
         self._request_count = 0
         self._unfinished = ""  # a request of which only the beginning has been read
         self._stop_signaled = False
@@ -166,10 +165,6 @@ class FileTimerServer:
     def get_last_progress_time(self) -> int:
         """When the thread last looked (epoch seconds): an old time means that it hangs."""
         return self._last_progress_time if self._watchdog_thread else int(time.time())
-
-    def get_expired(self) -> list[FileTimerRequest]:
-        """The timers because of which workers have been ended, oldest first."""
-        return list(self._expired)
 
     @staticmethod
     def is_process_running(pid: int) -> bool:
@@ -229,11 +224,9 @@ class FileTimerServer:
         for timer in timers:
             self._log_event("timer expired", timer)
             if timer.signal > 0:
-                if not self._reap_worker(pid, timer.signal):
-                    return False
-                self._expired.append(timer)
+                # Told before it is done: whoever sees the worker end can know why.
                 self._log_event("kill worker process", timer)
-                break
+                return self._reap_worker(pid, timer.signal)
         return True
 
     def _reap_worker(self, worker_pid: int, signal: int) -> bool:

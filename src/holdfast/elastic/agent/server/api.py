@@ -175,7 +175,7 @@ class SimpleElasticAgent(ElasticAgent):
                 raise later
 
     def _end(self, death_sig: signal.Signals | None) -> SignalException | None:
-        """`_shutdown`, whatever comes: a signal meanwhile starts it again, the next makes it SIGKILL. Returns the last of them."""
+        """`_shutdown`, whatever comes: a signal meanwhile starts it again, the next makes it SIGKILL. Returns the last one."""
         later: SignalException | None = None
         for attempt in ("ask", "ask again", "kill"):
             try:

@@ -145,6 +145,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             duplicate_stdout_filters=spec.duplicate_stdout_filters,
             duplicate_stderr_filters=spec.duplicate_stderr_filters,
         )
+        self._pcontext.shutdown_timeout = self._shutdown_timeout
         pids = self._pcontext.pids()
         self._exit_watch.close()
         self._exit_watch = ExitWatch(pids.values())

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from subprocess import Popen
 from typing import IO, Any
 
-from holdfast.runtime.process import die_with_parent, kill_group
+from holdfast.runtime.process import kill_group
 
 __all__ = ["SubprocessHandler"]
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_prctl = ctypes.CDLL(None).prctl  # looked up here: in a forked child the loader's lock may never be released
 
 
 class SubprocessHandler:
@@ -67,9 +71,10 @@ def _bound(command: tuple[str, ...], local_rank: int, numa_options: Any) -> tupl
     return bound
 
 
-def _die_with_parent(parent: int) -> Any:
+def _die_with_parent(parent: int) -> Callable[[], None]:
     def arrange() -> None:
-        die_with_parent(signal.SIGKILL)
+        # Between fork and exec: only what needs no lock that another thread of ours may have held.
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it ended while we were being started
             os._exit(1)
 

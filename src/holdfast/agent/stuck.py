@@ -1,0 +1,40 @@
+"""Which worker is stuck in the kernel? A process in uninterruptible sleep (state D) takes no signal, SIGKILL included.
+
+A moment of it is normal: every page that comes from a disk costs one. Only a worker that is found asleep at every look for a
+whole `limit_s` is stuck, in a driver or on a dead mount. Looked for where the user asked for it
+(TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT): a few reads of /proc per second. No clock and no /proc in here.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOOKS = 10
+"""Looks within the limit: so many samples in a row are no chance. torchrun looks every --monitor-interval, 0.1 s."""
+
+LONGEST_S, SHORTEST_S = 1.0, 0.02
+"""Bounds of the time between two looks."""
+
+
+class Sleepers:
+    """The workers that were asleep at the last look, and since when."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.interval_s = min(LONGEST_S, max(SHORTEST_S, limit_s / LOOKS))
+        self.look_at = 0.0
+        """When (monotonic) to look again."""
+        self.since: dict[int, float] = {}
+        """pid → first look of the present sleep"""
+        self.told: set[int] = set()
+
+    def look(self, states: Mapping[int, str], now: float) -> list[tuple[int, float]]:
+        """(pid, seconds asleep) of those that have become stuck, each once; `states` has the letters of all that live."""
+        self.look_at = now + self.interval_s
+        self.since = {pid: self.since.get(pid, now) for pid, state in states.items() if state == "D"}
+        self.told &= self.since.keys()
+        stuck = [(pid, now - at) for pid, at in self.since.items() if now - at >= self.limit_s and pid not in self.told]
+        self.told.update(pid for pid, _ in stuck)
+        return stuck

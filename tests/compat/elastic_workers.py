@@ -1,0 +1,63 @@
+"""Functions and programs that the compat tests run as workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+LEAVE_BEHIND = """
+import os, subprocess, sys, time
+sleeper = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"]
+for own_session in (False, True):
+    child = subprocess.Popen(sleeper, start_new_session=own_session, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    with open(sys.argv[1], "a") as file:
+        file.write(f"{child.pid}\\n")
+sys.exit(int(sys.argv[2]))
+"""
+"""Leaves two children that ignore SIGTERM behind, one in a session of its own, and exits."""
+
+
+def place():
+    return f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}"
+
+
+def add(a, b):
+    return a + b
+
+
+def many_words(count):
+    return ["word"] * count
+
+
+def speak(word):
+    print(f"{word} to stdout")
+    print(f"{word} to stderr", file=sys.stderr)
+    return word
+
+
+def raise_or_wait(text):
+    if text:
+        raise ValueError(text)
+    time.sleep(600)
+
+
+def exit_or_wait(code):
+    if code is not None:
+        sys.exit(code)
+    time.sleep(600)
+
+
+def vanish():
+    os._exit(0)
+
+
+def unpicklable():
+    return lambda: None
+
+
+def tensor(size):
+    import torch
+
+    return torch.arange(size)

@@ -1,0 +1,293 @@
+"""Groups of workers, programs and functions: how they start, end, fail, and what is left of them. torch's and ours alike."""
+
+from __future__ import annotations
+
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import elastic_workers as workers
+import pytest
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+METHODS = ("fork", "spawn", "forkserver")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def multiprocessing_servants():
+    """Python keeps these for as long as it runs: started before a test is watched, they are nobody's orphans."""
+    multiprocessing.resource_tracker.ensure_running()
+    multiprocessing.forkserver.ensure_running()
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers_are_put_back():
+    before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """`start(names, [("-c", "…"), …])`: a group of Python programs; or of `entrypoint`, with these arguments by rank."""
+    started = []
+
+    def start(names, args, entrypoint=sys.executable, *, logs=None, envs=None, **options):
+        api = names("multiprocessing")
+        specs = {"log_dir": str(tmp_path / "logs")} | (logs or {})
+        group = api.start_processes(
+            name="trainer",
+            entrypoint=entrypoint,
+            args=dict(enumerate(args)),
+            envs={rank: dict((envs or {}).get(rank, {})) for rank in range(len(args))},
+            logs_specs=api.DefaultLogsSpecs(**specs),
+            **options,
+        )
+        started.append(group)
+        return group
+
+    yield start
+    for group in started:
+        group.close(timeout=5)
+
+
+def python(source):
+    return "-c", textwrap.dedent(source)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def only_one(result):
+    assert list(result.failures) == [0] and not result.return_values
+    return result.failures[0]
+
+
+# Programs.
+
+
+def test_programs_that_exit_with_0_are_a_success_without_values(names, start):
+    result = start(names, [python("pass"), python("pass")]).wait(period=0.05)
+    assert not result.is_failed() and result.return_values == {0: None, 1: None} and result.failures == {}
+    assert result.stdouts == {0: "", 1: ""}
+
+
+def test_a_program_gets_its_arguments_as_text_and_its_environment_over_ours(names, start, monkeypatch):
+    monkeypatch.setenv("INHERITED", "yes")
+    show = "import os, sys; print(sys.argv[1:], os.environ['INHERITED'], os.environ['RANK'])"
+    group = start(
+        names, [("-c", show, 7, [1]), ("-c", show)], envs={0: {"RANK": "4"}, 1: {"RANK": "5"}}, logs={"redirects": names("multiprocessing").Std.OUT}
+    )
+    result = group.wait(period=0.05)
+    assert [Path(result.stdouts[rank]).read_text() for rank in (0, 1)] == ["['7', '[1]'] yes 4\n", "[] yes 5\n"]
+
+
+def test_the_first_failure_ends_the_others_and_all_are_listed(names, start):
+    group = start(names, [python("raise SystemExit(3)"), python("import time; time.sleep(600)")])
+    result = group.wait(period=0.05)
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 3, 1: -signal.SIGTERM}
+    assert result.failures[0].pid == group.pids()[0] and result.failures[0].error_file == "<N/A>"
+    assert result.failures[1].message == f"Signal 15 (SIGTERM) received by PID {group.pids()[1]}"
+    assert not any(alive(pid) for pid in group.pids().values())
+
+
+def test_a_recorded_exception_of_a_program_is_read(names, start):
+    main = f"""
+        from {names.path("multiprocessing.errors")} import record
+
+        @record
+        def main():
+            raise ValueError("no such layer")
+
+        main()
+    """
+    failure = only_one(start(names, [python(main)], logs={"redirects": names("multiprocessing").Std.ERR}).wait(period=0.05))
+    assert failure.message["message"] == "ValueError: no such layer" and failure.exitcode == 1
+    assert "in main" in failure.message["extraInfo"]["py_callstack"]
+
+
+def test_a_program_that_is_not_there_raises_and_ends_those_already_started(names, start, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        start(names, [(), ()], entrypoint=str(tmp_path / "nothing"))
+
+
+def test_ranks_must_be_the_same_in_arguments_and_environments(names):
+    api = names("multiprocessing")
+    for args, envs in (({0: ()}, {0: {}, 1: {}}), ({0: (), 1: ()}, {0: {}}), ({1: ()}, {1: {}})):
+        with pytest.raises(RuntimeError, match="local rank mapping mismatch"):
+            api.start_processes("x", "true", args, envs, api.DefaultLogsSpecs())
+
+
+def test_a_group_can_be_closed_while_it_runs_and_again(names, start):
+    group = start(names, [python("import time; time.sleep(600)")])
+    assert group.wait(timeout=0) is None and group.wait(timeout=0.05, period=0.01) is None
+    group.close()
+    group.close()
+    assert not alive(group.pids()[0])
+
+
+@pytest.mark.timeout(60)
+def test_an_end_is_seen_at_once_whatever_the_period(ours, start):
+    assert not start(ours, [python("pass")]).wait(period=3600).is_failed()
+
+
+@pytest.mark.timeout(60)
+def test_those_who_ignore_sigterm_after_a_failure_get_the_shutdown_timeout_and_not_30_s(ours, start, tmp_path):
+    ready = tmp_path / "ready"
+    deaf = f"import signal, time; signal.signal(15, signal.SIG_IGN); open({str(ready)!r}, 'w').close(); time.sleep(600)"
+    first = f"import os, time\nwhile not os.path.exists({str(ready)!r}): time.sleep(0.01)\nraise SystemExit(1)"
+    group = start(ours, [python(first), python(deaf)])
+    group.shutdown_timeout = 0.2
+    assert group.wait().failures[1].exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("exitcode", [0, 3])
+def test_what_a_program_leaves_behind_is_ended_though_it_is_gone_itself(ours, start, tmp_path, exitcode, wait_until):
+    pids = tmp_path / "pids"
+    group = start(ours, [("-c", workers.LEAVE_BEHIND, pids, exitcode)])
+    group.shutdown_timeout = 0.2
+    group.wait()
+    left = [int(pid) for pid in pids.read_text().split()]
+    assert len(left) == 2
+    wait_until(lambda: not any(map(alive, left)))
+
+
+def test_a_program_that_is_closed_takes_its_whole_tree_with_it(ours, start, tmp_path, wait_until):
+    pids = tmp_path / "pids"
+    group = start(ours, [("-c", workers.LEAVE_BEHIND.replace("sys.exit(", "time.sleep(600 or "), pids, 0)])
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    group.close(timeout=0.2)
+    wait_until(lambda: not any(map(alive, map(int, pids.read_text().split()))))
+
+
+@pytest.mark.parametrize("kind", ["program", *METHODS])
+def test_workers_die_with_whoever_started_them(ours, kind, tmp_path, wait_until):
+    parent = f"""
+        import os, sys, time
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from holdfast.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+
+        if __name__ == "__main__":
+            kind = {kind!r}
+            if kind == "program":
+                how = dict(entrypoint=sys.executable, args={{0: ("-c", "import time; time.sleep(600)")}})
+            else:
+                how = dict(entrypoint=time.sleep, args={{0: (600,)}}, start_method=kind)
+            group = start_processes(name="x", envs={{0: {{}}}}, logs_specs=DefaultLogsSpecs({str(tmp_path)!r}), **how)
+            print(group.pids()[0], flush=True)
+            time.sleep(600)
+    """
+    script = tmp_path / "parent.py"
+    script.write_text(textwrap.dedent(parent))
+    running = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    pid = int(running.stdout.readline())
+    assert alive(pid)
+    running.kill()
+    running.wait()
+    running.stdout.close()
+    wait_until(lambda: not alive(pid))
+
+
+# Functions.
+
+
+def how_to_start(names):
+    """torch imports itself in every spawned child, which takes seconds: for it the fastest way must do."""
+    return METHODS if names.ours else ("fork",)
+
+
+def test_functions_return_values_by_rank(names, start):
+    envs = {rank: {"RANK": str(rank), "WORLD_SIZE": "2"} for rank in (0, 1)}
+    for method in how_to_start(names):
+        result = start(names, [(), ()], workers.place, envs=envs, start_method=method).wait(period=0.05)
+        assert result.return_values == {0: "0 of 2", 1: "1 of 2"}, method
+
+
+def test_values_larger_than_any_pipe_come_back(names, start):
+    result = start(names, [(300_000,), (300_000,)], workers.many_words, start_method="fork").wait(period=0.05)
+    assert [len(value) for value in result.return_values.values()] == [300_000, 300_000]
+
+
+def test_an_exception_in_a_function_is_a_failure_with_its_traceback(names, start):
+    for method in how_to_start(names):
+        group = start(names, [("no such layer",), ("",)], workers.raise_or_wait, start_method=method)
+        failure = only_one(group.wait(period=0.05))
+        assert failure.exitcode == 1 and failure.message["message"] == "ValueError: no such layer", method
+        assert "in raise_or_wait" in failure.message["extraInfo"]["py_callstack"]
+        assert not any(alive(pid) for pid in group.pids().values())
+
+
+def test_the_exit_code_of_a_function_is_kept(names, start):
+    failure = only_one(start(names, [(7,), (None,)], workers.exit_or_wait, start_method="fork").wait(period=0.05))
+    assert failure.exitcode == 7 and failure.error_file == "<N/A>" and "To enable traceback" in failure.message
+
+
+def test_a_function_that_calls_exit_0_succeeds_with_none(names, start):
+    assert start(names, [(0,)], workers.exit_or_wait, start_method="fork").wait(period=0.05).return_values == {0: None}
+
+
+def test_a_function_that_leaves_by_os_exit_0_succeeds_with_none(ours, start):
+    assert start(ours, [()], workers.vanish).wait().return_values == {0: None}
+
+
+def test_a_value_that_cannot_be_pickled_is_a_failure_that_says_so(ours, start):
+    failure = only_one(start(ours, [()], workers.unpicklable).wait())
+    assert "pickle" in failure.message["message"]
+
+
+def test_a_functions_streams_go_where_they_are_sent_and_its_traceback_too(names, start):
+    std = names("multiprocessing").Std
+    result = start(names, [("hello",)], workers.speak, logs={"redirects": std.ALL}, start_method="fork").wait(period=0.05)
+    assert Path(result.stdouts[0]).read_text() == "hello to stdout\n" and Path(result.stderrs[0]).read_text() == "hello to stderr\n"
+
+
+def test_a_functions_traceback_stands_in_its_log(ours, start):
+    std = ours("multiprocessing").Std
+    result = start(ours, [("no such layer",)], workers.raise_or_wait, logs={"redirects": std.ERR}).wait()
+    assert Path(result.stderrs[0]).read_text().endswith("ValueError: no such layer\n")
+
+
+@pytest.mark.torch
+def test_tensors_come_back_from_spawned_functions(ours, start):
+    value = start(ours, [(1000,)], workers.tensor).wait().return_values[0]
+    assert value.shape == (1000,) and int(value.sum()) == 499500
+
+
+def test_a_program_cannot_be_started_twice(names, start):
+    for group in (start(names, [()], "true"), start(names, [(1, 2)], workers.add, start_method="fork")):
+        with pytest.raises(ValueError, match="called twice"):
+            group._start()
+        group.wait(period=0.05)
+
+
+# Signals.
+
+
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_a_signal_to_us_raises_where_we_wait(names, start, signum):
+    group = start(names, [python("import time; time.sleep(600)")])
+    threading.Timer(0.1, os.kill, (os.getpid(), signum)).start()
+    with pytest.raises(names("multiprocessing").SignalException, match=f"got signal: {int(signum)}") as caught:
+        group.wait(period=0.05)
+    assert caught.value.sigval == signum
+    group.close(caught.value.sigval)
+    assert not alive(group.pids()[0])
+
+
+def test_only_the_signals_that_are_named_are_handled(names, start, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGHUP,NOSUCH")
+    before = signal.getsignal(signal.SIGTERM)
+    start(names, [python("pass")]).wait(period=0.05)
+    assert signal.getsignal(signal.SIGHUP) is names("multiprocessing.api")._terminate_process_handler
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,264 @@
+"""Does every command in the documents do what they say?
+
+The documents are README.md and docs/**/*.md. In each, a fenced block of language `console` is a terminal: its `$ ` lines are
+typed, in order, in an empty directory with a HOME of its own, and the other lines are what must be seen:
+
+- every line shown must come, in any order (ranks print as they please); `…` in a line stands for any text, and a line
+  that is only `…` for any lines. Without such a line nothing else may come.
+- times, pids, ports and the like may differ, and so may the width of columns.
+
+A comment before a block, which readers do not see, says more:
+
+    <!-- file: train.py -->           the next block, of any language, is put into this file
+    <!-- example: train.py -->        examples/train.py is copied there
+    <!-- run: exit=1 -->              the last command ends with 1
+    <!-- run: terminal=two -->        another terminal: what it shows is looked at only at the end of the document
+    <!-- run: after="rank 3" -->      not before this has been seen in some terminal
+
+What one machine cannot run stands in NOT_RUN, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+
+NOT_RUN: dict[tuple[str, str], str] = {
+    ("README.md", "make demo"): "tests/e2e/test_demo.py runs it",
+    ("README.md", "pip install"): "needs a package index; tests/e2e/test_wheel.py installs the wheel",
+    ("README.md", "holdfast run train.py"): "train.py is the reader's own",
+    ("docs/how-to/from-torchrun.md", "holdfast run --nnodes 2"): "needs two hosts",
+    ("docs/how-to/several-nodes.md", "holdfast run --nnodes 4"): "needs four hosts",
+    ("docs/how-to/several-nodes.md", "holdfast run --nnodes 2:4"): "needs several hosts",
+    ("docs/how-to/several-nodes.md", "sbatch"): "needs Slurm",
+    ("docs/how-to/jax.md", "holdfast run"): "needs JAX, which the tests do not install",
+    ("docs/tutorial/first-job.md", "pip install"): "needs a package index",
+}
+"""(document, how the command begins) → why it is not run here."""
+
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"((?:^<!-- .* -->\n)*)^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+VOLATILE = (
+    (r"\x1b\[[0-9;]*m", ""),
+    (r"\d{4}-\d\d-\d\d[ _]\d\d:\d\d:\d\d(\.\d+)?( UTC)?", "TIME"),
+    (r"(\d+ min )?\d+(\.\d+)?(e-\d+)? (s|ms|min)\b", "SPAN"),
+    (r"\b\d{3,}\b", "NUMBER"),
+    (r"[-=]{4,}", "----"),
+    (r"\s+", " "),
+)
+
+
+class Block(NamedTuple):
+    """One terminal's worth of commands, and what must be seen of them."""
+
+    line: int
+    commands: list[str]
+    shown: list[str]
+    wishes: dict[str, str]
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.commands[0]}"
+
+
+class Document(NamedTuple):
+    """What stands in the fenced blocks of one document."""
+
+    name: str
+    files: dict[str, str]
+    blocks: list[Block]
+
+
+def read(name: str) -> Document:
+    """The blocks of a document, by what they are for."""
+    text, document = (ROOT / name).read_text(), Document(name, {}, [])
+    for found in BLOCK.finditer(text):
+        comments, language, body = found.groups()
+        line = text.count("\n", 0, found.start(2)) + 1
+        for example in re.findall(r"<!-- example: (\S+) -->", comments):
+            document.files[example] = (ROOT / "examples" / example).read_text()
+        for file in re.findall(r"<!-- file: (\S+) -->", comments):
+            document.files[file] = body
+        if language == "console":
+            wishes = {key: quoted or plain for key, quoted, plain in re.findall(r'(\w+)=(?:"([^"]*)"|(\w+))', comments)}
+            document.blocks.append(Block(line, *_typed(body), wishes))
+    return document
+
+
+def _typed(body: str) -> tuple[list[str], list[str]]:
+    commands: list[str] = []
+    shown: list[str] = []
+    for line in body.splitlines():
+        if commands and commands[-1].endswith("\\") and not shown:
+            commands[-1] += "\n" + line
+        elif line.startswith("$ "):
+            commands.append(line[2:])
+        elif line.strip():
+            shown.append(line)
+    return commands, shown
+
+
+def why_not(document: str, block: Block) -> str | None:
+    """The reason for which a block is not run. None: it is."""
+    return next((why for (name, start), why in NOT_RUN.items() if name == document and block.commands[0].startswith(start)), None)
+
+
+class Terminal:
+    """A shell that commands are typed into."""
+
+    def __init__(self, folder: Path, env: dict[str, str], name: str) -> None:
+        self.seen = folder.parent / f"terminal-{name}"
+        with self.seen.open("wb") as out:
+            self.shell = subprocess.Popen(
+                ["bash"], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, text=True
+            )
+        self.typed: list[Block] = []
+        self.folder = folder
+        self.checked = 0
+
+    def type(self, block: Block) -> None:
+        """Type the block's commands; each is followed by a line that tells its exit code."""
+        assert self.shell.stdin is not None
+        for command in block.commands:
+            self.shell.stdin.write(f"{{ {command}\n}} </dev/null\necho; echo \"<<$?>>\"\n")
+        self.shell.stdin.flush()
+        self.typed.append(block)
+
+    def check(self) -> None:
+        """Wait for the end of all that was typed, and compare."""
+        total = sum(len(block.commands) for block in self.typed)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(pieces := re.split(r"^<<(\d+)>>$", self.text, flags=re.MULTILINE)) // 2 < total:
+            assert time.monotonic() < deadline, f"still waiting for {self.typed[-1]}\n{self.text}"
+            assert self.shell.poll() is None, self.text
+            time.sleep(0.02)
+        outputs, codes = pieces[:-1:2], [int(code) for code in pieces[1::2]]
+        at = 0
+        for number, block in enumerate(self.typed):
+            if number >= self.checked:
+                compare(block, "".join(outputs[at : at + len(block.commands)]), codes[at : at + len(block.commands)])
+            at += len(block.commands)
+        self.checked = len(self.typed)
+
+    @property
+    def text(self) -> str:
+        """What has been seen so far, as if on the host `node0` in the home `/home/you`."""
+        text = self.seen.read_text(errors="replace").replace(str(self.folder), "/home/you")
+        return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "node0", text)
+
+    def close(self) -> None:
+        assert self.shell.stdin is not None
+        self.shell.stdin.close()
+        self.shell.terminate()
+        self.shell.wait()
+
+
+def compare(block: Block, output: str, codes: list[int]) -> None:
+    """Fail where what came is not what the document shows."""
+    wanted = [0] * (len(codes) - 1) + [int(block.wishes.get("exit", "0"))]
+    assert codes == wanted, f"{block} ended with {codes}, not {wanted}\n{output}"
+    came = [steady(line) for line in output.splitlines() if line.strip()]
+    patterns = [_pattern(line) for line in block.shown if line.strip() != "…"]
+    for pattern, line in zip(patterns, [line for line in block.shown if line.strip() != "…"]):
+        assert any(pattern.fullmatch(seen) for seen in came), f"{block}: this did not come: {line}\n---\n{output}"
+    if "…" not in [line.strip() for line in block.shown]:
+        more = [seen for seen in came if not any(pattern.fullmatch(seen) for pattern in patterns)]
+        assert not more, f"{block}: the document does not show {more}"
+
+
+def steady(line: str) -> str:
+    """A line without what differs from run to run."""
+    for volatile, instead in VOLATILE:
+        line = re.sub(volatile, instead, line)
+    return line.strip()
+
+
+def _pattern(line: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in steady(line).split("…")))
+
+
+@pytest.fixture
+def terminals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Terminal]]:
+    opened: dict[str, Terminal] = {}
+    yield opened
+    for terminal in opened.values():
+        terminal.close()
+
+
+@pytest.fixture
+def environment(tmp_path: Path, test_mark: str) -> dict[str, str]:
+    """A newcomer's: a home of their own, `holdfast` and `python` on the path, nothing else set."""
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    for name, words in {"holdfast": "-m holdfast", "python": ""}.items():
+        (bin_dir / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (bin_dir / name).chmod(0o755)
+    path = f"{bin_dir}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {"PATH": path, "LANG": "C.UTF-8", "HOLDFAST_TEST_MARK": test_mark, "USER": "you"}
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if read(name).blocks])
+def test_the_commands_do_what_the_document_says(name, tmp_path, environment, terminals):
+    document = read(name)
+    folder = tmp_path / "home"
+    folder.mkdir()
+    for file, text in document.files.items():
+        (folder / file).write_text(text)
+    if any("torch" in text for text in document.files.values()):
+        pytest.importorskip("torch")
+    blocks = [block for block in document.blocks if why_not(name, block) is None]
+    for block in blocks:
+        label = block.wishes.get("terminal", "main")
+        if label not in terminals:
+            terminals[label] = Terminal(folder, environment | {"HOME": str(folder)}, label)
+        if text := block.wishes.get("after"):
+            _await(text, terminals)
+        terminals[label].type(block)
+        if label == "main":
+            terminals[label].check()
+    for label, terminal in terminals.items():
+        if label != "main":
+            terminal.check()
+
+
+def _await(text: str, terminals: dict[str, Terminal]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not any(text in terminal.text for terminal in terminals.values()):
+        assert time.monotonic() < deadline, f"nobody says {text!r}:\n" + "\n".join(t.text for t in terminals.values())
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("document", "command"), NOT_RUN, ids=" · ".join)
+def test_what_is_not_run_is_still_there(document, command):
+    """Skipped, so that the reason is seen at the end of every run of the tests."""
+    assert any(block.commands[0].startswith(command) for block in read(document).blocks), "take it off NOT_RUN"
+    pytest.skip(f"not run here: {NOT_RUN[document, command]}")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_commands_stand_in_console_blocks_only(name):
+    """Otherwise nobody would try them."""
+    text = (ROOT / name).read_text()
+    for found in BLOCK.finditer(text):
+        comments, language, body = found.groups()
+        assert language, f"{name}: a block without a language: {body[:60]!r}"
+        if language != "console" and "<!-- file:" not in comments:
+            assert not re.search(r"^\$ ", body, re.MULTILINE), f"{name}: a command in a {language} block: {body[:60]!r}"
+
+
+def test_a_document_that_is_wrong_is_seen():
+    block = Block(1, ["holdfast why"], ["rank 1 … exited with code 1", "took 0.3 s"], {})
+    compare(block, "rank 1 (local 1) on vm exited with code 1\ntook 12 s\n", [0])
+    for output, codes in (("took 1 s\n", [0]), ("rank 1 on vm exited with code 1\ntook 1 s\nmore\n", [0]), ("", [1])):
+        with pytest.raises(AssertionError):
+            compare(block, output, codes)

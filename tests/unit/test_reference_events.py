@@ -1,0 +1,20 @@
+"""Is docs/reference/events.md what core/events.py says?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.cli.reference_events import page
+from holdfast.core.events import CATALOGUE
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
+
+
+def test_the_page_is_made_from_the_catalogue():
+    assert PAGE.read_text() == page(), "python -m holdfast.cli.reference_events > docs/reference/events.md"
+
+
+def test_every_event_has_a_section_and_says_what_it_means():
+    sections = dict(section.split("\n\n", 1) for section in page().split("\n## ")[1:])
+    for name in CATALOGUE:
+        assert not sections[name].startswith(("|", "\n")), f"{name} has no docstring"
