@@ -38,6 +38,7 @@ def kill_and_listen(job: Launch, contender: str) -> dict[str, float]:
     job.wait_for("waiting", 1)
     victim = job.wait_for("ready", 1)[0]
     time.sleep(0.3)
+    job.announce("over")
     killed_unix, killed_at = time.time(), time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
     told = job.wait_for("term", 1)[0].at

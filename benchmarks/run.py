@@ -37,26 +37,30 @@ def main() -> int:
         bench.contenders.remove(TORCHRUN)
     elif TORCHRUN not in bench.contenders:
         say("PyTorch is not installed: measuring Holdfast alone")
-    where, rows = machine(), measured(bench, options.which or list(ALL))
+    where, (rows, failed) = machine(), measured(bench, options.which or list(ALL))
 
     options.out.mkdir(parents=True, exist_ok=True)
     results = options.out / time.strftime("%Y%m%d-%H%M%S.json")
     results.write_text(json.dumps(as_json(rows, bench.quick) | {"machine": where}, indent=1))
     print(table(rows))
     say(f"every sample: {results}")
-    if not (options.quick or options.which or options.no_torchrun):
+    if not (failed or options.quick or options.which or options.no_torchrun):
         (ROOT / "docs/benchmarks.md").write_text(page(rows, where, (Path(__file__).parent / "method.md").read_text()))
-    return 0
+    return 1 if failed else 0
 
 
-def measured(bench: Bench, names: list[str]) -> list[Row]:
-    """The rows of these benchmarks, in order."""
-    rows = []
+def measured(bench: Bench, names: list[str]) -> tuple[list[Row], list[str]]:
+    """The rows of these benchmarks, in order, and the names of those that could not be measured."""
+    rows, failed = [], []
     for name in names:
         begun = time.monotonic()
-        rows += ALL[name].run(bench)
+        try:
+            rows += ALL[name].run(bench)
+        except RuntimeError as error:
+            failed.append(name)
+            say(f"{name} could not be measured: {error}")
         say(f"{name}: {time.monotonic() - begun:.0f} s")
-    return rows
+    return rows, failed
 
 
 if __name__ == "__main__":

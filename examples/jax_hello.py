@@ -1,6 +1,6 @@
 """JAX under Holdfast: the environment already says all that `jax.distributed` needs.
 
-    holdfast run --nnodes 2 --nproc-per-node 1 --rdzv-endpoint node0:29400 examples/jax_hello.py
+    holdfast run --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint node0:29400 examples/jax_hello.py
 
 One process per node or per accelerator, as you like: Holdfast does not care what runs inside.
 """

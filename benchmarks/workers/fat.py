@@ -1,4 +1,4 @@
-"""Rank 1 holds BENCH_BYTES of touched memory; the other ranks note when SIGTERM reaches them. Any later life ends at once."""
+"""Rank 1 holds BENCH_BYTES of touched memory; the other ranks note when SIGTERM reaches them. Once `over` is noted, a new life ends at once."""
 
 import mmap
 import os
@@ -13,7 +13,7 @@ def stopped(signum: int, frame: object) -> None:
     sys.exit(0)
 
 
-if has_been("ready"):
+if has_been("over"):
     note("again")
     sys.exit(0)
 signal.signal(signal.SIGTERM, stopped)
@@ -21,7 +21,6 @@ if os.environ["RANK"] == "1":
     size = int(os.environ["BENCH_BYTES"])
     held = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held[:: mmap.PAGESIZE] = bytes(size // mmap.PAGESIZE)  # a page is there only once it has been written to
-# Rank 0 waits, so that no later life is taken for this one and no early one for a later.
 note("ready" if os.environ["RANK"] == "1" else "waiting")
 while True:
     signal.pause()

@@ -7,6 +7,7 @@ def test_something(names):
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from importlib import import_module
 from typing import Any
@@ -55,3 +56,9 @@ def names(request: pytest.FixtureRequest) -> Names:
 def ours() -> Names:
     """Ours alone: where we differ on purpose, or offer more."""
     return Names("holdfast.elastic")
+
+
+@pytest.fixture(autouse=True)
+def temporary_files_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch leaves a folder behind for every config: not in everybody's /tmp."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))

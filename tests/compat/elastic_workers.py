@@ -8,7 +8,8 @@ import time
 
 LEAVE_BEHIND = """
 import os, subprocess, sys, time
-sleeper = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"]
+deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+sleeper = [sys.executable, "-c", deaf]
 for own_session in (False, True):
     child = subprocess.Popen(sleeper, start_new_session=own_session, stdout=subprocess.PIPE)
     child.stdout.readline()
@@ -46,6 +47,11 @@ def raise_or_wait(text):
 def exit_or_wait(code):
     if code is not None:
         sys.exit(code)
+    time.sleep(600)
+
+
+def touch_and_wait(path):
+    open(path, "w").close()
     time.sleep(600)
 
 

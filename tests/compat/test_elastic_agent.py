@@ -349,6 +349,29 @@ def test_a_node_that_has_failed_for_good_is_not_waited_for(ours, caplog):
     assert "node 1 (gpu-07) has failed for good: rank 3 exit code -9. Not waiting for it" in caplog.text
 
 
+def test_a_node_that_is_done_joins_the_next_round_of_one_that_is_not(ours):
+    first, second, agreed = MemoryStore(), MemoryStore(), []
+    agent = two_nodes(ours, "SUCCEEDED", "SUCCEEDED", store=first)
+    first.set(ours("agent.server.peers").RESTARTING_KEY, "1")
+    second.set("torchelastic/role_info/1", first.get("torchelastic/role_info/1"))
+    second.set("torchelastic/agent/terminal_state/num_members", "1")
+    rendezvous = ours("rendezvous")
+    rounds = iter([first, second])
+    where = rendezvous.RendezvousStoreInfo("x", 1)
+    handler = agent.get_worker_group().spec.rdzv_handler
+    handler.next_rendezvous = lambda: agreed.append(1) or rendezvous.RendezvousInfo(next(rounds), 0, 2, where)
+    assert not agent.run().is_failed()
+    assert (len(agreed), agent.started, agent.stopped) == (2, 2, 1)
+
+
+def test_a_node_that_restarts_says_so(ours):
+    store = MemoryStore()
+    agent = two_nodes(ours, "FAILED", "FAILED", store=store)
+    agent._remaining_restarts = 1
+    agent.run()
+    assert store.get(ours("agent.server.peers").RESTARTING_KEY) == b"0"
+
+
 def test_a_node_that_fails_for_good_says_so(ours):
     store = MemoryStore()
     two_nodes(ours, "FAILED", store=store).run()
@@ -384,8 +407,8 @@ BARRIER = """
     agent = Agent(WorkerSpec("t", 1, None, entrypoint="x"))
     agent._store, agent._worker_group.group_world_size = MemoryStore(), 2
     _register_signal_handlers()
-    print("waiting", flush=True)
     try:
+        print("waiting", flush=True)
         agent._exit_barrier()
     except SignalException as received:
         print("got", received.sigval.name, agent._in_exit_barrier, flush=True)

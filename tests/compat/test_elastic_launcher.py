@@ -271,6 +271,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "3"
     os.kill(os.getpid(), 9)
 dist.barrier()
 print("total", int(total), os.environ["WORLD_SIZE"], flush=True)
+dist.destroy_process_group()  # without it torch may crash at the interpreter's exit
 """
 
 

@@ -130,7 +130,8 @@ def test_a_redirected_stream_takes_python_c_and_children_along(names, tmp_path, 
             ctypes.CDLL(None).dprintf({1 if stream == "stdout" else 2}, b"from c\\n")
         say("after")
     """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert sorted(log.read_text().splitlines()) == ["from a child", "from c", "from python"]
     assert getattr(done, stream).splitlines()[-2:] == ["before", "after"]
 

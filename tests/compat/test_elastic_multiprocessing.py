@@ -11,6 +11,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import elastic_workers as workers
 import pytest
@@ -86,9 +87,8 @@ def test_programs_that_exit_with_0_are_a_success_without_values(names, start):
 def test_a_program_gets_its_arguments_as_text_and_its_environment_over_ours(names, start, monkeypatch):
     monkeypatch.setenv("INHERITED", "yes")
     show = "import os, sys; print(sys.argv[1:], os.environ['INHERITED'], os.environ['RANK'])"
-    group = start(
-        names, [("-c", show, 7, [1]), ("-c", show)], envs={0: {"RANK": "4"}, 1: {"RANK": "5"}}, logs={"redirects": names("multiprocessing").Std.OUT}
-    )
+    args, envs = [("-c", show, 7, [1]), ("-c", show)], {0: {"RANK": "4"}, 1: {"RANK": "5"}}
+    group = start(names, args, envs=envs, logs={"redirects": names("multiprocessing").Std.OUT})
     result = group.wait(period=0.05)
     assert [Path(result.stdouts[rank]).read_text() for rank in (0, 1)] == ["['7', '[1]'] yes 4\n", "[] yes 5\n"]
 
@@ -152,8 +152,13 @@ def test_those_who_ignore_sigterm_after_a_failure_get_the_shutdown_timeout_and_n
     assert group.wait().failures[1].exitcode == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("pidfds", [True, False])
 @pytest.mark.parametrize("exitcode", [0, 3])
-def test_what_a_program_leaves_behind_is_ended_though_it_is_gone_itself(ours, start, tmp_path, exitcode, wait_until):
+def test_what_a_program_leaves_behind_is_ended_though_it_is_gone_itself(
+    ours, start, tmp_path, exitcode, pidfds, wait_until, monkeypatch
+):
+    if not pidfds:
+        monkeypatch.delattr(os, "pidfd_open")
     pids = tmp_path / "pids"
     group = start(ours, [("-c", workers.LEAVE_BEHIND, pids, exitcode)])
     group.shutdown_timeout = 0.2
@@ -221,7 +226,8 @@ def test_values_larger_than_any_pipe_come_back(names, start):
 
 def test_an_exception_in_a_function_is_a_failure_with_its_traceback(names, start):
     for method in how_to_start(names):
-        group = start(names, [("no such layer",), ("",)], workers.raise_or_wait, start_method=method)
+        others = [("",)] if names.ours else []  # a forked child of torch's may swallow its SIGTERM, and then takes 30 s
+        group = start(names, [("no such layer",), *others], workers.raise_or_wait, start_method=method)
         failure = only_one(group.wait(period=0.05))
         assert failure.exitcode == 1 and failure.message["message"] == "ValueError: no such layer", method
         assert "in raise_or_wait" in failure.message["extraInfo"]["py_callstack"]
@@ -229,7 +235,7 @@ def test_an_exception_in_a_function_is_a_failure_with_its_traceback(names, start
 
 
 def test_the_exit_code_of_a_function_is_kept(names, start):
-    failure = only_one(start(names, [(7,), (None,)], workers.exit_or_wait, start_method="fork").wait(period=0.05))
+    failure = only_one(start(names, [(7,)], workers.exit_or_wait, start_method="fork").wait(period=0.05))
     assert failure.exitcode == 7 and failure.error_file == "<N/A>" and "To enable traceback" in failure.message
 
 
@@ -237,8 +243,9 @@ def test_a_function_that_calls_exit_0_succeeds_with_none(names, start):
     assert start(names, [(0,)], workers.exit_or_wait, start_method="fork").wait(period=0.05).return_values == {0: None}
 
 
-def test_a_function_that_leaves_by_os_exit_0_succeeds_with_none(ours, start):
-    assert start(ours, [()], workers.vanish).wait().return_values == {0: None}
+@pytest.mark.parametrize("method", METHODS)
+def test_a_function_that_leaves_by_os_exit_0_succeeds_with_none(ours, start, method):
+    assert start(ours, [(), ()], workers.vanish, start_method=method).wait().return_values == {0: None, 1: None}
 
 
 def test_a_value_that_cannot_be_pickled_is_a_failure_that_says_so(ours, start):
@@ -249,7 +256,8 @@ def test_a_value_that_cannot_be_pickled_is_a_failure_that_says_so(ours, start):
 def test_a_functions_streams_go_where_they_are_sent_and_its_traceback_too(names, start):
     std = names("multiprocessing").Std
     result = start(names, [("hello",)], workers.speak, logs={"redirects": std.ALL}, start_method="fork").wait(period=0.05)
-    assert Path(result.stdouts[0]).read_text() == "hello to stdout\n" and Path(result.stderrs[0]).read_text() == "hello to stderr\n"
+    assert Path(result.stdouts[0]).read_text() == "hello to stdout\n"
+    assert Path(result.stderrs[0]).read_text() == "hello to stderr\n"
 
 
 def test_a_functions_traceback_stands_in_its_log(ours, start):
@@ -269,6 +277,33 @@ def test_a_program_cannot_be_started_twice(names, start):
         with pytest.raises(ValueError, match="called twice"):
             group._start()
         group.wait(period=0.05)
+
+
+def test_a_binding_to_cpus_is_left_to_torchs_options(ours, start, monkeypatch):
+    def command_near(command, gpu_index, numa_options):
+        return "env", f"{numa_options}={gpu_index}", *command
+
+    def function_near(fn, gpu_index, numa_options):
+        return lambda *args: (numa_options, gpu_index, fn(*args))
+
+    binding = SimpleNamespace(
+        _maybe_wrap_command_args_with_numa_binding=command_near, _maybe_wrap_with_numa_binding=function_near
+    )
+    monkeypatch.setitem(sys.modules, "torch.numa.binding", binding)
+    std = ours("multiprocessing").Std
+    program = start(ours, [("NEAR",)] * 2, "printenv", numa_options="NEAR", logs={"redirects": std.OUT})
+    assert [Path(path).read_text() for path in program.wait().stdouts.values()] == ["0\n", "1\n"]
+    function = start(ours, [(1, 2)], workers.add, numa_options="NEAR", start_method="fork")
+    assert function.wait().return_values == {0: ("NEAR", 0, 3)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_function_that_we_stop_dies_of_the_signal_and_records_nothing(ours, start, method, tmp_path, wait_until):
+    ready = tmp_path / "ready"
+    group = start(ours, [(str(ready),)], workers.touch_and_wait, start_method=method)
+    wait_until(ready.exists)
+    group.close()
+    assert group._pc.processes[0].exitcode == -signal.SIGTERM and not Path(group.error_files[0]).exists()
 
 
 # Signals.

@@ -184,6 +184,15 @@ def test_a_changed_copy_that_is_old_loses(dynamic):
         assert holder.sync() is False and vars(holder.state) == vars(state)
 
 
+def test_a_backend_may_keep_to_itself_what_stands_there(dynamic):
+    backend = Backend()
+    backend.set_state = lambda state, token: None
+    holder = dynamic._BackendRendezvousStateHolder(backend, settings_of(dynamic), 0)
+    holder.state.round = 5
+    holder.mark_dirty()
+    assert holder.sync() is False and holder.state.round == 5
+
+
 def test_a_fresh_copy_is_not_read_again(dynamic):
     backend = Backend()
     holder = dynamic._BackendRendezvousStateHolder(backend, settings_of(dynamic), 5)

@@ -14,6 +14,11 @@ A comment before a block, which readers do not see, says more:
     <!-- run: exit=1 -->              the last command ends with 1
     <!-- run: terminal=two -->        another terminal: what it shows is looked at only at the end of the document
     <!-- run: after="rank 3" -->      not before this has been seen in some terminal
+    <!-- run: after="rank 3" times=2 -->  nor before it has been seen twice
+    <!-- run: job=long -->            not before that job's agent can be asked
+    <!-- run: listens=29400 -->       not before somebody listens on this port
+
+Port 29400, which the documents use throughout, is replaced by one that is free.
 
 What one machine cannot run stands in NOT_RUN, with the reason.
 """
@@ -33,11 +38,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
+PORT = "29400"
+LISTENERS = ("/proc/net/tcp", "/proc/net/tcp6")
 
 NOT_RUN: dict[tuple[str, str], str] = {
     ("README.md", "make demo"): "tests/e2e/test_demo.py runs it",
     ("README.md", "pip install"): "needs a package index; tests/e2e/test_wheel.py installs the wheel",
-    ("README.md", "holdfast run train.py"): "train.py is the reader's own",
     ("docs/how-to/from-torchrun.md", "holdfast run --nnodes 2"): "needs two hosts",
     ("docs/how-to/several-nodes.md", "holdfast run --nnodes 4"): "needs four hosts",
     ("docs/how-to/several-nodes.md", "holdfast run --nnodes 2:4"): "needs several hosts",
@@ -48,7 +54,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
 """(document, how the command begins) → why it is not run here."""
 
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-BLOCK = re.compile(r"((?:^<!-- .* -->\n)*)^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"((?:^<!-- [^\n]* -->\n)*)^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VOLATILE = (
     (r"\x1b\[[0-9;]*m", ""),
     (r"\d{4}-\d\d-\d\d[ _]\d\d:\d\d:\d\d(\.\d+)?( UTC)?", "TIME"),
@@ -110,13 +116,15 @@ def _typed(body: str) -> tuple[list[str], list[str]]:
 
 def why_not(document: str, block: Block) -> str | None:
     """The reason for which a block is not run. None: it is."""
-    return next((why for (name, start), why in NOT_RUN.items() if name == document and block.commands[0].startswith(start)), None)
+    return next(
+        (why for (name, start), why in NOT_RUN.items() if name == document and block.commands[0].startswith(start)), None
+    )
 
 
 class Terminal:
     """A shell that commands are typed into."""
 
-    def __init__(self, folder: Path, env: dict[str, str], name: str) -> None:
+    def __init__(self, folder: Path, env: dict[str, str], name: str, port: int) -> None:
         self.seen = folder.parent / f"terminal-{name}"
         with self.seen.open("wb") as out:
             self.shell = subprocess.Popen(
@@ -124,13 +132,14 @@ class Terminal:
             )
         self.typed: list[Block] = []
         self.folder = folder
+        self.port = str(port)
         self.checked = 0
 
     def type(self, block: Block) -> None:
         """Type the block's commands; each is followed by a line that tells its exit code."""
         assert self.shell.stdin is not None
         for command in block.commands:
-            self.shell.stdin.write(f"{{ {command}\n}} </dev/null\necho; echo \"<<$?>>\"\n")
+            self.shell.stdin.write(f"{{ {command.replace(PORT, self.port)}\n}} </dev/null\nprintf '\\n<<%s>>\\n' $?\n")
         self.shell.stdin.flush()
         self.typed.append(block)
 
@@ -153,7 +162,7 @@ class Terminal:
     @property
     def text(self) -> str:
         """What has been seen so far, as if on the host `node0` in the home `/home/you`."""
-        text = self.seen.read_text(errors="replace").replace(str(self.folder), "/home/you")
+        text = self.seen.read_text(errors="replace").replace(str(self.folder), "/home/you").replace(self.port, PORT)
         return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "node0", text)
 
     def close(self) -> None:
@@ -208,21 +217,25 @@ def environment(tmp_path: Path, test_mark: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if read(name).blocks])
-def test_the_commands_do_what_the_document_says(name, tmp_path, environment, terminals):
+def test_the_commands_do_what_the_document_says(name, tmp_path, environment, terminals, free_port):
     document = read(name)
     folder = tmp_path / "home"
     folder.mkdir()
     for file, text in document.files.items():
         (folder / file).write_text(text)
-    if any("torch" in text for text in document.files.values()):
+    if any("import torch" in text for text in document.files.values()):
         pytest.importorskip("torch")
     blocks = [block for block in document.blocks if why_not(name, block) is None]
     for block in blocks:
         label = block.wishes.get("terminal", "main")
         if label not in terminals:
-            terminals[label] = Terminal(folder, environment | {"HOME": str(folder)}, label)
+            terminals[label] = Terminal(folder, environment | {"HOME": str(folder)}, label, free_port)
+        if "listens" in block.wishes:
+            _await_listener(free_port)
+        if job := block.wishes.get("job"):
+            _await_agent(folder, job)
         if text := block.wishes.get("after"):
-            _await(text, terminals)
+            _await(text, int(block.wishes.get("times", "1")), terminals)
         terminals[label].type(block)
         if label == "main":
             terminals[label].check()
@@ -231,14 +244,31 @@ def test_the_commands_do_what_the_document_says(name, tmp_path, environment, ter
             terminal.check()
 
 
-def _await(text: str, terminals: dict[str, Terminal]) -> None:
+def _await(text: str, times: int, terminals: dict[str, Terminal]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not any(text in terminal.text for terminal in terminals.values()):
+    while sum(terminal.text.count(text) for terminal in terminals.values()) < times:
         assert time.monotonic() < deadline, f"nobody says {text!r}:\n" + "\n".join(t.text for t in terminals.values())
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("document", "command"), NOT_RUN, ids=" · ".join)
+def _await_agent(home: Path, job: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not list((home / ".local/state/holdfast/jobs").glob(f"{job}/agent-*.sock")):
+        assert time.monotonic() < deadline, f"no agent of job {job}"
+        time.sleep(0.02)
+
+
+def _await_listener(port: int) -> None:
+    wanted = f":{port:04X} "
+    deadline = time.monotonic() + PATIENCE_S
+    while not any(
+        wanted in line and line.split()[3] == "0A" for table in LISTENERS for line in Path(table).read_text().splitlines()
+    ):
+        assert time.monotonic() < deadline, f"nobody listens on port {port}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("document", "command"), NOT_RUN, ids=[": ".join(key) for key in NOT_RUN])
 def test_what_is_not_run_is_still_there(document, command):
     """Skipped, so that the reason is seen at the end of every run of the tests."""
     assert any(block.commands[0].startswith(command) for block in read(document).blocks), "take it off NOT_RUN"

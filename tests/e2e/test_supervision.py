@@ -115,7 +115,7 @@ def test_a_second_signal_ends_the_grace(holdfast, script, tmp_path, wait_until):
     pid_of(tmp_path, 0, 0, wait_until)
     job.kill(signal.SIGTERM)
     job.wait_for_output("received SIGTERM")
-    job.kill(signal.SIGTERM)
+    job.kill(signal.SIGINT)  # the same one again within a second would be taken for an echo
     assert job.wait().returncode == 1
 
 
@@ -167,6 +167,27 @@ def test_a_fat_worker_s_death_is_known_before_its_memory_is_free(holdfast, scrip
     assert names[:3] == ["WorkerDying", "Decided", "WorkerExited"]
     job.kill(signal.SIGTERM)
     job.wait()
+
+
+def test_an_uncaught_exception_is_known_before_the_interpreter_has_ended(holdfast, script, tmp_path, wait_until):
+    source = """
+import atexit, os, sys, time
+def linger():
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+    open(sys.argv[1] + ".flushed", "w").close()
+if os.environ["RANK"] == "1":
+    atexit.register(linger)
+    raise RuntimeError("boom")
+time.sleep(60)
+"""
+    go_on = tmp_path / "go-on"
+    job = holdfast.start("run", "--nproc-per-node", 2, script(source), go_on)
+    wait_until(lambda: holdfast.events("Decided"))
+    assert not holdfast.events("WorkerExited") or holdfast.events("WorkerExited")[0]["rank"] == 0
+    go_on.touch()
+    assert job.wait().returncode == 1
+    assert (tmp_path / "go-on.flushed").exists(), "its exit handlers were not cut short"
 
 
 def test_a_missing_program_is_one_clear_failure(holdfast):

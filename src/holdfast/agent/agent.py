@@ -7,6 +7,7 @@ The machines decide (`agent.group`, `rendezvous.round`); this module and its han
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -16,11 +17,12 @@ import sys
 from holdfast.agent import farewell, logs
 from holdfast.agent.assembly import assemble
 from holdfast.agent.desk import Desk
-from holdfast.agent.group import PASSED_ON, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep
+from holdfast.agent.group import PASSED_ON, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
 from holdfast.agent.workers import Workers
+from holdfast.core.errors import HoldfastError
 from holdfast.core.events import AgentStarted, Degraded, RoundFormed
 from holdfast.core.links import Connect, HangUp, Transmit
-from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
+from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.runtime import guardian
 from holdfast.runtime.host import Host
 from holdfast.telemetry.recorder import Recorder
@@ -50,11 +52,19 @@ PULSE_S = 5.0
 
 def run(config: RunConfig) -> int:
     """Run this node's part of the job. Returns the exit code; a signal before the first round is died of, as by any program."""
-    agent = Agent(config)
     try:
-        code = agent.run()
-    finally:
-        agent.close()
+        agent = Agent(config)
+        try:
+            code = agent.run()
+        finally:
+            agent.close()
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise HoldfastError(
+            f"out of file descriptors: {config.nproc_per_node} workers need more than the {os.sysconf('SC_OPEN_MAX')} allowed",
+            hint="raise the limit (ulimit -n 4096)",
+        ) from error
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -97,6 +107,7 @@ class Agent:
             for seen in [*self.host.wait(self._deadline()), *self._due()]:
                 for understood in self.workers.understood(seen):
                     self._observe(understood)
+            self._show_lease()
         assert self.exit is not None
         self.workers.close_logs(patient=True)
         self.recorder.flush()
@@ -108,6 +119,13 @@ class Agent:
 
     def _observe(self, seen: Observation) -> None:
         self.perform(self.node.observe(seen, self.host.now()))
+
+    def _show_lease(self) -> None:
+        """Tell the guardian until when others count on this agent: it ends the workers if the agent itself cannot."""
+        if guardian.lease is None or self.node.member is None:
+            return
+        until = self.node.lease_ends
+        guardian.lease.none() if until is None else guardian.lease.renew(until)
 
     def _done(self) -> bool:
         if self.exit is None:
@@ -143,9 +161,7 @@ class Agent:
 
     def _guardian_lost(self, fd: int) -> list[Observation]:
         self.host.unwatch(fd)
-        self._say("the process that was started (our guardian) was killed; stopping everything at once", "error")
-        # Twice is without grace: nobody is left who would see to it that it ends.
-        return [Signalled(signum=signal.SIGTERM), Signalled(signum=signal.SIGTERM)]
+        return [Unguarded()]
 
     # --- carrying out ---------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,13 @@ class Desk:
                 return []
             case "stop":
                 request.reply({})
-                return [StopAsked(reason=str(request.arguments.get("reason") or "an operator asked for it (holdfast stop)"))]
+                grace = request.arguments.get("grace_s")
+                return [
+                    StopAsked(
+                        reason=str(request.arguments.get("reason") or "an operator asked for it (holdfast stop)"),
+                        grace_s=float(grace) if isinstance(grace, (int, float)) and grace >= 0 else None,
+                    )
+                ]
             case "signal":
                 return self._signal(request)
         request.refuse(f"this agent knows no {request.ask!r}; it knows status, stop and signal")

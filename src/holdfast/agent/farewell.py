@@ -50,6 +50,11 @@ def keep(report: JobReport, job_dir: JobDir) -> None:
 
     # Several agents of one job may share the directory: each writes a file of its own, and the name changes hands.
     draft = f"{job_dir.report_path}.{job_dir.node}"
-    with open(draft, "w", encoding="utf-8") as file:
-        json.dump(report_json(report), file, indent=2)
-    os.replace(draft, job_dir.report_path)
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(report_json(report), file, indent=2)
+        os.replace(draft, job_dir.report_path)
+    except OSError:
+        if os.path.exists(draft):
+            os.unlink(draft)  # the disk is full: half a report is none
+        raise

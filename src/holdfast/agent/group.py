@@ -54,6 +54,11 @@ PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 them in --signals-to-handle."""
 
 
+ECHO_S = 1.0
+"""The same signal within this time is the same request: whoever signals a whole cgroup (Slurm, systemd) reaches us twice, once
+directly and once through our guardian. A person who is in a hurry presses again."""
+
+
 class Told(Observation):
     """The coordinator said something."""
 
@@ -124,6 +129,11 @@ class StopAsked(Observation):
     """An operator wants the job stopped."""
 
     reason: str
+    grace_s: float | None = None  # None: the usual grace
+
+
+class Unguarded(Observation):
+    """The guardian is dead: nobody would see to it that a slow end is an end."""
 
 
 class Send(Action):
@@ -204,6 +214,7 @@ class Group:
         self.joined_at = 0.0
         self.rejoin: bool | None = None  # None: the coordinator has not said yet
         self.leaving_by = 0  # signal that told us to go; 0: none
+        self.leaving_since = NEVER
         self.stop_signal = 0
         self.stopping_since = NEVER
         self.kill_at = NEVER
@@ -239,8 +250,11 @@ class Group:
                 return self._stuck(self.workers[local_rank], seen, now)
             case LeaseOver(reason=reason, until=until):
                 return self._lease_over(reason, until, now)
-            case StopAsked(reason=reason):
+            case StopAsked(reason=reason, grace_s=grace_s):
+                self.grace_s = self.grace_s if grace_s is None else grace_s
                 return [Send(message=StopJob(node=self.join.node, reason=reason))]
+            case Unguarded():
+                return self._unguarded(now)
             case PortHeld(port=port):
                 self.join = replace(self.join, master_port=port)
                 return []
@@ -383,7 +397,8 @@ class Group:
     def _stop(self, signum: int, reason: str, now: float) -> list[Action]:
         self.state, self.stop_signal, self.stopping_since = "stopping", signum, now
         self.kill_at, self.abandon_at = now + self.grace_s, NEVER
-        alive = self._alive()
+        # Not those that are dying already: a signal would only cut their exit handlers short.
+        alive = tuple(i for i in self._alive() if self.workers[i].state != "dying")
         if not alive:
             return self._settle(now)
         ranks = tuple(self.workers[i].rank for i in alive)
@@ -452,8 +467,9 @@ class Group:
         if self.state in ("new", "joining") and self.round == 0:
             return [*noted, *self._goodbye(name), *self._exit(-signum)]
         if self.leaving_by:
-            return noted + self._hurry(now)
-        self.leaving_by, self.rejoin = signum, False
+            echo = signum == self.leaving_by and now - self.leaving_since < ECHO_S
+            return noted if echo else noted + self._hurry(now)
+        self.leaving_by, self.leaving_since, self.rejoin = signum, now, False
         text = f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s or at the next signal"
         noted += [Say(text=text, level="warning"), *self._goodbye(name)]
         if self.state == "running":
@@ -463,6 +479,13 @@ class Group:
         if self.state in ("joining", "stopped") and not self.hosting:
             return [*noted, *self._exit(1, complaint=f"stopped by {name}")]
         return noted
+
+    def _unguarded(self, now: float) -> list[Action]:
+        text = "the process that was started (our guardian) was killed; stopping everything at once"
+        actions: list[Action] = [Say(text=text, level="error")]
+        if not self.leaving_by:
+            actions += self._signalled(signal.SIGTERM, now)
+        return actions + (self._hurry(now) if self.state != "ended" else [])
 
     def _hurry(self, now: float) -> list[Action]:
         """A second signal: no more grace."""
@@ -499,7 +522,8 @@ class Group:
     def _stuck(self, worker: WorkerSeat, seen: Stuck, now: float) -> list[Action]:
         if self.state != "running" or worker.state != "running":
             return []  # it is being stopped; that it does not die will show
-        worker.charge = "stuck", f"is stuck in the kernel (uninterruptible sleep for {seen.asleep_s:.1f} s: a driver, a dead mount?)"
+        asleep = f"uninterruptible sleep for {seen.asleep_s:.1f} s: a driver, a dead mount?"
+        worker.charge = "stuck", f"is stuck in the kernel ({asleep})"
         text = f"rank {worker.rank} (pid {worker.pid}) {worker.charge[1]}"
         return [Say(text=text, level="error"), *self._fail(worker, seen.at_unix, "stuck", Evidence(), now)]
 

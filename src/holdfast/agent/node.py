@@ -117,4 +117,3 @@ def _delivered(delivery: Deliver) -> Observation:
 
 def _why(end: Exit) -> str:
     return f"the agent that hosts the coordinator ends: {end.complaint or 'stopped by a signal'}"
-

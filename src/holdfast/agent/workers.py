@@ -15,7 +15,7 @@ from holdfast.agent.stuck import Sleepers
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER
-from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
 from holdfast.runtime.ports import hold_port
 
 TYPE_CHECKING = False
@@ -91,9 +91,11 @@ class Workers:
         match seen:
             case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0 and pid in self.local_ranks:
                 return [self._ended(pid, exitcode, gone=False)]
+            case ProcessErred(pid=pid) if pid in self.local_ranks:
+                return [self._ended(pid, 1, gone=False)]
             case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
                 return [self._ended(pid, exitcode, gone=True)]
-            case ProcessDying() | ProcessGone():
+            case ProcessDying() | ProcessErred() | ProcessGone():
                 return []
         return [seen]
 

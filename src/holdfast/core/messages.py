@@ -70,7 +70,7 @@ class Succeeded(Message):
 
 
 class Leave(Message):
-    """I go for good; `Stopped` follows when my workers have ended."""
+    """I go for good; `Stopped` follows when my workers have ended. After `Finish`: I have heard it."""
 
     node: str
     round: int

@@ -12,6 +12,12 @@ class ProcessDying(Observation):
     exitcode: int
 
 
+class ProcessErred(Observation):
+    """An uncaught exception has ended a process's main thread, and its record is on disk: it will exit with 1."""
+
+    pid: int
+
+
 class ProcessGone(Observation):
     """A process has been reaped."""
 

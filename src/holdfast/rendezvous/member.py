@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation
-from holdfast.core.messages import Assigned, Finish, Join, Message, Refused, Renew, Renewed
+from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed
 from holdfast.core.value import Value
 from holdfast.rendezvous.lease import KILL_S, RENEW_S
 
@@ -101,7 +101,11 @@ class Member:
                     return []  # it is over at this moment: `_due` makes the link anew, and this may be a stale answer
                 self.held = message
                 return self._release(now)
-            case Finish() | Refused():
+            case Finish():
+                self.closed = True
+                heard = Leave(node=self.node, round=self.round, reason="the job is over")
+                return [Transmit(link=self.link, message=heard), HangUp(link=self.link), Deliver(message=message)]
+            case Refused():
                 self.closed = True
                 return [HangUp(link=self.link), Deliver(message=message)]
         return [Deliver(message=message)]

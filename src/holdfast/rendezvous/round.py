@@ -195,7 +195,7 @@ class Rendezvous:
     def _hear(self, message: Message, here: bool, now: float) -> list[Action]:
         node = getattr(message, "node", "")
         if self.report is not None:
-            return [Tell(node=node, message=Finish(report=self.report))]
+            return [] if isinstance(message, Leave) else [Tell(node=node, message=Finish(report=self.report))]
         seat = self.seats.get(node)
         if seat is not None:
             seat.heard_at, seat.linked = now, True
@@ -338,9 +338,7 @@ class Rendezvous:
     def _regroup(self, decision: str, why: str, now: float, *, delay_s: float = 0.0, left: int | None = None) -> list[Action]:
         """Stop the running round; the next one forms when all its members are ready again."""
         left = self.policy.restarts_left(now) if left is None else left
-        actions: list[Action] = [
-            Record(event=Decided(decision=decision, reason=why, delay_s=delay_s, restarts_left=left))
-        ]
+        actions: list[Action] = [Record(event=Decided(decision=decision, reason=why, delay_s=delay_s, restarts_left=left))]
         self.phase, self.why, self.gathering_since, self.quorum_since = "gathering", why, now, NEVER
         return actions + self._stop_all(why, rejoin=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import Action, Observation
-from holdfast.core.messages import Finish, Message, Refused
+from holdfast.core.messages import Finish, Leave, Message, Refused
 from holdfast.rendezvous.round import Heard, Rendezvous, Tell, Unlinked
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ class Server:
         self.guests: set[int] = set()
         """Links that others opened to us."""
         self.owed: set[str] = set()
-        """Nodes that could not be told how the job ended, because their link was down: they will be back."""
+        """Nodes that have not said yet that they know how the job ended. If their link broke, they will be back."""
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`. Links that are not ours to serve are ignored."""
@@ -48,6 +48,8 @@ class Server:
     def hear(self, message: Message, link: int, now: float) -> list[Action]:
         """A member said something over `link`."""
         node = getattr(message, "node", "")
+        if isinstance(message, Leave):
+            self.owed.discard(node)
         # The newest link is the live one, though an older one may still bring what was on its way and not know that it is dead.
         self.links[node] = max(link, self.links.get(node, link))
         return self._sent(self.rendezvous.observe(Heard(message=message, here=link == TO_HOST), now))
@@ -69,11 +71,11 @@ class Server:
                 out.append(action)
                 continue
             link = self.links.get(action.node)
-            if isinstance(action.message, Finish):
-                (self.owed.add if link is None else self.owed.discard)(action.node)
+            if isinstance(action.message, Finish) and link != TO_HOST and action.node in self.rendezvous.seats:
+                self.owed.add(action.node)
             if link is None:
                 continue
             out.append(Transmit(link=link, message=action.message))
-            if isinstance(action.message, (Finish, Refused)) and link != TO_HOST:
-                out.append(HangUp(link=link))
+            if isinstance(action.message, Refused) and link != TO_HOST:
+                out.append(HangUp(link=link))  # after Finish the other side does: it has something to say before
         return out

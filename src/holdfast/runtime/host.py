@@ -9,7 +9,7 @@ import time
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import Signalled
-from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
 from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, reap, spawn, state
 from holdfast.runtime.shm import DeathWatch, Page, create_page
 
@@ -116,8 +116,10 @@ class Host:
         self.children[pid] = child
         if child.process.pidfd is not None:
             self.watch(child.process.pidfd, select.EPOLLIN, lambda events: self._gone(pid))
-        elif signal.getsignal(signal.SIGCHLD) is not _noted:
-            signal.signal(signal.SIGCHLD, _noted)
+        else:
+            self.complain("no pidfd here (an old kernel, or a seccomp filter): the ends of workers are learned from SIGCHLD")
+            if signal.getsignal(signal.SIGCHLD) is not _noted:
+                signal.signal(signal.SIGCHLD, _noted)
         return pid
 
     def page(self) -> Page | None:
@@ -168,9 +170,12 @@ class Host:
         seen: list[Observation] = []
         while self.dead:
             pid = self.dead.pop()
+            child = self.children.get(pid)
             # A worker that merely called exec has lost its mutex too, but is not dying.
-            if pid in self.children and (death := dying(pid)) and death.exitcode is not None:
+            if child and (death := dying(pid)) and death.exitcode is not None:
                 seen.append(ProcessDying(pid=pid, exitcode=death.exitcode))
+            elif child and child.page and child.page.error_at_unix is not None:
+                seen.append(ProcessErred(pid=pid))
         return seen
 
     def _gone(self, pid: int) -> list[Observation]:

@@ -155,7 +155,12 @@ def _file_actions(wanted: Mapping[int, int]) -> tuple[list[tuple[int, ...]], lis
             ours = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, above)
             temporary.append(ours)
         actions.append((os.POSIX_SPAWN_DUP2, ours, to))
-    actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _leaking() if fd not in wanted]
+    limit = os.sysconf("SC_OPEN_MAX")
+    for fd in _leaking():
+        if fd >= limit:  # opened before somebody lowered `ulimit -n`: the C library will not hear of it
+            os.set_inheritable(fd, False)
+        elif fd not in wanted:
+            actions.append((os.POSIX_SPAWN_CLOSE, fd))
     return actions, temporary
 
 

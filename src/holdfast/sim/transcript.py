@@ -1,7 +1,7 @@
 """What happened in a simulated run, as lines that an operator can read: true time, place, what.
 
-     3.017  b     lost: power
-     6.904  a     decides to rejoin: node b was lost: not heard from for 3.0 s (lease 3 s)
+3.017  b     lost: power
+6.904  a     decides to rejoin: node b was lost: not heard from for 3.0 s (lease 3 s)
 """
 
 from __future__ import annotations

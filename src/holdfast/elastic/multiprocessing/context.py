@@ -21,10 +21,6 @@ __all__ = ["SHUTDOWN_TIMEOUT_S", "PContext", "RunProcsResult", "tell_of_unkillab
 SHUTDOWN_TIMEOUT_S = 30
 """Seconds between asking workers to end and killing them, where nobody says otherwise. torchrun's."""
 
-SETTLE_S = 0.1
-"""Seconds in which others may end by themselves after a first has, before they are stopped for it: what makes all ranks fail
-at once is not told as one failure and many SIGTERMs. torchrun's monitor interval, which has the same effect."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -133,14 +129,10 @@ class PContext(ABC):
     def _await_change(self, limit_s: float) -> None:
         """Until `_poll` may have something new to say, or `limit_s` seconds."""
         sentinels = self._sentinels()
-        if not sentinels:
+        if sentinels:
+            multiprocessing.connection.wait(sentinels, limit_s)
+        else:
             time.sleep(limit_s)
-            return
-        first = multiprocessing.connection.wait(sentinels, limit_s)
-        settled_at = time.monotonic() + min(SETTLE_S, limit_s)
-        rest = set(sentinels) - set(first)
-        while first and rest and (left := settled_at - time.monotonic()) > 0:
-            rest -= set(multiprocessing.connection.wait(list(rest), left))
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = SHUTDOWN_TIMEOUT_S) -> None:
         """End all workers: `death_sig` (SIGTERM), and SIGKILL after `timeout` seconds. Then finish the logs.

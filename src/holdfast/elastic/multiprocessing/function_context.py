@@ -109,9 +109,11 @@ class MultiprocessContext(PContext):
             try:
                 if not self._ret_vals[rank].empty():
                     self._return_values[rank] = self._ret_vals[rank].get()
+                    continue
             except EOFError:
-                if ended:  # by os._exit(0), say: a success without a value
-                    self._return_values[rank] = None
+                logger.debug("rank %s ended without a value", rank)
+            if ended:  # by os._exit(0), say
+                self._return_values[rank] = None
 
     def _failed(self, pc: ProcessContext, rank: int, pid: int) -> RunProcsResult:
         exitcode = pc.processes[rank].exitcode or 0

@@ -75,6 +75,7 @@ def _bound(fn: Callable[..., Any], local_rank: int, numa_options: Any) -> Callab
 
 def _enter(from_main_thread: bool, *args: Any) -> None:
     """The child's first function."""
+    _forget_signal_handlers()
     _die_with_parent(from_main_thread)
     try:
         _wrap(*args)
@@ -83,6 +84,15 @@ def _enter(from_main_thread: bool, *args: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)  # its exit status then says what it was
     except Exception:
         sys.exit(1)
+
+
+def _forget_signal_handlers() -> None:
+    """A forked child has our parent's handlers: for it, a SIGTERM is the end and not an exception to be recorded."""
+    from holdfast.elastic.multiprocessing.api import _terminate_process_handler  # which needs us first
+
+    for signum in signal.valid_signals():
+        if signal.getsignal(signum) is _terminate_process_handler:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
 
 
 def _die_with_parent(from_main_thread: bool) -> None:

@@ -49,9 +49,9 @@ class Std(IntFlag):
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
     """One value for each local rank; those that a map leaves out have `Std.NONE`."""
-    if isinstance(val_or_map, Std):
-        return dict.fromkeys(range(local_world_size), val_or_map)
-    return {local_rank: val_or_map.get(local_rank, Std.NONE) for local_rank in range(local_world_size)}
+    if isinstance(val_or_map, int):
+        return dict.fromkeys(range(local_world_size), Std(val_or_map))
+    return {local_rank: Std(val_or_map.get(local_rank, 0)) for local_rank in range(local_world_size)}
 
 
 @dataclass

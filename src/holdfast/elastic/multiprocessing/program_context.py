@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 import uuid
+from multiprocessing.connection import wait
 from typing import Any
 
 from holdfast.elastic.multiprocessing.context import (
@@ -24,6 +25,10 @@ from holdfast.elastic.multiprocessing.subprocess_handler import SubprocessHandle
 from holdfast.runtime.process import pidfd_open
 
 __all__ = ["SubprocessContext"]
+
+SETTLE_S = 0.1
+"""Seconds in which others may end by themselves after a first has, before they are stopped for it: what makes all ranks fail
+at once is not told as one failure and many SIGTERMs. torchrun's monitor interval, which has the same effect."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +61,12 @@ class SubprocessContext(PContext):
     def _start(self) -> None:
         if self.subprocess_handlers:
             raise ValueError("The subprocess handlers already initialized. Most likely the start method got called twice.")
+        marks = f"{os.environ.get(MARK, '')}:{self._mark}"
         for local_rank in range(self.nprocs):
             self.subprocess_handlers[local_rank] = get_subprocess_handler(
                 entrypoint=str(self.entrypoint),
                 args=self.args[local_rank],
-                env=self.envs[local_rank] | {MARK: self._mark},
+                env=self.envs[local_rank] | {MARK: marks},
                 stdout=self.stdouts[local_rank],
                 stderr=self.stderrs[local_rank],
                 local_rank_id=local_rank,
@@ -126,7 +132,6 @@ class SubprocessContext(PContext):
                 tell_of_unkillable(handler.proc.pid, timeout)
         with Strays(pid for pid in living(leaders, self._mark) if pid not in leaders) as left:
             left.end(deadline)
-
         for pidfd in self._pidfds.values():
             if pidfd is not None:
                 os.close(pidfd)
@@ -137,6 +142,14 @@ class SubprocessContext(PContext):
             self._pidfds[local_rank] = pidfd_open(self.subprocess_handlers[local_rank].proc.pid)
         running = [self._pidfds[local_rank] for local_rank in self._running_local_ranks]
         return [] if None in running else running
+
+    def _await_change(self, limit_s: float) -> None:
+        super()._await_change(limit_s)
+        settled_at = time.monotonic() + min(SETTLE_S, limit_s)
+        running = self._sentinels()
+        ended = set(wait(running, 0))
+        while ended and (left := settled_at - time.monotonic()) > 0 and len(ended) < len(running):
+            ended |= set(wait([pidfd for pidfd in running if pidfd not in ended], left))
 
 
 def _group_of(pid: int) -> int:

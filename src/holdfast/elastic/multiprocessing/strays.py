@@ -6,70 +6,75 @@ A worker's processes are known by its session, or by a mark in the environment t
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from collections.abc import Collection, Iterable
+from multiprocessing.connection import wait
 
 from holdfast.elastic.utils.process_state import read_proc_state
 from holdfast.runtime.process import pidfd_open
 
-__all__ = ["MARK", "Strays", "living"]
+__all__ = ["MARK", "Strays", "is_alive", "living"]
 
 MARK = "HOLDFAST_WORKER_GROUP"
-"""Variable in every worker's environment; its value is unique to one start of a group."""
+"""Variable in every worker's environment: a word for its own start of a group, after those of the groups around it."""
+
+LOOK_S = 0.02
+"""Seconds between two looks where the kernel gives no pidfds."""
 
 
 def living(sessions: Collection[int], mark: str) -> list[int]:
     """Pids of the live processes of these sessions, and of those whose environment carries `mark`."""
-    wanted = f"{MARK}={mark}".encode()
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_one(pid, sessions, wanted)]
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_one(pid, sessions, mark.encode())]
 
 
-def _is_one(pid: int, sessions: Collection[int], wanted: bytes) -> bool:
+def _is_one(pid: int, sessions: Collection[int], mark: bytes) -> bool:
     try:
         if os.getsid(pid) not in sessions:
             with open(f"/proc/{pid}/environ", "rb") as file:
-                if wanted not in file.read().split(b"\0"):
+                if mark not in file.read():
                     return False
     except OSError:  # it has ended, or is somebody else's
         return False
+    return is_alive(pid)
+
+
+def is_alive(pid: int) -> bool:
+    """Is it there, and not a zombie?"""
     return read_proc_state(pid) not in (None, "Z", "X")
 
 
 class Strays:
-    """Processes that are not children of ours, held by pidfd so that a reused pid is never hit. Where the kernel gives no
-    pidfds there are none."""
+    """Processes that are not children of ours, held by pidfd, where the kernel gives any, so that a reused pid is never hit."""
 
     def __init__(self, pids: Iterable[int]) -> None:
-        self._fds = [fd for fd in map(pidfd_open, pids) if fd is not None]
+        self._held = {pid: pidfd_open(pid) for pid in pids}
 
     def __enter__(self) -> Strays:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for fd in self._fds:
-            os.close(fd)
+        for fd in self._held.values():
+            if fd is not None:
+                os.close(fd)
 
     def signal(self, signum: int) -> None:
         """Signal those that live."""
-        for fd in self._fds:
+        for pid, fd in self._held.items():
             try:
-                signal.pidfd_send_signal(fd, signum)
+                if fd is None:
+                    os.kill(pid, signum)
+                else:
+                    signal.pidfd_send_signal(fd, signum)
             except OSError:  # ended, or not ours to signal
                 continue
 
     def end(self, deadline: float) -> None:
         """Wait until all have ended; kill those that have not at `deadline` (monotonic)."""
-        poll = select.poll()
-        left = set(self._fds)
-        for fd in left:
-            poll.register(fd, select.POLLIN)
-        while left:
+        while left := [pid for pid in self._held if is_alive(pid)]:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 self.signal(signal.SIGKILL)
                 return
-            for fd, _ in poll.poll(remaining * 1000):
-                poll.unregister(fd)
-                left.discard(fd)
+            fds = [fd for pid in left if (fd := self._held[pid]) is not None]
+            wait(fds, remaining if len(fds) == len(left) else min(remaining, LOOK_S))

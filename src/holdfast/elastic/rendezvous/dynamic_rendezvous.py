@@ -109,7 +109,8 @@ class _BackendRendezvousStateHolder(_RendezvousStateHolder):
         token: Token = None
         if self._dirty:
             has_set = False
-            written = self._backend.set_state(shared.encode(self._state), self._token)
+            data = shared.encode(self._state)  # stays ours where a backend does not say what stands there
+            written = self._backend.set_state(data, self._token)
             if written is not None:
                 data, token, has_set = written
         else:

@@ -27,7 +27,7 @@ from holdfast.elastic.rendezvous.stores import PatientStore
 from holdfast.elastic.utils.logging import get_logger
 
 from . import rank_assignment
-from .peers import PeerFailedError, Peers, fail_fast
+from .peers import PeerFailedError, PeerRestartsError, Peers, fail_fast
 from .rank_assignment import _RoleInstanceInfo
 from .worker_group import DEFAULT_ROLE, ElasticAgent, RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
 
@@ -71,6 +71,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._shutdown_timeout = shutdown_timeout
         self._total_execution_time: float = 0
         self._in_exit_barrier = False
+        self._another_round = False  # a peer left this one while we waited for it at the exit barrier
         self._peers = Peers(None, None, None)
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
@@ -214,11 +215,14 @@ class SimpleElasticAgent(ElasticAgent):
             match result.state:
                 case WorkerState.SUCCEEDED:
                     self._exit_barrier()
-                    return result
+                    if not self._another_round:
+                        return result
+                    self._restart_workers(group)
                 case WorkerState.UNHEALTHY | WorkerState.FAILED if self._remaining_restarts > 0:
                     left = f"{self._remaining_restarts}/{spec.max_restarts} attempts left"
                     logger.info("[%s] Worker group %s. %s; will restart worker group", role, result.state.name, left)
                     self._remaining_restarts -= 1
+                    self._peers.announce_restart()
                     self._restart_workers(group)
                 case WorkerState.UNHEALTHY | WorkerState.FAILED:
                     return self._fail(result)
@@ -252,9 +256,11 @@ class SimpleElasticAgent(ElasticAgent):
     def _exit_barrier(self) -> None:
         """Wait for the other nodes' workers, so that no node takes its store away from them. Trouble here fails nobody.
 
-        A signal ends the wait at once, and so does a node that has failed for good.
+        A signal ends the wait at once, and so does a node that has failed for good. One that restarts its workers takes ours
+        with it into the next round: without them its own could not finish, and it would wait for us as we for it.
         """
         group, started = self._worker_group, time.monotonic()
+        self._another_round = False
         logger.info(
             "Local worker group finished (%s). Waiting %s seconds for other agents to finish",
             group.state,
@@ -264,12 +270,15 @@ class SimpleElasticAgent(ElasticAgent):
         try:
             patient = hasattr(self._store, "check")
             store_util.barrier(
-                store=PatientStore(self._store, self._stop_waiting_for_the_failed) if patient else self._store,
+                store=PatientStore(self._store, self._stop_waiting_in_vain) if patient else self._store,
                 world_size=group.group_world_size or 1,
                 key_prefix=_TERMINAL_STATE_SYNC_ID,
                 barrier_timeout=self._exit_barrier_timeout,
             )
             logger.info("Done waiting for other agents. Elapsed: %s seconds", time.monotonic() - started)
+        except PeerRestartsError:
+            logger.info("[%s] Another node restarts its workers; so does this one", group.spec.role)
+            self._another_round = True
         except PeerFailedError as failed:
             logger.error("[%s] %s. Not waiting for it; the workers of this node have succeeded", group.spec.role, failed)
         except SignalException as received:
@@ -280,7 +289,9 @@ class SimpleElasticAgent(ElasticAgent):
         finally:
             self._in_exit_barrier = False
 
-    def _stop_waiting_for_the_failed(self) -> None:
+    def _stop_waiting_in_vain(self) -> None:
+        if self._peers.restarting():
+            raise PeerRestartsError
         if failed := self._peers.news():
             raise PeerFailedError(failed)
 

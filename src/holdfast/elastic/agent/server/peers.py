@@ -1,13 +1,14 @@
-"""Has another node of this round failed for good? Nodes say so in the round's store, so that nobody waits for them in vain."""
+"""Has another node of this round failed? Nodes say so in the round's store, so that nobody waits for them in vain."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
-FAILED_KEY = "torchelastic/agent/failed"
+FAILED_KEY, RESTARTING_KEY = "torchelastic/agent/failed", "torchelastic/agent/restarting"
 FAIL_FAST_ENV = "HOLDFAST_ELASTIC_FAIL_FAST"
 """Set to 1: when another node has failed for good, this one stops its workers and fails too, instead of reporting it only."""
 LOOK_EVERY_S = 1.0
@@ -16,6 +17,10 @@ LOOK_EVERY_S = 1.0
 
 class PeerFailedError(Exception):
     """Another node of the job has failed for good."""
+
+
+class PeerRestartsError(Exception):
+    """Another node of the round restarts its workers: the round is over, for all."""
 
 
 class Peers:
@@ -36,6 +41,20 @@ class Peers:
             self._store.compare_set(FAILED_KEY, "", said)
         except Exception:  # we are failing already: that is what must be reported
             self._store = None
+
+    def announce_restart(self) -> None:
+        """This node's workers have failed, and it leaves the round for the next one."""
+        if self._store is not None:
+            with suppress(Exception):  # the next round finds out whether the store can still be reached
+                self._store.set(RESTARTING_KEY, str(self._group_rank))
+
+    def restarting(self) -> bool:
+        """Whether another node has left this round for the next one. Asks the store every time."""
+        if self._store is None:
+            return False
+        with suppress(Exception):
+            return bool(self._store.check([RESTARTING_KEY]))
+        return False
 
     def news(self) -> str | None:
         """Who has failed, in words, when that is new. Looks at most once in `LOOK_EVERY_S` seconds."""

@@ -31,9 +31,9 @@ def _make_class() -> type:
         def __init__(
             self, dataset: Any, num_replicas: int | None = None, rank: int | None = None, start_index: int = 0
         ) -> None:
-            super().__init__(dataset=dataset, num_replicas=num_replicas, rank=rank)
             if not isinstance(dataset, Sized):
                 raise TypeError("Dataset must be an instance of collections.abc.Sized")
+            super().__init__(dataset=dataset, num_replicas=num_replicas, rank=rank)
             if start_index >= len(dataset):
                 raise ValueError(f"Start index {start_index} should be less than dataset size {len(dataset)}")
             self.start_index = start_index
@@ -45,8 +45,9 @@ def _make_class() -> type:
             shuffle.manual_seed(self.epoch)
             left = len(self.dataset) - self.start_index
             order = [self.start_index + index for index in torch.randperm(left, generator=shuffle).tolist()]
-            order += order[: self.total_size - len(order)]  # every rank gets the same number, so some samples come twice
-            return iter(order[self.rank : self.total_size : self.num_replicas])
+            # Every rank gets the same number, so some samples come again, as often as it takes.
+            order = (order * math.ceil(self.total_size / left))[: self.total_size]
+            return iter(order[self.rank :: self.num_replicas])
 
         def __len__(self) -> int:
             return int(self.num_samples)

@@ -1,0 +1,112 @@
+"""Do the documents name only what exists: links and their anchors, files, functions, tests?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.config import RunConfig
+from holdfast.core.env import worker_env
+from holdfast.core.flags import FLAGS
+from holdfast.core.messages import Assigned
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MADE = {"docs/benchmarks.md": "make bench"}
+"""What a command makes; it may not be there yet."""
+PLACES = ("", "src/holdfast", "docs", "tests")
+"""Where a name in ARCHITECTURE.md may begin."""
+OTHERS_FLAGS = tuple("--json --running --reason --no-wait --help --version --signal --steps --save-every".split())
+"""Flags of other commands than `holdfast run`, and of other programs."""
+by_path = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+
+
+def prose(path: Path) -> str:
+    """A document without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@by_path
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        found = (path.parent / name).resolve() if name else path
+        if str(found.relative_to(ROOT)) in MADE and not found.exists():
+            continue
+        assert found.exists(), f"{target}: no such file"
+        assert not anchor or anchor in anchors(found), f"{target}: no such heading"
+
+
+@by_path
+def test_every_page_is_reached_from_the_index(path):
+    if path.parts[len(ROOT.parts)] == "docs" and path.name != "index.md":
+        assert f"({path.relative_to(ROOT / 'docs')})" in (ROOT / "docs" / "index.md").read_text()
+
+
+@by_path
+def test_flags_that_are_named_exist(path):
+    known = {name for flag in FLAGS for name in flag.names}
+    text = re.sub(r"^```(?!console).*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text))
+    wanted = {name for name in named if name not in OTHERS_FLAGS and not any(flag.startswith(name) for flag in known)}
+    assert not wanted or path.name in ("CONTRIBUTING.md", "benchmarks.md", "torchrun.md"), wanted
+
+
+def test_files_that_architecture_names_exist():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for name in set(re.findall(r"[\w/.]+\.(?:py|md)\b", prose(ROOT / "ARCHITECTURE.md"))):
+        assert any((ROOT / place / name).exists() for place in PLACES), f"{name}: no such file"
+    tree = text.split("## The tree", 1)[1].split("```")[1]
+    package = ""
+    for line in tree.splitlines():
+        package = found[1] if (found := re.match(r"[├└]── (\w+)/", line)) else package if line.startswith("│") else ""
+        for name in re.findall(r"[\w/]+\.py", line):
+            assert (ROOT / "src/holdfast" / package / name).exists(), f"{package}/{name}: no such file"
+
+
+def test_every_package_stands_in_the_tree():
+    tree = (ROOT / "ARCHITECTURE.md").read_text().split("## The tree", 1)[1].split("```")[1]
+    for package in (ROOT / "src" / "holdfast").iterdir():
+        if (package / "__init__.py").exists():
+            assert f"── {package.name}/" in tree, f"{package.name} is missing"
+
+
+def test_names_in_architecture_exist():
+    for name in set(re.findall(r"`([A-Z]\w+(?:\.\w+)?|_?[a-z]\w+(?=` in `))`?", prose(ROOT / "ARCHITECTURE.md"))):
+        owner, _, method = name.partition(".")
+        what = method or owner
+        if owner.isupper() or owner == "False":
+            assert owner in SOURCE, name
+            continue
+        wanted = rf"\b(def|class) {what}\b|self\.{what}\b|^    {what}: |^    {what} = |{what} = staticmethod"
+        assert re.search(wanted, SOURCE, re.MULTILINE), f"{name}: no such name"
+
+
+def test_tests_in_architecture_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert len(named) >= 18
+    for path, test in named:
+        assert f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}: no such test"
+
+
+def test_the_environment_page_has_every_variable():
+    place = dict.fromkeys(Assigned.__fields__, 0) | {"master_addr": "node0", "nodes": (), "reason": ""}
+    config = RunConfig(training_script="train.py", state_dir="/state")
+    given = worker_env({}, config, Assigned(**place), 0, error_file="", job="job")
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    assert not {name for name in given if f"`{name}`" not in page}
+
+
+def test_nothing_in_the_readme_is_longer_than_a_screen():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 60

@@ -1,0 +1,435 @@
+"""One node's workers through the rounds of a job, told step by step: what it sees, what it does, what it says."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from holdfast.agent.group import (
+    ECHO_S,
+    Ended,
+    Exit,
+    Group,
+    KillWorkers,
+    LeaseOver,
+    PortHeld,
+    Send,
+    SignalWorkers,
+    Started,
+    StartFailed,
+    StartWorkers,
+    StopAsked,
+    Sweep,
+    TimerExpired,
+    Told,
+    Unguarded,
+)
+from holdfast.core.failure import Evidence, Failure
+from holdfast.core.machine import NEVER, Say, Signalled, Tick
+from holdfast.core.messages import (
+    Assigned,
+    Failed,
+    Finish,
+    Join,
+    Leave,
+    Message,
+    Refused,
+    Renew,
+    Stop,
+    StopJob,
+    Stopped,
+    Succeeded,
+)
+from holdfast.core.report import JobReport
+
+GRACE_S = 10.0
+JOIN = Join(node="n1-id", name="n1", addr="n1", master_port=0, nproc=2, role="default")
+REPORT = JobReport(job="j", outcome="failed", exit_code=1, started_at_unix=0.0, ended_at_unix=1.0, reason="rank 5 failed")
+
+
+def assigned(number: int = 1) -> Assigned:
+    sizes = {"group_world_size": 2, "base_rank": 4, "world_size": 6, "role_base_rank": 4, "role_world_size": 6}
+    return Assigned(
+        round=number, restart_count=number - 1, group_rank=1, master_addr="a", master_port=1, nodes=(), reason="first", **sizes
+    )
+
+
+class Stage:
+    """A group, and what it did last."""
+
+    def __init__(self, *, hosting: bool = False, stop_signals: tuple[int, ...] = (), join: Join = JOIN) -> None:
+        self.group = Group(join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", stop_signals=stop_signals)
+        self.now = 0.0
+        self.did = self.group.begin(0.0)
+
+    def see(self, seen: Any, now: float | None = None) -> list[Any]:
+        self.now = self.now if now is None else now
+        self.did = self.group.observe(seen, self.now)
+        return self.did
+
+    def told(self, message: Message, now: float | None = None) -> list[Any]:
+        return self.see(Told(message=message), now)
+
+    def run(self, number: int = 1) -> None:
+        """Get a round and start both workers."""
+        self.told(assigned(number))
+        for i in range(2):
+            self.see(Started(local_rank=i, pid=100 * number + i, argv=("x",), log_dir=None))
+
+    def end(self, local_rank: int, exitcode: int, *, gone: bool = True, at: float = 0.0, message: str = "") -> list[Any]:
+        evidence = Evidence(message=message, traceback="Traceback" if message else None)
+        return self.see(Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=at, evidence=evidence))
+
+    @property
+    def said(self) -> list[Message]:
+        return [action.message for action in self.did if isinstance(action, Send)]
+
+    def only(self, kind: type) -> Any:
+        found = [action for action in self.did if isinstance(action, kind)]
+        assert len(found) == 1, self.did
+        return found[0]
+
+    def does(self, kind: type) -> bool:
+        return any(isinstance(action, kind) for action in self.did)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """Both workers, global ranks 4 and 5, run in round 1."""
+    stage = Stage()
+    stage.run()
+    return stage
+
+
+# --- joining and succeeding -------------------------------------------------------------------------------------------------
+
+
+def test_it_joins_with_the_port_that_it_holds() -> None:
+    group = Group(JOIN, grace_s=1.0, hosting=False)
+    group.observe(PortHeld(port=4711), 0.0)
+    (join,) = [action.message for action in group.begin(0.0) if isinstance(action, Send)]
+    assert join == Join(node="n1-id", name="n1", addr="n1", master_port=4711, nproc=2, role="default", round=0)
+
+
+def test_an_assignment_starts_the_workers(stage: Stage) -> None:
+    fresh = Stage()
+    fresh.told(assigned())
+    assert fresh.only(StartWorkers).assigned == assigned() and stage.group.state == "running"
+
+
+def test_an_assignment_that_comes_twice_starts_them_once(stage: Stage) -> None:
+    assert stage.told(assigned()) == []
+
+
+def test_it_has_succeeded_when_the_last_worker_exited_with_0(stage: Stage) -> None:
+    stage.end(0, 0)
+    assert stage.said == []
+    stage.end(1, 0)
+    assert stage.said == [Succeeded(node="n1-id", round=1)]
+
+
+def test_a_worker_that_is_dying_well_is_not_gone_yet(stage: Stage) -> None:
+    stage.end(0, 0)
+    stage.end(1, 0, gone=False)
+    assert stage.said == [] and stage.group.state == "running"
+
+
+# --- failing ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_failure_stops_the_siblings_and_is_told_at_once(stage: Stage) -> None:
+    stage.end(0, -9, gone=False, at=77.0)
+    (failed,) = stage.said
+    assert isinstance(failed, Failed)
+    failure = failed.failure
+    assert (failure.rank, failure.cause, failure.exitcode, failure.at_unix) == (4, "signal", -9, 77.0)
+    assert stage.only(SignalWorkers) == SignalWorkers(local_ranks=(1,), signum=signal.SIGTERM)
+
+
+def test_when_all_are_gone_it_reports_every_failure_and_waits_for_the_decision(stage: Stage) -> None:
+    stage.end(0, 1)
+    stage.end(1, -signal.SIGTERM)
+    (stopped,) = stage.said
+    assert isinstance(stopped, Stopped) and [failure.cause for failure in stopped.failures] == ["exit", "stopped"]
+    assert stage.does(Sweep) and stage.group.state == "stopped"
+    stage.told(Stop(round=1, reason="restart", rejoin=True))
+    assert [type(message) for message in stage.said] == [Join]
+
+
+def test_the_decision_may_come_before_the_workers_are_gone(stage: Stage) -> None:
+    stage.end(0, 1)
+    stage.told(Stop(round=1, reason="restart", rejoin=True))
+    stage.end(1, -signal.SIGTERM)
+    assert [type(message) for message in stage.said] == [Stopped, Join]
+
+
+def test_a_failure_seen_twice_is_one_failure_with_the_later_details(stage: Stage) -> None:
+    stage.end(0, 1, gone=False, at=5.0)
+    stage.end(0, 1, at=6.0, message="ValueError: bad")
+    assert not any(isinstance(message, Failed) for message in stage.said)
+    failure = stage.group.failures[0]
+    assert (failure.at_unix, failure.message, failure.cause) == (5.0, "ValueError: bad", "exit")
+
+
+def test_a_sibling_that_dies_of_our_signal_is_innocent_and_of_its_own_error_is_not(stage: Stage) -> None:
+    stage.end(0, 1)
+    stage.end(1, 1, message="RuntimeError: connection closed by peer")
+    assert [stage.group.failures[i].cause for i in (0, 1)] == ["exit", "exception"]
+
+
+def test_who_cannot_be_started_takes_those_after_it_along() -> None:
+    stage = Stage()
+    stage.told(assigned())
+    stage.see(StartFailed(local_rank=0, message="no such file", at_unix=1.0))
+    kinds = [type(message) for message in stage.said]
+    assert kinds == [Failed, Stopped] and stage.group.deadline() == NEVER
+
+
+def test_who_cannot_be_started_stops_those_before_it() -> None:
+    stage = Stage()
+    stage.told(assigned())
+    stage.see(Started(local_rank=0, pid=1, argv=(), log_dir=None))
+    stage.see(StartFailed(local_rank=1, message="no such file", at_unix=1.0))
+    assert stage.only(SignalWorkers).local_ranks == (0,)
+    stage.end(0, -15)
+    assert [type(message) for message in stage.said] == [Stopped]
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------------------
+
+
+def test_who_outlives_its_grace_is_killed_and_named(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="n2 joined", rejoin=True), now=100.0)
+    assert stage.group.deadline() == 100.0 + GRACE_S
+    stage.end(0, -15)
+    stage.see(Tick(), 100.0 + GRACE_S)
+    assert stage.only(KillWorkers).local_ranks == (1,)
+    assert stage.only(Say).text == "rank 5 did not stop within 10.0 s; sent SIGKILL"
+
+
+def test_who_outlives_sigkill_is_left_behind(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="n2 joined", rejoin=True))
+    stage.see(Tick(), GRACE_S)
+    stage.see(Tick(), stage.group.deadline())
+    assert "process 100, 101 does not die even of SIGKILL" in stage.only(Say).text
+    assert [type(message) for message in stage.said] == [Stopped, Join]
+
+
+def test_a_node_that_succeeded_stops_at_once(stage: Stage) -> None:
+    stage.end(0, 0)
+    stage.end(1, 0)
+    stage.told(Stop(round=1, reason="rank 0 failed", rejoin=True))
+    assert [type(message) for message in stage.said] == [Stopped, Join] and not stage.does(SignalWorkers)
+
+
+def test_an_order_about_an_older_round_is_late_news(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="restart", rejoin=True))
+    stage.end(0, -15)
+    stage.end(1, -15)
+    stage.run(2)
+    assert stage.told(Stop(round=1, reason="restart", rejoin=True)) == [] and stage.group.state == "running"
+
+
+def test_an_order_that_comes_twice_is_obeyed_once(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="restart", rejoin=True))
+    assert stage.told(Stop(round=1, reason="restart", rejoin=True)) == []
+
+
+def test_asked_to_rejoin_while_joining_it_says_join_again(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="restart", rejoin=True))
+    stage.end(0, -15)
+    stage.end(1, -15)
+    stage.told(Stop(round=1, reason="unknown here", rejoin=True))
+    (again,) = stage.said
+    assert isinstance(again, Join) and again.round == 1
+
+
+def test_a_node_told_to_stop_for_good_waits_for_the_report(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="enough", rejoin=False))
+    stage.end(0, -15)
+    stage.end(1, -15)
+    assert [type(message) for message in stage.said] == [Stopped] and not stage.does(Exit)
+    stage.told(Finish(report=REPORT))
+    assert stage.only(Exit) == Exit(code=1, report=REPORT)
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------------
+
+
+def test_at_the_end_of_its_lease_the_workers_get_no_grace(stage: Stage) -> None:
+    stage.see(LeaseOver(reason="no answer", until=50.5), 50.0)
+    assert stage.only(SignalWorkers).signum == signal.SIGTERM and stage.group.deadline() == 50.5
+    stage.see(Tick(), 50.5)
+    assert stage.does(KillWorkers)
+
+
+def test_a_lease_that_ended_long_ago_leaves_no_time_at_all(stage: Stage) -> None:
+    stage.see(LeaseOver(reason="no answer", until=50.5), 70.0)
+    assert stage.group.deadline() < 70.0
+    stage.see(Tick(), 70.0)
+    assert stage.does(KillWorkers)
+
+
+def test_workers_that_are_stopping_with_grace_lose_it_with_the_lease(stage: Stage) -> None:
+    stage.end(0, 1)
+    stage.see(LeaseOver(reason="no answer", until=5.0), 4.5)
+    assert stage.group.deadline() == 5.0
+
+
+def test_after_the_lease_it_joins_again_by_itself(stage: Stage) -> None:
+    stage.see(LeaseOver(reason="no answer", until=1.0))
+    stage.end(0, -15)
+    stage.end(1, -15)
+    assert [type(message) for message in stage.said] == [Stopped, Join]
+
+
+def test_a_lease_that_ends_without_workers_is_only_mentioned() -> None:
+    stage = Stage()
+    assert [type(action) for action in stage.see(LeaseOver(reason="no answer", until=1.0))] == [Say]
+    assert stage.group.deadline() == NEVER
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_signal_reaches_the_workers_and_the_coordinator(stage: Stage) -> None:
+    stage.see(Signalled(signum=signal.SIGINT))
+    assert stage.only(SignalWorkers) == SignalWorkers(local_ranks=(0, 1), signum=signal.SIGINT)
+    assert stage.said == [Leave(node="n1-id", round=1, reason="received SIGINT")]
+    stage.end(0, -signal.SIGINT)
+    stage.end(1, -signal.SIGINT)
+    assert stage.only(Exit).code == 1 and stage.only(Exit).complaint == "stopped by SIGINT"
+
+
+def test_a_hosting_agent_stops_the_whole_job_and_stays_to_the_end() -> None:
+    stage = Stage(hosting=True)
+    stage.run()
+    stage.see(Signalled(signum=signal.SIGTERM))
+    assert stage.said == [StopJob(node="n1-id", reason="n1 received SIGTERM")]
+    stage.end(0, -15)
+    stage.end(1, -15)
+    assert not stage.does(Exit)
+
+
+def test_a_second_signal_kills_at_once(stage: Stage) -> None:
+    stage.see(Signalled(signum=signal.SIGTERM))
+    stage.see(Signalled(signum=signal.SIGTERM), ECHO_S)
+    assert stage.only(KillWorkers).local_ranks == (0, 1)
+    assert stage.see(Signalled(signum=signal.SIGTERM), ECHO_S + 1) and not stage.does(KillWorkers)
+
+
+def test_the_echo_of_a_signal_is_no_second_one_but_another_signal_is(stage: Stage) -> None:
+    stage.see(Signalled(signum=signal.SIGTERM))
+    stage.see(Signalled(signum=signal.SIGTERM), ECHO_S / 2)
+    assert not stage.does(KillWorkers)
+    stage.see(Signalled(signum=signal.SIGINT), ECHO_S / 2)
+    assert stage.does(KillWorkers)
+
+
+def test_without_its_guardian_it_gives_no_grace(stage: Stage) -> None:
+    stage.see(Unguarded())
+    assert [type(action) for action in stage.did if isinstance(action, (SignalWorkers, KillWorkers))] == [
+        SignalWorkers,
+        KillWorkers,
+    ]
+
+
+def test_a_signal_before_the_first_round_is_died_of_and_nobody_waits_for_us() -> None:
+    stage = Stage()
+    stage.see(Signalled(signum=signal.SIGTERM))
+    assert [type(message) for message in stage.said] == [Leave, Stopped] and stage.only(Exit).code == -signal.SIGTERM
+
+
+def test_a_node_that_leaves_between_two_rounds_says_that_it_has_no_workers(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="restart", rejoin=True))
+    stage.end(0, -15)
+    stage.end(1, -15)
+    stage.see(Signalled(signum=signal.SIGTERM))
+    assert [type(message) for message in stage.said] == [Leave, Stopped] and stage.only(Exit).code == 1
+
+
+def test_after_the_end_a_signal_changes_nothing(stage: Stage) -> None:
+    stage.told(Finish(report=REPORT))
+    for _ in range(2):
+        stage.see(Signalled(signum=signal.SIGTERM))
+        assert not stage.does(Exit) and not stage.said
+
+
+def test_user_signals_are_passed_on_unless_the_user_made_them_stop_signals(stage: Stage) -> None:
+    stage.see(Signalled(signum=signal.SIGUSR1))
+    assert stage.only(SignalWorkers).signum == signal.SIGUSR1 and stage.group.state == "running"
+    other = Stage(stop_signals=(signal.SIGUSR1,))
+    other.run()
+    other.see(Signalled(signum=signal.SIGUSR1))
+    assert other.group.state == "stopping"
+
+
+def test_an_operators_stop_is_passed_to_the_coordinator(stage: Stage) -> None:
+    stage.see(StopAsked(reason="alice asked"))
+    assert stage.said == [StopJob(node="n1-id", reason="alice asked")]
+
+
+# --- the watchdog -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_expired_timer_is_that_workers_failure_and_names_the_scope(stage: Stage) -> None:
+    stage.see(TimerExpired(pid=101, scope="step", signum=signal.SIGKILL, late_s=2.0))
+    assert stage.only(SignalWorkers) == SignalWorkers(local_ranks=(1,), signum=signal.SIGKILL)
+    stage.end(1, -9)
+    (failed,) = [message for message in stage.said if isinstance(message, Failed)]
+    assert failed.failure.cause == "watchdog" and "scope step" in failed.failure.message
+
+
+def test_a_timer_of_a_stranger_harms_nobody(stage: Stage) -> None:
+    stage.see(TimerExpired(pid=999, scope="step", signum=signal.SIGKILL, late_s=2.0))
+    assert not stage.does(SignalWorkers)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_job_leaves_no_worker_alive(stage: Stage) -> None:
+    stage.told(Finish(report=REPORT))
+    assert stage.only(KillWorkers).local_ranks == (0, 1) and stage.does(Sweep)
+    assert stage.only(Exit).code == 1 and stage.group.deadline() == NEVER
+
+
+def test_a_refused_node_kills_its_workers_and_says_why(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="restart", rejoin=True))
+    stage.told(Refused(reason="no answer for 33 s", hint="is it running?"))
+    assert stage.does(KillWorkers) and stage.group.deadline() == NEVER
+    end = stage.only(Exit)
+    assert end.code == 1 and "no answer for 33 s" in end.complaint and "hint: is it running?" in end.complaint
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Finish(report=REPORT),
+        Refused(reason="late"),
+        Stop(round=1, reason="late", rejoin=True),
+        assigned(2),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_nothing_happens_after_the_end(stage: Stage, message: Message) -> None:
+    stage.told(Finish(report=REPORT))
+    assert stage.told(message) == []
+    assert not [action for action in stage.end(0, -9) if isinstance(action, (Exit, Send))]
+
+
+def test_what_a_group_is_never_shown_is_a_bug_of_ours(stage: Stage) -> None:
+    with pytest.raises(AssertionError, match="never shown"):
+        stage.see(Renew(node="n", round=1))
+
+
+def test_a_failure_knows_its_node_round_and_attempt(stage: Stage) -> None:
+    stage.end(1, 3)
+    (failed,) = stage.said
+    assert isinstance(failed, Failed)
+    wanted = Failure(
+        node="n1", rank=5, local_rank=1, pid=101, exitcode=3, at_unix=0.0, cause="exit", round=1, attempt=0, role="default"
+    )
+    assert failed.failure == wanted

@@ -1,0 +1,253 @@
+"""A member in touch with its coordinator: links that come and go, leases that end, answers that come too late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.machine import NEVER, Tick
+from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed, Stop, Stopped, Succeeded
+from holdfast.core.report import JobReport
+from holdfast.rendezvous.lease import KILL_S
+from holdfast.rendezvous.member import GIVE_UP_S, LONGEST_RETRY_S, Deliver, Member
+
+LEASE_S = 3.0
+JOIN = Join(node="n1", name="n1", addr="n1", master_port=1, nproc=1, role="default")
+REPORT = JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=0.0, ended_at_unix=1.0, reason="done")
+
+
+def assigned(number: int = 1) -> Assigned:
+    sizes = {"group_world_size": 1, "base_rank": 0, "world_size": 1, "role_base_rank": 0, "role_world_size": 1}
+    return Assigned(
+        round=number, restart_count=0, group_rank=0, master_addr="a", master_port=1, nodes=(), reason="first", **sizes
+    )
+
+
+class Talk:
+    """A member with a link, and what it does with it."""
+
+    def __init__(self) -> None:
+        self.member = Member("n1", endpoint="head:29400", join_timeout_s=60.0, now=0.0)
+        self.now = 0.0
+        self.did: list[Any] = []
+
+    def see(self, seen: Any, now: float | None = None) -> list[Any]:
+        self.now = self.now if now is None else now
+        self.did = self.member.observe(seen, self.now)
+        return self.did
+
+    def link_up(self, now: float | None = None) -> list[Any]:
+        return self.see(LinkUp(link=self.member.link, ours=True), now)
+
+    def hear(self, message: Message, now: float | None = None, link: int | None = None) -> list[Any]:
+        return self.see(Arrived(link=self.member.link if link is None else link, message=message), now)
+
+    def renewed(self, sent_at: float, now: float | None = None) -> list[Any]:
+        return self.hear(Renewed(lease_s=LEASE_S, sent_at=sent_at), now)
+
+    def say(self, message: Message) -> list[Any]:
+        self.did = self.member.say(message, self.now)
+        return self.did
+
+
+@pytest.fixture
+def talk() -> Talk:
+    """A member that is linked and has a lease from 0 s."""
+    talk = Talk()
+    talk.see(Tick())
+    talk.say(JOIN)
+    talk.link_up()
+    talk.renewed(0.0)
+    return talk
+
+
+@pytest.fixture
+def running(talk: Talk) -> Talk:
+    """… and takes part in round 1."""
+    talk.hear(assigned())
+    return talk
+
+
+def sent(did: list[Any]) -> list[Message]:
+    return [action.message for action in did if isinstance(action, Transmit)]
+
+
+def delivered(did: list[Any]) -> list[Message | None]:
+    return [action.message for action in did if isinstance(action, Deliver)]
+
+
+# --- links ------------------------------------------------------------------------------------------------------------------
+
+
+def test_it_asks_for_a_link_at_once() -> None:
+    assert Talk().see(Tick()) == [Connect(link=1)]
+
+
+def test_what_was_said_before_there_was_a_link_is_said_when_it_stands() -> None:
+    talk = Talk()
+    talk.see(Tick())
+    assert talk.say(JOIN) == []
+    assert sent(talk.link_up()) == [JOIN, Renew(node="n1", round=0, sent_at=0.0)]
+
+
+def test_a_broken_link_is_asked_for_again_after_longer_and_longer_pauses() -> None:
+    talk = Talk()
+    talk.see(Tick())
+    pauses = []
+    for attempt in range(2, 10):
+        talk.see(LinkDown(link=talk.member.link, reason="refused"))
+        pauses.append(talk.member.deadline() - talk.now)
+        assert talk.see(Tick(), talk.member.deadline()) == [Connect(link=attempt)]
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, *[LONGEST_RETRY_S] * 3])
+
+
+def test_everything_since_the_last_assignment_is_said_again_over_a_new_link(running: Talk) -> None:
+    running.say(Succeeded(node="n1", round=1))
+    running.see(LinkDown(link=1, reason="reset"), 0.5)
+    running.see(Tick(), 0.6)
+    assert sent(running.link_up(0.7))[:1] == [Succeeded(node="n1", round=1)]
+
+
+def test_a_join_that_was_answered_is_not_repeated(running: Talk) -> None:
+    running.see(LinkDown(link=1, reason="reset"), 0.5)
+    running.see(Tick(), 0.6)
+    assert [type(message) for message in sent(running.link_up(0.7))] == [Renew]
+
+
+def test_a_join_makes_everything_before_it_needless(running: Talk) -> None:
+    running.say(Stopped(node="n1", round=1))
+    running.say(JOIN)
+    assert running.member.outbox == [JOIN]
+
+
+def test_news_of_an_old_link_is_no_news(running: Talk) -> None:
+    running.see(LinkDown(link=1, reason="reset"), 0.5)
+    running.see(Tick(), 0.6)
+    assert running.hear(Stop(round=1, reason="late", rejoin=True), link=1) == []
+    assert running.see(LinkDown(link=1, reason="again")) == []
+
+
+def test_a_final_refusal_of_the_link_ends_the_search(talk: Talk) -> None:
+    (said,) = delivered(talk.see(LinkDown(link=1, reason="wrong job token", final=True)))
+    assert isinstance(said, Refused) and said.reason == "the coordinator at head:29400 is out of reach: wrong job token"
+    assert talk.member.deadline() == NEVER
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------------
+
+
+def test_it_renews_three_times_within_a_lease(running: Talk) -> None:
+    assert running.member.deadline() == 1.0
+    assert sent(running.see(Tick(), 1.0)) == [Renew(node="n1", round=1, sent_at=1.0)]
+
+
+def test_a_lease_counts_from_when_the_renewal_was_sent_not_from_its_answer(running: Talk) -> None:
+    running.renewed(sent_at=1.0, now=2.9)
+    assert running.member.lease_ends == 1.0 + LEASE_S
+
+
+def test_a_late_answer_to_an_older_renewal_shortens_nothing(running: Talk) -> None:
+    running.renewed(sent_at=2.0, now=2.1)
+    running.renewed(sent_at=1.0, now=2.2)
+    assert running.member.lease_ends == 2.0 + LEASE_S
+
+
+def test_the_end_of_a_lease_is_told_once_with_the_last_moment_for_the_workers(running: Talk) -> None:
+    lease_over = [action for action in running.see(Tick(), LEASE_S) if isinstance(action, Deliver)]
+    assert lease_over == [
+        Deliver(lease_over="the coordinator at head:29400 has not answered for 3.0 s", until=LEASE_S + KILL_S)
+    ]
+    assert not delivered(running.see(Tick(), LEASE_S + 1))
+
+
+def test_no_word_but_a_renewal_prolongs_a_lease(running: Talk) -> None:
+    running.hear(Stop(round=1, reason="b joined", rejoin=True), 2.5)
+    assert running.member.lease_ends == LEASE_S
+
+
+def test_a_link_that_was_silent_for_a_lease_is_made_anew(running: Talk) -> None:
+    did = running.see(Tick(), LEASE_S)
+    assert HangUp(link=1) in did and Connect(link=2) in did
+
+
+def test_an_assignment_at_the_very_end_of_a_lease_is_not_acted_on(talk: Talk) -> None:
+    did = talk.hear(assigned(), LEASE_S)
+    assert delivered(did) == [None], "only word that the lease is over"
+    assert talk.member.outbox == [JOIN], "so the answer will be said again"
+
+
+def test_an_assignment_over_a_new_link_waits_for_its_lease(talk: Talk) -> None:
+    talk.see(Tick(), LEASE_S)
+    talk.link_up(5.0)
+    assert delivered(talk.hear(assigned(4), 5.1)) == []
+    assert delivered(talk.renewed(sent_at=5.0, now=5.2)) == [assigned(4)]
+
+
+def test_a_first_assignment_waits_for_the_first_lease() -> None:
+    talk = Talk()
+    talk.see(Tick())
+    talk.say(JOIN)
+    talk.link_up()
+    assert delivered(talk.hear(assigned(), 0.1)) == []
+    assert delivered(talk.renewed(sent_at=0.0, now=0.2)) == [assigned()]
+
+
+def test_an_assignment_that_waited_is_forgotten_with_its_link(talk: Talk) -> None:
+    talk.see(Tick(), LEASE_S)
+    talk.link_up(5.0)
+    talk.hear(assigned(4), 5.1)
+    talk.see(LinkDown(link=2, reason="reset"), 5.2)
+    talk.see(Tick(), 5.3)
+    talk.link_up(5.4)
+    assert delivered(talk.renewed(sent_at=5.4, now=5.5)) == []
+
+
+def test_it_gives_up_when_nobody_ever_answered() -> None:
+    talk = Talk()
+    talk.see(Tick())
+    talk.see(LinkDown(link=1, reason="Connection refused"))
+    talk.see(Tick(), 59.0)
+    (said,) = delivered(talk.see(Tick(), 60.0))
+    assert isinstance(said, Refused)
+    assert said.reason == "the coordinator at head:29400 is out of reach: no answer for 60 s (Connection refused)"
+    assert said.hint == "is the first node's agent running, and is its port open to this node?"
+
+
+def test_after_its_lease_it_goes_on_looking_for_a_while(running: Talk) -> None:
+    running.see(Tick(), LEASE_S)
+    assert not delivered(running.see(Tick(), LEASE_S + GIVE_UP_S - 0.1))
+    (said,) = delivered(running.see(Tick(), LEASE_S + GIVE_UP_S))
+    assert isinstance(said, Refused)
+
+
+def test_a_deadline_that_was_served_is_never_asked_for_again(running: Talk) -> None:
+    now = 0.0
+    for _ in range(60):
+        deadline = running.member.deadline()
+        if deadline == NEVER:
+            return
+        assert deadline > now
+        now = deadline
+        running.see(Tick(), now)
+    pytest.fail("it never gave up")
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------------
+
+
+def test_it_says_that_it_has_heard_the_end_and_hangs_up(running: Talk) -> None:
+    heard = Leave(node="n1", round=1, reason="the job is over")
+    did = running.hear(Finish(report=REPORT), 1.0)
+    assert did == [Transmit(link=1, message=heard), HangUp(link=1), Deliver(message=Finish(report=REPORT))]
+    assert running.member.deadline() == NEVER
+
+
+def test_the_end_of_the_job_is_heard_though_the_lease_is_over(running: Talk) -> None:
+    assert Finish(report=REPORT) in delivered(running.hear(Finish(report=REPORT), LEASE_S + 1))
+
+
+def test_a_refusal_is_passed_on_and_the_search_is_over(talk: Talk) -> None:
+    refused = Refused(reason="node rank 0 is already taken")
+    assert delivered(talk.hear(refused)) == [refused] and talk.member.deadline() == NEVER

@@ -1,0 +1,201 @@
+"""One node's machines together: with its coordinator in the same process, and as a member of another's."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from holdfast.agent.group import Ended, Exit, Group, Started, StartWorkers
+from holdfast.agent.node import Node
+from holdfast.core.failure import Evidence
+from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.machine import NEVER, Signalled, Tick
+from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed, Stop, Stopped, Succeeded
+from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.member import Member
+from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.server import Server
+
+
+def join(node: str, nproc: int = 1) -> Join:
+    return Join(node=node, name=node, addr=node, master_port=1, nproc=nproc, role="default")
+
+
+def host(nodes: int, *, max_restarts: int = 0, lease_s: float = 3.0) -> Node:
+    rules = Rules(job="j", min_nodes=nodes, max_nodes=nodes, lease_s=lease_s, max_restarts=max_restarts)
+    server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=max_restarts), now=0.0, now_unix=0.0))
+    return Node(Group(join("a"), grace_s=5.0, hosting=True), server=server)
+
+
+def member() -> Node:
+    return Node(Group(join("b"), grace_s=5.0, hosting=False), member=Member("b", endpoint="a:1", join_timeout_s=60.0, now=0.0))
+
+
+def ended(exitcode: int) -> Ended:
+    return Ended(local_rank=0, exitcode=exitcode, gone=True, at_unix=0.0, evidence=Evidence())
+
+
+def sent(actions: list[Any], link: int) -> list[Message]:
+    return [action.message for action in actions if isinstance(action, Transmit) and action.link == link]
+
+
+def kinds(actions: list[Any]) -> list[str]:
+    return [type(action).__name__ for action in actions]
+
+
+GUEST = 1 << 20
+
+
+@pytest.fixture
+def two() -> Node:
+    """A hosting node, and b on the other end of a link; both run in round 1."""
+    node = host(2)
+    node.begin(0.0)
+    node.observe(LinkUp(link=GUEST, ours=False), 0.0)
+    node.observe(Arrived(link=GUEST, message=join("b")), 0.0)
+    node.observe(Started(local_rank=0, pid=1, argv=(), log_dir=None), 0.0)
+    return node
+
+
+def hear(node: Node, message: Message, link: int = GUEST, now: float = 1.0) -> list[Any]:
+    return node.observe(Arrived(link=link, message=message), now)
+
+
+# --- one node ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_of_one_node_starts_at_once_and_waits_for_no_time() -> None:
+    node = host(1, lease_s=NEVER)
+    assert any(isinstance(action, StartWorkers) for action in node.begin(0.0))
+    assert node.deadline() == NEVER
+
+
+def test_a_job_of_one_node_ends_with_its_last_worker() -> None:
+    node = host(1, lease_s=NEVER)
+    node.begin(0.0)
+    node.observe(Started(local_rank=0, pid=1, argv=(), log_dir=None), 0.0)
+    actions = node.observe(ended(0), 9.0)
+    assert [action.code for action in actions if isinstance(action, Exit)] == [0] and node.done
+
+
+def test_a_crash_of_a_lone_node_is_a_restart_within_one_observation() -> None:
+    node = host(1, max_restarts=1, lease_s=NEVER)
+    node.begin(0.0)
+    node.observe(Started(local_rank=0, pid=1, argv=(), log_dir=None), 0.0)
+    assert any(isinstance(action, StartWorkers) for action in node.observe(ended(1), 9.0))
+
+
+# --- hosting ----------------------------------------------------------------------------------------------------------------
+
+
+def test_others_are_told_before_the_host_acts_itself() -> None:
+    node = host(2)
+    node.begin(0.0)
+    node.observe(LinkUp(link=GUEST, ours=False), 0.0)
+    names = kinds(hear(node, join("b"), now=0.0))
+    assert names.index("Transmit") < names.index("StartWorkers")
+
+
+def test_answers_go_over_the_newest_link(two: Node) -> None:
+    two.observe(LinkUp(link=GUEST + 1, ours=False), 1.0)
+    renew = Renew(node="b", round=1, sent_at=5.0)
+    assert sent(hear(two, renew, GUEST + 1), GUEST + 1) == [Renewed(lease_s=3.0, sent_at=5.0)]
+    assert sent(hear(two, renew, GUEST), GUEST + 1) != [], "what the old link still brings is answered over the new one"
+
+
+def test_the_end_of_an_old_link_is_not_the_end_of_the_member(two: Node) -> None:
+    two.observe(LinkUp(link=GUEST + 1, ours=False), 1.0)
+    hear(two, Renew(node="b", round=1), GUEST + 1)
+    two.observe(LinkDown(link=GUEST, reason="reset"), 1.1)
+    assert two.server is not None and two.server.rendezvous.seats["b"].linked
+
+
+def test_the_host_stays_until_everybody_has_said_that_they_know_the_end(two: Node) -> None:
+    hear(two, Succeeded(node="b", round=1))
+    assert [type(message) for message in sent(two.observe(ended(0), 2.0), GUEST)] == [Finish]
+    assert two.group.state == "ended" and not two.done
+    hear(two, Leave(node="b", round=1, reason="the job is over"))
+    two.observe(LinkDown(link=GUEST, reason="closed by the other side"), 2.1)
+    assert two.done
+
+
+def test_the_host_stays_for_a_member_whose_link_broke_in_the_last_moment(two: Node) -> None:
+    hear(two, Succeeded(node="b", round=1))
+    two.observe(ended(0), 2.0)
+    two.observe(LinkDown(link=GUEST, reason="reset"), 2.0)
+    assert not two.done
+    two.observe(LinkUp(link=GUEST + 1, ours=False), 2.5)
+    assert [type(message) for message in sent(hear(two, Renew(node="b", round=1), GUEST + 1), GUEST + 1)] == [Finish]
+
+
+def test_a_member_that_is_refused_is_hung_up_on() -> None:
+    rules = Rules(job="j", min_nodes=2, max_nodes=2, ranks_given=True)
+    server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
+    node = Node(Group(join("a"), grace_s=5.0, hosting=True), server=server)
+    node.observe(LinkUp(link=GUEST, ours=False), 0.0)
+    actions = hear(node, join("b"))
+    assert [type(message) for message in sent(actions, GUEST)] == [Refused] and HangUp(link=GUEST) in actions
+
+
+def test_a_host_that_is_refused_ends_the_job_for_those_who_wait() -> None:
+    rules = Rules(job="j", min_nodes=2, max_nodes=2, ranks_given=True)
+    server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
+    node = Node(Group(join("a"), grace_s=5.0, hosting=True), server=server)  # it was given no rank
+    node.begin(0.0)
+    node.observe(LinkUp(link=GUEST, ours=False), 0.0)
+    ranked = Join(node="b", name="b", addr="b", master_port=1, nproc=1, role="default", wanted_rank=1)
+    (finish,) = sent(hear(node, ranked), GUEST)
+    assert isinstance(finish, Finish) and "the agent that hosts the coordinator ends" in finish.report.reason
+
+
+def test_the_hosts_own_workers_need_no_lease(two: Node) -> None:
+    assert two.lease_ends is None
+    for now in (2.0, 4.0, 6.0):
+        hear(two, Renew(node="b", round=1), now=now)
+        two.observe(Tick(), now)
+    assert two.group.state == "running"
+
+
+# --- a member ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one() -> Node:
+    """A member that runs in round 1, with a lease from 0 s."""
+    node = member()
+    node.begin(0.0)
+    node.observe(LinkUp(link=1, ours=True), 0.0)
+    node.observe(Arrived(link=1, message=Renewed(lease_s=3.0, sent_at=0.0)), 0.0)
+    sizes = {"group_world_size": 2, "base_rank": 1, "world_size": 2, "role_base_rank": 1, "role_world_size": 2}
+    part = Assigned(round=1, restart_count=0, group_rank=1, master_addr="a", master_port=1, nodes=(), reason="first", **sizes)
+    node.observe(Arrived(link=1, message=part), 0.0)
+    node.observe(Started(local_rank=0, pid=1, argv=(), log_dir=None), 0.0)
+    return node
+
+
+def test_a_member_asks_for_a_link_and_joins_over_it() -> None:
+    node = member()
+    assert Connect(link=1) in node.begin(0.0)
+    assert [type(message) for message in sent(node.observe(LinkUp(link=1, ours=True), 0.1), 1)] == [Join, Renew]
+
+
+def test_a_member_whose_lease_ends_stops_its_workers(one: Node) -> None:
+    assert one.lease_ends == 3.0
+    assert "SignalWorkers" in kinds(one.observe(Tick(), 3.0)) and one.deadline() <= 3.5
+
+
+def test_a_member_rejoins_when_it_is_told_to(one: Node) -> None:
+    hear(one, Stop(round=1, reason="restart", rejoin=True), link=1)
+    assert [type(message) for message in sent(one.observe(ended(-signal.SIGTERM), 1.1), 1)] == [Stopped, Join]
+
+
+def test_a_member_that_was_told_to_go_says_goodbye_and_is_done(one: Node) -> None:
+    assert [type(message) for message in sent(one.observe(Signalled(signum=signal.SIGTERM), 1.0), 1)] == [Leave]
+    assert [type(message) for message in sent(one.observe(ended(-signal.SIGTERM), 1.1), 1)] == [Stopped]
+    assert one.done
+
+
+def test_a_member_does_not_listen_to_links_that_others_open(one: Node) -> None:
+    assert one.observe(LinkUp(link=GUEST, ours=False), 0.5) == []
