@@ -60,8 +60,15 @@ def test_the_static_ports_default_to_torchruns():
     assert config(*STATIC, "--master-port", "65535").rdzv_port == 65534
 
 
+def test_an_endpoint_alone_means_the_embedded_server():
+    found = config("--nnodes", "2", "--rdzv-endpoint", "node-a:4000")
+    assert (found.rdzv_backend, found.rdzv_endpoint, found.master_port) == ("embedded", "node-a:4000", None)
+    assert config("--nnodes", "2", "--rdzv-backend", "static", "--rdzv-endpoint", "node-a:4000").rdzv_backend == "static"
+
+
 def test_a_static_endpoint_is_the_masters_address():
-    found = config("--nnodes", "2", "--rdzv-endpoint", "node-a:4000", "--rdzv-conf", "control_port=77,timeout=5")
+    args = ("--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node-a:4000")
+    found = config(*args, "--rdzv-conf", "control_port=77,timeout=5")
     assert (found.rdzv_backend, found.master_addr, found.master_port) == ("static", "node-a", 4000)
     assert (found.rdzv_endpoint, found.join_timeout_s) == ("node-a:77", 5.0)
 

@@ -186,6 +186,13 @@ def test_a_member_whose_lease_ends_stops_its_workers(one: Node) -> None:
     assert "SignalWorkers" in kinds(one.observe(Tick(), 3.0)) and one.deadline() <= 3.5
 
 
+def test_once_its_workers_are_killed_the_guardian_has_nothing_to_watch(one: Node) -> None:
+    one.observe(Tick(), 3.0)
+    assert one.lease_ends == 3.0
+    one.observe(Tick(), 3.5)
+    assert one.lease_ends is None, "or the guardian would end an agent that only looks for its coordinator"
+
+
 def test_a_member_rejoins_when_it_is_told_to(one: Node) -> None:
     hear(one, Stop(round=1, reason="restart", rejoin=True), link=1)
     assert [type(message) for message in sent(one.observe(ended(-signal.SIGTERM), 1.1), 1)] == [Stopped, Join]

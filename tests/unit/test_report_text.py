@@ -103,7 +103,7 @@ def test_without_any_evidence_it_says_how_to_have_some():
 def test_a_stop_from_outside_blames_nobody():
     text = report_text(report(stopped(0), stopped(1), outcome="stopped", reason="received SIGTERM", max_restarts=0))
     assert text.splitlines()[0] == "holdfast: job lm-7b was stopped: received SIGTERM"
-    assert "First failure" not in text and "no restarts allowed" in text
+    assert "First failure" not in text and "restart" not in text, "restarts have nothing to do with it"
     assert "  ranks 0-1 on gpu-00: stopped by us after that (SIGTERM)" in text
 
 

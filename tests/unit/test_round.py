@@ -136,7 +136,7 @@ def test_a_master_that_the_user_named_is_everybodys_master() -> None:
 def test_too_few_nodes_in_time_end_the_job_and_are_named() -> None:
     job = Job("3:4", lease_s=NEVER)
     job.join("a", "b")
-    assert job.machine.deadline() == 60.0
+    assert job.machine.deadline() == 5.0, "to say for whom everybody waits"
     assert kinds(job.tick(60.0)) == ["Finish", "Finish"]
     assert job.report.reason == (
         "round 1 had 2 of 3 nodes (a, b) after 60 s. Start the missing nodes, or allow fewer: --nnodes 2:4"
@@ -169,6 +169,14 @@ def test_a_second_failure_of_the_same_round_spends_nothing(job: Job) -> None:
     job.fail("b", now=50.0)
     assert job.fail("a") == []
     assert job.policy.restarts_left(50.0) == 2 and [decision for decision, _ in job.decided] == ["restart"]
+
+
+def test_a_failure_right_after_a_peers_link_broke_is_taken_for_its_consequence(job: Job) -> None:
+    job.see(Unlinked(node="b"))
+    job.fail("a")
+    decision, reason = job.decided()[-1]
+    assert decision == "rejoin" and "the link to b broke" in reason
+    assert job.machine.policy.restarts_left(0.0) == 3
 
 
 def test_a_failure_of_an_older_round_is_late_news(job: Job) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import signal
 
 from holdfast.core.events import (
+    Decided,
     FailureSeen,
     JobEnded,
     JoinRequested,
@@ -225,6 +226,12 @@ class Group:
     def round(self) -> int:
         """The round of the workers we have or had; 0 before the first."""
         return self.assigned.round if self.assigned else 0
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether workers run here that we have not killed."""
+        alive = ("starting", "running")
+        return any(worker.state in alive and i not in self.killed for i, worker in self.workers.items())
 
     # --- the machine's face ---------------------------------------------------------------------------------------------
 
@@ -539,13 +546,17 @@ class Group:
         if self.state == "ended":
             return []
         killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self._alive()) else []
-        complaint = f"the coordinator at {self.endpoint} refused this node: {reason}" + (f"\n  hint: {hint}" if hint else "")
-        return killed + self._exit(1, complaint=complaint)
+        complaint = f"cannot take part in the job: {reason}"
+        decided = Record(event=Decided(decision="stop", reason=complaint))
+        shown = complaint + (f"\n  hint: {hint}" if hint else "")
+        return [*killed, decided, *self._exit(1, outcome="failed", complaint=shown)]
 
-    def _exit(self, code: int, *, report: JobReport | None = None, complaint: str = "") -> list[Action]:
+    def _exit(
+        self, code: int, *, report: JobReport | None = None, outcome: str = "stopped", complaint: str = ""
+    ) -> list[Action]:
         self.state = "ended"
         self.kill_at = self.abandon_at = NEVER
-        outcome = report.outcome if report else "stopped"
+        outcome = report.outcome if report else outcome
         reason = report.reason if report else complaint or f"signal {-code}"
         return [
             Record(event=JobEnded(outcome=outcome, exit_code=code, reason=reason)),

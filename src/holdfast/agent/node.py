@@ -64,8 +64,8 @@ class Node:
 
     @property
     def lease_ends(self) -> float | None:
-        """Until when others count on this node to run its workers, or to see to it that they end. None: nobody does."""
-        return self.member.lease_ends if self.member is not None else None
+        """Until when workers may run here, unless the lease is renewed. None: none runs, or nobody else counts on it."""
+        return self.member.lease_ends if self.member is not None and self.group.has_workers else None
 
     def _to_coordinator(self, seen: Observation, now: float) -> list[Action]:
         if self.server is not None:

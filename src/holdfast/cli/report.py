@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from holdfast.telemetry.timeline import Life, Timeline
 
+CELL = 90
+"""Characters of one cell of the table; the whole text stands below it, in `why` and in the JSON."""
+
 HELP = "a job's timeline: rounds, attempts, failures, time lost"
 
 
@@ -95,9 +98,9 @@ def _ran(life: Life, job: Timeline) -> str:
 
 def _happened(life: Life) -> str:
     if guilty := [failure for failure in life.failures if not failure.innocent]:
-        return describe(guilty[0]) + (f" (and {len(guilty) - 1} more)" if guilty[1:] else "")
+        return one_line(describe(guilty[0]), CELL) + (f" (and {len(guilty) - 1} more)" if guilty[1:] else "")
     if life.decision:
-        return life.decision.reason
+        return one_line(life.decision.reason, CELL)
     if life.workers and all(worker.exitcode == 0 for worker in life.workers):
         return "all workers exited with 0"
     return "-"

@@ -19,7 +19,8 @@ def worker_env(
 
     torchrun's names come first, with its values and spelling (`TORCHELASTIC_USE_AGENT_STORE` is the text `False`: the
     worker of rank 0 hosts the store itself, on a port that is new in every round, so no attempt can read the keys of a
-    dead one). Then JAX's (`jax.distributed.initialize()` reads them), then ours.
+    dead one). Then JAX's (`jax.distributed.initialize` reads the address itself; the script
+    passes it the other two), then ours.
     """
     rank = assigned.base_rank + local_rank
     env = dict(inherited)

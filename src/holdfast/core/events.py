@@ -143,6 +143,8 @@ class NodeLost(Event):
 
     name: str
     reason: str
+    silent_s: float = 0.0
+    """For how long it had not been heard from."""
 
 
 class SignalReceived(Event):

@@ -249,7 +249,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _torchrun(
         "--local-addr",
-        "address by which other nodes reach this one (otherwise its full host name)",
+        "address by which other nodes reach this one (otherwise that of its interface towards the endpoint)",
         metavar="ADDR",
         group=RENDEZVOUS,
     ),

@@ -4,7 +4,7 @@ situation                                               ours       workers' MAST
 --standalone, or one node and nothing more said         memory     127.0.0.1, a fresh port each round
 one node with --master-port, or static with endpoint    memory     exactly as given
 static, several nodes                                   static     exactly as given; ranks by --node-rank
-c10d or embedded                                        embedded   the node of group rank 0, a fresh port each round
+c10d or embedded; or an endpoint alone, without ranks   embedded   the node of group rank 0, a fresh port each round
 a name registered in group torchrun.handlers            that one   whatever it says
 """
 
@@ -84,6 +84,8 @@ def _backend(draft: Draft) -> str:
             )
         return asked
     alone = draft.fields["max_nodes"] == 1
+    if not alone and draft.given("rdzv_endpoint") and not draft.given("rdzv_backend") and not draft.given("node_rank"):
+        return "embedded"  # an endpoint and no ranks: torchrun would take every node for rank 0 of a static job
     if asked == "static" and alone:
         return "memory"
     if asked == "memory" and not alone:
@@ -185,7 +187,8 @@ def _embedded(draft: Draft) -> None:
             hint="leave it out",
         )
     asked = draft.text("rdzv_backend")
-    draft.put("rdzv_backend", "embedded", draft.settings["rdzv_backend"].origin + (f" {asked}" if asked != "embedded" else ""))
+    given = draft.settings["rdzv_backend"].origin + (f" {asked}" if asked != "embedded" else "")
+    draft.put("rdzv_backend", "embedded", given if draft.given("rdzv_backend") else "derived: an endpoint, and no --node-rank")
     host, port = grammar.endpoint(text, name, default_port=EMBEDDED_PORT)
     alone = draft.fields["max_nodes"] == 1
     if port == 0 and not alone:
@@ -198,7 +201,7 @@ def _embedded(draft: Draft) -> None:
         draft.tell(
             "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
         )
-    if asked != "embedded":
+    if asked not in ("embedded", "static"):
         draft.tell("INFO", f"--rdzv-backend {asked} is served by our embedded server at {grammar.shown_endpoint(host, port)}")
     _meet_at(draft, host, port, draft.settings["rdzv_endpoint"].origin)
     draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")

@@ -9,13 +9,16 @@ always made anew, so the `Join` is said again and its answer with it.
 from __future__ import annotations
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.machine import NEVER, Action, Observation
+from holdfast.core.machine import NEVER, Action, Observation, Say
 from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed
 from holdfast.core.value import Value
 from holdfast.rendezvous.lease import KILL_S, RENEW_S
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.05, 1.0
 """Pause before the next attempt to connect; doubles. A refused connection on a LAN answers within a millisecond."""
+
+NOTICE_S = 5.0
+"""How long a node tries in silence before it says that it is trying."""
 
 GIVE_UP_S = 30.0
 """How long after its lease is over a member goes on looking for the coordinator. Long enough for a restart of a switch."""
@@ -43,6 +46,7 @@ class Member:
         self.link = 0
         self.up = False
         self.outbox: list[Message] = []
+        self.notice_at = now + NOTICE_S
         self.leased_at: float | None = None  # when the last Renew that was answered was sent; None: never
         self.held: Assigned | None = None  # an assignment that came over a new link before its lease
         self.renew_at = NEVER
@@ -64,7 +68,7 @@ class Member:
                 self.up, self.trouble = False, reason
                 self.connect_at, self.retry_s = now + self.retry_s, min(LONGEST_RETRY_S, 2 * self.retry_s)
                 if final:
-                    return [self._give_up(reason)]
+                    return [self._give_up(f"the coordinator at {self.endpoint} turned us away: {reason}")]
             case Arrived(link=link, message=message) if link == self.link:
                 out += self._arrived(message, now)
         return out + self._due(now)
@@ -80,7 +84,8 @@ class Member:
         """See `core.machine.Machine`."""
         if self.closed:
             return NEVER
-        return min(self.renew_at if self.up else self.connect_at, self._patience_ends())
+        notice_at = self.notice_at if self.leased_at is None else NEVER
+        return min(self.renew_at if self.up else self.connect_at, notice_at, self._patience_ends())
 
     @property
     def lease_ends(self) -> float | None:
@@ -112,6 +117,7 @@ class Member:
 
     def _renewed(self, lease_s: float, sent_at: float, now: float) -> list[Action | Deliver]:
         self.lease_s, self.leased_at = lease_s, max(sent_at, self.leased_at or sent_at)
+        self.renew_at = min(self.renew_at, sent_at + lease_s / 3)
         if now < self.leased_at + lease_s:
             self.lease_over = False
         return self._release(now)
@@ -127,11 +133,16 @@ class Member:
         out: list[Action | Deliver] = []
         if self.closed:
             return out
+        if self.leased_at is None and now >= self.notice_at:
+            self.notice_at = NEVER
+            trying = f"no answer yet from the coordinator at {self.endpoint} ({self.trouble or 'connecting'})"
+            out.append(Say(text=f"{trying}; trying for up to {self.join_timeout_s:g} s", level="warning"))
         if now >= self._patience_ends():
             silent_s = now - (self.began_at if self.leased_at is None else self.leased_at)
             if self.lease_ends is None or self.lease_over:
                 trouble = f" ({self.trouble})" if self.trouble else ""
-                return [self._give_up(f"no answer for {silent_s:.0f} s{trouble}")]
+                lost = f"the coordinator at {self.endpoint} is out of reach: no answer for {silent_s:.0f} s{trouble}"
+                return [self._give_up(lost, hint="is the first node's agent running, and is its port open to this node?")]
             self.lease_over = True
             silence = f"the coordinator at {self.endpoint} has not answered for {silent_s:.1f} s"
             out.append(Deliver(lease_over=silence, until=self.lease_ends + KILL_S))
@@ -148,11 +159,6 @@ class Member:
             out.append(Connect(link=self.link))
         return out
 
-    def _give_up(self, reason: str) -> Deliver:
+    def _give_up(self, reason: str, hint: str = "") -> Deliver:
         self.closed = True
-        return Deliver(
-            message=Refused(
-                reason=f"the coordinator at {self.endpoint} is out of reach: {reason}",
-                hint="is the first node's agent running, and is its port open to this node?",
-            )
-        )
+        return Deliver(message=Refused(reason=reason, hint=hint))

@@ -45,6 +45,10 @@ SMALL = 64
 """Up to so many nodes everybody is told everybody's name; beyond, only group rank 0 (a table for all is O(N²) bytes)."""
 
 
+NOTICE_S, NOTICE_AGAIN_S = 5.0, 60.0
+"""When to say that nodes are missing, first and then again: soon enough for whoever watches, seldom enough for a log."""
+
+
 class Rules(Value):
     """What a rendezvous is to keep to."""
 
@@ -145,6 +149,7 @@ class Rendezvous:
         """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
         self.started_at, self.started_at_unix = now, now_unix
         self.gathering_since = now
+        self.notice_at = now + NOTICE_S
         self.quorum_since = NEVER
         self.not_before = now
         self.formed_at = now
@@ -184,7 +189,7 @@ class Rendezvous:
         """When the passing of time alone lets a round form or fail."""
         ready = self._ready()
         if len(ready) < self.rules.min_nodes:
-            return self.gathering_since + self.rules.join_timeout_s
+            return min(self.gathering_since + self.rules.join_timeout_s, self.notice_at)
         if any(seat.state != "ready" for seat in self.seats.values()):
             return NEVER
         last_call = self.round == 0 and len(ready) < self.rules.max_nodes
@@ -277,8 +282,12 @@ class Rendezvous:
         self._keep(seat.join.node, number, (failure,), now)
         if number != self.round or self.phase != "running":
             return []
-        decision = self.policy.consider(failure, uptime_s=now - self.formed_at, now=now)
         seat.state = "stopping"
+        if broken := [other.name for other in self._members() if not other.linked]:
+            # A peer that dies breaks its links before others notice its silence. No restart is spent on the consequence.
+            why = f"{describe(failure)}, right after the link to {', '.join(broken)} broke: taken for a consequence of that"
+            return self._regroup("rejoin", why, now)
+        decision = self.policy.consider(failure, uptime_s=now - self.formed_at, now=now)
         if not decision.restart:
             return self._end("failed", decision.reason, now)
         self.restarts += 1
@@ -321,7 +330,7 @@ class Rendezvous:
         if seat.state == "leaving":
             return self._remove(seat, [NodeLeft(name=seat.name, reason=f"it had said so, and was {reason}")])
         needed = self.phase == "running" and seat.state == "running"
-        actions = self._remove(seat, [NodeLost(name=seat.name, reason=reason)])
+        actions = self._remove(seat, [NodeLost(name=seat.name, reason=reason, silent_s=now - seat.heard_at)])
         self.lost_names.append(seat.name)
         lost = Failure(node=seat.name, rank=-1, at_unix=self._unix(now), cause="node_lost", message=reason, round=self.round)
         if seat.state in ("running", "stopping"):
@@ -340,6 +349,7 @@ class Rendezvous:
         left = self.policy.restarts_left(now) if left is None else left
         actions: list[Action] = [Record(event=Decided(decision=decision, reason=why, delay_s=delay_s, restarts_left=left))]
         self.phase, self.why, self.gathering_since, self.quorum_since = "gathering", why, now, NEVER
+        self.notice_at = now + NOTICE_S
         return actions + self._stop_all(why, rejoin=True)
 
     def _end(self, outcome: str, why: str, now: float) -> list[Action]:
@@ -383,8 +393,18 @@ class Rendezvous:
             self.quorum_since = NEVER
             if now >= self.gathering_since + self.rules.join_timeout_s:
                 return self._end("failed", self._too_few(ready, now), now) + self._advance(now)
-            return []
+            return self._notice(ready, now)
         return self._form(ready, now) if now >= self._opens_at() else []
+
+    def _notice(self, ready: list[Seat], now: float) -> list[Action]:
+        """From time to time, say for whom everybody waits."""
+        if now < self.notice_at:
+            return []
+        self.notice_at = now + NOTICE_AGAIN_S
+        here = ", ".join(seat.name for seat in ready) or "none"
+        left_s = self.gathering_since + self.rules.join_timeout_s - now
+        text = f"waiting for nodes: {len(ready)} of {self.rules.min_nodes} are ready ({here}); giving up in {left_s:.0f} s"
+        return [Say(text=text, level="warning")]
 
     def _too_few(self, ready: list[Seat], now: float) -> str:
         here = [seat.name for seat in ready]

@@ -43,6 +43,7 @@ class SimAgent:
         self.node: Node
         self.local_ranks: dict[int, int] = {}
         self.paused = False
+        self.resumed = False  # since its last turn
         self.ended = False
         self.exit: Exit | None = None
         self.leave_at = NEVER

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.events import Decided, Event, NodeLost
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Assigned, Finish, Message, Refused, Stop
+from holdfast.runtime.guardian import SLACK_S
 
 if TYPE_CHECKING:
     from holdfast.agent.group import Exit
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.sim.agent import SimAgent
     from holdfast.sim.cluster import Cluster
+
+GUARDIAN_S = SLACK_S + SLACK_S / 4 + 0.01
+"""From the end of a stopped agent's lease to the guardian's SIGKILL, at the latest."""
 
 IDLE_TURNS = 20
 """Turns in a row, at one moment, in which nothing was seen: a machine that asks to be woken for nothing."""
@@ -163,6 +167,9 @@ class Checks:
             raise Violation(f"{agent.place} wants to be woken at {agent.node.deadline()} again and again: {agent.describe()}")
         if agent.node.deadline() != NEVER and agent.exit is not None and agent.node.group.deadline() != NEVER:
             raise Violation(f"{agent.place} has ended and still waits for time to pass")
+        if (ends := agent.node.lease_ends) is not None and agent.world.now() > ends + SLACK_S and not agent.resumed:
+            raise Violation(f"{agent.place} has overdrawn its lease and does its duty: its guardian would have ended it")
+        agent.resumed = False
 
     def at_the_end(self) -> None:
         """Nothing is left, and whoever ended by itself has a code."""

@@ -18,16 +18,12 @@ from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous, Rules
 from holdfast.rendezvous.server import Server
-from holdfast.runtime.guardian import SLACK_S
 from holdfast.sim.agent import SimAgent
-from holdfast.sim.checks import Checks, Violation
+from holdfast.sim.checks import GUARDIAN_S, Checks, Violation
 from holdfast.sim.network import Ether, Side, SimLinks
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.transcript import Transcript
 from holdfast.sim.world import Clock, Life, SimHost, Worker
-
-GUARDIAN_S = SLACK_S + SLACK_S / 4 + 0.01
-"""From the end of a stopped agent's lease to the guardian's SIGKILL, at the latest."""
 
 Script = Callable[[str, Mapping[str, str]], Life]
 """place, environment of a worker → what it does"""
@@ -174,7 +170,7 @@ class Cluster:
         agent = self.agents[place]
         if agent.paused:
             self._happens(place, "agent continued (SIGCONT)")
-            agent.paused = False
+            agent.paused, agent.resumed = False, True
             agent.wake(self.timeline.now)
 
     def partition(self, place: str, *, out: bool = True, into: bool = True) -> None:

@@ -168,12 +168,8 @@ def _decision(report: JobReport) -> str:
     root = first_failure(report)
     # The reason begins with the failure that led to the decision: that stands above already.
     reason = report.reason.removeprefix(describe(root)).lstrip("; ") if root else report.reason
-    if "restart" in reason:
-        budget = ""
-    elif report.max_restarts:
-        budget = f"{report.restarts_used} of {count(report.max_restarts, 'restart')} used"
-    else:
-        budget = "no restarts allowed (--max-restarts 0)"
+    used = f"{report.restarts_used} of {count(report.max_restarts, 'restart')} used"
+    budget = used if report.max_restarts and "restart" not in reason else ""
     what = {"succeeded": "finished", "failed": "gave up"}.get(report.outcome, report.outcome)
     scale = f"{count(report.rounds, 'round')} on {count(len(report.nodes), 'node')} in " if report.nodes else ""
     took = f"{scale}{span(report.ended_at_unix - report.started_at_unix)}"

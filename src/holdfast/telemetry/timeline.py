@@ -258,9 +258,14 @@ def _failures(records: Iterable[Record]) -> tuple[Failure, ...]:
 
 def _disturbed_at(records: Iterable[Record], decisions: Iterable[Decision]) -> float | None:
     """When the first thing went wrong in a life: a failure or a lost node was seen, or it was decided to start over."""
-    moments = [record.at for record in records if _is_trouble(record)]
+    moments = [record.at - _silence(record) for record in records if _is_trouble(record)]
     moments += [decision.at_unix for decision in decisions if decision.decision in AGAIN]
     return min(moments, default=None)
+
+
+def _silence(record: Record) -> float:
+    """A lost node is noticed after its lease, but was lost when it fell silent."""
+    return record.event.silent_s if isinstance(record.event, NodeLost) else 0.0
 
 
 def _is_trouble(record: Record) -> bool:
