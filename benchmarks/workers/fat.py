@@ -1,4 +1,4 @@
-"""Rank 1 holds BENCH_BYTES of touched memory; the other ranks note when SIGTERM reaches them. Once `over` is noted, a new life ends at once."""
+"""Rank 1 holds BENCH_BYTES of touched memory; the other ranks note SIGTERM. Once `over` is noted, a new life ends at once."""
 
 import mmap
 import os

@@ -174,7 +174,7 @@ def test_a_second_failure_of_the_same_round_spends_nothing(job: Job) -> None:
 def test_a_failure_right_after_a_peers_link_broke_is_taken_for_its_consequence(job: Job) -> None:
     job.see(Unlinked(node="b"))
     job.fail("a")
-    decision, reason = job.decided()[-1]
+    decision, reason = job.decided[-1]
     assert decision == "rejoin" and "the link to b broke" in reason
     assert job.machine.policy.restarts_left(0.0) == 3
 
