@@ -147,7 +147,7 @@ def test_health_is_answered_before_the_first_rendezvous(holdfast, script, free_p
     assert not holdfast.events("RoundFormed")
     job.kill()
     job.wait()
-    assert health(free_port) is None
+    wait_until(lambda: health(free_port) is None)
 
 
 def test_health_is_answered_while_workers_run_and_fail(holdfast, script, free_port, tmp_path, wait_until):

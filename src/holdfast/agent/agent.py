@@ -130,7 +130,7 @@ class Agent:
     def _done(self) -> bool:
         if self.exit is None:
             return False
-        return self.node.done or self.exit.code < 0 or self.host.now() >= self.leave_at
+        return self.node.done or self.host.now() >= self.leave_at
 
     def _deadline(self) -> float:
         now = self.host.now()
