@@ -1,4 +1,4 @@
-"""Do other packages' rendezvous handlers and logs specs, registered in torchrun's entry-point groups, work under our command?"""
+"""Do other packages' rendezvous handlers and logs specs, registered in torchrun's entry-point groups, work under `run`?"""
 
 from __future__ import annotations
 

@@ -198,7 +198,10 @@ def test_a_missing_program_is_one_clear_failure(holdfast):
 
 
 def test_a_worker_that_calls_exec_is_not_taken_for_dead(holdfast, script):
-    source = "import os, sys; os.execv(sys.executable, [sys.executable, '-c', \"import os, time; time.sleep(0.5); os.write(1, b'42 ')\"])"
+    source = """
+import os, sys
+os.execv(sys.executable, [sys.executable, "-c", "import os, time; time.sleep(0.5); os.write(1, b'42 ')"])
+"""
     done = holdfast("run", "--nproc-per-node", 2, script(source))
     assert (done.returncode, done.stdout.split()) == (0, ["42", "42"])
 

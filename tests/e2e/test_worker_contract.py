@@ -31,7 +31,8 @@ import torch.distributed as dist
 dist.init_process_group("gloo", init_method="env://")
 total = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(total)
-sys.stdout.write(f"sum {int(total)} attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}" + chr(10))  # one write: ranks share stdout
+# One write, because ranks share stdout.
+sys.stdout.write(f"sum {int(total)} attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}" + chr(10))
 sys.stdout.flush()
 if dist.get_rank() == 1 and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(sys.argv[1]):
     os._exit(3)
