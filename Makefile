@@ -2,6 +2,7 @@
 #
 #   make test    lint, and every test              make demo     lose a rank and a node, and finish all the same
 #   make lint    ruff and mypy --strict            make bench    side by side with torchrun → docs/benchmarks.md
+#   make sim     10,000 simulated jobs with faults, every rule checked
 #   make clean   remove what these made
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .NOTPARALLEL:
-.PHONY: test lint demo bench clean torch
+.PHONY: test lint sim demo bench clean torch
 .DEFAULT_GOAL = test
 
 test: lint torch
@@ -23,6 +24,9 @@ test: lint torch
 lint: $(VENV)/.dev
 	@$(BIN)/python -m ruff check --quiet .
 	@$(BIN)/python -m mypy --no-error-summary
+
+sim: $(VENV)/.core
+	@$(BIN)/holdfast simulate $(or $(ARGS),--seeds 0:10000)
 
 demo: $(VENV)/.core torch
 	@$(BIN)/python examples/demo.py $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import stat
 import urllib.error
@@ -145,9 +146,9 @@ def test_health_is_answered_before_the_first_rendezvous(holdfast, script, free_p
     status, said = wait_until(lambda: health(free_port))
     assert (status, said["status"]) == (200, "healthy")
     assert not holdfast.events("RoundFormed")
-    job.kill()
+    job.kill(signal.SIGTERM)
     job.wait()
-    wait_until(lambda: health(free_port) is None)
+    assert health(free_port) is None
 
 
 def test_health_is_answered_while_workers_run_and_fail(holdfast, script, free_port, tmp_path, wait_until):

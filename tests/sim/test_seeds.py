@@ -12,7 +12,7 @@ from holdfast.sim.__main__ import command, told
 from holdfast.sim.scenario import run
 
 SEEDS = 600
-"""About five seconds. `python -m holdfast.sim --seeds 0:10000` runs more."""
+"""About five seconds. `make sim` runs more."""
 AT_ONCE = 100
 
 
@@ -34,7 +34,7 @@ def test_the_troubles_are_worth_the_name() -> None:
 def test_a_seed_is_the_same_run_under_any_hash_seed(seed: int) -> None:
     def digest(hash_seed: str) -> str:
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        argv = [sys.executable, "-m", "holdfast.sim", "--seed", str(seed), "--digest"]
+        argv = [sys.executable, "-m", "holdfast", "simulate", "--seed", str(seed), "--digest"]
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
     assert digest("1") == digest("2") == run(seed).digest

@@ -20,6 +20,7 @@ LAUNCHING = {
     "run": "launch a script on this node, or on this node's part of several; keep it running",
     "launch": "the same with the conventions of the old torch.distributed.launch",
 }
+SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
 ASKING = ("jobs", "status", "why", "events", "report", "stop", "doctor")
 """Commands about jobs and this host; each is the module of that name beside this one."""
 
@@ -35,6 +36,11 @@ def main(argv: Sequence[str]) -> int:
             return run(argv[1:], command=command)
         if command in ASKING:
             return _ask(command, argv[1:])
+        if command == "simulate":
+            # Another driver, which nothing imports: it is started here as `python -m holdfast.sim` would start it.
+            from importlib import import_module
+
+            return int(import_module("holdfast.sim.__main__").main(argv[1:]))
         return _about(command, argv[1:])
     except HoldfastError as error:
         print(f"holdfast {command}: {error}" if command in (*LAUNCHING, *ASKING) else f"holdfast: {error}", file=sys.stderr)
@@ -105,11 +111,11 @@ def _meant(word: str) -> str:
     looks_like_a_script = word.endswith((".py", ".sh")) or "/" in word
     if looks_like_a_script or any(word.split("=")[0] in flag.names for flag in FLAGS):
         return f"did you mean `holdfast run {word} …`?"
-    return did_you_mean(word, (*LAUNCHING, *ASKING))
+    return did_you_mean(word, (*LAUNCHING, *ASKING, "simulate"))
 
 
 def _help() -> str:
-    lines = {**LAUNCHING, **{name: _module(name).HELP for name in ASKING}}
+    lines = {**LAUNCHING, **{name: _module(name).HELP for name in ASKING}, "simulate": SIMULATE}
     return "\n".join(
         [
             "usage: holdfast COMMAND …",

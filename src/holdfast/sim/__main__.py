@@ -1,4 +1,4 @@
-"""Run seeds, or repeat one: `python -m holdfast.sim [--seed N | --seeds FROM:TO]`."""
+"""Run seeds, or repeat one: `holdfast simulate [--seed N | --seeds FROM:TO]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.sim.scenario import Outcome, run
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code 1 when a rule was broken."""
-    parser = argparse.ArgumentParser(prog="python -m holdfast.sim", description=__doc__)
+    parser = argparse.ArgumentParser(prog="holdfast simulate", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one and print what happened")
     parser.add_argument("--seeds", default="0:300", metavar="FROM:TO", help="run all of these (default: 0:300)")
     parser.add_argument("--digest", action="store_true", help="print only a digest of everything that happened")
@@ -41,7 +41,7 @@ def told(outcome: Outcome) -> str:
 
 def command(seed: int) -> str:
     """How to repeat a run."""
-    return f"python -m holdfast.sim --seed {seed}"
+    return f"holdfast simulate --seed {seed}"
 
 
 if __name__ == "__main__":

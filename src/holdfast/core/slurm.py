@@ -1,0 +1,60 @@
+"""What do Slurm's variables say? Pure. Seen with 22.05; what differs between its ways to start a program:
+
+started by                     SLURM_PROCID     SLURM_NNODES     SLURM_JOB_NODELIST   SLURM_STEP_*
+srun over all nodes            node index (1)   nodes of job     nodes of job         there
+srun over one of many nodes    0 on each        1                nodes of job         there, of that one node
+the batch script itself        0                nodes of job     nodes of job         not there
+a shell under salloc           not there        nodes of job     nodes of job         not there
+(1) with one task per node
+"""
+
+from __future__ import annotations
+
+from holdfast.core.grammar import whole
+from holdfast.core.hostlist import expand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def topology(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """SLURM_TOPOLOGY_ADDR by its pattern: `s0.s4.n7` under `switch.switch.node` → (switch, s0), (switch, s4), (node, n7)."""
+    kinds = [kind for kind in environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").lower().split(".") if kind]
+    names = environ.get("SLURM_TOPOLOGY_ADDR", "").split(".", len(kinds) - 1 if kinds else 0)  # a node's name may have dots
+    return list(zip(kinds, names)) if len(kinds) == len(names) else []
+
+
+def hosts(environ: Mapping[str, str]) -> list[str]:
+    """The nodes that agents run on, in Slurm's order: the step's, or the job's where the step has one of its nodes."""
+    variables = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    if not _alone(environ):
+        variables = ("SLURM_STEP_NODELIST", *variables)
+    variable = next((variable for variable in variables if environ.get(variable)), "")
+    return expand(environ[variable], variable) if variable else []
+
+
+def step_nodes(environ: Mapping[str, str]) -> int | None:
+    """How many nodes those are. None: not told."""
+    order = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES") if _alone(environ) else ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+    variable = next((variable for variable in order if environ.get(variable)), "")
+    return whole(environ[variable], variable, at_least=1) if variable else None
+
+
+def node_index(environ: Mapping[str, str]) -> int | None:
+    """This node's place among them. None: not told. Assumes one task per node."""
+    if _alone(environ):
+        name, names = environ.get("SLURMD_NODENAME"), hosts(environ)
+        if name in names:
+            return names.index(name)
+    return whole(environ["SLURM_PROCID"], "SLURM_PROCID", at_least=0) if "SLURM_PROCID" in environ else None
+
+
+def one_task_per_node(text: str) -> bool:
+    """SLURM_TASKS_PER_NODE, such as `1(x3)` or `2(x2),1`: is there one everywhere?"""
+    return all(entry.strip().partition("(")[0] == "1" for entry in text.split(","))
+
+
+def _alone(environ: Mapping[str, str]) -> bool:
+    """A step of one node in a job of several: one `srun -N1 -w NODE` for each, which all have SLURM_PROCID 0."""
+    return environ.get("SLURM_STEP_NUM_NODES") == "1" and environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
