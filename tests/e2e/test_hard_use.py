@@ -282,7 +282,7 @@ os._exit(0 if last else 3)
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_of_them_is_killed_nothing_is_left(holdfast, script, alive, seed):
-    """Some processes of the job are killed, at some moment; of guardian and agent only one: each sees to the end of the other."""
+    """Some processes of the job are killed, at some moment; of guardian and agent one only: each ends what the other left."""
     chance = random.Random(seed)
     program = script(OFFSPRING)
     for _ in range(8):

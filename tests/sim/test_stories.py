@@ -311,7 +311,7 @@ def test_sigterm_to_the_hosting_agent_ends_the_job_everywhere(start: Start) -> N
         a: round 1 of a b, group rank 0, 2 ranks (first round)
         b: round 1 of a b, group rank 1, 2 ranks (first round)
         a: received SIGTERM
-        a: warning: received SIGTERM; stopping the workers, SIGKILL in 5 s or at the next signal
+        a: warning: received SIGTERM; stopping the workers, SIGKILL in 5 s, or at another signal
         a: decides to stop: a received SIGTERM
         a: rank 0 (local 0) on a was killed by SIGTERM (stopped by us)
         b: rank 1 (local 0) on b was killed by SIGTERM (stopped by us)

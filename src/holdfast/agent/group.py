@@ -477,7 +477,7 @@ class Group:
             echo = signum == self.leaving_by and now - self.leaving_since < ECHO_S
             return noted if echo else noted + self._hurry(now)
         self.leaving_by, self.leaving_since, self.rejoin = signum, now, False
-        text = f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s or at the next signal"
+        text = f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s, or at another signal"
         noted += [Say(text=text, level="warning"), *self._goodbye(name)]
         if self.state == "running":
             return noted + self._stop(signum, f"the agent received {name}", now)

@@ -143,8 +143,9 @@ class Host:
                 return
 
     def signal_group(self, pid: int, signum: int) -> None:
-        """Signal the process group of a worker."""
+        """Signal the process group of a worker, and let it go on: a stopped one could not act on the signal."""
         kill_group(pid, signum)
+        kill_group(pid, signal.SIGCONT)
 
     def kill(self, pids: Sequence[int]) -> None:
         """SIGKILL workers with everything below them."""

@@ -90,17 +90,28 @@ class Page:
 
 
 def create_page() -> Page:
-    """A fresh page with the agent's part filled in. Raises HoldfastError where the kernel has no memfd."""
-    try:
-        fd = os.memfd_create("holdfast-page", os.MFD_CLOEXEC)
-    except (OSError, AttributeError) as error:
-        raise HoldfastError(f"no shared page for the worker: memfd_create: {error}") from error
+    """A fresh page with the agent's part filled in. Raises HoldfastError where no memory can be shared."""
+    fd = _nameless_file()
     os.ftruncate(fd, layout.SIZE)
     page = Page(fd)
     page.words[layout.MAGIC_AT] = layout.MAGIC
     page.words[layout.VERSION_AT] = layout.VERSION
     page.words[layout.AGENT_PID] = os.getpid()
     return page
+
+
+def _nameless_file() -> int:
+    """A memfd; where that is refused (an old kernel, a seccomp filter), a file that never has a name."""
+    try:
+        return os.memfd_create("holdfast-page", os.MFD_CLOEXEC)
+    except (OSError, AttributeError) as error:
+        refused = error
+    for folder in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")):
+        try:
+            return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError:
+            continue
+    raise HoldfastError(f"no shared page for the worker: memfd_create: {refused}; nor a nameless file in /dev/shm or /tmp")
 
 
 class DeathWatch:
