@@ -1,7 +1,9 @@
 # What a newcomer needs is Python 3.11 or newer (with venv and pip) and make; everything else is made here.
 #
 #   make test    lint, and every test              make demo     lose a rank and a node, and finish all the same
+#   make fuzz    bytes that find their own way into the decoder, for FUZZ_S seconds
 #   make lint    ruff and mypy --strict            make bench    side by side with torchrun → docs/benchmarks.md
+#   make example-etcd    two agents and a real etcd, as in examples/multi_container
 #   make sim     10,000 simulated jobs with faults, every rule checked
 #   make clean   remove what these made
 
@@ -10,12 +12,13 @@ VENV   ?= .venv
 # PyTorch is what the tests, the demo and the benchmarks run Holdfast against; Holdfast itself never imports it.
 TORCH  ?= torch==2.13.0
 ARGS   ?=
+FUZZ_S ?= 60
 
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .NOTPARALLEL:
-.PHONY: test lint sim demo bench clean torch
+.PHONY: test lint sim demo example-etcd bench fuzz clean torch
 .DEFAULT_GOAL = test
 
 test: lint torch
@@ -31,8 +34,16 @@ sim: $(VENV)/.core
 demo: $(VENV)/.core torch
 	@$(BIN)/python examples/demo.py $(ARGS)
 
+example-etcd: $(VENV)/.dev torch
+	@$(BIN)/python examples/multi_container/without_docker.py
+
 bench: $(VENV)/.core torch
 	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+# atheris is there for Linux and some Pythons only: where it cannot be had, the script says so and ends well.
+fuzz: $(VENV)/.core
+	@$(BIN)/python -c "import atheris" 2>/dev/null || $(PIP) install --editable ".[fuzz]" || echo "atheris is not in reach"
+	@$(BIN)/python tests/security/fuzz_decoder.py $(FUZZ_S)
 
 clean:
 	rm -rf $(VENV) build dist bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis

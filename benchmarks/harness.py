@@ -92,6 +92,11 @@ def command(contender: str) -> list[str]:
     return [sys.executable]
 
 
+def clean_environment() -> dict[str, str]:
+    """Ours without Python's own variables: PYTHONDONTWRITEBYTECODE, say, would have every start compile an edited checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
 class Launch:
     """One or several launchers (agents) of one job, and what its workers noted."""
 
@@ -104,7 +109,7 @@ class Launch:
 
     def start(self, argv: list[str], extra_env: Mapping[str, str] | None = None, **more: Any) -> int:
         """Start one launcher; returns its pid. `started_at` is the moment before the newest exec. `more`: as for Popen."""
-        env = os.environ | {
+        env = clean_environment() | {
             "HOLDFAST_STATE_DIR": str(self.folder / "state"),
             "BENCH_NOTES": str(self.notes_dir),
             "OMP_NUM_THREADS": "1",  # else both launchers warn about it

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from statistics import median
 
-from harness import HOLDFAST, PLAIN, Bench, Row, launch, worker
+from harness import HOLDFAST, PLAIN, Bench, Row, clean_environment, launch, worker
 
 from holdfast.core.entry import bootstrap_env
 from holdfast.runtime.shm import create_page
@@ -17,7 +16,8 @@ IMPORT = "import time; t = time.perf_counter(); import holdfast.client; print(10
 
 def import_ms() -> float:
     """Milliseconds that `import holdfast.client` takes in a fresh interpreter."""
-    return float(subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True).stdout)
+    command = [sys.executable, "-c", IMPORT]
+    return float(subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=True).stdout)
 
 
 def first_line_ms(with_bootstrap: bool) -> float:
@@ -38,7 +38,7 @@ def first_line_ms(with_bootstrap: bool) -> float:
 def page_write_us() -> float:
     """Microseconds for one heartbeat on a real page."""
     page = create_page()
-    env = os.environ | bootstrap_env({}, page_fd=page.fd)
+    env = clean_environment() | bootstrap_env({}, page_fd=page.fd)
     how = {"capture_output": True, "text": True, "check": True}
     done = subprocess.run([sys.executable, worker("beat")], env=env, pass_fds=[page.fd], **how)
     if not page.beats:

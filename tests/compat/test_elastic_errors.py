@@ -209,6 +209,13 @@ def test_the_box_names_the_first_failure_last(names, tmp_path):
     assert "  exitcode  : -15 (pid: 4711)  (SIGTERM)" in lines and "  exitcode  : 2 (pid: 4711) " in lines
 
 
+def test_a_worker_cannot_write_to_the_terminal_through_the_box(ours, tmp_path):
+    record = tmp_path / "e.json"
+    record.write_text(json.dumps({"message": "\x1b]0;owned\x07", "timestamp": 1}))
+    box = str(ours("multiprocessing.errors").ChildFailedError("train.py", {0: failure(ours, 1, record)}))
+    assert "  traceback : \\x1b]0;owned\\x07" in box and "\x1b" not in box
+
+
 def test_an_error_without_failures_is_a_mistake_of_the_caller(names):
     with pytest.raises(AssertionError):
         names("multiprocessing.errors").ChildFailedError("train.py", {})

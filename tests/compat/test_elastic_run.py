@@ -449,3 +449,15 @@ def test_a_failing_job_exits_with_1_and_the_box(script):
     )
     assert ran.returncode == 1 and "script.py FAILED" in ran.stderr and "exitcode  : 7 (pid: " in ran.stderr
     assert ran.stderr.rstrip().endswith("====="), ran.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--standalone"], ["--rdzv-backend=c10d"]])
+def test_a_job_that_succeeds_leaves_nothing_in_the_temporary_directory(script, tmp_path, words):
+    (tmp_path / "t").mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "holdfast.elastic.run", *words, str(script("pass"))],
+        env=os.environ | {"TMPDIR": str(tmp_path / "t")},
+        check=True,
+        timeout=60,
+    )
+    assert list((tmp_path / "t").iterdir()) == []

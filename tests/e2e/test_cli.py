@@ -20,7 +20,7 @@ def test_the_version(holdfast):
 def test_help_lists_the_commands_and_ends_well(holdfast):
     done = holdfast("--help")
     assert done.returncode == 0 and done.stderr == ""
-    for command in ("run", "launch", "jobs", "status", "why", "events", "report", "stop", "doctor"):
+    for command in ("run", "launch", "jobs", "status", "why", "events", "report", "stop", "doctor", "token"):
         assert f"\n  {command} " in done.stdout
 
 

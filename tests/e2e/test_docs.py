@@ -48,7 +48,16 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/how-to/several-nodes.md", "holdfast run --nnodes 4"): "needs four hosts",
     ("docs/how-to/several-nodes.md", "holdfast run --nnodes 2:4"): "needs several hosts",
     ("docs/how-to/several-nodes.md", "sbatch"): "needs Slurm",
+    ("docs/how-to/etcd.md", "pip install"): "needs a package index",
+    ("docs/how-to/etcd.md", "holdfast run"): "needs etcd; tests/e2e/test_etcd.py has one",
+    ("docs/how-to/etcd.md", "make example-etcd"): "tests/e2e/test_etcd.py runs it",
+    ("docs/how-to/etcd.md", "etcdctl"): "needs etcd; tests/e2e/test_etcd.py has one",
     ("docs/how-to/jax.md", "holdfast run"): "needs JAX, which the tests do not install",
+    (
+        "docs/how-to/torchrun-plugin.md",
+        "torchrun --nnodes 2:4",
+    ): "needs several hosts; tests/e2e/test_torchrun_plugin.py has one",
+    ("docs/explanation/security.md", "openssl"): "needs OpenSSL's command; tests/security makes its own certificates",
     ("docs/tutorial/first-job.md", "pip install"): "needs a package index",
 }
 """(document, how the command begins) → why it is not run here."""

@@ -14,17 +14,21 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import ProtocolError
 from holdfast.core.failure import Failure
-from holdfast.core.messages import Join, Message, Renew
+from holdfast.core.messages import Failed, Finish, Join, Message, Renew
 from holdfast.core.report import JobReport
-from holdfast.core.value import Value
-from holdfast.runtime.codec import MESSAGES, _hints, decode, encode
+from holdfast.core.value import Value, replace, to_plain
+from holdfast.runtime.codec import ANY_NUMBER, LAST_MOMENT, LONGEST, MESSAGES, MOMENTS, RANGES, _hints, decode, encode
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 
 
-def of_type(hint: Any) -> st.SearchStrategy[Any]:
-    """Anything that an annotation allows."""
+def of_type(hint: Any, field: str = "") -> st.SearchStrategy[Any]:
+    """Anything that an annotation and the limits allow."""
+    if hint in (int, float) and field in RANGES:
+        return st.integers(*RANGES[field])
+    if field in MOMENTS:
+        return st.floats(0, LAST_MOMENT)
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, Value):
         return of_value(hint)
@@ -45,7 +49,7 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def of_value(kind: type[Value]) -> st.SearchStrategy[Any]:
-    fields = {field: of_type(hint) for field, hint in _hints(kind).items()}
+    fields = {field: of_type(hint, field) for field, hint in _hints(kind).items()}
     return st.fixed_dictionaries(fields).map(lambda given: kind(**given))
 
 
@@ -105,8 +109,20 @@ def test_a_message_with_a_byte_changed_is_a_message_or_a_protocol_error(message:
         b'{"is": ["Renew"], "node": "n", "round": 1}',
         b'{"node": "n", "round": 1}',
         b"[" * 100_000,
+        b'{"is": "Renew", "node": "n", "round": 1, "sent_at": NaN}',
+        b'{"is": "Renew", "node": "n", "round": 1, "sent_at": 1e400}',
+        b'{"is": "Renew", "node": "n", "round": -1}',
+        b'{"is": "Renew", "node": "n", "round": 4294967296}',
+        b'{"is": "Renew", "node": "n", "round": ' + b"9" * 5000 + b"}",
+        b'{"is": "Renew", "node": "\\ud800", "round": 1}',
+        b'{"is": "Renew", "node": "\xff", "round": 1}',
+        b'{"is": "Failed", "node": "n", "round": 1, "failure": {"node": "n", "rank": 0, "at_unix": 0, "error_record": '
+        + b'{"a":' * 5000
+        + b"1"
+        + b"}" * 5000
+        + b"}}",
     ],
-    ids=lambda wire: wire[:50].decode(),
+    ids=lambda wire: repr(wire[:70]),
 )
 def test_what_is_not_exactly_a_message_is_refused(wire: bytes) -> None:
     with pytest.raises(ProtocolError, match="not a message"):
@@ -115,3 +131,69 @@ def test_what_is_not_exactly_a_message_is_refused(wire: bytes) -> None:
 
 def test_a_field_that_is_left_out_has_its_default() -> None:
     assert decode(b'{"is": "Renew", "node": "n", "round": 1}') == Renew(node="n", round=1, sent_at=0.0)
+
+
+JOIN = Join(node="n-1-ab", name="n", addr="h", master_port=1, nproc=1, role="default")
+
+
+@pytest.mark.parametrize("field", ["node", "name", "addr", "role"])
+def test_a_name_that_is_too_long_is_refused(field: str) -> None:
+    assert decode(encode(replace(JOIN, **{field: "x" * LONGEST[field]})))
+    with pytest.raises(ProtocolError, match=f"{field} has {LONGEST[field] + 1} characters, at most {LONGEST[field]}"):
+        decode(encode(replace(JOIN, **{field: "x" * (LONGEST[field] + 1)})))
+
+
+@pytest.mark.parametrize(("field", "value"), [("nproc", 0), ("nproc", 10**9), ("master_port", 65536), ("wanted_rank", 2**65)])
+def test_a_number_that_nobody_can_mean_is_refused(field: str, value: int) -> None:
+    least, most = RANGES.get(field, ANY_NUMBER)
+    assert not least <= value <= most
+    with pytest.raises(ProtocolError):
+        decode(json.dumps({"is": "Join", **to_plain(JOIN), field: value}).encode())
+
+
+def test_a_key_twice_is_read_as_the_last_and_checked_like_any() -> None:
+    assert decode(b'{"is": "Renew", "node": "n", "round": 1, "round": 2}') == Renew(node="n", round=2)
+
+
+def test_a_moment_beyond_the_calendar_is_its_end() -> None:
+    failure = Failure(node="n", rank=0, at_unix=1e300)
+    message = decode(encode(Failed(node="n", round=1, failure=failure)))
+    assert isinstance(message, Failed) and message.failure.at_unix == LAST_MOMENT
+
+
+DEEP: dict[str, Any] = {}
+for _ in range(5000):
+    DEEP = {"a": DEEP}
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"message": "a lone \ud800 surrogate"},
+        {"error_record": {"message": "\udcff"}},
+        {"error_record": {"step": 10**40}},
+        {"error_record": DEEP},
+        {"log_tail": ("\udcff",)},
+    ],
+    ids=["surrogate", "surrogate in the record", "huge number", "deep record", "surrogate in the log"],
+)
+def test_whatever_a_worker_left_behind_its_failure_can_be_told(left: dict[str, Any]) -> None:
+    failed = Failed(node="n", round=1, failure=Failure(node="n", rank=3, at_unix=1.0, **left))
+    told = decode(encode(failed))
+    assert isinstance(told, Failed) and (told.node, told.failure.rank) == ("n", 3)
+
+
+def test_a_message_that_is_too_long_is_cut_and_still_told() -> None:
+    failures = tuple(
+        Failure(
+            node="n", rank=rank, at_unix=1.0, message="m" * 5000, log_tail=("l" * 5000,) * 50, error_record={"x": "y" * 10**5}
+        )
+        for rank in range(40)
+    )
+    report = JobReport(
+        job="j", outcome="failed", exit_code=1, failures=failures, started_at_unix=0, ended_at_unix=1, reason="r"
+    )
+    wire = encode(Finish(report=report), 4 << 20)
+    told = decode(wire)
+    assert len(wire) <= 4 << 20 and isinstance(told, Finish)
+    assert [failure.rank for failure in told.report.failures] == list(range(40))

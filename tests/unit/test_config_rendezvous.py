@@ -98,6 +98,10 @@ def test_c10d_is_the_embedded_server_at_the_endpoint(given, meant):
     assert (found.master_addr, found.master_port) == ("", None)
 
 
+def test_holdfast_as_our_plug_in_is_called_under_torchrun_is_the_embedded_server_too():
+    assert config("--nnodes", "2", "--rdzv-backend", "holdfast", "--rdzv-endpoint", "a:1").rdzv_backend == "embedded"
+
+
 def test_a_mapped_backend_is_told_and_our_own_name_needs_no_word():
     (notice,) = told(*TWO).notices
     assert notice.level == "INFO" and "c10d is served by our embedded server at a:1" in notice.text
@@ -146,3 +150,41 @@ def test_keep_alive_settings_give_the_lease_unless_it_was_given():
 
 def test_a_key_that_nobody_reads_is_named_with_the_nearest_one():
     assert "nothing reads 'join_timout' (did you mean join_timeout?)" in warnings(*TWO, "--rdzv-conf", "join_timout=7")
+
+
+@pytest.mark.parametrize(
+    ("given", "endpoint", "meant"),
+    [
+        ("etcd-server", "etcd-server:2379", ("etcd-server", 2379)),
+        ("a:1,b,[::1]", "a:1,b:2379,[::1]:2379", ("a", 1)),
+    ],
+)
+def test_etcd_s_members_are_told_as_one_list_with_its_own_default_port(given, endpoint, meant):
+    found = config("--nnodes", "1:2", "--rdzv-backend", "etcd", "--rdzv-endpoint", given)
+    assert (found.rdzv_backend, found.rdzv_endpoint, (found.rdzv_host, found.rdzv_port)) == ("etcd", endpoint, meant)
+    assert (found.master_addr, found.master_port) == ("", None)
+
+
+def test_the_command_line_of_pytorch_s_etcd_example_is_taken_as_it_stands():
+    line = ("--nnode=1", "--nproc_per_node=2", "--rdzv_endpoint=etcd-server")
+    found = config(*line, env={"PET_RDZV_BACKEND": "etcd"})
+    assert (found.rdzv_backend, found.max_nodes, found.nproc_per_node, found.rdzv_id) == ("etcd", 1, 2, "none")
+
+
+def test_etcd_v2_is_served_by_etcd_with_one_line_that_says_so():
+    found = told("--nnodes", "2", "--rdzv-backend", "etcd-v2", "--rdzv-endpoint", "a")
+    (notice,) = [notice for notice in found.notices if "etcd" in notice.text]
+    assert found.config.rdzv_backend == "etcd" and "version 3" in notice.text
+
+
+def test_the_way_to_etcd_is_told_by_torchrun_s_names():
+    conf = "protocol=https,cacert=ca.pem,cert=c.pem,key=k.pem,user=u,password=p,etcd_prefix=/x"
+    line = ("--nnodes", "2", "--rdzv-endpoint", "a", "--rdzv-conf", conf)
+    assert "nothing reads" not in warnings("--rdzv-backend", "etcd", *line)
+    assert "nothing reads" in warnings("--rdzv-backend", "c10d", *line)
+
+
+@pytest.mark.parametrize("key", ["timeout", "join_timeout"])
+def test_etcd_s_join_timeout_has_both_of_torchrun_s_names(key):
+    line = ("--nnodes", "2", "--rdzv-backend", "etcd", "--rdzv-endpoint", "a")
+    assert config(*line, "--rdzv-conf", f"{key}=7").join_timeout_s == 7

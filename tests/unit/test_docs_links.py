@@ -18,7 +18,9 @@ MADE = {"docs/benchmarks.md": "make bench"}
 """What a command makes; it may not be there yet."""
 PLACES = ("", "src/holdfast", "docs", "tests")
 """Where a name in ARCHITECTURE.md may begin."""
-OTHERS_FLAGS = tuple("--json --running --reason --no-wait --help --version --signal --steps --save-every".split())
+OTHERS_FLAGS = tuple(
+    "--json --running --reason --no-wait --write --force --help --version --signal --steps --save-every".split()
+)
 """Flags of other commands than `holdfast run`, and of other programs."""
 by_path = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rendezvous.placement import Candidate, Place, assign, choose
+from holdfast.rendezvous.placement import Candidate, Place, PlacementRules, place
 
 ROLES = ("trainer", "reader")
 WANTED = st.none() | st.integers(-1, 9)
@@ -16,6 +16,11 @@ CANDIDATES = st.lists(PARTS, min_size=1, max_size=10).map(
         for i, (nproc, role, wanted, previous, name) in enumerate(rows)
     ]
 )
+
+
+def assign(candidates: list[Candidate]) -> list[Place]:
+    """Places of all of them."""
+    return list(place(candidates, PlacementRules(min_nodes=len(candidates), max_nodes=len(candidates))).active)
 
 
 def node(name: str, arrival: int, *, previous: int | None = None, wanted: int | None = None, nproc: int = 2) -> Candidate:
@@ -70,21 +75,12 @@ def test_new_nodes_come_in_the_natural_order_of_their_names() -> None:
     assert order(node("n10", 0), node("n2", 1), node("n1", 2)) == "n1 n2 n10"
 
 
-def test_a_rank_given_by_the_infrastructure_wins_over_one_had_before() -> None:
-    assert order(node("a", 0, previous=1), node("b", 1, previous=0, wanted=1)) == "a b"
-
-
 def test_of_two_with_the_same_given_rank_the_first_to_come_has_it() -> None:
     assert order(node("late", 5, wanted=0), node("early", 1, wanted=0)) == "early late"
 
 
 def test_a_rank_beyond_a_smaller_world_is_given_up_for_a_gap() -> None:
     assert order(node("a", 0, previous=0), node("d", 3, previous=3)) == "a d"
-
-
-def test_those_that_had_a_rank_come_before_those_that_waited() -> None:
-    waiting, member, late = node("w", 0), node("m", 1, previous=4), node("z", 2)
-    assert [one.node for one in choose([waiting, member, late], 2)] == ["m", "w"]
 
 
 def test_nodes_of_different_size_share_one_world() -> None:

@@ -15,7 +15,7 @@ import socket
 import sys
 
 from holdfast.agent import farewell, logs
-from holdfast.agent.assembly import assemble
+from holdfast.agent.assembly import assemble, open_doors
 from holdfast.agent.desk import Desk
 from holdfast.agent.group import PASSED_ON, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
 from holdfast.agent.workers import Workers
@@ -25,6 +25,7 @@ from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.runtime import guardian
 from holdfast.runtime.host import Host
+from holdfast.telemetry.plain import plain
 from holdfast.telemetry.recorder import Recorder
 from holdfast.telemetry.state_dir import open_job
 
@@ -81,7 +82,7 @@ class Agent:
         self.host.catch((*config.signals_to_handle, *(s for s in PASSED_ON if s not in config.signals_to_handle)))
         if (fd := guardian.guardian_lost_fd()) >= 0:
             self.host.watch(fd, select.EPOLLIN, lambda events: self._guardian_lost(fd))
-        self.node, self.network = assemble(config, self.host, self.name)
+        self.node, self.network, self.store = assemble(config, self.host, self.name)
         self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, endpoint=config.rdzv_endpoint)
         self.recorder = Recorder(self.job_dir.events_path, self.job_dir.node)
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
@@ -190,13 +191,14 @@ class Agent:
                 case Connect() | Transmit() | HangUp():
                     self._network(action)
                 case _:
-                    raise AssertionError(f"an agent cannot do {action!r}")
+                    assert self.store is not None, f"an agent cannot do {action!r}"
+                    self.store.perform(action)
 
     def _network(self, action: Connect | Transmit | HangUp) -> None:
         assert self.network is not None, "a job of one node has no links"
         match action:
-            case Connect(link=link):
-                for seen in self.network.connect(link):
+            case Connect(link=link, endpoint=endpoint):
+                for seen in self.network.connect(link, endpoint):
                     self._observe(seen)
             case Transmit(link=link, message=message):
                 self.network.transmit(link, message)
@@ -254,12 +256,16 @@ class Agent:
             backend=config.rdzv_backend,
         )
         self._record(started)
-        for what in filter(None, (self.job_dir.degraded, *self.workers.plan.warnings)):
+        doors = "" if self.network is None else open_doors(config, self.network)
+        for what in filter(None, (self.job_dir.degraded, *self.workers.plan.warnings, doors)):
             self._degraded(what)
 
     def _say(self, text: str, level: str) -> None:
         if LEVELS[level] >= LEVELS.get(self.config.log_level.lower(), LEVELS["warning"]):
-            print(f"holdfast[{self.name}]: {text}", file=sys.stderr, flush=True)
+            # Names and reasons come from other nodes: none may move the cursor, or begin a line that looks like ours.
+            first, *more = plain(text).split("\n")
+            lines = [f"holdfast[{self.name}]: {first}", *(line if line.startswith("  ") else f"  {line}" for line in more)]
+            print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _degraded(self, what: str) -> None:
         self._record(Degraded(what=what, instead=""))
@@ -277,6 +283,8 @@ class Agent:
     def close(self) -> None:
         """Leave nothing behind, however we got here."""
         self.workers.close()
+        if self.store is not None:
+            self.store.close(self.node.will(self.host.now()))
         if self.network is not None:
             self.network.close()
         self.desk.close()

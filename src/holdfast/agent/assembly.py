@@ -16,26 +16,36 @@ from holdfast.rendezvous.server import Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from holdfast.agent.candidate import Store
     from holdfast.core.config import RunConfig
+    from holdfast.core.infrastructure import Infrastructure
     from holdfast.runtime.host import Host
+    from holdfast.runtime.net import Network, Shelter
+
+
+def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | None, Store | None]:
+    """This node's machines, its links where the job has several nodes, and the store where that elects the coordinator."""
+    if config.rdzv_backend == "memory":
+        node = _node(config, host, name, hosting=True, addr=config.local_addr or config.master_addr or "127.0.0.1")
+        return node, None, None
+    from holdfast.runtime.addresses import own_address
+    from holdfast.runtime.frames import Identity
     from holdfast.runtime.net import Network
 
+    _check_names(config, name)
+    identity = Identity(config.rdzv_id, job_token(config))
+    network = Network(host, identity, (config.rdzv_host, config.rdzv_port), shelter=_shelter(config))
+    addr = config.local_addr or own_address(config.rdzv_host)
+    if config.rdzv_backend == "etcd":
+        from holdfast.agent.candidate import candidate
 
-def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | None]:
-    """This node's machines, and its links where the job has several nodes."""
-    if config.rdzv_backend == "memory":
-        return _node(config, host, name, hosting=True, addr=config.local_addr or config.master_addr or "127.0.0.1"), None
-    from holdfast.runtime.frames import Identity
-    from holdfast.runtime.net import Network, own_address
-
-    network = Network(host, Identity(config.rdzv_id, _token(config)), (config.rdzv_host, config.rdzv_port))
-    hosting = _hosts(config, network)
-    return _node(config, host, name, hosting=hosting, addr=config.local_addr or own_address(config.rdzv_host)), network
+        return candidate(config, host, network, _join(config, name, addr), _rules(config), lambda: _policy(config))
+    return _node(config, host, name, hosting=_hosts(config, network), addr=addr), network, None
 
 
 def _hosts(config: RunConfig, network: Network) -> bool:
     """Whether the coordinator runs in this agent; if so, `network` listens from now on."""
-    from holdfast.runtime.net import is_here
+    from holdfast.runtime.addresses import is_here
 
     if not (is_here(config.rdzv_host) if config.is_host is None else config.is_host):
         return False
@@ -49,16 +59,34 @@ def _hosts(config: RunConfig, network: Network) -> bool:
     return False  # another agent on this host was first
 
 
-def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str) -> Node:
-    join = Join(
-        node=f"{name}-{os.getpid()}-{os.urandom(4).hex()}",
+def _infrastructure(config: RunConfig) -> Infrastructure:
+    """This node's place as the infrastructure gives it; nothing where the user gives the ranks, or there is one node."""
+    from holdfast.core.infrastructure import Infrastructure, infrastructure
+
+    if config.rdzv_backend == "static":
+        return Infrastructure(rank=config.node_rank)
+    return Infrastructure() if config.max_nodes == 1 else infrastructure(os.environ)
+
+
+def _join(config: RunConfig, name: str, addr: str) -> Join:
+    given = _infrastructure(config)
+    return Join(
+        node=f"{name}-{os.getpid()}-{os.urandom(8).hex()}",  # told to the coordinator only: others cannot speak for us
         name=name,
         addr=addr,
         master_port=0,
         nproc=config.nproc_per_node,
         role=config.role,
-        wanted_rank=config.node_rank if config.rdzv_backend == "static" else None,
+        wanted_rank=given.rank,
+        domain=config.domain or given.domain,
+        switches=given.switches,
+        group=given.group,
+        group_size=given.group_size,
     )
+
+
+def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str) -> Node:
+    join = _join(config, name, addr)
     group = Group(
         join,
         grace_s=config.shutdown_timeout_s,
@@ -86,6 +114,9 @@ def _rules(config: RunConfig) -> Rules:
         master_addr=config.master_addr,
         master_port=config.master_port,
         max_restarts=config.max_restarts,
+        segment=config.segment,
+        node_unit=config.node_unit,
+        replacement_group_size=config.replacement_group_size,
     )
 
 
@@ -95,11 +126,56 @@ def _policy(config: RunConfig) -> RestartOnFailure:
     )
 
 
-def _token(config: RunConfig) -> bytes:
+def _check_names(config: RunConfig, name: str) -> None:
+    """What the other side would refuse, refused here, where somebody can mend it."""
+    from holdfast.runtime.codec import LONGEST
+    from holdfast.runtime.frames import JOB_CHARS
+
+    named = (("--rdzv-id", config.rdzv_id, JOB_CHARS), ("--node-name", name, LONGEST["name"]))
+    for flag, text, most in (*named, ("--role", config.role, LONGEST["role"])):
+        if len(text) > most:
+            raise UsageError(f"{flag}: {text[:40]!r}… has {len(text)} characters", hint=f"at most {most} are allowed")
+
+
+def _shelter(config: RunConfig) -> Shelter | None:
+    if config.tls_cert is None or config.tls_ca is None:
+        return None
+    from holdfast.runtime.tls import shelter
+
+    return shelter(config.tls_cert, config.tls_key, config.tls_ca)
+
+
+def job_token(config: RunConfig) -> bytes:
+    """The job's secret; empty where it has none. It is not left to the workers."""
+    in_environ = os.environb.pop(b"HOLDFAST_TOKEN", None)
     if config.token_file is None:
-        return os.environ.get("HOLDFAST_TOKEN", "").encode()
+        token = b"" if in_environ is None else in_environ.strip()
+        if in_environ is not None and not token:
+            raise UsageError("HOLDFAST_TOKEN is set but empty", hint="`holdfast token` makes one; unset it to go without")
+        return token
     try:
         with open(config.token_file, "rb") as file:
-            return file.read().strip()
+            token = file.read().strip()
     except OSError as error:
         raise UsageError(f"--token-file: {config.token_file} cannot be read: {error.strerror}") from error
+    if not token:
+        raise UsageError(f"--token-file: {config.token_file} is empty", hint="`holdfast token --write FILE` makes one")
+    return token
+
+
+def open_doors(config: RunConfig, network: Network) -> str:
+    """What a person should know about who can join, said by the node that others come to; empty: nothing."""
+    from holdfast.core.grammar import shown_endpoint
+    from holdfast.runtime.addresses import is_loopback
+    from holdfast.runtime.frames import TOKEN_BYTES
+
+    token = network.identity.token
+    if not network.listeners or config.max_nodes < 2 or is_loopback(network.endpoint[0]) or len(token) >= TOKEN_BYTES:
+        return ""
+    if not token:
+        who = "holds a certificate of the CA" if network.shelter else f"reaches {shown_endpoint(*network.endpoint)}"
+        return (
+            f"no job token: whoever {who} and knows the run id can join the job, or stop it "
+            "(make one with `holdfast token --write FILE`, and give each node --token-file FILE)"
+        )
+    return f"the job's token has only {len(token)} characters and can be guessed: `holdfast token` makes a better one"

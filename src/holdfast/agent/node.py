@@ -62,6 +62,10 @@ class Node:
         """This agent may go: its group has ended, and so has every conversation it hosts."""
         return self.group.state == "ended" and (self.server is None or self.server.idle)
 
+    def will(self, now: float) -> list[Action]:
+        """What is left to do for a node whose agent ends."""
+        return []
+
     @property
     def lease_ends(self) -> float | None:
         """Until when workers may run here, unless the lease is renewed. None: none runs, or nobody else counts on it."""

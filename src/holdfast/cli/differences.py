@@ -108,7 +108,11 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     ),
     ("OMP_NUM_THREADS", "set to 1, with a warning in a frame", "set to 1 just the same, with one line"),
     ("`--numa-binding`", "binds workers to CPUs", "not supported yet: an error"),
-    ("etcd, etcd-v2", "supported through a client that is no longer kept", "not supported yet: an error"),
+    (
+        "etcd, etcd-v2",
+        "agreement through etcd's version 2 API, by a client that is no longer kept",
+        "etcd (version 3 API) elects the agent that runs the coordinator, and another when that is lost",
+    ),
 )
 
 KEPT: tuple[str, ...] = (
@@ -146,7 +150,21 @@ VARIABLES: tuple[tuple[str, str], ...] = (
         "CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, ZE_AFFINITY_MASK",
         "which devices count for `--nproc-per-node`",
     ),
+    (
+        "NVRX_INFRA_RANK_FROM_NODENAME, CROSS_SLURM_PROCID, SLURM_TOPOLOGY_ADDR, OMPI_COMM_WORLD_RANK, SLURM_PROCID, "
+        "GROUP_RANK, PET_NODE_RANK, JOB_COMPLETION_INDEX",
+        "order the nodes of a c10d job: the first that is set counts; nodes without any follow by name",
+    ),
+    (
+        "SLURM_TOPOLOGY_ADDR, SLURM_TOPOLOGY_ADDR_PATTERN",
+        "this node's switches (nodes under one get neighbouring ranks) and its block (see `--domain`)",
+    ),
+    ("NVRX_REPLACEMENT_GROUP_ID", "nodes with the same one take part all or none; otherwise `SLURM_ARRAY_TASK_ID`"),
     ("HOLDFAST_TOKEN", "the secret that the job's nodes share, where there is no `--token-file`"),
+    (
+        "HOLDFAST_ETCD_USER, HOLDFAST_ETCD_PASSWORD",
+        "credentials for `--rdzv-backend etcd`, where `--rdzv-conf` has none; not left to the workers",
+    ),
     (
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE, TORCH_ELASTIC_WORKER_IDENTICAL",
         "no effect: what they switch on is always so, and needs no switch",

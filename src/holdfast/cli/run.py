@@ -12,7 +12,6 @@ import sys
 from holdfast.cli import parser
 from holdfast.cli.host import this_host
 from holdfast.core.config import gather
-from holdfast.core.errors import UsageError
 from holdfast.core.flags import FLAGS, USE_ENV
 from holdfast.core.resolve import resolve
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.config import Notice, Resolved, RunConfig
 
-OURS = ("memory", "embedded", "static")
+OURS = ("memory", "embedded", "static", "etcd")
 """Backends of our own agent; other packages' ones are written for the elastic agent."""
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -83,7 +82,10 @@ def _tell(notices: Iterable[Notice], log_level: str) -> None:
 
 
 def _check_token_file(config: RunConfig) -> None:
-    path = config.token_file
-    if path is not None and not os.access(path, os.R_OK):
-        what = "cannot be read" if os.path.exists(path) else "does not exist"
-        raise UsageError(f"--token-file: {path} {what}", hint="write the job's secret there, with mode 0600, on every node")
+    if config.token_file is None:
+        return
+    from holdfast.cli.token import check_token_file
+    from holdfast.core.config import Notice
+
+    if unwise := check_token_file(config):
+        _tell([Notice(level="WARNING", text=unwise)], config.log_level)

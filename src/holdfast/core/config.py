@@ -27,10 +27,19 @@ class RunConfig(Value):
     """Workers on this node; already a number."""
     node_rank: int = 0
     """Meaningful with the static backend only."""
+    segment: int | None = None
+    """Nodes per segment, all within one domain. None: domains do not matter."""
+    node_unit: int = 1
+    """The number of nodes is a multiple of it."""
+    replacement_group_size: int = 0
+    """Nodes in a complete replacement group; 0: as the infrastructure says."""
+    domain: str | None = None
+    """Domain of this node. None: as the infrastructure says, if it does."""
 
     # the rendezvous
     rdzv_backend: str = "memory"
-    """memory (one node, no socket) · embedded (a server in one agent) · static (ranks given) · a registered name"""
+    """memory (one node, no socket) · embedded (a server in one agent) · static (ranks given) · etcd (it elects the agent
+    that hosts the server) · a registered name"""
     rdzv_endpoint: str = ""
     """`host:port` of the server, IPv6 in brackets; for static that of the control connection. Empty for memory."""
     rdzv_host: str = ""
@@ -47,6 +56,12 @@ class RunConfig(Value):
     """Silence after which a node counts as lost."""
     token_file: str | None = None
     """File with the job's secret. None: `HOLDFAST_TOKEN`, if anything."""
+    tls_cert: str | None = None
+    """PEM file. None: what the agents say is not encrypted."""
+    tls_key: str | None = None
+    """PEM file. None: the key stands in `tls_cert`."""
+    tls_ca: str | None = None
+    """PEM file of the CA that signs for this job. There if `tls_cert` is."""
     local_addr: str | None = None
     master_addr: str = ""
     """MASTER_ADDR for the workers. Empty: the node of group rank 0 says its own."""

@@ -191,7 +191,8 @@ def _one_per_node(environ: Mapping[str, str], several: bool, what: str) -> None:
     if several and environ.get("NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE") != "1":
         raise UsageError(
             f"{what}: an agent runs once per node and starts the workers itself",
-            hint="srun --ntasks-per-node=1, or mpirun --map-by ppr:1:node; if you mean it: NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE=1",
+            hint="srun --ntasks-per-node=1, or mpirun --map-by ppr:1:node; "
+            "if several are what you want: NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE=1",
         )
 
 

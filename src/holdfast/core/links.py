@@ -37,6 +37,8 @@ class Connect(Action):
     """Make a link to the coordinator's endpoint; `LinkUp` or `LinkDown` will name it `link`."""
 
     link: int
+    endpoint: str = ""
+    """Where the coordinator is. Empty: where the job's configuration says."""
 
 
 class Transmit(Action):

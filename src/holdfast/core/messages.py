@@ -34,7 +34,12 @@ class Join(Message):
     round: int = 0
     """The last round this agent took part in; 0: none."""
     wanted_rank: int | None = None
-    """Group rank that the infrastructure gave. None: any."""
+    """Rank that the infrastructure gave; with the static backend the group rank itself. None: any."""
+    domain: str | None = None
+    switches: tuple[str, ...] = ()
+    group: str | None = None
+    group_size: int = 0
+    """As in `core.infrastructure.Infrastructure`."""
 
 
 class Renew(Message):

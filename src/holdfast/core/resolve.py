@@ -1,7 +1,8 @@
 """What do the options mean together, on this host? Settings in, `RunConfig` out, with where each value came from.
 
 The first thing that is wrong ends it with a `UsageError` that names the flag or the variable, in torchrun's order: nodes,
-restarts, workers, rendezvous, logs. How the rendezvous is chosen stands in `core.resolve_rendezvous`.
+restarts, workers, rendezvous, logs. How the rendezvous is chosen stands in `core.resolve_rendezvous`, and what
+placement keeps to in `core.resolve_placement`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from holdfast.core import grammar
 from holdfast.core.config import Notice, Resolved, RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.core.flags import NUMA_MODES, by_dest
+from holdfast.core.resolve_placement import choose_placement
 from holdfast.core.resolve_rendezvous import choose_rendezvous
 
 TYPE_CHECKING = False
@@ -77,6 +79,7 @@ def resolve(
     _nodes_and_restarts(draft)
     _workers(draft)
     choose_rendezvous(draft)
+    choose_placement(draft)
     _entry_point(draft)
     _ending(draft)
     _logs(draft)
@@ -227,7 +230,21 @@ def _state(draft: Draft) -> None:
         draft.put("state_dir", draft.host.state_home, "derived: $XDG_STATE_HOME, the home directory or /tmp")
     draft.keep("node_name", draft.text("node_name") or None)
     draft.keep("token_file", _absolute(draft.text("token_file"), draft.host.cwd) or None)
+    _tls(draft)
     _log_level(draft)
+
+
+def _tls(draft: Draft) -> None:
+    """Certificate and CA go together: each side shows one and checks the other's."""
+    for dest in ("tls_cert", "tls_key", "tls_ca"):
+        draft.keep(dest, _absolute(draft.text(dest), draft.host.cwd) or None)
+    given = [dest for dest in ("tls_cert", "tls_key", "tls_ca") if draft.fields[dest]]
+    for dest in ("tls_cert", "tls_ca"):
+        if given and dest not in given:
+            raise UsageError(
+                f"{draft.name(given[0])}: TLS needs --{dest.replace('_', '-')} too",
+                hint="both sides of a link show a certificate and check the other's: give --tls-cert, --tls-key and --tls-ca",
+            )
 
 
 def _log_level(draft: Draft) -> None:

@@ -5,6 +5,7 @@ situation                                               ours       workers' MAST
 one node with --master-port, or static with endpoint    memory     exactly as given
 static, several nodes                                   static     exactly as given; ranks by --node-rank
 c10d or embedded; or an endpoint alone, without ranks   embedded   the node of group rank 0, a fresh port each round
+etcd or etcd-v2                                         etcd       the same; etcd elects who serves
 a name registered in group torchrun.handlers            that one   whatever it says
 """
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 BACKENDS = ("static", "c10d", "embedded", "memory", "etcd", "etcd-v2")
 ETCD = ("etcd", "etcd-v2")
+ETCD_PORT = 2379
+"""etcd's own port for clients."""
+ETCD_KEYS = ("protocol", "cert", "key", "cacert", "user", "password", "etcd_prefix", "ssl_cert", "ssl_cert_key", "ca_cert")
+"""What --rdzv-conf may say about the way to etcd: torchrun's names, of both its etcd backends, and the credentials."""
 EMBEDDED_PORT, MASTER_PORT = 29400, 29500
 """torchrun's c10d and static ports."""
 LOCAL = "127.0.0.1"
@@ -33,7 +38,15 @@ DURATIONS = (
     "heartbeat_timeout",
     "keep_alive_interval",
 )
-KNOWN_KEYS = (*DURATIONS, "keep_alive_max_attempt", "rank", "store_type", "is_host", "control_port")
+KNOWN_KEYS = (
+    *DURATIONS,
+    "keep_alive_max_attempt",
+    "rank",
+    "store_type",
+    "is_host",
+    "control_port",
+    "replacement_group_size",
+)
 
 
 def choose_rendezvous(draft: Draft) -> None:
@@ -52,6 +65,8 @@ def choose_rendezvous(draft: Draft) -> None:
         _static(draft, conf, node_rank)
     elif backend == "embedded":
         _embedded(draft)
+    elif backend == "etcd":
+        _etcd(draft)
     else:
         _registered(draft, backend)
     _job_id(draft)
@@ -71,14 +86,12 @@ def _backend(draft: Draft) -> str:
     if draft.on("standalone"):
         return _standalone(draft)
     if asked in ETCD:
-        raise UsageError(
-            f"{name}: {asked}: the etcd backend is not supported yet",
-            hint="it comes with the `etcd` extra; use c10d until then",
-        )
+        return "etcd"
+    asked = {"c10d": "embedded", "holdfast": "embedded"}.get(asked, asked)  # the second: our plug-in's name under torchrun
     if asked not in BACKENDS:
         registered = draft.host.entry_points("torchrun.handlers")
         if asked not in registered:
-            known = [known for known in (*BACKENDS, *registered) if known not in ETCD]
+            known = [*BACKENDS, *registered]
             raise UsageError(
                 f"{name}: there is no rendezvous backend {asked!r}", hint=f"{_meant(asked, known)}known: {', '.join(known)}"
             )
@@ -93,7 +106,7 @@ def _backend(draft: Draft) -> str:
             f"{name}: memory joins no nodes, and --nnodes asks for up to {draft.fields['max_nodes']}",
             hint="use c10d, or --nnodes 1",
         )
-    return {"c10d": "embedded"}.get(asked, asked)
+    return asked
 
 
 def _meant(word: str, known: list[str]) -> str:
@@ -197,13 +210,37 @@ def _embedded(draft: Draft) -> None:
         )
     if not text and not alone:
         draft.tell("WARNING", f"no --rdzv-endpoint: nodes meet at {host}:{port}, which only agents on this host can reach")
-    if draft.fields["node_rank"]:
+    if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
         draft.tell(
             "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
         )
     if asked not in ("embedded", "static"):
         draft.tell("INFO", f"--rdzv-backend {asked} is served by our embedded server at {grammar.shown_endpoint(host, port)}")
     _meet_at(draft, host, port, draft.settings["rdzv_endpoint"].origin)
+    draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
+    draft.put("master_port", None, "derived: a fresh one each round")
+
+
+def _etcd(draft: Draft) -> None:
+    """etcd elects the agent that hosts the coordinator; everybody else is told by it where that is."""
+    asked, text, name = draft.text("rdzv_backend"), draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint")
+    if not text:
+        raise UsageError(
+            f"{draft.name('rdzv_backend')}: {asked}: where is etcd?",
+            hint=f"--rdzv-endpoint HOST:{ETCD_PORT}, or several of them, separated by commas",
+        )
+    found = [grammar.endpoint(one, name, default_port=ETCD_PORT) for one in text.split(",")]
+    origin = draft.settings["rdzv_endpoint"].origin
+    draft.put("rdzv_backend", "etcd", draft.settings["rdzv_backend"].origin)
+    draft.put("rdzv_endpoint", ",".join(grammar.shown_endpoint(*one) for one in found), origin)
+    draft.put("rdzv_host", found[0][0], origin)
+    draft.put("rdzv_port", found[0][1], origin)
+    if asked == "etcd-v2":
+        draft.tell("INFO", "--rdzv-backend etcd-v2 is served by our etcd backend, which speaks etcd's version 3 API")
+    if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
+        draft.tell(
+            "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
+        )
     draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
     draft.put("master_port", None, "derived: a fresh one each round")
 
@@ -237,12 +274,13 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     name = draft.name("rdzv_conf")
     if backend in BACKENDS:
         for key in conf:
-            if key not in KNOWN_KEYS:
-                draft.tell("WARNING", f"{name}: nothing reads {key!r} ({grammar.did_you_mean(key, KNOWN_KEYS)})")
+            known = (*KNOWN_KEYS, *ETCD_KEYS) if backend == "etcd" else KNOWN_KEYS
+            if key not in known:
+                draft.tell("WARNING", f"{name}: nothing reads {key!r} ({grammar.did_you_mean(key, known)})")
     durations = {
         key: grammar.seconds(conf[key], f"{name} {key}", zero=False) for key in DURATIONS if key in conf and backend in BACKENDS
     }
-    join = "timeout" if backend == "static" else "join_timeout"
+    join = "timeout" if backend == "static" or (backend == "etcd" and "join_timeout" not in durations) else "join_timeout"
     draft.put(
         "join_timeout_s", durations.get(join, 900.0 if backend == "static" else 600.0), name if join in durations else "default"
     )

@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+JOB_NODELIST = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+
 
 def topology(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """SLURM_TOPOLOGY_ADDR by its pattern: `s0.s4.n7` under `switch.switch.node` → (switch, s0), (switch, s4), (node, n7)."""
@@ -27,10 +29,8 @@ def topology(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def hosts(environ: Mapping[str, str]) -> list[str]:
     """The nodes that agents run on, in Slurm's order: the step's, or the job's where the step has one of its nodes."""
-    variables = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
-    if not _alone(environ):
-        variables = ("SLURM_STEP_NODELIST", *variables)
-    variable = next((variable for variable in variables if environ.get(variable)), "")
+    order = JOB_NODELIST if _alone(environ) else ("SLURM_STEP_NODELIST", *JOB_NODELIST)
+    variable = next((variable for variable in order if environ.get(variable)), "")
     return expand(environ[variable], variable) if variable else []
 
 

@@ -39,6 +39,10 @@ class Member:
     def __init__(self, node: str, *, endpoint: str, join_timeout_s: float, now: float) -> None:
         self.node = node
         self.endpoint = endpoint
+        self.moved_to = ""
+        """Where the coordinator has moved to. Empty: it is where it was."""
+        self.give_up_s = GIVE_UP_S
+        self.hint = "is the first node's agent running, and is its port open to this node?"
         self.join_timeout_s = join_timeout_s
         self.lease_s = NEVER
         self.began_at = now
@@ -80,6 +84,17 @@ class Member:
         self.outbox.append(message)
         return [Transmit(link=self.link, message=message)] if self.up else []
 
+    def redirect(self, endpoint: str, now: float) -> list[Action | Deliver]:
+        """The coordinator is there now. What it has not answered is said again to it."""
+        if self.closed:
+            return []
+        hang_up: list[Action | Deliver] = [HangUp(link=self.link)] if self.link else []
+        self.endpoint = self.moved_to = endpoint
+        self.up = False
+        self.link += 1  # whatever an older link still brings is not from there
+        self.connect_at, self.retry_s = now, FIRST_RETRY_S
+        return hang_up + self._due(now)
+
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
         if self.closed:
@@ -95,7 +110,7 @@ class Member:
     def _patience_ends(self) -> float:
         if self.lease_ends is None:
             return self.began_at + self.join_timeout_s
-        return self.lease_ends + (GIVE_UP_S if self.lease_over else 0.0)
+        return self.lease_ends + (self.give_up_s if self.lease_over else 0.0)
 
     def _arrived(self, message: Message, now: float) -> list[Action | Deliver]:
         match message:
@@ -142,7 +157,7 @@ class Member:
             if self.lease_ends is None or self.lease_over:
                 trouble = f" ({self.trouble})" if self.trouble else ""
                 lost = f"the coordinator at {self.endpoint} is out of reach: no answer for {silent_s:.0f} s{trouble}"
-                return [self._give_up(lost, hint="is the first node's agent running, and is its port open to this node?")]
+                return [self._give_up(lost, hint=self.hint)]
             self.lease_over = True
             silence = f"the coordinator at {self.endpoint} has not answered for {silent_s:.1f} s"
             out.append(Deliver(lease_over=silence, until=self.lease_ends + KILL_S))
@@ -156,7 +171,7 @@ class Member:
         if not self.up and now >= self.connect_at:
             self.link += 1
             self.connect_at = NEVER
-            out.append(Connect(link=self.link))
+            out.append(Connect(link=self.link, endpoint=self.moved_to))
         return out
 
     def _give_up(self, reason: str, hint: str = "") -> Deliver:

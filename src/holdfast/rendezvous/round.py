@@ -35,7 +35,7 @@ from holdfast.core.messages import (
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value
 from holdfast.rendezvous.lease import FENCE_S
-from holdfast.rendezvous.placement import Candidate, Place, assign, choose
+from holdfast.rendezvous.placement import Candidate, Place, Placement, PlacementRules, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +68,20 @@ class Rules(Value):
     master_port: int | None = None
     """MASTER_PORT given by the user. None: the one that the node of group rank 0 holds, a fresh one each round."""
     max_restarts: int = 0
+    segment: int | None = None
+    node_unit: int = 1
+    replacement_group_size: int = 0
+    """As in `PlacementRules`."""
+
+    def placement(self) -> PlacementRules:
+        """What its placements are to keep to."""
+        return PlacementRules(
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            segment=self.segment,
+            unit=self.node_unit,
+            group_size=self.replacement_group_size,
+        )
 
 
 class Heard(Observation):
@@ -122,7 +136,9 @@ class Seat:
         """Whether workers of its last round may be alive."""
         return self.state in ("running", "stopping", "leaving")
 
-    def candidate(self) -> Candidate:
+    def candidate(self, last_round: int) -> Candidate:
+        """As placement sees it. A rank in an older round than the last is nobody's any more."""
+        kept = self.assigned is not None and self.assigned.round == last_round
         return Candidate(
             node=self.join.node,
             name=self.name,
@@ -130,7 +146,11 @@ class Seat:
             role=self.join.role,
             arrival=self.arrival,
             wanted_rank=self.join.wanted_rank,
-            previous_rank=self.place.group_rank if self.place else None,
+            previous_rank=self.place.group_rank if self.place and kept else None,
+            domain=self.join.domain,
+            switches=self.join.switches,
+            group=self.join.group,
+            group_size=self.join.group_size,
         )
 
 
@@ -158,6 +178,34 @@ class Rendezvous:
         self.outcome = ""
         self.report: JobReport | None = None
         self.lost_names: list[str] = []
+        self.unplaced: list[str] = []
+        self.unplaced_why = ""
+        """Why no round can be made of just these nodes, which were ready. They are not asked again before one comes or goes."""
+        self.age_s = 0.0
+        """How long the job ran under other coordinators."""
+        self.awaited, self.awaited_until = 0, NEVER
+        """So many members of our predecessor's last round are expected back until then."""
+        self.back: set[str] = set()
+
+    def resume(
+        self,
+        *,
+        round: int,
+        restarts: int,
+        members: int = 0,
+        fence_s: float = 0.0,
+        age_s: float = 0.0,
+        report: JobReport | None = None,
+        now: float,
+    ) -> None:
+        """Take over from a coordinator whose last round had `members` nodes. Their workers may live until they say otherwise,
+        or until the leases that it may have given a moment ago are over."""
+        self.round, self.restarts, self.age_s = round, restarts, age_s
+        self.why = "the coordinator has changed" if round else self.why
+        self.not_before = max(self.not_before, now + fence_s)
+        self.awaited, self.awaited_until = members, now + self.rules.lease_s + FENCE_S
+        if report is not None:
+            self.phase, self.outcome, self.report, self.ended_at = "ended", report.outcome, report, now
 
     # --- the machine's face ---------------------------------------------------------------------------------------------
 
@@ -188,10 +236,12 @@ class Rendezvous:
     def _opens_at(self) -> float:
         """When the passing of time alone lets a round form or fail."""
         ready = self._ready()
-        if len(ready) < self.rules.min_nodes:
+        if self._is_short(ready):
             return min(self.gathering_since + self.rules.join_timeout_s, self.notice_at)
         if any(seat.state != "ready" for seat in self.seats.values()):
             return NEVER
+        if len(self.back) < self.awaited and self.phase == "gathering":
+            return max(self.not_before, self.awaited_until)
         last_call = self.round == 0 and len(ready) < self.rules.max_nodes
         return max(self.not_before, self.quorum_since + self.rules.last_call_s if last_call else self.not_before)
 
@@ -236,6 +286,8 @@ class Rendezvous:
     def _joined(self, join: Join, seat: Seat | None, here: bool, now: float) -> list[Action]:
         if refusal := self._refusal(join):
             return [Tell(node=join.node, message=refusal)]
+        if self.awaited and join.round == self.round:
+            self.back.add(join.node)
         if seat is None:
             seat = self.seats[join.node] = Seat(join, self.arrivals, now)
             self.arrivals += 1
@@ -276,6 +328,10 @@ class Rendezvous:
             return [Say(text=f"{seat.name} waits as a spare: the job has its {self.rules.max_nodes} nodes")]
         if any(member.state == "succeeded" for member in members):
             return [Say(text=f"{seat.name} waits as a spare: some nodes have finished their part already")]
+        together = place([one.candidate(self.round) for one in self.seats.values()], self.rules.placement())
+        if len(together.active) <= len(members):  # to restart for it would gain nothing
+            why = {spare.node: spare.why for spare in together.spares}.get(seat.join.node, "it completes no segment or unit")
+            return [Say(text=f"{seat.name} waits as a spare: {why}")]
         return self._regroup("rejoin", f"{seat.name} joined", now)
 
     def _failed(self, seat: Seat, number: int, failure: Failure, now: float) -> list[Action]:
@@ -391,10 +447,21 @@ class Rendezvous:
             self.quorum_since = min(self.quorum_since, now)
         else:
             self.quorum_since = NEVER
+        if self._is_short(ready):
             if now >= self.gathering_since + self.rules.join_timeout_s:
                 return self._end("failed", self._too_few(ready, now), now) + self._advance(now)
             return self._notice(ready, now)
-        return self._form(ready, now) if now >= self._opens_at() else []
+        if now < self._opens_at():
+            return []
+        placement = place([seat.candidate(self.round) for seat in ready], self.rules.placement())
+        if placement.active:
+            return self._form(placement, ready, now)
+        self.unplaced, self.unplaced_why = [seat.join.node for seat in ready], placement.reason
+        return self._gathered(now)
+
+    def _is_short(self, ready: list[Seat]) -> bool:
+        """Too few nodes, or none can be placed."""
+        return len(ready) < self.rules.min_nodes or self.unplaced == [seat.join.node for seat in ready]
 
     def _notice(self, ready: list[Seat], now: float) -> list[Action]:
         """From time to time, say for whom everybody waits."""
@@ -403,7 +470,10 @@ class Rendezvous:
         self.notice_at = now + NOTICE_AGAIN_S
         here = ", ".join(seat.name for seat in ready) or "none"
         left_s = self.gathering_since + self.rules.join_timeout_s - now
-        text = f"waiting for nodes: {len(ready)} of {self.rules.min_nodes} are ready ({here}); giving up in {left_s:.0f} s"
+        state = f"{len(ready)} of {self.rules.min_nodes} are ready ({here})"
+        if len(ready) >= self.rules.min_nodes:
+            state = self.unplaced_why
+        text = f"waiting for nodes: {state}; giving up in {left_s:.0f} s"
         return [Say(text=text, level="warning")]
 
     def _too_few(self, ready: list[Seat], now: float) -> str:
@@ -412,40 +482,43 @@ class Rendezvous:
         lost = [name for name in dict.fromkeys(self.lost_names) if name not in here]
         said = [f" ({', '.join(here)})" if here else ""]
         said += [f"; {what}: {', '.join(names)}" for what, names in (("still stopping", busy), ("lost before", lost)) if names]
+        if len(ready) >= self.rules.min_nodes:
+            waited = f"after {now - self.gathering_since:.0f} s"
+            return f"round {self.round + 1} could not be placed {waited}: {self.unplaced_why}{''.join(said[1:])}"
         return (
             f"round {self.round + 1} had {len(here)} of {self.rules.min_nodes} nodes{said[0]} "
             f"after {now - self.gathering_since:.0f} s{''.join(said[1:])}. "
             f"Start the missing nodes, or allow fewer: --nnodes {max(1, len(here))}:{self.rules.max_nodes}"
         )
 
-    def _form(self, ready: list[Seat], now: float) -> list[Action]:
-        places = assign(choose([seat.candidate() for seat in ready], self.rules.max_nodes))
+    def _form(self, placement: Placement, ready: list[Seat], now: float) -> list[Action]:
+        places, self.unplaced = placement.active, []
         chief = self.seats[places[0].node].join
         addr, port = self.rules.master_addr or chief.addr, self.rules.master_port or chief.master_port
-        world_size = sum(self.seats[place.node].join.nproc for place in places)
-        names = tuple(self.seats[place.node].name for place in places)
+        world_size = sum(self.seats[given.node].join.nproc for given in places)
+        names = tuple(self.seats[given.node].name for given in places)
         # Members may have known an earlier life of the coordinator: no number may come twice.
         self.round = max(self.round, *(seat.join.round for seat in ready)) + 1
-        self.phase, self.formed_at = "running", now
+        self.phase, self.formed_at, self.awaited = "running", now, 0
         actions: list[Action] = []
-        for place in places:
-            seat = self.seats[place.node]
-            seat.state, seat.place, seat.stop = "running", place, None
+        for given in places:
+            seat = self.seats[given.node]
+            seat.state, seat.place, seat.stop = "running", given, None
             seat.assigned = Assigned(
                 round=self.round,
                 restart_count=self.restarts,
-                group_rank=place.group_rank,
+                group_rank=given.group_rank,
                 group_world_size=len(places),
-                base_rank=place.base_rank,
+                base_rank=given.base_rank,
                 world_size=world_size,
-                role_base_rank=place.role_base_rank,
-                role_world_size=place.role_world_size,
+                role_base_rank=given.role_base_rank,
+                role_world_size=given.role_world_size,
                 master_addr=addr,
                 master_port=port,
-                nodes=names if place.group_rank == 0 or len(names) <= SMALL else (),
+                nodes=names if given.group_rank == 0 or len(names) <= SMALL else (),
                 reason=self.why,
             )
-            actions.append(Tell(node=place.node, message=seat.assigned))
+            actions.append(Tell(node=given.node, message=seat.assigned))
         return actions
 
     def _finish(self, now: float) -> list[Action]:
@@ -459,7 +532,7 @@ class Rendezvous:
             restarts_used=self.restarts,
             max_restarts=self.rules.max_restarts,
             rounds=self.round,
-            started_at_unix=self.started_at_unix,
+            started_at_unix=self.started_at_unix - self.age_s,
             ended_at_unix=self._unix(now),
             reason=self.why,
             nodes=tuple(seat.name for seat in self.seats.values() if seat.place is not None),

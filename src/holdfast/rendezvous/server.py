@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.machine import Action, Observation
+from holdfast.core.machine import Action, Observation, Say
 from holdfast.core.messages import Finish, Leave, Message, Refused
 from holdfast.rendezvous.round import Heard, Rendezvous, Tell, Unlinked
 
@@ -22,8 +22,8 @@ class Server:
         self.rendezvous = rendezvous
         self.links: dict[str, int] = {}
         """node → link, the newest one"""
-        self.guests: set[int] = set()
-        """Links that others opened to us."""
+        self.guests: dict[int, str] = {}
+        """Links that others opened to us → the node that speaks over it; empty: it has not spoken yet."""
         self.owed: set[str] = set()
         """Nodes that have not said yet that they know how the job ended. If their link broke, they will be back."""
 
@@ -31,10 +31,10 @@ class Server:
         """See `core.machine.Machine`. Links that are not ours to serve are ignored."""
         match seen:
             case LinkUp(link=link, ours=False):
-                self.guests.add(link)
+                self.guests[link] = ""
                 return []
             case LinkDown(link=link) if link in self.guests:
-                self.guests.discard(link)
+                del self.guests[link]
                 gone = [node for node, used in self.links.items() if used == link]
                 for node in gone:
                     del self.links[node]
@@ -48,6 +48,12 @@ class Server:
     def hear(self, message: Message, link: int, now: float) -> list[Action]:
         """A member said something over `link`."""
         node = getattr(message, "node", "")
+        if link != TO_HOST and (speaker := self.guests[link] or node) != node:
+            # To know the job's token is no leave to speak for others. A node's new link says its id, which nobody else knows.
+            said = f"a link of {speaker} said {type(message).__name__} for {node}: refused, and the link is closed"
+            return [Say(text=said, level="warning"), HangUp(link=link)]
+        if link != TO_HOST:
+            self.guests[link] = node
         if isinstance(message, Leave):
             self.owed.discard(node)
         # The newest link is the live one, though an older one may still bring what was on its way and not know that it is dead.

@@ -26,9 +26,51 @@ _NAMES = vars(typing) | vars(failure) | vars(report) | vars(messages)
 """What the annotations may name: modules import some names for type checkers only."""
 
 
-def encode(message: Message) -> bytes:
-    """`message` as one JSON object with its type's name under `is`."""
-    return _encoder.encode({"is": type(message).__name__, **to_plain(message)})
+LONGEST = {"node": 300, "name": 255, "addr": 255, "role": 255, "master_addr": 255, "job": 1000, "domain": 255, "group": 255}
+"""Most characters of what names something: it is kept for the job's life, told to others and shown to people."""
+
+RANGES = {"round": (0, 2**31), "master_port": (0, 65535), "nproc": (1, 65536)}
+"""Least and greatest of numbers that we count on with; any other fits into a machine's word."""
+ANY_NUMBER = -(2**63), 2**64
+
+MOMENTS, LAST_MOMENT = ("at_unix", "started_at_unix", "ended_at_unix"), 253402300799.0
+"""Times are shown, never counted with: one that no calendar has becomes the calendar's end, the year 9999."""
+
+LINES, CHARS, FAILURES = 20, 2000, 1000
+"""What is left of a message that would not fit into a frame: lines of a log, characters of a text, failures of a report."""
+
+
+def encode(message: Message, limit: int | None = None) -> bytes:
+    """`message` as one JSON object with its type's name under `is`, cut down to `limit` bytes if need be.
+
+    What a worker left behind may hold what JSON cannot, and more than a frame can: it must not cost us the message.
+    """
+    try:
+        data = _encoder.encode({"is": type(message).__name__, **to_plain(message)})
+        if limit is None or len(data) <= limit:
+            return data
+    except (UnicodeEncodeError, OverflowError, RecursionError, TypeError):
+        pass
+    return _encoder.encode({"is": type(message).__name__, **_cut(to_plain(_without_records(message)))})
+
+
+def _without_records(value: Any) -> Any:
+    """Error records are free in form, size and depth; everything else is ours."""
+    if isinstance(value, tuple):
+        return tuple(_without_records(item) for item in value)
+    if not isinstance(value, Value):
+        return value
+    kept = {field: getattr(value, field) for field in value.__fields__}
+    return type(value)(**{field: None if field == "error_record" else _without_records(item) for field, item in kept.items()})
+
+
+def _cut(plain: Any, field: str = "") -> Any:
+    if isinstance(plain, dict):
+        return {key: _cut(item, key) for key, item in plain.items()}
+    if isinstance(plain, list):
+        least = FAILURES if field == "failures" else LINES if field == "log_tail" else len(plain)
+        return [_cut(item) for item in (plain[-least:] if field == "log_tail" else plain[:least])]
+    return plain[:CHARS].encode(errors="replace").decode() if isinstance(plain, str) else plain
 
 
 def decode(data: bytes) -> Message:
@@ -38,7 +80,7 @@ def decode(data: bytes) -> Message:
         kind = MESSAGES[plain.pop("is")]
         return build(kind, plain)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"not a message: {data[:60]!r} ({error})") from error
+        raise ProtocolError(f"not a message: {data[:60]!r} ({str(error)[:200]})") from error
 
 
 def build(kind: type[V], plain: dict[str, Any]) -> V:
@@ -46,7 +88,23 @@ def build(kind: type[V], plain: dict[str, Any]) -> V:
     hints = _hints(kind)
     if unknown := plain.keys() - hints.keys():
         raise ValueError(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")
-    return kind(**{field: msgspec.convert(item, hints[field], dec_hook=_value) for field, item in plain.items()})
+    fields = {field: msgspec.convert(item, hints[field], dec_hook=_value) for field, item in plain.items()}
+    for field, value in fields.items():
+        if field in MOMENTS:
+            fields[field] = min(max(value, 0.0), LAST_MOMENT)
+        else:
+            _check(field, value)
+    return kind(**fields)
+
+
+def _check(field: str, value: object) -> None:
+    """ValueError for a name or a number that we would not want to live with."""
+    if isinstance(value, str) and len(value) > LONGEST.get(field, len(value)):
+        raise ValueError(f"{field} has {len(value)} characters, at most {LONGEST[field]} are allowed")
+    if isinstance(value, int):
+        least, most = RANGES.get(field, ANY_NUMBER)
+        if not least <= value <= most:
+            raise ValueError(f"{field} is not within {least:g} to {most:g}")
 
 
 def _value(kind: type, plain: Any) -> Any:

@@ -1,13 +1,18 @@
 """How do two agents prove that they belong to one job, and where does a message end? Bytes in, frames out; no sockets.
 
-A frame is four bytes of length (big-endian) and that many bytes of JSON. The first three are the handshake:
+A frame is four bytes of length (big-endian) and that many bytes of JSON. The first are the handshake:
 
-    coordinator: {"holdfast": 1, "nonce": C}
-    member:      {"job": J, "nonce": M, "proof": HMAC(token, "member", J, C, M)}
-    coordinator: {"proof": HMAC(token, "coordinator", J, M, C)}      or {"refused": why}
+    both, at once: {"holdfast": 1, "nonce": N}                              C the coordinator's nonce, M the member's
+    member:        {"job": J, "proof": MAC("proof", "member")}
+    coordinator:   {"proof": MAC("proof", "coordinator")}                   or {"refused": why}
 
-Each proves that it knows the job's token without sending it. Without a token the key is empty: then only the job's name
-keeps strangers out, which guards against mistakes and not against malice.
+MAC(use, role) is HMAC-SHA256 with the job's token over [use, role, version, J, C, M]. Each side proves that it knows the
+token without sending it; a proof is good for one connection (the nonces), for one side of it (the role), in one version.
+From then on each frame begins with a seal, a MAC with the key MAC("seal", role) over the frame's number and its bytes:
+whoever sits between the two can neither add, change, repeat nor reorder frames, nor take over a proven connection.
+
+Without a token the key is empty: then only the job's name keeps strangers out, which guards against mistakes and not
+against malice. Reading along is prevented by TLS alone (`runtime.tls`).
 """
 
 from __future__ import annotations
@@ -26,6 +31,25 @@ HELLO_BYTES = 4096
 """Longest frame before the handshake is done: a stranger cannot make us hold more."""
 FRAME_BYTES = 16 << 20
 """Longest frame after it. The largest message is a report with the failures of every rank, about 2 KB each."""
+NONCE_BYTES = 16
+SEAL_BYTES = 16
+"""Of SHA-256's 32: a forger has one try per connection."""
+TOKEN_BYTES = 16
+"""A shorter token is worth a warning: whoever has a member connect to him can try guesses at home."""
+JOB_CHARS = 512
+"""Longest name of a job: its proof has to fit into a frame of the handshake."""
+
+HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"PRI ", b"CONN", b"DELE", b"PATC", b"HTTP")
+TLS_HELLO = b"\x16\x03"
+
+
+def stranger(first: bytes) -> str:
+    """What begins with these bytes, if it is known to be no frame of ours."""
+    if first.startswith(HTTP):
+        return "it speaks HTTP, not Holdfast's protocol"
+    if first.startswith(b"SSH-"):
+        return "it speaks SSH, not Holdfast's protocol"
+    return ""
 
 
 class Frames:
@@ -45,7 +69,7 @@ class Frames:
             return None
         size = int.from_bytes(self.buffer[:4], "big")
         if size > self.limit:
-            raise ProtocolError(f"a frame of {size} bytes (at most {self.limit} allowed here)")
+            raise ProtocolError(f"it announced a frame of {size} bytes (at most {self.limit} are allowed here)")
         if len(self.buffer) < 4 + size:
             return None
         payload = bytes(self.buffer[4 : 4 + size])
@@ -58,6 +82,30 @@ def frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
+class Seal:
+    """The marks of one direction's frames, in their order."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.count = 0
+
+    def put(self, payload: bytes) -> bytes:
+        """`payload` with the next mark before it."""
+        return self._mark(payload) + payload
+
+    def take(self, sealed: bytes) -> bytes:
+        """The payload under the next mark. Raises ProtocolError when it is not what the other side sent."""
+        payload = sealed[SEAL_BYTES:]
+        if not hmac.compare_digest(self._mark(payload), sealed[:SEAL_BYTES]):
+            raise ProtocolError("a frame without the other side's seal: it was changed on its way, or comes from somebody else")
+        return payload
+
+    def _mark(self, payload: bytes) -> bytes:
+        numbered = self.count.to_bytes(8, "big") + payload
+        self.count += 1
+        return hmac.digest(self.key, numbered, "sha256")[:SEAL_BYTES]
+
+
 class Identity:
     """The job we belong to and the token that proves it."""
 
@@ -65,9 +113,10 @@ class Identity:
         self.job = job
         self.token = token
 
-    def proof(self, role: str, first: str, second: str) -> str:
-        """What only somebody with the token can say."""
-        return hmac.new(self.token, "\0".join((role, self.job, first, second)).encode(), "sha256").hexdigest()
+    def mac(self, use: str, role: str, coordinator: str, member: str) -> bytes:
+        """What only somebody with the token can compute: of one connection, for one use by one side."""
+        said = json.dumps([use, role, VERSION, self.job, coordinator, member])  # unlike joined texts, never ambiguous
+        return hmac.digest(self.token, said.encode(), "sha256")
 
 
 class Handshake:
@@ -82,38 +131,66 @@ class Handshake:
 
     def opening(self) -> list[bytes]:
         """What to send first."""
-        return [] if self.ours else [_json({"holdfast": VERSION, "nonce": self.nonce})]
+        return [_json({"holdfast": VERSION, "nonce": self.nonce})]
 
     def take(self, payload: bytes) -> list[bytes]:
         """Answer one frame. Raises ProtocolError, or `Turned` with what to send before closing."""
         said = _parsed(payload)
-        if not self.ours:
-            return self._admit(said)
-        if "refused" in said:
-            raise Turned(str(said["refused"])[:200], [])
+        if self.ours and isinstance(said.get("refused"), str):
+            raise Turned(said["refused"][:300], [])
         if not self.theirs:
-            if said.get("holdfast") != VERSION:
-                raise Turned(f"it speaks version {said.get('holdfast')!r} of the protocol, we speak {VERSION}", [])
-            self.theirs = str(said.get("nonce"))
-            proof = self.identity.proof("member", self.theirs, self.nonce)
-            return [_json({"job": self.identity.job, "nonce": self.nonce, "proof": proof})]
-        if not _same(said.get("proof"), self.identity.proof("coordinator", self.nonce, self.theirs)):
-            raise Turned("it could not prove that it knows the job's token", [])
+            return self._meet(said)
+        proof = said.get("proof")
+        if not isinstance(proof, str):
+            raise ProtocolError("not a Holdfast agent: no proof")
+        if not self.ours:
+            return self._admit(said.get("job"), proof)
+        if not _same(proof, self._proof("coordinator")):
+            raise Turned("it could not prove that it knows the job's token (--token-file, HOLDFAST_TOKEN)", [])
         self.done = True
         return []
 
-    def _admit(self, said: dict[str, Any]) -> list[bytes]:
-        if "proof" not in said:
-            raise ProtocolError("not a Holdfast agent")
-        if said.get("job") != self.identity.job:
-            why = f"this is job {self.identity.job!r}, not {str(said.get('job'))[:100]!r} (--rdzv-id)"
+    def seals(self) -> tuple[Seal, Seal]:
+        """(of the frames that we send, of those that we receive), once it is done."""
+        assert self.done, "no key before the proof"
+        member, coordinator = (Seal(self._mac("seal", role)) for role in ("member", "coordinator"))
+        return (member, coordinator) if self.ours else (coordinator, member)
+
+    def _meet(self, said: dict[str, Any]) -> list[bytes]:
+        """The other side's first words."""
+        version, nonce = said.get("holdfast"), said.get("nonce")
+        if type(version) is not int:
+            raise ProtocolError("not a Holdfast agent: its first words are others")
+        if version != VERSION:
+            shown = str(version)[:20]
+            they, we = ("the coordinator", "this agent") if self.ours else ("the agent", "the coordinator")
+            why = f"{they} speaks version {shown} of the protocol, {we} {VERSION}: install the same Holdfast on every node"
+            raise Turned(why, [] if self.ours else [_json({"refused": why})])
+        if not isinstance(nonce, str) or not _is_nonce(nonce):
+            raise ProtocolError("not a Holdfast agent: no nonce")
+        if nonce == self.nonce:
+            raise ProtocolError("it repeats what we say")
+        self.theirs = nonce
+        if not self.ours:
+            return []
+        return [_json({"job": self.identity.job, "proof": self._proof("member")})]
+
+    def _admit(self, job: object, proof: str) -> list[bytes]:
+        if job != self.identity.job:
+            why = f"this is job {self.identity.job!r}, not {str(job)[:100]!r} (--rdzv-id)"
             raise Turned(why, [_json({"refused": why})])
-        theirs = str(said.get("nonce"))
-        if not _same(said["proof"], self.identity.proof("member", self.nonce, theirs)):
+        if not _same(proof, self._proof("member")):
             why = "wrong job token (--token-file, HOLDFAST_TOKEN)"
             raise Turned(why, [_json({"refused": why})])
         self.done = True
-        return [_json({"proof": self.identity.proof("coordinator", theirs, self.nonce)})]
+        return [_json({"proof": self._proof("coordinator")})]
+
+    def _proof(self, role: str) -> str:
+        return self._mac("proof", role).hex()
+
+    def _mac(self, use: str, role: str) -> bytes:
+        coordinator, member = (self.theirs, self.nonce) if self.ours else (self.nonce, self.theirs)
+        return self.identity.mac(use, role, coordinator, member)
 
 
 class Turned(ProtocolError):
@@ -124,8 +201,18 @@ class Turned(ProtocolError):
         self.answer = answer
 
 
-def _same(said: object, wanted: str) -> bool:
-    return isinstance(said, str) and hmac.compare_digest(said.encode(), wanted.encode())
+def refusal(why: str) -> bytes:
+    """A frame that tells a member, who may not have said anything yet, why it is not wanted."""
+    return frame(_json({"refused": why}))
+
+
+def _is_nonce(text: str) -> bool:
+    return len(text) == 2 * NONCE_BYTES and all(char in "0123456789abcdef" for char in text)
+
+
+def _same(said: str, wanted: str) -> bool:
+    # A lone surrogate is text that JSON can carry and UTF-8 cannot.
+    return hmac.compare_digest(said.encode(errors="replace"), wanted.encode())
 
 
 def _json(value: dict[str, Any]) -> bytes:
@@ -134,9 +221,20 @@ def _json(value: dict[str, Any]) -> bytes:
 
 def _parsed(payload: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(payload)
+        said = json.loads(payload.decode(), object_pairs_hook=_distinct, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ProtocolError("not a Holdfast agent: no JSON") from error
     if not isinstance(said, dict):
         raise ProtocolError("not a Holdfast agent: no JSON object")
     return said
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    said = dict(pairs)
+    if len(said) != len(pairs):
+        raise ValueError("a key twice: two readers might see two things")
+    return said
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number in JSON")

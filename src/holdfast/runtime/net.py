@@ -1,4 +1,7 @@
-"""Links over TCP: sockets that never block, each with a handshake before its first message."""
+"""Links over TCP: sockets that never block, each with a handshake before its first message, and TLS below where configured.
+
+Whatever a stranger does costs a descriptor for a few seconds, a few kilobytes and one line: see `_turn_away` and `_make_room`.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,60 @@ from functools import partial
 
 from holdfast.core.errors import ProtocolError, RendezvousError
 from holdfast.core.links import Arrived, LinkDown, LinkUp
+from holdfast.core.machine import NEVER
+from holdfast.runtime.addresses import bind_addresses, host_and_port
 from holdfast.runtime.codec import decode, encode
-from holdfast.runtime.frames import FRAME_BYTES, Frames, Handshake, Identity, Turned, frame
+from holdfast.runtime.door import Door
+from holdfast.runtime.frames import (
+    FRAME_BYTES,
+    NONCE_BYTES,
+    SEAL_BYTES,
+    TLS_HELLO,
+    Frames,
+    Handshake,
+    Identity,
+    Seal,
+    Turned,
+    frame,
+    refusal,
+    stranger,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.core.machine import Observation
     from holdfast.core.messages import Message
     from holdfast.runtime.host import Host
+    from holdfast.runtime.tls import Tunnel
+
+    Shelter = Callable[[bool], Tunnel]
+    """Makes a tunnel for a link: of the side that asked for it (True), or the other."""
 
 GUESTS_FROM = 1 << 20
 """Numbers of links that others opened to us; those that we ask for are smaller."""
 
 HANDSHAKE_S = 10.0
-"""Longest time from connection to proof. A slow or half-open stranger holds one descriptor for so long."""
+"""Longest time from connection to proof, and from our goodbye to theirs. A slow or half-open stranger holds one descriptor for
+so long."""
 
-STRANGERS = 256
-"""At most so many connections without proof at a time; the oldest goes."""
+STRANGERS = 1024
+"""At most so many connections without proof at a time. Then the oldest of the address that has most goes, so that a flood from
+one host keeps nobody else out."""
 
 BACKLOG = 4096
 """Connections that may wait to be accepted (the kernel's somaxconn caps it): thousands come at once after a restart."""
+
+UNSENT_BYTES = 4 * FRAME_BYTES
+"""What may wait for a member that does not read. It would have lost its lease long before."""
+
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+REST_S = 0.5
+"""How long no connection is accepted when there is no room for one, rather than to be woken by it again and again."""
+
+KEEPALIVE = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
+"""A peer that lost its power says no goodbye: its descriptor comes back after 40 s."""
 
 
 class Wire:
@@ -40,32 +77,51 @@ class Wire:
         self.link = link
         self.handshake = handshake
         self.until = until
-        """The handshake's deadline."""
+        """When it has to be proven, or gone after our goodbye."""
         self.peer = peer
+        self.tunnel: Tunnel | None = None
         self.frames = Frames()
+        self.known = False
+        """Its first bytes have been looked at."""
+        self.seals: tuple[Seal, Seal] | None = None
+        """Of what we send, of what comes; None before the proof."""
         self.unsent = bytearray()
         self.connecting = handshake.ours
         self.closing = False
+
+    @property
+    def stranger(self) -> bool:
+        """Somebody who came to us and has proved nothing."""
+        return not self.handshake.ours and not self.handshake.done
 
 
 class Network:
     """All links of this process."""
 
-    def __init__(self, host: Host, identity: Identity, endpoint: tuple[str, int]) -> None:
+    def __init__(self, host: Host, identity: Identity, endpoint: tuple[str, int], *, shelter: Shelter | None = None) -> None:
         self.host = host
         self.identity = identity
         self.endpoint = endpoint
+        self.shelter = shelter
         self.wires: dict[int, Wire] = {}
+        self.timed: dict[int, Wire] = {}
+        """Those with a deadline, the earliest first: all are given the same time."""
+        self.strangers: dict[str, dict[int, Wire]] = {}
+        """Address → its connections without proof, the oldest first."""
+        self.unproven = 0
+        """How many those are."""
         self.listeners: list[socket.socket] = []
+        self.rest_until = NEVER
+        """When to accept again; NEVER: we do."""
+        self.door = Door(host.complain)
         self.next_guest = GUESTS_FROM
-        self.addresses: list[tuple[int, tuple[object, ...]]] = []
 
     # --- asked for by actions -------------------------------------------------------------------------------------------
 
     def listen(self) -> bool:
         """Serve the endpoint. False when somebody else does already; RendezvousError when it cannot be served at all."""
         name, port = self.endpoint
-        for family, address in _bind_addresses(name, port):
+        for family, address in bind_addresses(name, port):
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -85,12 +141,12 @@ class Network:
                 ) from error
             sock.setblocking(False)
             self.listeners.append(sock)
-            self.host.watch(sock.fileno(), select.EPOLLIN, partial(self._accept, sock))
+            self._welcome(sock)
         return bool(self.listeners)
 
-    def connect(self, link: int) -> list[Observation]:
-        """Begin a link to the endpoint; its `LinkUp` or `LinkDown` follows."""
-        name, port = self.endpoint
+    def connect(self, link: int, endpoint: str = "") -> list[Observation]:
+        """Begin a link to `endpoint`, or to the job's; its `LinkUp` or `LinkDown` follows."""
+        name, port = host_and_port(endpoint) if endpoint else self.endpoint
         try:
             infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -109,12 +165,15 @@ class Network:
     def transmit(self, link: int, message: Message) -> None:
         """Send a message; it is lost when the link is down."""
         if (wire := self.wires.get(link)) and not wire.closing:
-            self._write(wire, [encode(message)])
+            self._write(wire, [encode(message, FRAME_BYTES - SEAL_BYTES)])
 
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
         if (wire := self.wires.get(link)) and not wire.closing:
             wire.closing = True
+            wire.until = self.host.now() + HANDSHAKE_S
+            self.timed.pop(link, None)  # to the end of the line
+            self.timed[link] = wire
             self._flush(wire)
 
     def close(self) -> None:
@@ -122,19 +181,37 @@ class Network:
         self._unlisten()
         for wire in list(self.wires.values()):
             self._drop(wire)
+        self.door.tell()
 
     # --- asked for by time ----------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When the next handshake runs out."""
-        return min((wire.until for wire in self.wires.values() if not wire.handshake.done), default=float("inf"))
+        """When the next handshake or goodbye runs out, or something is to be told."""
+        first = next(iter(self.timed.values()), None)
+        return min(NEVER if first is None else first.until, self.door.tell_at, self.rest_until)
 
     def expire(self, now: float) -> list[Observation]:
-        """Drop whoever took too long to prove itself."""
-        late = [wire for wire in self.wires.values() if not wire.handshake.done and now >= wire.until]
-        return [seen for wire in late for seen in self._lost(wire, "no answer within the time for a handshake")]
+        """Drop whoever took too long to prove itself, or to go."""
+        self.door.due(now)
+        if now >= self.rest_until:
+            self.rest_until = NEVER
+            for sock in self.listeners:
+                self._welcome(sock)
+        seen: list[Observation] = []
+        for wire in list(self.timed.values()):
+            if now < wire.until:
+                break
+            seen += self._lost(wire, "it did not close the connection" if wire.closing else self._silence(wire))
+        return seen
+
+    def _silence(self, wire: Wire) -> str:
+        what = "no answer" if wire.connecting else "no proof that it belongs to the job"
+        return f"{what} within {HANDSHAKE_S:g} s"
 
     # --- events of sockets ----------------------------------------------------------------------------------------------
+
+    def _welcome(self, listener: socket.socket) -> None:
+        self.host.watch(listener.fileno(), select.EPOLLIN, partial(self._accept, listener))
 
     def _accept(self, listener: socket.socket, events: int) -> list[Observation]:
         dropped: list[Observation] = []
@@ -145,32 +222,58 @@ class Network:
                 break
             except OSError as error:
                 self.host.complain(f"cannot accept a connection: {error.strerror}")
+                if error.errno in NO_ROOM:
+                    dropped += self._make_room()
+                    self._rest()
                 break
             sock.setblocking(False)
-            strangers = [wire for wire in self.wires.values() if not wire.handshake.done]
-            if len(strangers) >= STRANGERS:
-                dropped += self._lost(strangers[0], "too many strangers at once")
+            if self.unproven >= STRANGERS:
+                dropped += self._make_room()
             self._add(sock, self.next_guest, ours=False, peer=str(address[0]))
             self.next_guest += 1
         return dropped
 
+    def _make_room(self) -> list[Observation]:
+        """Drop the oldest stranger of the address that has most."""
+        crowd = max(self.strangers.values(), key=len, default=None)
+        return self._lost(next(iter(crowd.values())), "too many connections without proof at once") if crowd else []
+
+    def _rest(self) -> None:
+        """Accept nobody for a moment."""
+        if self.rest_until == NEVER:
+            self.rest_until = self.host.now() + REST_S
+            for sock in self.listeners:
+                self.host.unwatch(sock.fileno())
+
     def _add(self, sock: socket.socket, link: int, *, ours: bool, peer: str) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        handshake = Handshake(self.identity, os.urandom(16).hex(), ours=ours)
-        wire = self.wires[link] = Wire(sock, link, handshake, self.host.now() + HANDSHAKE_S, peer)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        except OSError:
+            pass  # it is gone already, or the kernel has no such option: neither is worth more than being slower
+        handshake = Handshake(self.identity, os.urandom(NONCE_BYTES).hex(), ours=ours)
+        wire = self.wires[link] = self.timed[link] = Wire(sock, link, handshake, self.host.now() + HANDSHAKE_S, peer)
+        if not ours:
+            self.strangers.setdefault(peer, {})[link] = wire
+            self.unproven += 1
         events = select.EPOLLIN | (select.EPOLLOUT if ours else 0)
         self.host.watch(sock.fileno(), events, lambda events: self._ready(wire, events))
+        if self.shelter is not None:
+            wire.tunnel = self.shelter(ours)
+            wire.unsent += wire.tunnel.begin()
         self._write(wire, handshake.opening())
 
     def _ready(self, wire: Wire, events: int) -> list[Observation]:
-        if wire.link not in self.wires:
+        if self.wires.get(wire.link) is not wire:
             return []
         if wire.connecting and (code := wire.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
             return self._lost(wire, os.strerror(code))
         wire.connecting = False
         if events & select.EPOLLOUT and (failed := self._flush(wire)):
             return self._lost(wire, failed)
-        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and wire.link in self.wires:
+        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
             return self._read(wire)
         return []
 
@@ -182,31 +285,78 @@ class Network:
         except OSError as error:
             return self._lost(wire, error.strerror or "broken")
         if not data:
-            return self._lost(wire, "closed by the other side")
+            return self._lost(wire, "it closed the connection without a proof" if wire.stranger else "closed by the other side")
+        if wire.closing:
+            return []  # we have said goodbye: nothing that comes now is heard
         seen: list[Observation] = []
         try:
-            wire.frames.feed(data)
+            self._take(wire, data)
             while (payload := wire.frames.next()) is not None:
                 seen += self._frame(wire, payload)
         except Turned as turned:
             self._write(wire, turned.answer)
             return seen + self._lost(wire, turned.what, final=True)
         except ProtocolError as error:
-            return seen + self._lost(wire, error.what)
+            if wire.tunnel is not None:
+                wire.unsent += wire.tunnel.answer()  # an alert: it says why to the other side
+                self._flush(wire)
+            return seen + self._lost(wire, error.what, bad=True)
+        if len(wire.unsent) > UNSENT_BYTES:
+            return seen + self._lost(wire, "it sends and does not read", bad=True)
         return seen
 
+    def _take(self, wire: Wire, data: bytes) -> None:
+        """Let `data` through the tunnel, if there is one, to where frames are cut."""
+        if wire.tunnel is None:
+            wire.frames.feed(data)
+            if not wire.known and len(wire.frames.buffer) >= 4:
+                wire.known = True
+                self._look(wire, bytes(wire.frames.buffer[:4]))
+            return
+        if not wire.known:
+            wire.known = True
+            self._look(wire, data[:4])
+        wire.frames.feed(wire.tunnel.received(data))
+        wire.unsent += wire.tunnel.answer()
+        self._flush(wire)
+
+    def _look(self, wire: Wire, first: bytes) -> None:
+        """Who speaks another protocol? ProtocolError for those that are easily told from ours."""
+        if what := stranger(first):
+            raise ProtocolError(what)
+        if wire.tunnel is None and first.startswith(TLS_HELLO):
+            raise ProtocolError("it speaks TLS, and this node does not (--tls-cert, --tls-key, --tls-ca)")
+        if wire.tunnel is None or first[0] in (0x15, 0x16):  # an alert, a handshake
+            return
+        wire.tunnel = None
+        if wire.handshake.ours:
+            raise Turned("the coordinator does not use TLS, and this node does (--tls-cert)", [])
+        wire.unsent[:] = refusal("this job uses TLS: give --tls-cert, --tls-key and --tls-ca")
+        self._flush(wire)
+        raise Turned("it does not use TLS, and this job does (--tls-cert, --tls-key, --tls-ca)", [])
+
     def _frame(self, wire: Wire, payload: bytes) -> list[Observation]:
-        if wire.handshake.done:
-            return [Arrived(link=wire.link, message=decode(payload))]
+        if wire.seals is not None:
+            return [self._heard(wire, wire.seals[1].take(payload))]
         self._write(wire, wire.handshake.take(payload))
         if not wire.handshake.done:
             return []
         wire.frames.limit = FRAME_BYTES
+        wire.seals = wire.handshake.seals()
+        self._known_now(wire)
         return [LinkUp(link=wire.link, ours=wire.handshake.ours)]
+
+    def _heard(self, wire: Wire, payload: bytes) -> Arrived:
+        message = decode(payload)
+        # Members say who speaks, the coordinator does not: neither may say the other's part.
+        if ("node" in message.__fields__) == wire.handshake.ours:
+            raise ProtocolError(f"it is not for it to say {type(message).__name__}")
+        return Arrived(link=wire.link, message=message)
 
     def _write(self, wire: Wire, payloads: list[bytes]) -> None:
         for payload in payloads:
-            wire.unsent += frame(payload)
+            framed = frame(wire.seals[0].put(payload) if wire.seals is not None else payload)
+            wire.unsent += framed if wire.tunnel is None else wire.tunnel.send(framed)
         if not wire.connecting:
             self._flush(wire)  # a failure shows again as an event of the socket
 
@@ -223,67 +373,34 @@ class Network:
         self.host.rewatch(wire.sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if wire.unsent else 0))
         return ""
 
-    def _lost(self, wire: Wire, reason: str, *, final: bool = False) -> list[Observation]:
+    def _lost(self, wire: Wire, reason: str, *, final: bool = False, bad: bool = False) -> list[Observation]:
         self._drop(wire)
-        stranger = not wire.handshake.ours and not wire.handshake.done
-        if stranger:
-            self.host.complain(f"turned away a connection from {wire.peer}: {reason}")
+        if wire.stranger:
+            self.door.note(wire.peer, f"turned away a connection from {wire.peer}: {reason}", self.host.now())
             return []
-        return [LinkDown(link=wire.link, reason=reason, final=final)]
+        # A member cannot mend its certificate while it tries again, no more than its token.
+        hopeless = final or (bad and wire.tunnel is not None and not wire.handshake.done)
+        if bad and not hopeless:
+            self.door.note(wire.peer, f"hung up on {wire.peer}: {reason}", self.host.now())
+        return [LinkDown(link=wire.link, reason=reason, final=hopeless)]
 
     def _drop(self, wire: Wire) -> None:
         if self.wires.pop(wire.link, None):
+            self._known_now(wire)
             self.host.unwatch(wire.sock.fileno())
             wire.sock.close()
+
+    def _known_now(self, wire: Wire) -> None:
+        """It is a stranger no more, in one way or the other."""
+        self.timed.pop(wire.link, None)
+        crowd = self.strangers.get(wire.peer, {})
+        if crowd.pop(wire.link, None):
+            self.unproven -= 1
+            if not crowd:
+                del self.strangers[wire.peer]
 
     def _unlisten(self) -> None:
         for sock in self.listeners:
             self.host.unwatch(sock.fileno())
             sock.close()
         self.listeners = []
-
-
-def is_here(name: str) -> bool:
-    """Does `name` mean this host? It does when one of its addresses can be bound here."""
-    try:
-        infos = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    for family, _, _, _, address in infos:
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
-            try:
-                sock.bind(address)
-                return True
-            except OSError:
-                continue
-    return False
-
-
-def own_address(endpoint: str) -> str:
-    """The address under which nodes that meet at `endpoint` reach this one: that of the interface towards it."""
-    for target in (endpoint, "192.0.2.1"):  # the second stands for "somewhere else" (TEST-NET-1); nothing is sent
-        try:
-            family, _, _, _, address = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, socket.SOCK_DGRAM) as sock:
-                sock.connect(address)
-                found = str(sock.getsockname()[0])
-        except OSError:
-            continue
-        if not is_loopback(found) or is_loopback(endpoint):
-            return found
-    return socket.getfqdn()
-
-
-def is_loopback(host: str) -> bool:
-    """Does `host`, as written, mean this host and nothing else?"""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _bind_addresses(name: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
-    """Where to listen so that everybody who resolves `name` reaches us, and no wider than that."""
-    infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    found = [(int(family), tuple(address)) for family, _, _, _, address in infos]
-    if not is_loopback(name) and all(is_loopback(str(address[0])) for _, address in found):
-        # /etc/hosts gives many hosts a loopback address for their own name; other nodes come by the real one.
-        return [(socket.AF_INET, ("0.0.0.0", port)), (socket.AF_INET6, ("::", port))]
-    return found

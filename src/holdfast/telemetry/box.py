@@ -19,28 +19,34 @@ MAX_WIDTH = 60
 """Columns of the rules at most; else they are as wide as the longest line."""
 
 NOT_GIVEN = "<N/A>"
+NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
 
 def failure_box(name: str, failures: Sequence[Failure]) -> str:
     """The box for the entry point `name`, of failures with the root cause first. Begins with a line end, ends without one."""
     if not failures:
         raise AssertionError("a failure box needs a failure")
-    root, *others = (_entry(index, failure) for index, failure in enumerate(failures))
+    root, *others = (entry(index, failure) for index, failure in enumerate(failures))
+    return frame(name, root, others)
+
+
+def frame(name: str, root: str, others: Sequence[str], border: str = "=", section: str = "-") -> str:
+    """The box around the root cause's entry and the others', its rules drawn with these characters."""
     title = f"{name} FAILED"
     width = max(len(line) for part in (title, root, *others) for line in part.split("\n"))
     width = min(width, MAX_WIDTH)
     return "\n".join(
         (
             "",
-            "=" * width,
+            border * width,
             title,
-            "-" * width,
+            section * width,
             "Failures:",
             *(others or ["  <NO_OTHER_FAILURES>"]),
-            "-" * width,
+            section * width,
             "Root Cause (first observed failure):",
             root,
-            "=" * width,
+            border * width,
         )
     )
 
@@ -52,7 +58,8 @@ def entrypoint_name(program: str, args: Sequence[str], interpreter: str | None =
     return program
 
 
-def _entry(index: int, failure: Failure) -> str:
+def entry(index: int, failure: Failure) -> str:
+    """The lines about one failure, which stands at `index` among them."""
     # Not known (its node is gone): -1, since tools expect a number.
     exitcode = -1 if failure.exitcode is None else failure.exitcode
     name = _signal(failure)
@@ -60,10 +67,10 @@ def _entry(index: int, failure: Failure) -> str:
         (
             f"[{index}]:",
             f"  time      : {time.strftime('%Y-%m-%d_%H:%M:%S', time.localtime(failure.at_unix))}",
-            f"  host      : {plain(failure.node)}",
+            f"  host      : {plain(failure.node, keep='')}",
             f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
             f"  exitcode  : {exitcode} (pid: {failure.pid}) {'' if name in ('', NOT_GIVEN) else f' ({name})'}",
-            f"  error_file: {plain(failure.error_file or NOT_GIVEN)}",
+            f"  error_file: {plain(failure.error_file or NOT_GIVEN, keep='')}",
             f"  traceback : {plain(_traceback(failure))}",
         )
     )
@@ -89,7 +96,7 @@ def _traceback(failure: Failure) -> str:
         return _indented(failure.message)
     if failure.exitcode is not None and failure.exitcode < 0:
         return f"Signal {-failure.exitcode} ({_signal(failure)}) received by PID {failure.pid}"
-    return "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+    return NO_TRACEBACK
 
 
 def _indented(text: str) -> str:

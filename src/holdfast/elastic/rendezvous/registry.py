@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from .api import RendezvousHandler, RendezvousParameters
 from .api import rendezvous_handler_registry as handler_registry
 from .dynamic_rendezvous import create_handler
+from .holdfast_rendezvous import get_handler as get_holdfast_handler
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def _register_default_handlers() -> None:
     handler_registry.register("etcd-v2", _create_etcd_v2_handler)
     handler_registry.register("c10d", _create_c10d_handler)
     handler_registry.register("static", _create_static_handler)
+    handler_registry.register("holdfast", get_holdfast_handler())
 
 
 def _register_out_of_tree_handlers() -> None:

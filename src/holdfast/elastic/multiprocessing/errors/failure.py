@@ -1,6 +1,5 @@
-"""What is known of a worker that failed, and how is the failure of a group printed?
-
-The box keeps torchrun's form to the letter, odd blanks included: people's tools read it.
+"""What is known of a worker that failed, and what of a group of which some did? The box they are printed in is
+`telemetry.box`'s.
 """
 
 from __future__ import annotations
@@ -14,16 +13,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from holdfast.core.failure import Failure
 from holdfast.elastic.utils.logging import get_logger
+from holdfast.telemetry import box
 
 __all__ = ["NOT_AVAILABLE", "ChildFailedError", "ProcessFailure"]
 
 logger = get_logger(__name__)
 
-NOT_AVAILABLE = "<N/A>"
-NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
-BOX_WIDTH = 60
-"""Rules are as wide as the longest line, and no wider than this."""
+NOT_AVAILABLE = box.NOT_GIVEN
 
 
 @dataclass
@@ -78,7 +76,7 @@ class ProcessFailure:
         if self.exitcode < 0:
             return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
         self.error_file_data["errorTraits"] = {"category": "system_terminated_error", "retryability": "False"}
-        return NO_TRACEBACK
+        return box.NO_TRACEBACK
 
 
 def _read_record(path: str) -> dict[str, Any] | None:
@@ -112,46 +110,21 @@ class ChildFailedError(Exception):
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """The box, its rules drawn with these characters."""
-        title = f"{self.name} FAILED"
         root, _ = self.get_first_failure()
-        entries = {rank: _entry(index, rank, failure) for index, (rank, failure) in enumerate(self.failures.items())}
-        others = [entry for rank, entry in entries.items() if rank != root]
-        width = min(BOX_WIDTH, max(len(line) for text in (title, *entries.values()) for line in text.split("\n")))
-        border, section = boarder_delim * width, section_delim * width
-        return "\n".join(
-            [
-                "",
-                border,
-                title,
-                section,
-                "Failures:",
-                *(others or ["  <NO_OTHER_FAILURES>"]),
-                section,
-                "Root Cause (first observed failure):",
-                entries[root],
-                border,
-            ]
-        )
+        entries = {
+            rank: box.entry(index, _as_value(rank, failure)) for index, (rank, failure) in enumerate(self.failures.items())
+        }
+        return box.frame(self.name, entries.pop(root), list(entries.values()), boarder_delim, section_delim)
 
 
-def _entry(index: int, rank: int, failure: ProcessFailure) -> str:
-    name = failure.signal_name()
-    return "\n".join(
-        [
-            f"[{index}]:",
-            f"  time      : {failure.timestamp_isoformat()}",
-            f"  host      : {socket.getfqdn()}",
-            f"  rank      : {rank} (local_rank: {failure.local_rank})",
-            f"  exitcode  : {failure.exitcode} (pid: {failure.pid}) {'' if name == NOT_AVAILABLE else f' ({name})'}",
-            f"  error_file: {failure.error_file}",
-            f"  traceback : {_told(failure.message)}",
-        ]
+def _as_value(rank: int, failure: ProcessFailure) -> Failure:
+    return Failure(
+        node=socket.getfqdn(),
+        rank=rank,
+        local_rank=failure.local_rank,
+        pid=failure.pid,
+        exitcode=failure.exitcode,
+        at_unix=failure.timestamp,
+        error_file=failure.error_file,
+        error_record={"message": failure.message},
     )
-
-
-def _told(message: str | dict[str, Any]) -> str:
-    """The traceback where there is one, its lines indented; else the message."""
-    if isinstance(message, str):
-        return message
-    text: str = message.get("extraInfo", {}).get("py_callstack", message.get("message", NOT_AVAILABLE))
-    return text.replace("\n", "\n  ")

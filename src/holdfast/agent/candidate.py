@@ -1,0 +1,96 @@
+"""From a configuration to a node that may come to lead: its machines, where it would serve, and the store that elects."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from holdfast.agent.elected import ElectedNode
+from holdfast.agent.group import Group
+from holdfast.core.errors import RendezvousError, UsageError
+from holdfast.core.grammar import shown_endpoint
+from holdfast.core.machine import NEVER
+from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
+from holdfast.rendezvous.member import Member
+from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.server import Server
+from holdfast.runtime.ports import hold_port
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Protocol
+
+    from holdfast.core.config import RunConfig
+    from holdfast.core.machine import Action
+    from holdfast.core.messages import Join
+    from holdfast.recovery.policy import RestartOnFailure
+    from holdfast.runtime.host import Host
+    from holdfast.runtime.net import Network
+
+    class Store(Protocol):
+        """The hands of an election: does what the machine asks of the store, and shows it what the store says."""
+
+        def perform(self, action: Action) -> None:
+            """Begin one of the actions of `rendezvous.election`; never waits."""
+
+        def close(self, last: Iterable[Action]) -> None:
+            """Do these last things, in bounded time, and end."""
+
+
+def candidate(
+    config: RunConfig, host: Host, network: Network, join: Join, rules: Rules, policy: Callable[[], RestartOnFailure]
+) -> tuple[ElectedNode, Network, Store]:
+    """A node that listens at its own address, and campaigns."""
+    store = f"etcd at {config.rdzv_endpoint}"
+    store_hands = open_etcd(config, host)
+    endpoint = _listen(network, join.addr)
+    now = host.now()
+    election = Election(
+        endpoint,
+        store=store,
+        fresh_life=os.urandom(8).hex(),
+        ttl_s=float(math.ceil(config.lease_s + STORE_FAILOVER_S)),  # etcd counts in whole seconds
+        now=now,
+    )
+    member = Member(join.node, endpoint=f"that {store} names", join_timeout_s=config.join_timeout_s, now=now)
+    member.connect_at = NEVER
+    # A store may be away for longer than a coordinator that restarts: while it is, nobody else can run this job either.
+    member.give_up_s = config.join_timeout_s
+    member.hint = "does etcd answer there, and are the other nodes' ports open to this node?"
+    group = Group(
+        join,
+        grace_s=config.shutdown_timeout_s,
+        hosting=False,
+        endpoint=config.rdzv_endpoint,
+        backend="etcd",
+        stop_signals=config.signals_to_handle,
+    )
+
+    def found(now: float) -> tuple[Server, RestartOnFailure]:
+        fresh = policy()
+        return Server(Rendezvous(rules, fresh, now=now, now_unix=host.unix())), fresh
+
+    return ElectedNode(group, member, election, found), network, store_hands
+
+
+def _listen(network: Network, addr: str) -> str:
+    """Serve at a free port of `addr` from now on, for whoever is sent here while we lead."""
+    with hold_port() as held:
+        network.endpoint = addr, held.getsockname()[1]
+        if not network.listen():
+            raise RendezvousError(
+                f"cannot listen at {addr}, this node's own address", hint="give --local-addr an address that this host has"
+            )
+    return shown_endpoint(*network.endpoint)
+
+
+def open_etcd(config: RunConfig, host: Host) -> Store:
+    """The store at `config.rdzv_endpoint`. Raises UsageError where its client is missing, or what it is told is wrong."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("etcd3gw") is None:
+        raise UsageError("--rdzv-backend etcd: its client is not installed", hint="pip install 'holdfast[etcd]'")
+    store: Store = import_module("holdfast.integrations.etcd").open_store(config, host)
+    return store

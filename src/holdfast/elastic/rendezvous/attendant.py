@@ -1,0 +1,202 @@
+"""Who keeps this node's seat while its agent is busy elsewhere? A thread with the links, the lease and, on one node, the
+coordinator. Whoever holds an `Attendant` shows it what it wants (`show`) and waits for what comes of it (`wait_for`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
+
+from holdfast.agent.group import Exit
+from holdfast.agent.node import Node
+from holdfast.core.events import Decided
+from holdfast.core.links import Connect, HangUp, Transmit
+from holdfast.core.machine import Action, Observation, Record, Say, Tick
+from holdfast.core.policy import Decision
+from holdfast.elastic.utils.logging import get_logger
+from holdfast.rendezvous.member import Member
+from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.server import Server
+from holdfast.runtime.frames import Identity
+from holdfast.runtime.host import Host
+from holdfast.runtime.net import Network
+from holdfast.runtime.process import children_of, kill_tree
+
+from .attendance import Attendance, EndWorkers
+
+if TYPE_CHECKING:
+    from holdfast.agent.group import Group
+    from holdfast.core.failure import Failure
+    from holdfast.core.messages import Join
+    from holdfast.runtime.net import Shelter
+
+logger = get_logger(__name__)
+
+SLICE_S = 0.5
+"""Longest sleep of a waiting agent, so that signals are handled everywhere."""
+
+
+class MembershipOnly:
+    """The policy here: no failure is reported to the coordinator, since each agent counts its own restarts."""
+
+    def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
+        """See `core.policy.Policy`."""
+        return Decision(restart=True, reason="the launchers decide about restarts")
+
+    def restarts_left(self, now: float) -> int:
+        """See `core.policy.Policy`."""
+        return 0
+
+
+class Attendant:
+    """One node's machines and their loop, in a thread of their own."""
+
+    def __init__(
+        self,
+        join: Join,
+        rules: Rules,
+        identity: Identity,
+        endpoint: tuple[str, int],
+        *,
+        shelter: Shelter | None = None,
+        may_host: bool,
+    ) -> None:
+        self.attendance = Attendance(join)
+        self.host = Host(lambda what: logger.warning("%s", what))
+        self.network = Network(self.host, identity, endpoint, shelter=shelter)
+        self.hosting = may_host and self.network.listen()
+        self.node = self._node(join, rules, f"{endpoint[0]}:{endpoint[1]}")
+        self.changed = threading.Condition()
+        self.broken: BaseException | None = None
+        self._inbox: deque[Observation] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Rung when the inbox has something."""
+        self._closing = False
+        self.host.watch(self._bell, select.EPOLLIN, self._rung)
+        self._thread = threading.Thread(target=self._run, name="holdfast-rendezvous", daemon=True)
+        self._thread.start()
+
+    def _node(self, join: Join, rules: Rules, endpoint: str) -> Node:
+        now = self.host.now()
+        seat = cast("Group", self.attendance)  # it has what a Node asks of a group
+        if self.hosting:
+            return Node(seat, server=Server(Rendezvous(rules, MembershipOnly(), now=now, now_unix=self.host.unix())))
+        return Node(seat, member=Member(join.node, endpoint=endpoint, join_timeout_s=rules.join_timeout_s, now=now))
+
+    # --- asked for by other threads -------------------------------------------------------------------------------------
+
+    def show(self, seen: Observation) -> None:
+        """Let the attendance observe something; returns when it has."""
+        self._inbox.append(seen)
+        self._ring()
+        self.wait_for(lambda _: True)
+
+    def wait_for(self, predicate: Callable[[Attendance], object], timeout_s: float = float("inf")) -> bool:
+        """Until `predicate` holds, `timeout_s` seconds at most. Everything shown before has been observed by then."""
+        deadline = time.monotonic() + timeout_s
+        with self.changed:
+            while self.broken is None and (self._inbox or not predicate(self.attendance)):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                self.changed.wait(min(left_s, SLICE_S))
+        if self.broken is not None:
+            raise RuntimeError("the rendezvous' own thread has ended") from self.broken
+        return True
+
+    def pause(self, seconds: float) -> None:
+        """Sleep so long, or until something changes."""
+        with self.changed:
+            self.changed.wait(seconds)
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """As the coordinator's host: until everybody has heard how the job ended."""
+        return self.wait_for(lambda _: self.node.server is None or self.node.server.idle, timeout_s)
+
+    def close(self) -> None:
+        """End the thread and close every link."""
+        self._closing = True
+        self._ring()
+        self._thread.join()
+        os.close(self._bell)
+
+    def _ring(self) -> None:
+        if self._thread.is_alive():
+            os.eventfd_write(self._bell, 1)
+
+    # --- the thread -----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with self.changed:
+                self._perform(self.node.begin(self.host.now()))
+            while not self._closing:
+                until = min(self.node.deadline(), self.network.deadline())
+                happened = self.host.wait(until)
+                with self.changed:
+                    for seen in [*happened, *self._due()]:
+                        self._observe(seen)
+                    self.changed.notify_all()
+        except BaseException as error:
+            logger.exception("the rendezvous' own thread has ended")
+            self.broken = error
+        finally:
+            self.network.close()
+            self.host.close()
+            with self.changed:
+                self.changed.notify_all()
+
+    def _observe(self, seen: Observation) -> None:
+        self._perform(self.node.observe(seen, self.host.now()))
+
+    def _rung(self, events: int) -> list[Observation]:
+        os.eventfd_read(self._bell)
+        with self.changed:
+            while self._inbox:
+                self._observe(self._inbox[0])
+                self._inbox.popleft()
+        return []
+
+    def _due(self) -> list[Observation]:
+        now = self.host.now()
+        late = self.network.expire(now)
+        return [*late, Tick()] if now >= self.node.deadline() else late
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Connect(link=link, endpoint=endpoint):
+                    for seen in self.network.connect(link, endpoint):
+                        self._observe(seen)
+                case Transmit(link=link, message=message):
+                    self.network.transmit(link, message)
+                case HangUp(link=link):
+                    self.network.hang_up(link)
+                case Say(text=text, level=level):
+                    logger.warning("%s", text) if level in ("warning", "error") else logger.info("%s", text)
+                case Record(event=event):
+                    logger.info("%s", event.reason if isinstance(event, Decided) else event)
+                case EndWorkers():
+                    end_workers()
+                case Exit():
+                    pass  # the agent itself decides when it goes
+                case _:
+                    raise AssertionError(f"an attendant cannot do {action!r}")
+
+
+def end_workers() -> None:
+    """SIGKILL the sessions that this process started, with everything below them: that is how torchrun starts workers."""
+    sessions = [pid for pid in children_of(os.getpid()) if _leads_session(pid)]
+    logger.warning("killed what still ran at the end of the lease: %s", sorted(kill_tree(sessions)))
+
+
+def _leads_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False

@@ -1,0 +1,326 @@
+"""How do torchrun's agents, and ours of torch elastic's names, meet at Holdfast's rendezvous?
+
+`torchrun --rdzv-backend=holdfast` finds `get_handler` in the entry-point group `torchrun.handlers`. The handler has torch's
+interface and runs Holdfast's member (`attendant`); on the endpoint's host it runs the coordinator too. What torch's own
+rendezvous lacks: the loss of a node ends the round within a lease, a fresh store in each round, spares that take over.
+
+Torch reads this module at its own import, whatever backend is asked for: on load it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.machine import NEVER
+
+from .api import RendezvousHandler, RendezvousParameters
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from holdfast.core.messages import Assigned
+    from holdfast.runtime.net import Shelter
+
+    from .attendance import Attendance
+    from .attendant import Attendant
+    from .round_store import RoundServer
+
+__all__ = ["HoldfastRendezvousHandler", "create_handler", "get_handler"]
+
+BACKEND = "holdfast"
+DEFAULT_PORT = 29400
+"""torchrun's and `holdfast run`'s, for an endpoint without a port."""
+FAREWELL_S = 10.0
+"""How long the coordinator's host waits, at its end, until every node has heard the outcome."""
+CLOSE_S = 2.0
+"""How long a node that closes the job waits for the coordinator's word that it is closed."""
+
+
+class HoldfastRendezvousHandler(RendezvousHandler):
+    """One node's part. Made by `create_handler`; `words` is the module with the caller's exceptions and values."""
+
+    def __init__(self, attendant: Attendant, run_id: str, *, words: Any, alone: bool, read_timeout_s: float) -> None:
+        import atexit
+        from collections import deque
+
+        self._attendant = attendant
+        self._run_id = run_id
+        self._words = words
+        self._alone = alone
+        self._read_timeout_s = read_timeout_s
+        # Of the last round too: another agent may be about to read its rank there when ours is called again.
+        self._servers: deque[RoundServer] = deque(maxlen=2)
+        self._stays = attendant.hosting
+        self._seated = False
+        """Whether the agent knows of the seat, so that workers may have run in it."""
+        self._shut = False
+        atexit.register(self._leave_at_exit)
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """True: the workers use the round's store, which their agents serve. False: there is none that a socket reaches."""
+        return not self._servers or self._servers[-1].for_workers
+
+    # --- rounds ---------------------------------------------------------------------------------------------------------
+
+    def next_rendezvous(self) -> Any:
+        """Take part in the next round, as a spare first where there is no seat. No worker may be alive here any more."""
+        while True:
+            info = self._enter()
+            if info is not None:
+                return info
+
+    def _enter(self) -> Any | None:
+        """One round's seat. None: it was called off before all had come."""
+        from .attendance import Enter
+        from .round_store import RoundServer
+
+        self._seated = False
+        own = RoundServer(self._attendant.attendance.join.addr, alone=self._alone, timeout_s=self._read_timeout_s)
+        self._servers.append(own)
+        self._attendant.show(Enter(port=own.port))
+        self._attendant.wait_for(lambda attendance: attendance.state != "joining")
+        attendance = self._attendant.attendance
+        if attendance.closing:
+            self._attendant.wait_for(lambda attendance: attendance.state == "ended", CLOSE_S)
+            raise self._closed(attendance)
+        assigned = attendance.assigned
+        assert assigned is not None
+        store = self._store(assigned, own)
+        if store is None or not self._all_here(store, assigned):
+            return None
+        self._stays = self._attendant.hosting or assigned.group_rank == 0
+        self._seated = True
+        meeting_point = self._words.RendezvousStoreInfo(assigned.master_addr, assigned.master_port)
+        return self._words.RendezvousInfo(store, assigned.group_rank, assigned.group_world_size, meeting_point)
+
+    def _store(self, assigned: Assigned, own: RoundServer) -> Any | None:
+        from .round_store import RoundStore, reach
+
+        store = own.store
+        if assigned.group_rank != 0:
+            try:
+                store = reach(assigned.master_addr, assigned.master_port, self._read_timeout_s, self._called_off)
+            except OSError as error:
+                raise self._words.RendezvousConnectionError(str(error)) from error
+        if store is None:
+            return None
+        return RoundStore(store, f"holdfast/{self._run_id}/{assigned.round}", self._attendant, self._on_success)
+
+    def _all_here(self, store: Any, assigned: Assigned) -> bool:
+        """Wait until every node of the round is at its store: torch's agent cannot take the loss of one after that lightly."""
+        try:
+            if store.add("entered", 1) == assigned.group_world_size:
+                store.set("complete", "")
+            while not store.check(["complete"]):
+                if self._called_off():
+                    return False
+                self._attendant.pause(0.02)
+        except RuntimeError:  # its host has gone: word of that will come
+            self._attendant.wait_for(lambda attendance: attendance.state != "in", self._read_timeout_s)
+            return False
+        return True
+
+    def _called_off(self) -> bool:
+        return self._attendant.attendance.state != "in"
+
+    def _closed(self, attendance: Attendance) -> BaseException:
+        """What to raise, now that there is no further round."""
+        where = f"the rendezvous of job '{self._run_id}'"
+        if attendance.refused is not None:
+            hint = f" ({attendance.refused.hint})" if attendance.refused.hint else ""
+            return self._error("RendezvousConnectionError", f"{where} cannot be joined: {attendance.why}{hint}")
+        if attendance.succeeded:
+            if self._words.__name__.startswith("torch."):
+                # torch's agent takes the exception for it, returns nothing, and its launcher then fails on that. To torchrun
+                # this is the only word for "done, and all is well".
+                return SystemExit(0)
+            return self._error("RendezvousGracefulExitError", f"job '{self._run_id}' has ended: {attendance.why}")
+        if attendance.report is not None and attendance.report.outcome == "failed":
+            return self._error("RendezvousTimeoutError", f"{where}: {attendance.why}")
+        return self._error("RendezvousClosedError", f"{where} is closed: {attendance.why}")
+
+    def _error(self, name: str, text: str) -> BaseException:
+        error: BaseException = getattr(self._words, name)(text)
+        return error
+
+    def _on_success(self) -> None:
+        from .attendance import Finished
+
+        self._attendant.show(Finished())
+
+    # --- questions ------------------------------------------------------------------------------------------------------
+
+    def num_nodes_waiting(self) -> int:
+        """1 when this round is over (a node came, left or was lost; the job was closed; our lease is over), else 0."""
+        attendance, broken = self._attendant.attendance, self._attendant.broken is not None
+        return int(broken or attendance.state == "called" or (attendance.state == "ended" and not attendance.succeeded))
+
+    def is_closed(self) -> bool:
+        return self._attendant.attendance.closing
+
+    # --- the end --------------------------------------------------------------------------------------------------------
+
+    def set_closed(self) -> None:
+        self._close("a node's launcher has closed it")
+
+    def _close(self, reason: str) -> None:
+        from .attendance import Close
+
+        self._attendant.show(Close(reason=reason))
+        self._attendant.wait_for(lambda attendance: attendance.state == "ended", CLOSE_S)
+
+    def shutdown(self) -> bool:
+        """The agent ends. Unless its workers have succeeded, that closes the job for all nodes, as torch's does."""
+        if self._shut or self._attendant.broken is not None:
+            return self._shut
+        attendance = self._attendant.attendance
+        if attendance.state in ("joining", "in", "called") and self._seated:
+            self._close(f"{attendance.join.name} has ended, and its workers had not succeeded")
+        elif attendance.state in ("joining", "in", "called"):
+            self._depart("it could not enter the round")
+        elif attendance.state in ("done", "left"):
+            # Others may still need what is here: the coordinator, the round's store.
+            self._attendant.wait_for(lambda attendance: attendance.state == "ended", NEVER if self._stays else CLOSE_S)
+        self._let_go()
+        return True
+
+    def _depart(self, reason: str) -> None:
+        from .attendance import Depart
+
+        self._attendant.show(Depart(reason=reason))
+
+    def _let_go(self) -> None:
+        import atexit
+
+        self._shut = True
+        atexit.unregister(self._leave_at_exit)
+        if self._attendant.hosting:
+            self._attendant.wait_until_idle(FAREWELL_S)
+        self._attendant.close()
+        self._servers.clear()
+
+    def _leave_at_exit(self) -> None:
+        """Torch's launcher does not shut a handler down after a signal; the others should not wait for the lease, though."""
+        if not self._shut and self._attendant.broken is None:
+            self._depart("its launcher was stopped")
+            self._let_go()
+
+
+def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
+    """A handler from torch's or our parameters; its settings stand in the plug-in's documentation."""
+    import os
+
+    from holdfast.core.messages import Join
+    from holdfast.rendezvous.round import Rules
+    from holdfast.runtime.addresses import is_here, own_address
+    from holdfast.runtime.frames import Identity
+
+    from .attendant import Attendant
+    from .utils import parse_rendezvous_endpoint
+
+    words = import_module(_words_of(params))
+    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
+    alone = params.max_nodes == 1
+    if port == 0:
+        if not alone:
+            raise ValueError(f"the rendezvous endpoint {params.endpoint} has port 0: the other nodes could not find it")
+        port = _free_port(host)
+    name = str(params.get("node_name") or socket.gethostname())
+    rules = Rules(
+        job=params.run_id,
+        min_nodes=params.min_nodes,
+        max_nodes=params.max_nodes,
+        join_timeout_s=_seconds(params, "join_timeout", 600),
+        last_call_s=_seconds(params, "last_call_timeout", 30),
+        lease_s=_lease_s(params),
+    )
+    join = Join(
+        node=f"{name}-{os.getpid()}-{os.urandom(8).hex()}",
+        name=name,
+        addr=params.local_addr or own_address(host),
+        master_port=0,
+        nproc=1,  # nobody tells a handler; torch's agents count their ranks themselves
+        role="default",
+    )
+    may_host = params.get_as_bool("is_host")
+    attendant = Attendant(
+        join,
+        rules,
+        Identity(params.run_id, _token(params)),
+        (host, port),
+        shelter=_shelter(params),
+        may_host=is_here(host) if may_host is None else may_host,
+    )
+    read_timeout_s = _seconds(params, "read_timeout", 60)
+    return HoldfastRendezvousHandler(attendant, params.run_id, words=words, alone=alone, read_timeout_s=read_timeout_s)
+
+
+def get_handler() -> Any:
+    """What the entry point names: a callable that returns the creator."""
+    return create_handler
+
+
+def _words_of(params: Any) -> str:
+    """The module whose exceptions and values our caller knows: torch's or ours."""
+    return next(base.__module__ for base in type(params).__mro__ if base.__name__ == RendezvousParameters.__name__)
+
+
+def _seconds(params: RendezvousParameters, key: str, otherwise: float) -> float:
+    value = float(params.get(key, otherwise))
+    if value <= 0:
+        raise ValueError(f"the rendezvous setting {key} must be greater than 0, not {value:g}")
+    return value
+
+
+def _lease_s(params: RendezvousParameters) -> float:
+    """`lease`, or torch's words for it; 3 s, as `holdfast run` has."""
+    if "lease" not in params.config and "keep_alive_interval" in params.config:
+        return _seconds(params, "keep_alive_interval", 5) * _seconds(params, "keep_alive_max_attempt", 3)
+    return _seconds(params, "lease", 3.0)
+
+
+def _token(params: RendezvousParameters) -> bytes:
+    """The job's secret; empty where it has none. It is not left to the workers, but a second handler of the job finds it."""
+    import os
+
+    path = params.get("token_file")
+    if path is None:
+        given = os.environb.pop(b"HOLDFAST_TOKEN", None)
+        token = _tokens[params.run_id] = _tokens.get(params.run_id, b"") if given is None else given.strip()
+        named = "the variable HOLDFAST_TOKEN" if given is not None else ""
+    else:
+        with open(path, "rb") as file:
+            token = file.read().strip()
+        named = f"the token file {path}"
+    if named and not token:
+        raise ValueError(f"{named} is empty: `holdfast token` makes a token")
+    return token
+
+
+_tokens: dict[str, bytes] = {}
+"""Run id → token from the environment."""
+
+
+def _shelter(params: RendezvousParameters) -> Shelter | None:
+    """TLS, where the settings `tls_cert` and `tls_ca` (and `tls_key`) name its files."""
+    cert, ca = params.get("tls_cert"), params.get("tls_ca")
+    if cert is None or ca is None:
+        return None
+    from holdfast.runtime.tls import shelter
+
+    return shelter(cert, params.get("tls_key"), ca)
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

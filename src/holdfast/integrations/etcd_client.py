@@ -1,0 +1,129 @@
+"""Requests to etcd's JSON gateway: whichever member answers, with credentials, and errors told apart by what can be done."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+REQUEST_S = 1.0
+"""Longest wait for one answer of one member of etcd; then the next is asked. A write waits for a disk, some 10 ms."""
+
+WATCH_S = 10.0
+"""How long to watch before reading again: nothing is heard of a member of etcd that lost its power."""
+
+HINT = "--rdzv-conf user=NAME,password=…; or the variables HOLDFAST_ETCD_USER and HOLDFAST_ETCD_PASSWORD"
+
+
+class Refused(Exception):
+    """etcd answered, and trying again cannot help."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+class Unanswered(Exception):
+    """No member of etcd gave an answer."""
+
+
+class Client:
+    """Requests to whichever member of etcd answers, with credentials."""
+
+    def __init__(self, endpoints: list[tuple[str, int]], conf: dict[str, str]) -> None:
+        from etcd3gw.client import Etcd3Client
+
+        self.members = [
+            Etcd3Client(
+                host,
+                port,
+                protocol=conf.get("protocol", "http"),
+                ca_cert=conf.get("cacert"),
+                cert_cert=conf.get("cert"),
+                cert_key=conf.get("key"),
+                timeout=REQUEST_S,
+                api_path="/v3/",
+            )
+            for host, port in endpoints
+        ]
+        for member in self.members:
+            # No proxy, .netrc or CA of the environment: they are for the world outside, and the last would go before `cacert`.
+            member.session.trust_env = False
+        self.user, self.password = conf.get("user", ""), conf.get("password", "")
+
+    def ask(self, path: str, what: dict[str, Any]) -> dict[str, Any]:
+        """The answer of the first member that gives one. Raises Unanswered, or Refused."""
+        said: list[str] = []
+        for _ in self.members:
+            member = self.members[0]
+            try:
+                return self._asked(member, path, what)
+            except (Refused, Gone):
+                raise
+            except Exception as error:
+                said.append(f"{member.host}:{member.port}: {words(error)}")
+                self.members.append(self.members.pop(0))
+        raise Unanswered("; ".join(said))
+
+    def watch(self, key: str, after: int) -> None:
+        """Until something happens to `key` after revision `after`, or it is time to look again. Raises whatever goes wrong."""
+        member = self.members[0]
+        ordered: Any = {"create_request": {"key": key, "start_revision": after + 1}}
+        url = member.get_url("/watch")
+        with member.session.post(url, json=ordered, stream=True, timeout=(REQUEST_S, WATCH_S)) as answer:
+            for line in answer.iter_lines(chunk_size=1):
+                if line.strip() and not json.loads(line).get("result", {}).get("created"):
+                    return  # an event, or a refusal (compacted): either way the key is read again
+
+    def _asked(self, member: Any, path: str, what: dict[str, Any]) -> dict[str, Any]:
+        if self.user and "Authorization" not in member.session.headers:
+            self._log_in(member)
+        try:
+            answer: dict[str, Any] = member.post(member.get_url(path), json=what)
+        except Exception as error:
+            if "invalid auth token" in words(error) and self.user:  # etcd forgets them: after some minutes, or a restart
+                self._log_in(member)
+                answer = member.post(member.get_url(path), json=what)
+            else:
+                raise _understood(error) from error
+        return answer
+
+    def _log_in(self, member: Any) -> None:
+        member.session.headers.pop("Authorization", None)
+        try:
+            answer = member.post(member.get_url("/auth/authenticate"), json={"name": self.user, "password": self.password})
+        except Exception as error:
+            if "authentication is not enabled" in words(error):
+                self.user = ""
+                return
+            raise _understood(error) from error
+        member.session.headers["Authorization"] = answer["token"]
+
+
+class Gone(Exception):
+    """The lease that was named is gone."""
+
+
+def words(error: Exception) -> str:
+    """What etcd itself said, or what the way to it did."""
+    detail = getattr(error, "detail_text", None) or str(error) or type(error).__name__
+    try:
+        return str(json.loads(detail)["message"])
+    except (ValueError, KeyError, TypeError):
+        pass
+    for known in ("Connection refused", "Name or service not known", "timed out", "certificate verify failed"):
+        if known.lower() in detail.lower():
+            return known
+    return detail[:200]
+
+
+def _understood(error: Exception) -> Exception:
+    said = words(error)
+    if "requested lease not found" in said:
+        return Gone(said)
+    if "authentication failed" in said or "user name is empty" in said:
+        return Refused(f"etcd does not let us in: {said}", HINT)
+    if "permission denied" in said:
+        return Refused(f"etcd: {said}", "let this user read and write under the prefix (etcdctl role grant-permission)")
+    if "certificate verify failed" in said:
+        return Refused("etcd's certificate is not signed by a CA that we know", "--rdzv-conf cacert=FILE")
+    return error

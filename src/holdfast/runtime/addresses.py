@@ -1,0 +1,57 @@
+"""Which addresses mean this host, and under which one do other nodes reach it?"""
+
+from __future__ import annotations
+
+import socket
+
+
+def is_here(name: str) -> bool:
+    """Does `name` mean this host? It does when one of its addresses can be bound here."""
+    try:
+        infos = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, _, _, _, address in infos:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            try:
+                sock.bind(address)
+                return True
+            except OSError:
+                continue
+    return False
+
+
+def own_address(endpoint: str) -> str:
+    """The address under which nodes that meet at `endpoint` reach this one: that of the interface towards it."""
+    for target in (endpoint, "192.0.2.1"):  # the second stands for "somewhere else" (TEST-NET-1); nothing is sent
+        try:
+            family, _, _, _, address = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as sock:
+                sock.connect(address)
+                found = str(sock.getsockname()[0])
+        except OSError:
+            continue
+        if not is_loopback(found) or is_loopback(endpoint):
+            return found
+    return socket.getfqdn()
+
+
+def is_loopback(host: str) -> bool:
+    """Does `host`, as written, mean this host and nothing else?"""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def bind_addresses(name: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
+    """Where to listen so that everybody who resolves `name` reaches us, and no wider than that."""
+    infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    found = [(int(family), tuple(address)) for family, _, _, _, address in infos]
+    if not is_loopback(name) and all(is_loopback(str(address[0])) for _, address in found):
+        # /etc/hosts gives many hosts a loopback address for their own name; other nodes come by the real one.
+        return [(socket.AF_INET, ("0.0.0.0", port)), (socket.AF_INET6, ("::", port))]
+    return found
+
+
+def host_and_port(endpoint: str) -> tuple[str, int]:
+    """The two halves of an endpoint as it is written, IPv6 in brackets."""
+    host, _, port = endpoint.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port) if port.isdecimal() else 0

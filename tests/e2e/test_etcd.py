@@ -1,0 +1,284 @@
+"""Does a job outlive the agent that leads it, and the store that elects it? A real etcd, real agents."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from infra import etcd as infra
+
+pytestmark = [
+    pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING),
+    pytest.mark.skipif(importlib.util.find_spec("etcd3gw") is None, reason="its client is not installed: pip install etcd3gw"),
+]
+
+WAITS = """
+import os, signal, sys, time
+folder = sys.argv[1]
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+name = f"{folder}/{rank}.{attempt}.{os.environ['HOLDFAST_ROUND']}"
+open(name + ".tmp", "w").write(f"{os.getpid()} {os.environ['WORLD_SIZE']}")
+os.rename(name + ".tmp", name)
+deadline = time.time() + 120
+while not os.path.exists(f"{folder}/finish") and time.time() < deadline:
+    time.sleep(0.02)
+"""
+
+
+class Job:
+    """Agents of one job whose coordinator is elected by an etcd."""
+
+    def __init__(self, holdfast: Any, folder: Path, program: Path, wait_until: Callable[..., Any]) -> None:
+        self.holdfast, self.folder, self.program, self.wait_until = holdfast, folder, program, wait_until
+        self.store: infra.Etcd
+        self.id = folder.parent.name
+
+    def agent(self, name: str, nnodes: str = "2", *options: object, env: dict[str, str] | None = None) -> Any:
+        return self.holdfast.start(
+            "run",
+            *("--nnodes", nnodes, "--nproc-per-node", 1, "--node-name", name, "--rdzv-id", self.id),
+            *("--rdzv-backend", "etcd", "--rdzv-endpoint", self.store.endpoints, "--lease", 1, "--monitor-interval", 1),
+            *options,
+            *(self.program, self.folder),
+            env={"LOGLEVEL": "INFO"} | (env or {}),
+        )
+
+    def rank(self, rank: int, attempt: int, round: int) -> tuple[int, int]:
+        """(pid, world size) of a worker, once it runs."""
+        path = self.folder / f"{rank}.{attempt}.{round}"
+        self.wait_until(path.exists, what=f"rank {rank} in attempt {attempt}, round {round}")
+        pid, world = path.read_text().split()
+        return int(pid), int(world)
+
+    def key(self, name: str) -> dict[str, Any] | None:
+        return self.store.get(f"/holdfast/{self.id}/{name}")
+
+    def two(self, nnodes: str = "2", *options: object) -> tuple[Any, Any]:
+        """Two agents in round 1: the one that leads, and the one that follows."""
+        first = self.agent("a", nnodes, *options)
+        first.wait_for_output("this agent leads the job")
+        second = self.agent("b", nnodes, *options)
+        assert [self.rank(rank, 0, 1)[1] for rank in range(2)] == [2, 2]
+        return first, second
+
+    def agent_pid(self, name: str) -> int:
+        return next(event["pid"] for event in self.holdfast.events("AgentStarted") if event["node"] == name)
+
+    def finish(self) -> None:
+        (self.folder / "finish").touch()
+
+    def ends_well(self, *agents: Any) -> None:
+        self.finish()
+        assert [agent.wait().returncode for agent in agents] == [0] * len(agents)
+
+    def rounds(self) -> int:
+        return max(event["round"] for event in self.holdfast.events("RoundFormed"))
+
+
+@pytest.fixture(scope="module")
+def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[infra.Etcd]:
+    server = infra.Etcd(tmp_path_factory.mktemp("etcd"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def lone_job(holdfast: Any, tmp_path: Path, script: Any, wait_until: Any) -> Job:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    return Job(holdfast, folder, script(WAITS), wait_until)
+
+
+@pytest.fixture
+def job(lone_job: Job, shared_etcd: infra.Etcd) -> Job:
+    lone_job.store = shared_etcd
+    return lone_job
+
+
+@pytest.fixture
+def own_etcd(tmp_path: Path) -> Iterator[Callable[..., infra.Etcd]]:
+    """`own_etcd(3)`: an etcd that the test may break."""
+    started: list[infra.Etcd] = []
+
+    def start(size: int = 1, **how: Any) -> infra.Etcd:
+        started.append(infra.Etcd(tmp_path / "etcd", size, **how))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+# --- everyday ---------------------------------------------------------------------------------------------------------------
+
+
+def test_two_agents_form_a_round_and_leave_nothing_in_etcd(job: Job) -> None:
+    agents = job.two()
+    leader, state = job.key("leader"), job.key("state")
+    assert leader is not None and leader["value"]["endpoint"].startswith("127.0.0.1:")
+    assert state is not None and (state["value"]["round"], state["value"]["members"]) == (1, 2)
+    job.ends_well(*agents)
+    assert job.key("leader") is None and job.key("state") is None
+
+
+def test_a_failure_restarts_both_nodes_and_etcd_knows(job: Job) -> None:
+    agents = job.two("2", "--max-restarts", 1)
+    os.kill(job.rank(1, 0, 1)[0], signal.SIGKILL)
+    assert [job.rank(rank, 1, 2)[1] for rank in range(2)] == [2, 2]
+    state = job.key("state")
+    assert state is not None and (state["value"]["round"], state["value"]["restarts"]) == (2, 1)
+    job.ends_well(*agents)
+
+
+def test_a_surplus_agent_waits_as_a_spare(job: Job) -> None:
+    agents = job.two()
+    spare = job.agent("c")
+    agents[0].wait_for_output("c waits as a spare")
+    job.ends_well(*agents, spare)
+    assert job.rounds() == 1
+
+
+def test_the_command_line_of_pytorch_s_example_works_as_it_stands(job: Job) -> None:
+    job.finish()
+    flags = ("--nnode=1", "--nproc_per_node=2", f"--rdzv_endpoint={job.store.endpoints}")
+    done = job.holdfast.run("run", *flags, job.program, job.folder, env={"PET_RDZV_BACKEND": "etcd", "PET_RDZV_ID": job.id})
+    assert done.returncode == 0, done.output
+    assert job.rank(1, 0, 1)[1] == 2
+
+
+# --- who leads ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_leader_s_death_moves_the_lead_and_a_replacement_is_taken_in(job: Job) -> None:
+    first, second = job.two("1:2", "--max-restarts", 0)
+    job.store.compact()  # nobody may need what etcd has forgotten
+    os.kill(job.agent_pid("a"), signal.SIGKILL)
+    second.wait_for_output("this agent leads the job")
+    assert job.rank(0, 0, 2)[1] == 1
+    replacement = job.agent("c", "1:2", "--max-restarts", 0)
+    assert [job.rank(rank, 0, 3)[1] for rank in range(2)] == [2, 2]
+    job.ends_well(second, replacement)
+    assert first.wait().returncode != 0
+
+
+def test_a_leader_that_leaves_hands_over_at_once(job: Job) -> None:
+    first, second = job.two("1:2", "--lease", 30)
+    first.kill(signal.SIGTERM)
+    assert job.rank(0, 0, 2)[1] == 1
+    assert first.wait().returncode == 1
+    job.ends_well(second)
+
+
+def test_a_stopped_leader_s_workers_end_before_another_round_begins(job: Job) -> None:
+    first, second = job.two("1:2")
+    asleep = job.rank(0, 0, 1)[0]
+    os.kill(job.agent_pid("a"), signal.SIGSTOP)
+    assert job.rank(0, 0, 2)[1] == 1
+    assert not Path(f"/proc/{asleep}").exists(), "a worker of the old round beside the new one"
+    assert first.wait().returncode != 0
+    job.ends_well(second)
+
+
+def test_a_lease_revoked_by_hand_costs_one_round_and_no_restart(job: Job) -> None:
+    agents = job.two("2", "--max-restarts", 0)
+    leader = job.key("leader")
+    assert leader is not None
+    job.store.ask("/lease/revoke", {"ID": leader["lease"]})
+    assert [job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    job.ends_well(*agents)
+    assert any("leads the job no longer" in agent.stderr and "revoked" in agent.stderr for agent in agents)
+
+
+# --- etcd's own troubles --------------------------------------------------------------------------------------------------
+
+
+def test_etcd_restarted_within_the_lease_is_not_noticed_by_the_workers(lone_job: Job, own_etcd: Any) -> None:
+    lone_job.store = own_etcd()
+    agents = lone_job.two("2", "--max-restarts", 1)
+    lone_job.store.kill()
+    agents[0].wait_for_output("does not answer")
+    lone_job.store.start()
+    agents[0].wait_for_output("answers again")
+    assert lone_job.rounds() == 1
+    os.kill(lone_job.rank(0, 0, 1)[0], signal.SIGKILL)
+    assert [lone_job.rank(rank, 1, 2)[1] for rank in range(2)] == [2, 2]
+    lone_job.ends_well(*agents)
+
+
+def test_etcd_away_for_longer_stops_the_workers_until_it_is_back(lone_job: Job, own_etcd: Any) -> None:
+    lone_job.store = own_etcd()
+    agents = lone_job.two("2", "--max-restarts", 0)
+    pids = [lone_job.rank(rank, 0, 1)[0] for rank in range(2)]
+    lone_job.store.kill()
+    agents[0].wait_for_output("leads the job no longer")
+    lone_job.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    lone_job.store.start()
+    assert [lone_job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    lone_job.ends_well(*agents)
+
+
+def test_an_etcd_of_three_may_lose_any_one(lone_job: Job, own_etcd: Any) -> None:
+    lone_job.store = store = own_etcd(3, heartbeat_ms=50)
+    agents = lone_job.two("2", "--max-restarts", 1)
+    lost = store.leader()
+    store.kill(lost)
+    store.wait_until_it_answers()
+    store.start(lost)
+    lone_job.wait_until(lambda: _answers(store, lost), what="the member that came back")
+    store.kill(next(member for member in store.processes if member != store.leader()))
+    os.kill(lone_job.rank(0, 0, 1)[0], signal.SIGKILL)
+    assert [lone_job.rank(rank, 1, 2)[1] for rank in range(2)] == [2, 2]
+    lone_job.ends_well(*agents)
+
+
+def _answers(store: infra.Etcd, member: int) -> bool:
+    try:
+        return bool(store.ask("/kv/range", {"key": "eA=="}, member))
+    except OSError:
+        return False
+
+
+def test_wrong_credentials_are_an_error_and_right_ones_work(lone_job: Job, own_etcd: Any) -> None:
+    lone_job.store = own_etcd()
+    lone_job.store.demand_credentials("s3cret")
+    lone_job.finish()
+    for given in ("user=root,password=wrong", "join_timeout=600"):
+        refused = lone_job.agent("a", "1", "--rdzv-conf", given).wait()
+        assert refused.returncode == 1 and "etcd does not let us in" in refused.stderr, refused.output
+    right = {"HOLDFAST_ETCD_USER": "root", "HOLDFAST_ETCD_PASSWORD": "s3cret"}
+    assert lone_job.agent("a", "1", env=right).wait().returncode == 0
+
+
+def test_tls_with_certificates_on_both_sides(lone_job: Job, own_etcd: Any, tmp_path: Path) -> None:
+    trustme = pytest.importorskip("trustme")
+    ca, paths = trustme.CA(), [tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem")]
+    issued = ca.issue_cert("127.0.0.1", "localhost")
+    for path, blob in zip(paths, (issued.cert_chain_pems[0], issued.private_key_pem, ca.cert_pem)):
+        blob.write_to_path(str(path))
+    lone_job.store = own_etcd(tls=tuple(paths))
+    lone_job.finish()
+    strange = lone_job.agent("a", "1", "--rdzv-conf", "protocol=https").wait()
+    assert strange.returncode == 1 and "not signed by a CA that we know" in strange.stderr, strange.output
+    conf = "protocol=https,cert={},key={},cacert={}".format(*paths)
+    assert lone_job.agent("a", "1", "--rdzv-conf", conf).wait().returncode == 0
+
+
+def test_an_etcd_that_is_not_there_is_tried_for_the_join_timeout(holdfast: Any, free_port: int, script: Any) -> None:
+    flags = ("--nnodes", 1, "--rdzv-backend", "etcd-v2", "--rdzv-endpoint", f"localhost:{free_port}")
+    done = holdfast.run("run", *flags, "--rdzv-conf", "join_timeout=1", script("pass"))
+    assert done.returncode == 1 and f"etcd at localhost:{free_port}" in done.stderr and "refused" in done.stderr, done.output
+
+
+@pytest.mark.torch
+def test_the_example_without_docker_forms_one_process_group() -> None:
+    example = Path(__file__).parents[2] / "examples/multi_container/without_docker.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(f"rank={rank}, world_size=4" in done.stdout for rank in range(4))

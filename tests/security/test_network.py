@@ -1,0 +1,152 @@
+"""What takes longer than a test may, or needs a kernel in distress: the network's own clock and errors, with real sockets."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.core.links import LinkDown, LinkUp
+from holdfast.core.machine import NEVER, Observation
+from holdfast.runtime.door import AGAIN_S, IN_ALL, LONGEST_S, PER_PEER, Door
+from holdfast.runtime.frames import Identity
+from holdfast.runtime.host import Host
+from holdfast.runtime.net import GUESTS_FROM, HANDSHAKE_S, Network
+
+
+class Place:
+    """A host and its network, with what a person was told."""
+
+    def __init__(self, port: int, token: bytes = b"secret") -> None:
+        self.told: list[str] = []
+        self.host = Host(self.told.append)
+        self.network = Network(self.host, Identity("job", token), ("127.0.0.1", port))
+
+    def close(self) -> None:
+        self.network.close()
+        self.host.close()
+
+
+@pytest.fixture
+def place(free_port: int) -> Iterator[Callable[..., Place]]:
+    places: list[Place] = []
+
+    def make(**how: bytes) -> Place:
+        places.append(Place(free_port, **how))
+        return places[-1]
+
+    yield make
+    for made in places:
+        made.close()
+
+
+def turn(*places: Place, until: Callable[[], bool], wait_until: Callable[..., object]) -> dict[Place, list[Observation]]:
+    """Let each have turns until it is so."""
+    seen: dict[Place, list[Observation]] = {place: [] for place in places}
+
+    def is_so() -> bool:
+        for place in places:
+            seen[place] += place.host.wait(place.host.now())
+        return until()
+
+    wait_until(is_so)
+    return seen
+
+
+def test_who_drips_bytes_is_dropped_when_the_time_is_over(place, free_port, wait_until):
+    here = place()
+    assert here.network.listen()
+    with socket.create_connection(("127.0.0.1", free_port)) as loris:
+        turn(here, until=lambda: bool(here.network.wires), wait_until=wait_until)
+        began = here.host.now()
+        for byte in b"\0\0\0":
+            loris.sendall(bytes([byte]))
+            turn(here, until=lambda: True, wait_until=wait_until)
+        assert began < here.network.deadline() <= began + HANDSHAKE_S
+        assert here.network.expire(began + HANDSHAKE_S - 1) == [] and here.network.wires
+        assert here.network.expire(began + HANDSHAKE_S) == [] and not here.network.wires
+    assert here.told == ["turned away a connection from 127.0.0.1: no proof that it belongs to the job within 10 s"]
+    assert here.network.deadline() == NEVER and here.network.unproven == 0 and not here.network.strangers
+
+
+def test_who_does_not_close_after_our_goodbye_is_dropped(place, wait_until):
+    here, there = place(), place()
+    here.network.listen()
+    there.network.connect(1)
+    seen = turn(here, there, until=lambda: not here.network.timed and GUESTS_FROM in here.network.wires, wait_until=wait_until)
+    assert LinkUp(link=GUESTS_FROM, ours=False) in seen[here] and here.network.deadline() == NEVER
+    here.network.hang_up(GUESTS_FROM)
+    (gone,) = here.network.expire(here.host.now() + HANDSHAKE_S)
+    assert isinstance(gone, LinkDown) and not gone.final and not here.network.wires
+
+
+@pytest.mark.parametrize("trouble", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_without_a_free_descriptor_it_rests_and_goes_on(place, free_port, wait_until, trouble):
+    here = place()
+    here.network.listen()
+    with socket.create_connection(("127.0.0.1", free_port)), socket.create_connection(("127.0.0.1", free_port)):
+        turn(here, until=lambda: len(here.network.wires) == 2, wait_until=wait_until)
+
+        class Full:
+            def accept(self) -> None:
+                raise OSError(trouble, "no room")
+
+        (listener,) = here.network.listeners
+        here.network._accept(Full(), 0)
+        assert len(here.network.wires) == 1, "the oldest stranger makes room"
+        assert listener.fileno() not in here.host.handlers and here.network.deadline() < here.host.now() + 1
+        here.network.expire(here.network.rest_until)
+        assert listener.fileno() in here.host.handlers and here.network.rest_until == NEVER
+    assert "cannot accept a connection: no room" in here.told
+
+
+def test_a_wrong_token_ends_a_link_for_good(place, wait_until):
+    here, there = place(), place(token=b"another")
+    here.network.listen()
+    there.network.connect(1)
+    seen = turn(here, there, until=lambda: not there.network.wires, wait_until=wait_until)
+    assert seen[there] == [LinkDown(link=1, reason="wrong job token (--token-file, HOLDFAST_TOKEN)", final=True)]
+    assert seen[here] == [] and len(here.told) == 1
+
+
+def test_tls_is_loaded_only_where_it_is_configured():
+    program = "import sys, holdfast.runtime.net, holdfast.agent.agent; sys.exit('ssl' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+# --- the door ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_complaint_is_said_once_and_then_counted_at_growing_intervals():
+    told: list[str] = []
+    door = Door(told.append)
+    for _ in range(5):
+        door.note("10.0.0.1", "turned away a connection from 10.0.0.1: noise", 0.0)
+    assert told == ["turned away a connection from 10.0.0.1: noise"] and door.tell_at == AGAIN_S
+    door.due(AGAIN_S - 1)
+    assert len(told) == 1
+    door.due(AGAIN_S)
+    assert "4 times more" in told[1] and door.tell_at == NEVER
+    door.note("10.0.0.1", "turned away a connection from 10.0.0.1: noise", 100.0)
+    assert door.tell_at == 100.0 + 2 * AGAIN_S
+    for _ in range(20):
+        door.due(door.tell_at)
+        door.note("10.0.0.1", "turned away a connection from 10.0.0.1: noise", 0.0)
+    assert door.tell_at == LONGEST_S
+
+
+def test_neither_one_nor_many_addresses_fill_the_log_or_the_memory():
+    told: list[str] = []
+    door = Door(told.append)
+    for count in range(1000):
+        door.note("10.0.0.1", f"word {count}", 0.0)
+    assert len(told) == PER_PEER
+    for count in range(1000):
+        door.note(f"10.0.1.{count}", "noise", 0.0)
+    assert len(told) == IN_ALL and len(door.said) <= IN_ALL
+    door.tell()
+    assert len(told) == IN_ALL + 1 and f"{2000 - IN_ALL} times more" in told[-1]

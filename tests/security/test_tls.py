@@ -1,0 +1,161 @@
+"""TLS by files: who is signed by the job's CA comes in, whoever is not is told why, and so are we."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+trustme = pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")
+
+LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+
+
+class Certificates:
+    """Files of one CA."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder, self.ca = folder, trustme.CA()
+        self.ca_file = folder / "ca.pem"
+        self.ca.cert_pem.write_to_path(self.ca_file)
+
+    def flags(self, name: str = "node", **how: Any) -> tuple[str, ...]:
+        """Command line of a node with a certificate of this CA."""
+        issued = self.ca.issue_cert(f"{name}.example", **how)
+        cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        issued.cert_chain_pems[0].write_to_path(cert)
+        issued.private_key_pem.write_to_path(key)
+        return ("--tls-cert", str(cert), "--tls-key", str(key), "--tls-ca", str(self.ca_file))
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "ours")
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "others")
+
+
+def turned_away(job: Any, *options: str) -> str:
+    """What an agent says that cannot come in: one line."""
+    ended = job.start_agent(*options, name="b").wait()
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr
+    (line,) = [line for line in ended.stderr.splitlines() if "cannot take part" in line]
+    return str(line)
+
+
+def test_nodes_of_one_ca_make_one_job(job, ours):
+    job.begin(*ours.flags("a"))
+    other = job.start_agent(*ours.flags("b"), name="b")
+    job.running(1, 2)
+    stderr = job.finish(rounds=2)
+    assert other.wait().returncode == 0
+    assert "turned away" not in stderr and "no job token" not in stderr
+
+
+def test_the_key_may_stand_in_the_certificate_s_file(job, ours, tmp_path):
+    flags = ours.flags("a")
+    both = tmp_path / "both.pem"
+    both.write_text(Path(flags[1]).read_text() + Path(flags[3]).read_text())
+    job.begin("--tls-cert", both, "--tls-ca", ours.ca_file)
+    job.finish()
+
+
+def test_a_certificate_of_another_ca_gets_one_line_on_each_side(job, ours, others):
+    job.begin(*ours.flags("a"))
+    stranger = others.flags("b")[:4]
+    assert "it does not accept our certificate" in turned_away(job, *stranger, "--tls-ca", str(ours.ca_file))
+    job.said("its certificate is not accepted: ")
+    assert job.finish().count("turned away a connection") == 1
+
+
+def test_a_coordinator_of_another_ca_is_not_believed(job, ours, others):
+    job.begin(*ours.flags("a"))
+    assert "its certificate is not accepted" in turned_away(job, *others.flags("b"))
+    job.said("it does not accept our certificate: its CA did not sign ours")
+    job.finish()
+
+
+def test_an_expired_certificate_gets_one_line_on_each_side(job, ours):
+    job.begin(*ours.flags("a"))
+    assert "ours has expired" in turned_away(job, *ours.flags("b", not_after=LONG_AGO))
+    job.said("certificate has expired")
+    assert job.finish().count("turned away a connection") == 1
+
+
+def test_no_certificate_gets_a_line(job, ours):
+    job.begin(*ours.flags("a"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with pytest.raises(OSError), context.wrap_socket(socket.create_connection(("localhost", job.port))) as bare:
+        bare.recv(100)
+        bare.recv(100)
+    job.said("it shows no certificate")
+    job.finish()
+
+
+def test_without_tls_against_tls_gets_one_line_on_each_side(job, ours):
+    job.begin(*ours.flags("a"))
+    assert "this job uses TLS: give --tls-cert" in turned_away(job)
+    job.said("it does not use TLS, and this job does")
+    assert job.finish().count("turned away a connection") == 1
+
+
+def test_tls_against_none_gets_one_line_on_each_side(job, ours):
+    job.begin()
+    assert "the coordinator does not use TLS, and this node does" in turned_away(job, *ours.flags("b"))
+    job.said("it speaks TLS, and this node does not")
+    assert job.finish().count("turned away a connection") == 1
+
+
+def test_a_certificate_is_no_token(job, ours):
+    job.begin(*ours.flags("a"))
+    ended = job.start_agent(*ours.flags("b"), name="b", env={"HOLDFAST_TOKEN": "another"}).wait()
+    assert ended.returncode == 1 and "wrong job token" in ended.stderr
+    job.finish()
+
+
+def test_garbage_inside_and_instead_of_tls_costs_nothing(job, ours):
+    job.begin(*ours.flags("a"))
+    for garbage in (b"\x16\x03\x01" + bytes(500), b"\x16\xff\xff\xff\xff" * 100, b"GET / HTTP/1.0\r\n\r\n"):
+        peer = job.peer()
+        peer.send(garbage)
+        peer.until_closed()
+    job.said("TLS failed: wrong version number")
+    job.said("it speaks HTTP")
+    job.finish()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda flags, other: flags[:2], "TLS needs --tls-ca too"),
+        (lambda flags, other: flags[4:], "TLS needs --tls-cert too"),
+        (lambda flags, other: (*flags[:3], other[3], *flags[4:]), "cannot be used together: key values mismatch"),
+        (lambda flags, other: (*flags[:5], "/nowhere.pem"), "--tls-ca: /nowhere.pem does not exist"),
+        (lambda flags, other: (*flags[:5], flags[3]), "holds no certificate"),
+    ],
+    ids=["no CA", "no certificate", "another's key", "no file", "no certificate in it"],
+)
+def test_files_of_no_use_are_a_mistake_of_the_user_s(job, ours, others, change, message):
+    ended = job.start_agent(*change(ours.flags("a"), others.flags("a"))).wait()
+    assert ended.returncode == 2 and message in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked(job, ours):
+    flags = ours.flags("a")
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(Path(flags[3]).read_bytes(), None)
+    kind = serialization.BestAvailableEncryption(b"pass")
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, kind)
+    Path(flags[3]).write_bytes(pem)
+    ended = job.start_agent(*flags).wait()
+    assert ended.returncode == 2 and "the key is encrypted" in ended.stderr
