@@ -38,6 +38,7 @@ example-etcd: $(VENV)/.dev torch
 	@$(BIN)/python examples/multi_container/without_docker.py
 
 bench: $(VENV)/.core torch
+	@$(BIN)/python -m compileall -q src  # as pip does for a user; an editable install leaves it out
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 # atheris is there for Linux and some Pythons only: where it cannot be had, the script says so and ends well.

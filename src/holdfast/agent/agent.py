@@ -167,7 +167,10 @@ class Agent:
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
     def perform(self, actions: Iterable[Action]) -> None:
-        """Carry out actions, in order."""
+        """Carry out actions, in order; where workers are stopped, what others wait for comes before what is written down."""
+        actions = list(actions)
+        if any(isinstance(action, SignalWorkers) for action in actions):
+            actions.sort(key=lambda action: not isinstance(action, (SignalWorkers, Transmit)))
         for action in actions:
             match action:
                 case Record(event=event):
@@ -211,6 +214,8 @@ class Agent:
             self.settle_at = NEVER
             self.recorder.flush()
             self.desk.open_control(self.job_dir.socket_path)
+            if self.network is not None:
+                self.network.warm()
 
     # --- the watchdog ---------------------------------------------------------------------------------------------------
 

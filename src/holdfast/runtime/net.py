@@ -15,7 +15,7 @@ from holdfast.core.errors import ProtocolError, RendezvousError
 from holdfast.core.links import Arrived, LinkDown, LinkUp
 from holdfast.core.machine import NEVER
 from holdfast.runtime.addresses import bind_addresses, host_and_port
-from holdfast.runtime.codec import decode, encode
+from holdfast.runtime.codec import decode, encode, warm
 from holdfast.runtime.door import Door
 from holdfast.runtime.frames import (
     FRAME_BYTES,
@@ -143,6 +143,10 @@ class Network:
             self.listeners.append(sock)
             self._welcome(sock)
         return bool(self.listeners)
+
+    def warm(self) -> None:
+        """Do now what the first message would otherwise have to wait for."""
+        warm()
 
     def connect(self, link: int, endpoint: str = "") -> list[Observation]:
         """Begin a link to `endpoint`, or to the job's; its `LinkUp` or `LinkDown` follows."""
