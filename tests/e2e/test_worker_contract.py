@@ -34,6 +34,7 @@ dist.all_reduce(total)
 # One write, because ranks share stdout.
 sys.stdout.write(f"sum {int(total)} attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}" + chr(10))
 sys.stdout.flush()
+dist.barrier()  # so that every rank has said so before one of them ends them all
 if dist.get_rank() == 1 and int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(sys.argv[1]):
     os._exit(3)
 dist.barrier()
