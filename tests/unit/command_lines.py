@@ -16,7 +16,7 @@ ENTRY_POINTS = {"torchrun.handlers": ("raft", "zoo"), "torchrun.logs_specs": ("m
 def host(gpus: int = 0, xpus: int = 0, cpus: int = 6) -> HostFacts:
     return HostFacts(
         python="/usr/bin/python3",
-        cwd="/work",
+        cwd="/home/me",
         state_home="/home/ann/.local/state/holdfast",
         cpus=lambda: cpus,
         accelerators=lambda kind: {"gpu": gpus, "xpu": xpus}[kind],

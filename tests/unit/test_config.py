@@ -28,7 +28,7 @@ ROWS = [
     ((), "--start-method", "forkserver", "start_method", "forkserver"),
     ((), "--event-log-handler", "console", "event_log_handler", "console"),
     ((), "--role", "trainer", "role", "trainer"),
-    ((), "--log-dir", "logs", "log_dir", "/work/logs"),
+    ((), "--log-dir", "logs", "log_dir", "/home/me/logs"),
     ((), "--log-dir", "/dev/null", "log_dir", "/dev/null"),
     ((), "--redirects", "3", "redirects", {0: 3}),
     (("--nproc-per-node", "2"), "--tee", "1:2", "tee", {0: 0, 1: 2}),
@@ -47,7 +47,7 @@ ROWS = [
     ((), "--lease", "1.5", "lease_s", 1.5),
     ((), "--state-dir", "/var/hf", "state_dir", "/var/hf"),
     ((), "--node-name", "n07", "node_name", "n07"),
-    ((), "--token-file", "secret", "token_file", "/work/secret"),
+    ((), "--token-file", "secret", "token_file", "/home/me/secret"),
 ]
 SWITCHES = [("standalone", ()), ("module", ()), ("no_python", ()), ("run_path", ()), ("virtual_local_rank", ())]
 VARIABLES = {flag.name: flag.env for flag in FLAGS}
