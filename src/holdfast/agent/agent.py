@@ -20,7 +20,7 @@ from holdfast.agent.desk import Desk
 from holdfast.agent.group import PASSED_ON, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
 from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
-from holdfast.core.events import AgentStarted, Degraded, RoundFormed
+from holdfast.core.events import AgentStarted, Degraded, FailureSeen, RoundFormed
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.runtime import guardian
@@ -244,6 +244,11 @@ class Agent:
             assigned = self.node.group.assigned
             self.life = event.round, assigned.restart_count if assigned else 0
         self.recorder.record(event, at_unix=self.host.unix(), round=self.life[0], attempt=self.life[1])
+        if isinstance(event, FailureSeen) and not event.failure.innocent:
+            try:
+                farewell.keep_incident(event.failure, self.job_dir)
+            except OSError as error:
+                self.host.complain(f"cannot keep incidents in {self.job_dir.incidents_path}: {error.strerror}")
 
     def _record_start(self) -> None:
         from holdfast import __version__

@@ -7,11 +7,13 @@ import sys
 
 from holdfast.agent import launch
 from holdfast.agent.error_files import hand_on
+from holdfast.core.value import to_plain
 from holdfast.telemetry.prune import KEEP_JOBS, prune
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.config import RunConfig
+    from holdfast.core.failure import Failure
     from holdfast.core.report import JobReport
     from holdfast.telemetry.state_dir import JobDir
 
@@ -40,6 +42,16 @@ def make_room(state_dir: str) -> None:
 
     if len(job_dirs(state_dir)) > KEEP_JOBS:
         prune(state_dir)
+
+
+def keep_incident(failure: Failure, job_dir: JobDir) -> None:
+    """Keep what is known of one rank's failure, restarts or not: `incidents/round-1-rank-3.json`. OSError where that cannot be."""
+    import json
+
+    os.makedirs(job_dir.incidents_path, 0o700, exist_ok=True)
+    path = os.path.join(job_dir.incidents_path, f"round-{failure.round}-rank-{failure.rank}.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(to_plain(failure), file, indent=2, default=str)
 
 
 def keep(report: JobReport, job_dir: JobDir) -> None:
