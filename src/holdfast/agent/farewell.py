@@ -45,7 +45,7 @@ def make_room(state_dir: str) -> None:
 
 
 def keep_incident(failure: Failure, job_dir: JobDir) -> None:
-    """Keep what is known of one rank's failure, restarts or not: `incidents/round-1-rank-3.json`. OSError where that cannot be."""
+    """Keep what is known of one rank's failure in `incidents/round-1-rank-3.json`. OSError where that cannot be."""
     import json
 
     os.makedirs(job_dir.incidents_path, 0o700, exist_ok=True)
