@@ -14,7 +14,7 @@ import pytest
 FAILS_UNTIL = """
 import os, sys, time
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-print("rank", rank, "attempt", attempt, flush=True)
+os.write(1, f"rank {rank} attempt {attempt}\\n".encode())
 if rank == 1 and attempt < int(sys.argv[1]):
     raise RuntimeError("boom")
 if attempt < int(sys.argv[1]):
