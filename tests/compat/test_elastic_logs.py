@@ -150,16 +150,26 @@ def tail(names, files, **options):
     return follower, dst
 
 
-def test_lines_are_copied_with_the_prefix_of_their_rank(names, tmp_path):
+def test_lines_are_copied_with_the_prefix_of_their_rank(names, tmp_path, wait_until):
     files = {rank: str(tmp_path / f"{rank}.log") for rank in (0, 1)}
     follower, dst = tail(names, files, log_line_prefixes={1: "<one> "})
     for rank, path in files.items():
         Path(path).write_text(f"first of {rank}\nlast of {rank}\n")
     assert not follower.stopped()
+    # Torch's follower gives up a file that it has not found yet when it is told to stop.
+    wait_until(lambda: dst.getvalue().count("\n") == 4)
     follower.stop()
     assert follower.stopped()
     expected = ["<one> first of 1", "<one> last of 1", "[trainer0]:first of 0", "[trainer0]:last of 0"]
     assert sorted(dst.getvalue().splitlines()) == expected
+
+
+def test_what_was_written_before_the_stop_is_copied_though_its_file_came_late(ours, tmp_path):
+    path = tmp_path / "log"
+    follower, dst = tail(ours, {0: str(path)})
+    path.write_text("only\n")
+    follower.stop()
+    assert dst.getvalue() == "[trainer0]:only\n"
 
 
 def test_only_lines_that_pass_the_filter_are_copied(names, tmp_path):
