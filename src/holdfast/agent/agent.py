@@ -168,13 +168,13 @@ class Agent:
 
     def perform(self, actions: Iterable[Action]) -> None:
         """Carry out actions, in order; where workers are stopped, what others wait for comes before what is written down."""
-        actions = list(actions)
+        actions, decided_at_unix = list(actions), self.host.unix()
         if any(isinstance(action, SignalWorkers) for action in actions):
             actions.sort(key=lambda action: not isinstance(action, (SignalWorkers, Transmit)))
         for action in actions:
             match action:
                 case Record(event=event):
-                    self._record(event)
+                    self._record(event, decided_at_unix)
                 case Say(text=text, level=level):
                     self._say(text, level)
                 case StartWorkers(assigned=assigned):
@@ -238,12 +238,14 @@ class Agent:
 
     # --- telling --------------------------------------------------------------------------------------------------------
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: Event, at_unix: float | None = None) -> None:
+        """Write down what happened at `at_unix`; None: now."""
         if isinstance(event, RoundFormed):
             # Not the group's own: one step of it can end a life and begin the next, and what is recorded comes after.
             assigned = self.node.group.assigned
             self.life = event.round, assigned.restart_count if assigned else 0
-        self.recorder.record(event, at_unix=self.host.unix(), round=self.life[0], attempt=self.life[1])
+        at_unix = self.host.unix() if at_unix is None else at_unix
+        self.recorder.record(event, at_unix=at_unix, round=self.life[0], attempt=self.life[1])
         if isinstance(event, FailureSeen) and not event.failure.innocent:
             try:
                 farewell.keep_incident(event.failure, self.job_dir)

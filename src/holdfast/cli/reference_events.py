@@ -28,7 +28,7 @@ Every line begins with the same envelope:
 | field | type | meaning |
 |---|---|---|
 | `seq` | `int` | number of the line in this file, from 1; it goes on when another agent continues the file |
-| `at_unix` | `float` | seconds since the epoch, on this node's clock |
+| `at_unix` | `float` | when it was seen or decided, not when it was written: seconds since the epoch, on this node's clock |
 | `node` | `str` | name of the node in file names |
 | `round` | `int` | round that the event belongs to; 0: before the first |
 | `attempt` | `int` | restarts of the job so far |
