@@ -238,6 +238,20 @@ def test_an_etcd_of_three_may_lose_any_one(lone_job: Job, own_etcd: Any) -> None
     lone_job.ends_well(*agents)
 
 
+def test_an_etcd_of_three_restarted_whole_costs_no_restart_of_the_budget(lone_job: Job, own_etcd: Any) -> None:
+    lone_job.store = store = own_etcd(3, heartbeat_ms=50)
+    agents = lone_job.two("2", "--max-restarts", 0)
+    store.stop()
+    agents[0].wait_for_output("does not answer")
+    for member in range(3):
+        store.start(member)
+    store.wait_until_it_answers()
+    agents[0].wait_for_output("answers again")
+    for rank in range(2):  # of the round that goes on, or of the one after it where the lease was over meanwhile
+        lone_job.rank(rank, 0, lone_job.rounds())
+    lone_job.ends_well(*agents)
+
+
 def _answers(store: infra.Etcd, member: int) -> bool:
     try:
         return bool(store.ask("/kv/range", {"key": "eA=="}, member))
