@@ -212,3 +212,27 @@ def test_a_wrong_token_is_turned_away_and_costs_the_job_nothing(cluster, holdfas
     cluster.finish()
     assert job.wait().returncode == 0
     assert "turned away a connection" in job.stderr
+
+
+def test_an_operator_excludes_a_node_a_spare_takes_its_place_and_it_can_come_back(cluster, holdfast):
+    agents = {name: cluster.agent(name, nproc=1) for name in "ab"}
+    assert [cluster.rank(rank, 0, 1)[1] for rank in range(2)] == [2, 2]
+    agents["c"] = cluster.agent("c", nproc=1)
+    cluster.wait_until(lambda: len(holdfast.events("NodeJoined")) == 3)
+    said = holdfast.run("exclude", "b", "--reason", "its fan is broken")
+    assert (said.returncode, said.stdout) == (0, "b is excluded: the ranks are restarted without it\n"), said.stderr
+    assert [cluster.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    nodes = [event["nodes"] for event in holdfast.events("RoundFormed") if event["round"] == 2]
+    assert sorted(nodes[0]) == ["a", "c"]
+    cluster.wait_until(lambda: "spare (excluded: its fan is broken" in holdfast.run("status").stdout)
+    status, why = holdfast.run("status").stdout, holdfast.run("why").stdout
+    assert "excluded  b: its fan is broken (`holdfast exclude`) (operator" in status
+    assert "  exclude\n    b: its fan is broken" in why and "b is excluded: its fan is broken" in why
+    needed = holdfast.run("exclude", "c")
+    assert needed.returncode == 1 and "the job cannot go on without it" in needed.stderr
+    assert holdfast.run("readmit", "b").stdout == "b may take part again\n"
+    assert "\nexcluded " not in holdfast.run("status").stdout
+    os.kill(agent_pid(holdfast, "c"), signal.SIGTERM)  # and is needed again
+    assert [cluster.rank(rank, 0, 3)[1] for rank in range(2)] == [2, 2]
+    cluster.finish()
+    assert [agents[name].wait().returncode for name in "ab"] == [0, 0]

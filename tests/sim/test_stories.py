@@ -221,6 +221,51 @@ def test_a_spare_takes_the_place_of_a_lost_node(start: Start) -> None:
     assert rounds(cluster) == ["ab", "ac"]
 
 
+def test_a_spare_takes_the_place_of_an_excluded_node_which_takes_it_back_when_that_is_lost(start: Start) -> None:
+    cluster = start("ab", runs_s=100.0)
+    cluster.start("c")
+    cluster.run_for(1.0)
+    cluster.exclude("b", through="c")
+    cluster.run_for(2.0)
+    cluster.exclude("b", through="b", readmit=True)
+    cluster.run_for(2.0)
+    cluster.power_off("c")
+    cluster.finish()
+    assert rounds(cluster) == ["ab", "ac", "ab"]
+    assert (cluster.codes["a"], cluster.codes["b"]) == (0, 0)
+    assert "answers: b is excluded: the ranks are restarted without it" in told(cluster)
+
+
+def test_an_excluded_node_stays_excluded_in_its_next_life(start: Start) -> None:
+    cluster = start("abc", runs_s=30.0, min_nodes=2, max_nodes=3)
+    cluster.exclude("c", through="a")
+    cluster.run_for(2.0)
+    cluster.kill_agent("c")
+    cluster.start("c")
+    cluster.finish()
+    assert rounds(cluster) == ["abc", "ab"]
+    assert cluster.codes == {"a": 0, "b": 0, "c": 0}
+
+
+def test_the_coordinators_own_node_can_be_excluded(start: Start) -> None:
+    cluster = start("ab")
+    cluster.start("c")
+    cluster.run_for(1.0)
+    cluster.exclude("a", through="b")
+    cluster.finish()
+    last = cluster.agents["a"].report
+    assert last is not None and last.outcome == "succeeded" and last.rounds == 2
+    assert cluster.codes == {"a": 0, "b": 0, "c": 0}
+
+
+def test_a_node_that_fails_again_and_again_makes_room_for_a_spare(start: Start) -> None:
+    cluster = start("ab", {(1, 0): FAILS, (1, 1): FAILS}, exclude_after=2)
+    cluster.start("c")
+    cluster.finish()
+    assert rounds(cluster) == ["ab", "ab", "ac"]
+    assert "a: b excluded (failures): its workers were the first to fail 2 times" in told(cluster)
+
+
 def test_a_node_that_comes_when_others_have_finished_their_part_disturbs_nobody(start: Start) -> None:
     cluster = start("ab", {(0, 0): Life(runs_s=2.0)}, min_nodes=2, max_nodes=3, last_call_s=0.1, runs_s=10.0)
     cluster.run(5.0)

@@ -82,3 +82,38 @@ def test_a_program_that_cannot_be_started_is_not_started_again_and_spends_nothin
     unstartable = Failure(node="n1", rank=0, local_rank=0, at_unix=0.0, cause="start", message="no such file")
     assert not policy.consider(unstartable, uptime_s=0.0, now=0.0).restart
     assert policy.restarts_left(0.0) == 3
+
+
+# --- nodes that fail again and again ------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_blamed_for_its_nth_first_failure_and_not_for_others() -> None:
+    policy = RestartOnFailure(max_restarts=10, exclude_after=2)
+    said = [policy.consider(Failure(node=node, rank=0, at_unix=0.0), uptime_s=60.0, now=0.0).exclude for node in "aba"]
+    assert said == ["", "", "its workers were the first to fail 2 times"]
+
+
+def test_a_nodes_failures_count_within_the_budgets_period() -> None:
+    policy = RestartOnFailure(max_restarts=10, period_s=60.0, exclude_after=2)
+    said = [crash(policy, now=now).exclude for now in (0.0, 60.0, 70.0)]
+    assert said == ["", "", "its workers were the first to fail 2 times within 60 s"]
+
+
+def test_a_pardoned_node_begins_anew() -> None:
+    policy = RestartOnFailure(max_restarts=10, exclude_after=2)
+    crash(policy)
+    policy.pardon("n1")
+    assert crash(policy).exclude == ""
+
+
+def test_what_is_held_against_nodes_passes_to_a_successor() -> None:
+    policy, successor = (RestartOnFailure(max_restarts=10, exclude_after=2) for _ in range(2))
+    crash(policy, now=5.0)
+    successor.suspects.resume(policy.suspects.ages_s(15.0), 100.0)
+    assert successor.suspects.faults == {"n1": [90.0]}
+    assert crash(successor, now=101.0).exclude
+
+
+def test_nobody_is_blamed_where_no_number_is_too_large() -> None:
+    policy = RestartOnFailure(max_restarts=100)
+    assert {crash(policy).exclude for _ in range(50)} == {""} and not policy.suspects.faults

@@ -19,7 +19,7 @@ MADE = {"docs/benchmarks.md": "make bench"}
 PLACES = ("", "src/holdfast", "docs", "tests")
 """Where a name in ARCHITECTURE.md may begin."""
 OTHERS_FLAGS = tuple(
-    "--json --running --reason --no-wait --write --force --help --version --signal --steps --save-every".split()
+    "--job --json --running --reason --no-wait --write --force --help --version --signal --steps --save-every".split()
 )
 """Flags of other commands than `holdfast run`, and of other programs."""
 by_path = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -9,7 +9,9 @@ import pytest
 
 from holdfast.agent.group import (
     ECHO_S,
+    Answer,
     Ended,
+    ExclusionAsked,
     Exit,
     Group,
     KillWorkers,
@@ -30,17 +32,21 @@ from holdfast.core.failure import Evidence, Failure
 from holdfast.core.machine import NEVER, Say, Signalled, Tick
 from holdfast.core.messages import (
     Assigned,
+    Exclude,
     Failed,
     Finish,
     Join,
     Leave,
     Message,
+    Noted,
+    Readmit,
     Refused,
     Renew,
     Stop,
     StopJob,
     Stopped,
     Succeeded,
+    Waiting,
 )
 from holdfast.core.report import JobReport
 
@@ -433,3 +439,26 @@ def test_a_failure_knows_its_node_round_and_attempt(stage: Stage) -> None:
         node="n1", rank=5, local_rank=1, pid=101, exitcode=3, at_unix=0.0, cause="exit", round=1, attempt=0, role="default"
     )
     assert failed.failure == wanted
+
+
+# --- spares and operators -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("readmit", "kind"), [(False, Exclude), (True, Readmit)])
+def test_an_operators_request_about_a_node_goes_to_the_coordinator_and_its_answer_back(stage, readmit, kind) -> None:
+    stage.see(ExclusionAsked(ask=3, name="n2", reason="its fan is broken", readmit=readmit))
+    assert stage.said == [kind(node="n1-id", ask=3, name="n2", reason="its fan is broken")]
+    assert stage.told(Noted(ask=3, ok=True, text="so be it")) == [Answer(ask=3, ok=True, text="so be it")]
+
+
+def test_a_spare_knows_why_until_it_has_a_place() -> None:
+    stage = Stage()
+    stage.told(Waiting(reason="the job has its 2 nodes"))
+    assert stage.group.spare_because == "the job has its 2 nodes"
+    stage.run()
+    assert stage.group.spare_because == ""
+
+
+def test_whoever_runs_workers_is_no_spare_whatever_comes_late(stage) -> None:
+    stage.told(Waiting(reason="the job has its 2 nodes"))
+    assert stage.group.spare_because == ""

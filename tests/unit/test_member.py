@@ -8,7 +8,21 @@ import pytest
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed, Stop, Stopped, Succeeded
+from holdfast.core.messages import (
+    Assigned,
+    Exclude,
+    Finish,
+    Join,
+    Leave,
+    Message,
+    Noted,
+    Refused,
+    Renew,
+    Renewed,
+    Stop,
+    Stopped,
+    Succeeded,
+)
 from holdfast.core.report import JobReport
 from holdfast.rendezvous.lease import KILL_S
 from holdfast.rendezvous.member import GIVE_UP_S, LONGEST_RETRY_S, Deliver, Member
@@ -108,6 +122,15 @@ def test_everything_since_the_last_assignment_is_said_again_over_a_new_link(runn
     running.see(LinkDown(link=1, reason="reset"), 0.5)
     running.see(Tick(), 0.6)
     assert sent(running.link_up(0.7))[:1] == [Succeeded(node="n1", round=1)]
+
+
+def test_an_operators_request_is_said_again_until_it_is_answered(running: Talk) -> None:
+    asked = Exclude(node="n1", ask=1, name="n2", reason="its fan is broken")
+    running.say(asked)
+    assert running.member.outbox[-1] == asked
+    answer = Noted(ask=1, ok=True, text="so be it")
+    assert running.hear(answer) == [Deliver(message=answer)]
+    assert asked not in running.member.outbox
 
 
 def test_a_join_that_was_answered_is_not_repeated(running: Talk) -> None:

@@ -23,6 +23,7 @@ from holdfast.core.messages import (
     StopJob,
     Stopped,
     Succeeded,
+    Waiting,
 )
 from holdfast.core.report import JobReport
 from holdfast.recovery.policy import RestartOnFailure
@@ -35,11 +36,11 @@ LEASE_S = 3.0
 class Job:
     """A rendezvous, and what it said to whom."""
 
-    def __init__(self, nodes: str = "2:2", *, max_restarts: int = 3, **rules: Any) -> None:
+    def __init__(self, nodes: str = "2:2", *, max_restarts: int = 3, exclude_after: int = 0, **rules: Any) -> None:
         least, most = (int(part) for part in nodes.split(":"))
         given = {"join_timeout_s": 60.0, "last_call_s": 5.0, "lease_s": LEASE_S, "max_restarts": max_restarts, **rules}
         self.rules = Rules(job="job", min_nodes=least, max_nodes=most, **given)
-        self.policy = RestartOnFailure(max_restarts=max_restarts)
+        self.policy = RestartOnFailure(max_restarts=max_restarts, exclude_after=exclude_after)
         self.machine = Rendezvous(self.rules, self.policy, now=0.0, now_unix=1000.0)
         self.now = 0.0
         self.said: list[tuple[str, Message]] = []
@@ -366,14 +367,14 @@ def test_a_newcomer_below_the_maximum_makes_the_job_grow() -> None:
 
 
 def test_a_newcomer_above_the_maximum_waits(job: Job) -> None:
-    assert job.join("c") == [] and job.machine.phase == "running"
+    assert job.join("c") == [Waiting(reason="the job has its 2 nodes")] and job.machine.phase == "running"
 
 
 def test_nobody_is_made_to_start_again_once_somebody_has_finished() -> None:
     job = Job("2:3", last_call_s=0.0)
     job.join("a", "b")
     job.hear(Succeeded(node="a", round=1))
-    assert job.join("c") == [] and job.machine.phase == "running"
+    assert kinds(job.join("c")) == ["Waiting"] and job.machine.phase == "running"
 
 
 def test_whoever_comes_late_is_told_how_the_job_ended(job: Job) -> None:
@@ -409,7 +410,7 @@ def test_a_given_rank_passes_from_a_dead_agent_to_its_successor() -> None:
     job.join("a", rank=0)
     job.join("b", rank=1)
     job.see(Unlinked(node="b"), 1.0)
-    assert job.join("b2", rank=1) == []
+    assert kinds(job.join("b2", rank=1)) == ["Waiting"]
     job.renew("a", "b2", now=2.5)
     job.tick(LEASE_S)
     job.stopped_and_back("a")

@@ -9,7 +9,9 @@ from holdfast.core.events import (
     Event,
     FailureSeen,
     JobEnded,
+    NodeExcluded,
     NodeLost,
+    NodeReadmitted,
     RoundFormed,
     WorkerDying,
     WorkerExited,
@@ -205,3 +207,19 @@ def test_what_the_job_had_to_do_without_is_said_once() -> None:
 def test_the_story_of_nothing_is_empty() -> None:
     told = timeline("train", [])
     assert (told.state, told.lives, told.started_at, told.life) == ("lost", (), None, None)
+
+
+# --- nodes that must not take part --------------------------------------------------------------------------------------------
+
+
+def test_who_is_excluded_and_why_is_known_until_it_is_readmitted() -> None:
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    for name in "bc":
+        story.then("a", NodeExcluded(name=name, reason="its fan is broken", by="operator"))
+    story.then("a", NodeReadmitted(name="c", reason="repaired"))
+    told = story.told("a", "b")
+    assert [(one.name, one.reason, one.by) for one in told.excluded] == [("b", "its fan is broken", "operator")]
+    assert [(one.decision, one.reason) for one in told.decisions][-1] == ("readmit", "c: repaired")
+    assert told.life is not None and told.life.decision is None

@@ -17,10 +17,10 @@ import sys
 from holdfast.agent import farewell, logs
 from holdfast.agent.assembly import assemble, open_doors
 from holdfast.agent.desk import Desk
-from holdfast.agent.group import PASSED_ON, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
+from holdfast.agent.group import PASSED_ON, Answer, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
 from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
-from holdfast.core.events import AgentStarted, Degraded, FailureSeen, RoundFormed
+from holdfast.core.events import AgentStarted, Decided, Degraded, FailureSeen, NodeExcluded, NodeReadmitted, RoundFormed
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.runtime import guardian
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from holdfast.core.machine import Action, Observation
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+
+ABOUT_THE_JOB = (Decided, NodeExcluded, NodeReadmitted)
+"""Events that belong to the coordinator's round, which the group in its process may not be in."""
 
 FAREWELL_S = 5.0
 """How long a hosting agent stays, at most, until every other has taken the final report."""
@@ -189,6 +192,8 @@ class Agent:
                     self.workers.sweep()
                     if self.watchdog is not None:
                         self.watchdog.timers.forget_all()
+                case Answer():
+                    self.desk.answered(action)
                 case Exit():
                     self.exit, self.leave_at = action, self.host.now() + FAREWELL_S
                 case Connect() | Transmit() | HangUp():
@@ -244,8 +249,12 @@ class Agent:
             # Not the group's own: one step of it can end a life and begin the next, and what is recorded comes after.
             assigned = self.node.group.assigned
             self.life = event.round, assigned.restart_count if assigned else 0
+        round, attempt = self.life
+        if isinstance(event, ABOUT_THE_JOB) and (server := self.node.server) is not None:
+            # A coordinator in a spare's agent has seen more rounds than that has.
+            round, attempt = max(self.life, (server.rendezvous.round, server.rendezvous.attempt))
         at_unix = self.host.unix() if at_unix is None else at_unix
-        self.recorder.record(event, at_unix=at_unix, round=self.life[0], attempt=self.life[1])
+        self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
         if isinstance(event, FailureSeen) and not event.failure.innocent:
             try:
                 farewell.keep_incident(event.failure, self.job_dir)

@@ -114,6 +114,7 @@ def _rules(config: RunConfig) -> Rules:
         master_addr=config.master_addr,
         master_port=config.master_port,
         max_restarts=config.max_restarts,
+        readmit_after_s=NEVER if config.readmit_after_s is None else config.readmit_after_s,
         segment=config.segment,
         node_unit=config.node_unit,
         replacement_group_size=config.replacement_group_size,
@@ -122,7 +123,10 @@ def _rules(config: RunConfig) -> Rules:
 
 def _policy(config: RunConfig) -> RestartOnFailure:
     return RestartOnFailure(
-        max_restarts=config.max_restarts, period_s=config.restart_period_s, longest_delay_s=config.backoff_s
+        max_restarts=config.max_restarts,
+        period_s=config.restart_period_s,
+        longest_delay_s=config.backoff_s,
+        exclude_after=config.exclude_after,
     )
 
 

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 
-from holdfast.agent.group import StopAsked
+from holdfast.agent.group import ExclusionAsked, StopAsked
 from holdfast.core.machine import Signalled
 
 TYPE_CHECKING = False
@@ -14,10 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.agent.control import ControlSocket, Request
-    from holdfast.agent.group import Group
+    from holdfast.agent.group import Answer, Group
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host
     from holdfast.telemetry.health_http import HealthHttpServer
+
+
+LONGEST_NAME, LONGEST_REASON = 255, 500
+"""Characters that a node's name may have, and a reason: a coordinator takes no longer ones."""
+
+MOST_ASKED = 16
+"""Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`)."""
 
 
 class Desk:
@@ -29,6 +36,9 @@ class Desk:
         self.name = name
         self.control: ControlSocket | None = None
         self.health: HealthHttpServer | None = None
+        self.asked: dict[int, Request] = {}
+        """Requests that the coordinator has not answered yet, by number."""
+        self.asks = 0
 
     def open_control(self, path: str) -> None:
         """Listen on the Unix socket at `path`; without it the job runs all the same."""
@@ -79,8 +89,33 @@ class Desk:
                 ]
             case "signal":
                 return self._signal(request)
-        request.refuse(f"this agent knows no {request.ask!r}; it knows status, stop and signal")
+            case "exclude" | "readmit":
+                return self._exclusion(request)
+        request.refuse(f"this agent knows no {request.ask!r}; it knows status, stop, signal, exclude and readmit")
         return []
+
+    def answered(self, answer: Answer) -> None:
+        """The coordinator has answered one that it was asked for."""
+        request = self.asked.pop(answer.ask, None)
+        if request is None:
+            return
+        if answer.ok:
+            request.reply({"text": answer.text})
+        else:
+            request.refuse(answer.text)
+
+    def _exclusion(self, request: Request) -> list[Observation]:
+        name = str(request.arguments.get("node") or "")
+        if not name or len(name) > LONGEST_NAME:
+            request.refuse("which node? give its name, as `holdfast status` shows it")
+            return []
+        self.asks += 1
+        self.asked[self.asks] = request
+        for ask in [ask for ask in self.asked if ask <= self.asks - MOST_ASKED]:
+            del self.asked[ask]  # its client has gone long ago
+        readmit = request.ask == "readmit"
+        reason = str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
+        return [ExclusionAsked(ask=self.asks, name=name, reason=reason[:LONGEST_REASON], readmit=readmit)]
 
     def _signal(self, request: Request) -> list[Observation]:
         name = str(request.arguments.get("signal"))
@@ -102,6 +137,7 @@ class Desk:
             "group_rank": assigned.group_rank if assigned else None,
             "world_size": assigned.world_size if assigned else None,
             "hosting": group.hosting,
+            "spare_because": group.spare_because if group.state == "joining" else "",
             "workers": [
                 {
                     "rank": seat.rank,

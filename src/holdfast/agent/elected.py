@@ -152,7 +152,7 @@ class ElectedNode(Node):
         """Have the store keep what has changed: little, and seldom. Who comes is not asked, who is gone is."""
         rendezvous = self._rendezvous
         assert rendezvous is not None
-        noted = rendezvous.round, rendezvous.restarts, rendezvous.report is not None
+        noted = rendezvous.round, rendezvous.restarts, rendezvous.report is not None, *rendezvous.excluded.names
         fewer, self.seats = len(rendezvous.seats) < self.seats, len(rendezvous.seats)
         if noted == self.noted and not fewer:
             return []
@@ -194,6 +194,7 @@ class ElectedNode(Node):
     def _lead(self, past: Past, now: float) -> list[Action]:
         self.server, self.policy = self.found(now)
         self.policy.budget.spent_at = [now - age_s for age_s in past.restart_ages_s]
+        self.policy.suspects.resume(past.fault_ages_s, now)
         # Where the store lost what it knew, our own memory is better than none.
         mine = self.group.assigned
         number, restarts = (mine.round, mine.restart_count) if mine else (0, 0)
@@ -203,12 +204,13 @@ class ElectedNode(Node):
             members=past.members,
             fence_s=past.fence_s,
             age_s=past.age_s,
+            excluded=past.excluded,
             report=past.report,
             now=now,
         )
         self.kept, self.held, self.seats = past, [], 0
         self.from_the_start = past.round == 0 and mine is None
-        self.noted = past.round, past.restarts, past.report is not None
+        self.noted = past.round, past.restarts, past.report is not None, *(one.name for one in past.excluded)
         told = f"this agent leads the job from now on (term {self.election.term}, after round {past.round})"
         return [Say(text=told), *self._follow(self.election.endpoint, now)]
 
@@ -239,5 +241,7 @@ class ElectedNode(Node):
             members=max(members, rendezvous.awaited),
             fence_s=max(0.0, rendezvous.not_before - now),
             age_s=rendezvous.age_s + now - rendezvous.started_at,
+            excluded=rendezvous.excluded.kept(now),
+            fault_ages_s=self.policy.suspects.ages_s(now),
             report=None if report is None else replace(report, failures=report.failures[:FAILURES_KEPT]),
         )

@@ -31,16 +31,20 @@ from holdfast.core.failure import Evidence, Failure, signal_name
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.messages import (
     Assigned,
+    Exclude,
     Failed,
     Finish,
     Join,
     Leave,
     Message,
+    Noted,
+    Readmit,
     Refused,
     Stop,
     StopJob,
     Stopped,
     Succeeded,
+    Waiting,
 )
 from holdfast.core.value import replace
 
@@ -133,6 +137,16 @@ class StopAsked(Observation):
     grace_s: float | None = None  # None: the usual grace
 
 
+class ExclusionAsked(Observation):
+    """An operator wants a node left out of the job, or taken again."""
+
+    ask: int
+    """Number of the request; `Answer` names it."""
+    name: str
+    reason: str
+    readmit: bool = False
+
+
 class Unguarded(Observation):
     """The guardian is dead: nobody would see to it that a slow end is an end."""
 
@@ -164,6 +178,14 @@ class KillWorkers(Action):
 
 class Sweep(Action):
     """Kill whatever the workers of the last round have left behind."""
+
+
+class Answer(Action):
+    """Tell an operator what became of a request."""
+
+    ask: int
+    ok: bool
+    text: str
 
 
 class Exit(Action):
@@ -210,6 +232,8 @@ class Group:
         self.passed_on = [signum for signum in PASSED_ON if signum not in stop_signals]
         self.state = "new"
         self.assigned: Assigned | None = None
+        self.spare_because = ""
+        """Why there is no place for this node, as far as it has been told."""
         self.workers: dict[int, WorkerSeat] = {}
         self.failures: dict[int, Failure] = {}
         self.joined_at = 0.0
@@ -260,6 +284,9 @@ class Group:
             case StopAsked(reason=reason, grace_s=grace_s):
                 self.grace_s = self.grace_s if grace_s is None else grace_s
                 return [Send(message=StopJob(node=self.join.node, reason=reason))]
+            case ExclusionAsked(ask=ask, name=name, reason=reason):
+                asked = Readmit if seen.readmit else Exclude
+                return [Send(message=asked(node=self.join.node, ask=ask, name=name, reason=reason))]
             case Unguarded():
                 return self._unguarded(now)
             case PortHeld(port=port):
@@ -293,6 +320,10 @@ class Group:
                 return self._start(message, now)
             case Stop(round=number) if number == self.round:
                 return self._told_to_stop(message, now)
+            case Waiting(reason=reason) if self.state == "joining":
+                self.spare_because = reason
+            case Noted(ask=ask, ok=ok, text=text):
+                return [Answer(ask=ask, ok=ok, text=text)]
             case Finish(report=report):
                 return self._finish(report, now)
             case Refused(reason=reason, hint=hint):
@@ -301,6 +332,7 @@ class Group:
 
     def _start(self, assigned: Assigned, now: float) -> list[Action]:
         self.assigned, self.state, self.failures, self.killed, self.stop_signal = assigned, "running", {}, set(), 0
+        self.spare_because = ""
         self.stopping_since = self.kill_at = self.abandon_at = NEVER
         self.workers = {i: WorkerSeat(i, assigned.base_rank + i) for i in range(self.join.nproc)}
         formed = RoundFormed(

@@ -21,7 +21,7 @@ LAUNCHING = {
     "launch": "the same with the conventions of the old torch.distributed.launch",
 }
 SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
-ASKING = ("jobs", "status", "why", "events", "report", "stop", "doctor", "token")
+ASKING = ("jobs", "status", "why", "events", "report", "stop", "exclude", "readmit", "doctor", "token")
 """Commands about jobs and this host; each is the module of that name beside this one."""
 
 

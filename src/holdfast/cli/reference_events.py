@@ -34,9 +34,9 @@ Every line begins with the same envelope:
 | `attempt` | `int` | restarts of the job so far |
 | `event` | `str` | name of the event, one of those below |
 
-Each node records what it saw itself. What concerns the whole job (`NodeJoined`, `NodeLeft`, `NodeLost`, `Decided`) is recorded
-by the node that hosts the coordinator. Readers must ignore events and fields that they do not know: a newer version may add
-some.
+Each node records what it saw itself. What concerns the whole job (`NodeJoined`, `NodeLeft`, `NodeLost`, `NodeExcluded`,
+`NodeReadmitted`, `Decided`) is recorded by the node that hosts the coordinator. Readers must ignore events and fields that they
+do not know: a newer version may add some.
 """
 
 

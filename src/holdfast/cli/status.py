@@ -77,6 +77,7 @@ def _about(path: str, job: Timeline) -> list[tuple[str, str]]:
         lines.append(("", f"{moment(last.at_unix)}, in round {last.round}{left}"))
     if job.lost_s:
         lines.append(("lost", f"{span(job.lost_s)} between failures and restarted workers"))
+    lines += [("excluded", f"{one.name}: {one.reason} ({one.by}, {moment(one.since_unix)})") for one in job.excluded]
     lines += [("degraded", text) for text in job.degraded]
     return [*lines, ("files", path)]
 
@@ -88,6 +89,8 @@ def _size(life: Life) -> str:
 def _node_row(node: NodeSeen, answers: dict[str, dict[str, Any]]) -> tuple[object, ...]:
     if node.name in answers:
         agent = str(answers[node.name].get("state", "answers"))
+        if why := answers[node.name].get("spare_because"):
+            agent = f"spare ({one_line(str(why), 100)})"
     else:
         agent = "runs, does not answer" if node.is_running else "gone"
     again = f" (agent {node.agents} of this node)" if node.agents > 1 else ""
@@ -110,6 +113,11 @@ def _now(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> WorkerSeen:
     return worker
 
 
+def _node_plain(node: NodeSeen, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    because = answers.get(node.name, {}).get("spare_because") or None
+    return {**to_plain(node), "answers": node.name in answers, "spare_because": because}
+
+
 def _plain(path: str, job: Timeline, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
     life = job.life
     workers = [to_plain(_now(worker, answers)) for worker in life.workers] if life else []
@@ -125,9 +133,10 @@ def _plain(path: str, job: Timeline, answers: dict[str, dict[str, Any]]) -> dict
         "round": life.round if life else None,
         "attempt": life.attempt if life else None,
         "world_size": life.world_size if life else None,
-        "nodes": [to_plain(node) | {"answers": node.name in answers} for node in job.nodes],
+        "nodes": [_node_plain(node, answers) for node in job.nodes],
         "workers": workers,
         "last_decision": job.decisions[-1] if job.decisions else None,
         "degraded": job.degraded,
+        "excluded": [to_plain(one) for one in job.excluded],
         "lost_s": job.lost_s,
     }

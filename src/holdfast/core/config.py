@@ -101,6 +101,11 @@ class RunConfig(Value):
     backoff_s: float = 60.0
     """Longest pause in a crash loop; 0: none."""
 
+    exclude_after: int = 0
+    """So often may a node's workers be the first to fail, before a spare takes its place. 0: as often as it comes."""
+    readmit_after_s: float | None = None
+    """Seconds after which an excluded node may take part again. None: when an operator says so."""
+
     # what is kept and shown
     state_dir: str
     node_name: str | None = None

@@ -138,6 +138,22 @@ class NodeLeft(Event):
     reason: str
 
 
+class NodeExcluded(Event):
+    """A node must not take part from now on. It may stay connected as a spare."""
+
+    name: str
+    reason: str
+    by: str
+    """operator · failures (its workers were the first to fail, again and again) · itself"""
+
+
+class NodeReadmitted(Event):
+    """A node that was excluded may take part again."""
+
+    name: str
+    reason: str
+
+
 class NodeLost(Event):
     """A node was not heard from for longer than its lease."""
 

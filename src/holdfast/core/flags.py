@@ -305,6 +305,22 @@ FLAGS: tuple[Flag, ...] = (
         env="HOLDFAST_BACKOFF",
     ),
     _ours(
+        "--exclude-after",
+        "a node whose workers were the first to fail N times (within --restart-period) is left out if a spare can take its "
+        "place; 0: never",
+        kind="whole",
+        default="3",
+        metavar="N",
+        env="HOLDFAST_EXCLUDE_AFTER",
+    ),
+    _ours(
+        "--readmit-after",
+        "seconds after which an excluded node may take part again (otherwise when `holdfast readmit` says so)",
+        kind="number",
+        metavar="S",
+        env="HOLDFAST_READMIT_AFTER",
+    ),
+    _ours(
         "--lease",
         "seconds without a word after which another node counts as lost",
         kind="number",

@@ -40,6 +40,8 @@ class Join(Message):
     group: str | None = None
     group_size: int = 0
     """As in `core.infrastructure.Infrastructure`."""
+    unhealthy: str = ""
+    """Why this node should not take part, as it has found out itself. Empty: it is fit, as far as it knows."""
 
 
 class Renew(Message):
@@ -89,6 +91,25 @@ class StopJob(Message):
     reason: str
 
 
+class Exclude(Message):
+    """An operator, through this agent, wants a node left out of the job, and a spare in its place."""
+
+    node: str
+    ask: int
+    """Number of the request in this agent's life: `Noted` answers it."""
+    name: str
+    reason: str
+
+
+class Readmit(Message):
+    """An operator, through this agent, wants an excluded node to be taken again."""
+
+    node: str
+    ask: int
+    name: str
+    reason: str
+
+
 # --- from the coordinator to an agent -------------------------------------------------------------------------------
 
 
@@ -119,6 +140,20 @@ class Stop(Message):
     round: int
     reason: str
     rejoin: bool
+
+
+class Waiting(Message):
+    """You are a spare: there is no place for you now, for this reason."""
+
+    reason: str
+
+
+class Noted(Message):
+    """What became of an operator's request."""
+
+    ask: int
+    ok: bool
+    text: str
 
 
 class Renewed(Message):

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
         def restarts_left(self, now: float) -> int:
             """How many restarts may still come."""
 
+        def pardon(self, name: str) -> None:
+            """A node has been readmitted: what it has done before no longer counts against it."""
+
 
 class Decision(Value):
     """What next, and why, in words."""
@@ -28,3 +31,5 @@ class Decision(Value):
     delay_s: float = 0.0
     """Seconds to wait before the next round, so that a crash loop does not spin."""
     restarts_left: int = 0
+    exclude: str = ""
+    """With `restart`: why the node whose worker failed should not go on, if another can take its place. Empty: it may."""

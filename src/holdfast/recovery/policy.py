@@ -6,6 +6,7 @@ from holdfast.core.failure import describe
 from holdfast.core.machine import NEVER
 from holdfast.core.policy import Decision
 from holdfast.recovery.budget import Budget
+from holdfast.recovery.suspects import Suspects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,16 +22,29 @@ time. Kubernetes: 10 s doubling to 300 s."""
 
 
 class RestartOnFailure:
-    """Torchrun's policy, with the job's budget and a back-off."""
+    """Torchrun's policy, with the job's budget and a back-off, and an eye on nodes that fail again and again."""
 
-    def __init__(self, *, max_restarts: int, period_s: float | None = None, longest_delay_s: float = LONGEST_DELAY_S) -> None:
-        self.budget = Budget(restarts=max_restarts, period_s=NEVER if period_s is None else period_s)
+    def __init__(
+        self,
+        *,
+        max_restarts: int,
+        period_s: float | None = None,
+        longest_delay_s: float = LONGEST_DELAY_S,
+        exclude_after: int = 0,
+    ) -> None:
+        within_s = NEVER if period_s is None else period_s
+        self.budget = Budget(restarts=max_restarts, period_s=within_s)
+        self.suspects = Suspects(after=exclude_after, period_s=within_s)
         self.longest_delay_s = longest_delay_s
         self.instant_crashes = 0
 
     def restarts_left(self, now: float) -> int:
         """How many restarts may still come."""
         return self.budget.left(now)
+
+    def pardon(self, name: str) -> None:
+        """Hold nothing against that node any more."""
+        self.suspects.pardon(name)
 
     def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
         """Decide about the first failure of a round that had run `uptime_s` seconds."""
@@ -50,6 +64,7 @@ class RestartOnFailure:
             reason=f"{what}; restarting all ranks{pause} ({left} of {self.budget.restarts} restarts left)",
             delay_s=delay_s,
             restarts_left=left,
+            exclude=self.suspects.blame(failure.node, now),
         )
 
     def _delay_s(self) -> float:

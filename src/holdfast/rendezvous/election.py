@@ -21,6 +21,7 @@ from __future__ import annotations
 from holdfast.core.machine import NEVER, Action, Observation, Say
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value
+from holdfast.rendezvous.exclusion import Exclusion
 
 STORE_FAILOVER_S = 2.0
 """How much longer than a member's lease the leader's is: a store of several members that loses its own leader elects another
@@ -55,6 +56,10 @@ class Past(Value):
     """For so long no round may form."""
     age_s: float = 0.0
     """How long the job has been running."""
+    excluded: tuple[Exclusion, ...] = ()
+    """Nodes that must not take part."""
+    fault_ages_s: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
+    """By node: how long ago its workers were the first to fail, each time (`recovery.suspects`)."""
     report: JobReport | None = None
     """How it ended. None: it has not."""
 

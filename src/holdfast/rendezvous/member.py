@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed
+from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Noted, Refused, Renew, Renewed
 from holdfast.core.value import Value
 from holdfast.rendezvous.lease import KILL_S, RENEW_S
 
@@ -121,6 +121,8 @@ class Member:
                     return []  # it is over at this moment: `_due` makes the link anew, and this may be a stale answer
                 self.held = message
                 return self._release(now)
+            case Noted(ask=ask):
+                self.outbox = [said for said in self.outbox if getattr(said, "ask", None) != ask]
             case Finish():
                 self.closed = True
                 heard = Leave(node=self.node, round=self.round, reason="the job is over")

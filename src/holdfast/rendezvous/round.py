@@ -14,16 +14,19 @@ monotonic clock; nobody's wall clock is compared.
 
 from __future__ import annotations
 
-from holdfast.core.events import Decided, Event, NodeJoined, NodeLeft, NodeLost
+from holdfast.core.events import Decided, Event, NodeExcluded, NodeJoined, NodeLeft, NodeLost, NodeReadmitted
 from holdfast.core.failure import Failure, describe
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.messages import (
     Assigned,
+    Exclude,
     Failed,
     Finish,
     Join,
     Leave,
     Message,
+    Noted,
+    Readmit,
     Refused,
     Renew,
     Renewed,
@@ -31,15 +34,20 @@ from holdfast.core.messages import (
     StopJob,
     Stopped,
     Succeeded,
+    Waiting,
 )
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value
+from holdfast.rendezvous.exclusion import Excluded
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.placement import Candidate, Place, Placement, PlacementRules, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.core.policy import Policy
+    from holdfast.rendezvous.exclusion import Exclusion
 
 SMALL = 64
 """Up to so many nodes everybody is told everybody's name; beyond, only group rank 0 (a table for all is O(N²) bytes)."""
@@ -68,12 +76,14 @@ class Rules(Value):
     master_port: int | None = None
     """MASTER_PORT given by the user. None: the one that the node of group rank 0 holds, a fresh one each round."""
     max_restarts: int = 0
+    readmit_after_s: float = NEVER
+    """Seconds after which an excluded node may take part again. NEVER: when somebody readmits it."""
     segment: int | None = None
     node_unit: int = 1
     replacement_group_size: int = 0
     """As in `PlacementRules`."""
 
-    def placement(self) -> PlacementRules:
+    def placement(self, unhealthy_groups: Iterable[str] = ()) -> PlacementRules:
         """What its placements are to keep to."""
         return PlacementRules(
             min_nodes=self.min_nodes,
@@ -81,6 +91,7 @@ class Rules(Value):
             segment=self.segment,
             unit=self.node_unit,
             group_size=self.replacement_group_size,
+            unhealthy_groups=frozenset(unhealthy_groups),
         )
 
 
@@ -136,7 +147,7 @@ class Seat:
         """Whether workers of its last round may be alive."""
         return self.state in ("running", "stopping", "leaving")
 
-    def candidate(self, last_round: int) -> Candidate:
+    def candidate(self, last_round: int, excluded: str) -> Candidate:
         """As placement sees it. A rank in an older round than the last is nobody's any more."""
         kept = self.assigned is not None and self.assigned.round == last_round
         return Candidate(
@@ -151,6 +162,7 @@ class Seat:
             switches=self.join.switches,
             group=self.join.group,
             group_size=self.join.group_size,
+            excluded=excluded,
         )
 
 
@@ -163,6 +175,8 @@ class Rendezvous:
         self.phase = "gathering"
         self.round = 0
         self.restarts = 0
+        self.attempt = 0
+        """Restarts before the round that runs, or ran last."""
         self.seats: dict[str, Seat] = {}
         self.arrivals = 0
         self.failures: dict[tuple[int, str, int], tuple[float, Failure]] = {}
@@ -186,6 +200,7 @@ class Rendezvous:
         self.awaited, self.awaited_until = 0, NEVER
         """So many members of our predecessor's last round are expected back until then."""
         self.back: set[str] = set()
+        self.excluded = Excluded(back_after_s=rules.readmit_after_s)
 
     def resume(
         self,
@@ -195,6 +210,7 @@ class Rendezvous:
         members: int = 0,
         fence_s: float = 0.0,
         age_s: float = 0.0,
+        excluded: Iterable[Exclusion] = (),
         report: JobReport | None = None,
         now: float,
     ) -> None:
@@ -204,6 +220,7 @@ class Rendezvous:
         self.why = "the coordinator has changed" if round else self.why
         self.not_before = max(self.not_before, now + fence_s)
         self.awaited, self.awaited_until = members, now + self.rules.lease_s + FENCE_S
+        self.excluded.resume(excluded, now)
         if report is not None:
             self.phase, self.outcome, self.report, self.ended_at = "ended", report.outcome, report, now
 
@@ -221,17 +238,15 @@ class Rendezvous:
                 actions += self._end("stopped", reason, now)
             case Tick():
                 # Only then: a driver that was held up shows first what has come meanwhile, and a Tick last.
-                actions += self._expire(now)
+                actions += self._expire(now) + self._forgive(now)
         return actions + self._advance(now)
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
         if self.phase == "ended":
             return NEVER
-        leases = [self._lease_ends(seat) for seat in self.seats.values()]
-        if self.phase != "gathering":
-            return min(leases, default=NEVER)
-        return min([self._opens_at(), *leases])
+        ends = [self.excluded.deadline(), *(self._lease_ends(seat) for seat in self.seats.values())]
+        return min([self._opens_at(), *ends] if self.phase == "gathering" else ends)
 
     def _opens_at(self) -> float:
         """When the passing of time alone lets a round form or fail."""
@@ -242,7 +257,7 @@ class Rendezvous:
             return NEVER
         if len(self.back) < self.awaited and self.phase == "gathering":
             return max(self.not_before, self.awaited_until)
-        last_call = self.round == 0 and len(ready) < self.rules.max_nodes
+        last_call = self.round == 0 and len(self._fit(ready)) < self.rules.max_nodes
         return max(self.not_before, self.quorum_since + self.rules.last_call_s if last_call else self.not_before)
 
     # --- what members say -----------------------------------------------------------------------------------------------
@@ -262,6 +277,8 @@ class Rendezvous:
                 return self._joined(message, seat, here, now)
             case StopJob(reason=reason):
                 return self._end("stopped", reason, now)
+            case Exclude() | Readmit():
+                return self._operator(message, now)
             case _ if seat is None:
                 return [Tell(node=node, message=_stranger(message))]
             case Renew(sent_at=sent_at):
@@ -292,7 +309,7 @@ class Rendezvous:
             seat = self.seats[join.node] = Seat(join, self.arrivals, now)
             self.arrivals += 1
             seat.here = here
-            actions: list[Action] = [Record(event=NodeJoined(name=join.name))]
+            actions = [Record(event=NodeJoined(name=join.name)), *self._of_itself(join, now)]
             if self.phase == "running":
                 actions += self._newcomer(seat, now)
             return actions
@@ -301,9 +318,10 @@ class Rendezvous:
             return [Tell(node=join.node, message=message) for message in again]
         by_itself = self.phase == "running" and seat.state != "ready"
         seat.join, seat.state = join, "ready"
+        said = self._of_itself(join, now)
         if by_itself:
-            return self._regroup("rejoin", f"{seat.name} stopped its workers by itself", now)
-        return []
+            return said + self._regroup("rejoin", f"{seat.name} stopped its workers by itself", now)
+        return said
 
     def _refusal(self, join: Join) -> Refused | None:
         if not self.rules.ranks_given:
@@ -323,16 +341,25 @@ class Rendezvous:
         return None
 
     def _newcomer(self, seat: Seat, now: float) -> list[Action]:
+        why = self._no_place_yet(seat)
+        if not why:
+            return self._regroup("rejoin", f"{seat.name} joined", now)
+        return [Say(text=f"{seat.name} waits as a spare: {why}"), Tell(node=seat.join.node, message=Waiting(reason=why))]
+
+    def _no_place_yet(self, seat: Seat) -> str:
+        """Why the running round goes on without it. Empty: it would gain from that node, now."""
         members = self._members()
+        if why := self.excluded.why(seat.name):
+            return f"excluded: {why}"
         if len(members) >= self.rules.max_nodes:
-            return [Say(text=f"{seat.name} waits as a spare: the job has its {self.rules.max_nodes} nodes")]
+            return f"the job has its {self.rules.max_nodes} nodes"
         if any(member.state == "succeeded" for member in members):
-            return [Say(text=f"{seat.name} waits as a spare: some nodes have finished their part already")]
-        together = place([one.candidate(self.round) for one in self.seats.values()], self.rules.placement())
-        if len(together.active) <= len(members):  # to restart for it would gain nothing
-            why = {spare.node: spare.why for spare in together.spares}.get(seat.join.node, "it completes no segment or unit")
-            return [Say(text=f"{seat.name} waits as a spare: {why}")]
-        return self._regroup("rejoin", f"{seat.name} joined", now)
+            return "some nodes have finished their part already"
+        together = self._place(list(self.seats.values()))
+        if len(together.active) > len(members):
+            return ""
+        # To restart for it would gain nothing.
+        return {spare.node: spare.why for spare in together.spares}.get(seat.join.node, "it completes no segment or unit")
 
     def _failed(self, seat: Seat, number: int, failure: Failure, now: float) -> list[Action]:
         self._keep(seat.join.node, number, (failure,), now)
@@ -348,7 +375,10 @@ class Rendezvous:
             return self._end("failed", decision.reason, now)
         self.restarts += 1
         self.not_before = now + decision.delay_s
-        return self._regroup("restart", decision.reason, now, delay_s=decision.delay_s, left=decision.restarts_left)
+        actions, why = [], decision.reason
+        if decision.exclude and failure.node == seat.name and self._is_replaceable(seat.name):
+            actions, why = self._exclude(seat.name, decision.exclude, "failures", now), f"{why}, without {seat.name}"
+        return actions + self._regroup("restart", why, now, delay_s=decision.delay_s, left=decision.restarts_left)
 
     def _keep(self, node: str, number: int, failures: tuple[Failure, ...], since: float) -> None:
         for failure in failures:
@@ -363,6 +393,83 @@ class Rendezvous:
         if self.phase == "running":
             return self._regroup("rejoin", f"{seat.name} left: {reason}", now)
         return []
+
+    # --- nodes that must not take part ----------------------------------------------------------------------------------
+
+    def _operator(self, asked: Exclude | Readmit, now: float) -> list[Action]:
+        """What an operator asked for, and the answer to it."""
+        name, before = asked.name, self.excluded.why(asked.name)
+        actions: list[Action] = []
+        if isinstance(asked, Readmit):
+            ok, text = bool(before), f"{name} may take part again" if before else f"{name} is not excluded"
+            actions = self._readmit(name, asked.reason, now) if before else []
+        elif before:
+            ok, text = True, f"{name} is excluded already: {before}"
+        elif needed := self._is_needed(name):
+            ok, text = False, f"{name} is not excluded, since the job cannot go on without it: {needed}"
+        else:
+            runs = self.phase == "running" and any(member.name == name for member in self._members())
+            here = any(seat.name == name for seat in self.seats.values())
+            actions = self._exclude(name, asked.reason, "operator", now)
+            again = runs and not any(member.state == "succeeded" for member in self._members())
+            actions += self._regroup("rejoin", f"{name} is excluded: {asked.reason}", now) if again else []
+            then = "the ranks are restarted without it" if again else "it takes part in no later round"
+            unseen = f"no node {name} is here now; it is excluded if it comes"
+            ok, text = True, f"{name} is excluded: {then}" if here else unseen
+        return [*actions, Tell(node=asked.node, message=Noted(ask=asked.ask, ok=ok, text=text))]
+
+    def _of_itself(self, join: Join, now: float) -> list[Action]:
+        """A node knows best whether it is fit; but what others have against it stands."""
+        by, why = self.excluded.by(join.name), self.excluded.why(join.name)
+        if join.unhealthy and (not by or (by == "itself" and why != join.unhealthy)):
+            return self._exclude(join.name, join.unhealthy, "itself", now)
+        return [] if join.unhealthy or by != "itself" else self._readmit(join.name, "it says that it is fit again", now)
+
+    def _exclude(self, name: str, reason: str, by: str, now: float) -> list[Action]:
+        self.excluded.add(name, reason, by, now)
+        self.unplaced = []
+        return [Record(event=NodeExcluded(name=name, reason=self.excluded.why(name), by=by))]
+
+    def _readmit(self, name: str, reason: str, now: float) -> list[Action]:
+        self.excluded.remove(name)
+        self.policy.pardon(name)
+        self.unplaced = []
+        actions: list[Action] = [Record(event=NodeReadmitted(name=name, reason=reason))]
+        for seat in list(self.seats.values()):
+            if seat.name == name and seat.state == "ready" and self.phase == "running":
+                actions += self._newcomer(seat, now)
+        return actions
+
+    def _forgive(self, now: float) -> list[Action]:
+        """Those whose time is up may come back."""
+        after = f"it was excluded {self.rules.readmit_after_s:g} s ago"
+        return [action for name in self.excluded.over(now) for action in self._readmit(name, after, now)]
+
+    def _relent(self, ready: list[Seat], now: float) -> list[Action]:
+        """A node that has failed often is better than none: without it nobody could go on."""
+        awaited = len(self.back) < self.awaited and now < self.awaited_until
+        if awaited or any(seat.state != "ready" for seat in self.seats.values()):
+            return []
+        names = [seat.name for seat in ready if self.excluded.by(seat.name) == "failures"]
+        if not names or len(self._fit(ready)) + len(names) < self.rules.min_nodes:
+            return []
+        self.unplaced = []
+        for name in names:
+            self.excluded.remove(name)  # what it did is still known, and the next spare will have its place
+        return [Record(event=NodeReadmitted(name=name, reason="too few nodes are left without it")) for name in names]
+
+    def _is_needed(self, name: str) -> str:
+        """Why the running round's nodes and the spares do not suffice without that one. Empty: they do."""
+        members = self._members()
+        if self.phase != "running" or not any(member.name == name for member in members):
+            return ""
+        left = self._place(self._staying(), without=name)
+        return "" if left.active else left.reason
+
+    def _is_replaceable(self, name: str) -> bool:
+        """Whether the job would be as large without that node as it is now."""
+        left = self._place(self._staying(), without=name)
+        return len(left.active) >= len(self._members())
 
     # --- members that are not heard from --------------------------------------------------------------------------------
 
@@ -443,17 +550,19 @@ class Rendezvous:
 
     def _gathered(self, now: float) -> list[Action]:
         ready = self._ready()
-        if len(ready) >= self.rules.min_nodes:
+        if len(self._fit(ready)) >= self.rules.min_nodes:
             self.quorum_since = min(self.quorum_since, now)
         else:
             self.quorum_since = NEVER
         if self._is_short(ready):
+            if relented := self._relent(ready, now):
+                return relented + self._gathered(now)
             if now >= self.gathering_since + self.rules.join_timeout_s:
                 return self._end("failed", self._too_few(ready, now), now) + self._advance(now)
             return self._notice(ready, now)
         if now < self._opens_at():
             return []
-        placement = place([seat.candidate(self.round) for seat in ready], self.rules.placement())
+        placement = self._place(ready)
         if placement.active:
             return self._form(placement, ready, now)
         self.unplaced, self.unplaced_why = [seat.join.node for seat in ready], placement.reason
@@ -461,28 +570,30 @@ class Rendezvous:
 
     def _is_short(self, ready: list[Seat]) -> bool:
         """Too few nodes, or none can be placed."""
-        return len(ready) < self.rules.min_nodes or self.unplaced == [seat.join.node for seat in ready]
+        return len(self._fit(ready)) < self.rules.min_nodes or self.unplaced == [seat.join.node for seat in ready]
 
     def _notice(self, ready: list[Seat], now: float) -> list[Action]:
         """From time to time, say for whom everybody waits."""
         if now < self.notice_at:
             return []
         self.notice_at = now + NOTICE_AGAIN_S
-        here = ", ".join(seat.name for seat in ready) or "none"
+        fit = self._fit(ready)
+        here = ", ".join(seat.name for seat in fit) or "none"
         left_s = self.gathering_since + self.rules.join_timeout_s - now
-        state = f"{len(ready)} of {self.rules.min_nodes} are ready ({here})"
-        if len(ready) >= self.rules.min_nodes:
+        state = f"{len(fit)} of {self.rules.min_nodes} are ready ({here})" + "".join(self._left_out(ready))
+        if len(fit) >= self.rules.min_nodes:
             state = self.unplaced_why
         text = f"waiting for nodes: {state}; giving up in {left_s:.0f} s"
         return [Say(text=text, level="warning")]
 
     def _too_few(self, ready: list[Seat], now: float) -> str:
-        here = [seat.name for seat in ready]
+        here = [seat.name for seat in self._fit(ready)]
         busy = [seat.name for seat in self.seats.values() if seat not in ready]
         lost = [name for name in dict.fromkeys(self.lost_names) if name not in here]
         said = [f" ({', '.join(here)})" if here else ""]
         said += [f"; {what}: {', '.join(names)}" for what, names in (("still stopping", busy), ("lost before", lost)) if names]
-        if len(ready) >= self.rules.min_nodes:
+        said += self._left_out(ready)
+        if len(here) >= self.rules.min_nodes:
             waited = f"after {now - self.gathering_since:.0f} s"
             return f"round {self.round + 1} could not be placed {waited}: {self.unplaced_why}{''.join(said[1:])}"
         return (
@@ -499,7 +610,7 @@ class Rendezvous:
         names = tuple(self.seats[given.node].name for given in places)
         # Members may have known an earlier life of the coordinator: no number may come twice.
         self.round = max(self.round, *(seat.join.round for seat in ready)) + 1
-        self.phase, self.formed_at, self.awaited = "running", now, 0
+        self.phase, self.formed_at, self.awaited, self.attempt = "running", now, 0, self.restarts
         actions: list[Action] = []
         for given in places:
             seat = self.seats[given.node]
@@ -519,7 +630,7 @@ class Rendezvous:
                 reason=self.why,
             )
             actions.append(Tell(node=given.node, message=seat.assigned))
-        return actions
+        return actions + [Tell(node=spare.node, message=Waiting(reason=spare.why)) for spare in placement.spares]
 
     def _finish(self, now: float) -> list[Action]:
         self.phase, self.ended_at = "ended", now
@@ -540,6 +651,26 @@ class Rendezvous:
         return [Tell(node=node, message=Finish(report=self.report)) for node in self.seats]
 
     # --- small questions ------------------------------------------------------------------------------------------------
+
+    def _place(self, seats: list[Seat], *, without: str = "") -> Placement:
+        """Who of these would take part, now; if one of them could not."""
+        why = {seat.join.node: self.excluded.why(seat.name) for seat in seats} if self.excluded else {}
+        grouped = [(seat.join.group, seat) for seat in seats if seat.join.group is not None]
+        ill = {group for group, seat in grouped if seat.name == without or why.get(seat.join.node)}
+        rules = self.rules.placement(ill if len({group for group, _ in grouped}) > 1 else ())
+        there = [seat for seat in seats if seat.name != without]
+        return place([seat.candidate(self.round, why.get(seat.join.node, "")) for seat in there], rules)
+
+    def _staying(self) -> list[Seat]:
+        return [seat for seat in self.seats.values() if seat.state != "leaving"]
+
+    def _fit(self, seats: list[Seat]) -> list[Seat]:
+        """Those of them that may take part."""
+        return [seat for seat in seats if not self.excluded.why(seat.name)] if self.excluded else seats
+
+    def _left_out(self, seats: list[Seat]) -> list[str]:
+        names = [f"{seat.name} ({why})" for seat in seats if (why := self.excluded.why(seat.name))]
+        return [f"; excluded: {', '.join(names)}"] if names else []
 
     def _ready(self) -> list[Seat]:
         ready = [seat for seat in self.seats.values() if seat.state == "ready"]

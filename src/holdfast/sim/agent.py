@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.agent import FAREWELL_S
 from holdfast.agent.group import (
+    Answer,
     Ended,
     Exit,
     KillWorkers,
@@ -150,6 +151,8 @@ class SimAgent:
                     self.world.kill(self._pids(local_ranks))
                 case Sweep():
                     self.world.sweep()
+                case Answer(text=text):
+                    self.cluster.transcript.note(self.cluster.timeline.now, self.place, f"answers: {text}")
                 case Exit():
                     self.exit, self.leave_at = action, self.world.now() + FAREWELL_S
                     self.cluster.checks.exited(self, action)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 from signal import SIGKILL
 
-from holdfast.agent.group import Group
+from holdfast.agent.group import ExclusionAsked, Group
 from holdfast.agent.node import Node
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
@@ -42,6 +42,8 @@ class Job(Value):
     join_timeout_s: float = 60.0
     last_call_s: float = 2.0
     ranks_given: bool = False
+    exclude_after: int = 0
+    readmit_after_s: float = NEVER
 
 
 class Cluster:
@@ -69,6 +71,7 @@ class Cluster:
         self.checks = Checks(self)
         self.on_worker_death: Callable[[SimAgent, Worker, int], None] = lambda agent, worker, exitcode: None
         self.next_port = 20000
+        self.asks = 0
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
@@ -113,8 +116,11 @@ class Cluster:
             lease_s=job.lease_s,
             ranks_given=job.ranks_given,
             max_restarts=job.max_restarts,
+            readmit_after_s=job.readmit_after_s,
         )
-        policy = RestartOnFailure(max_restarts=job.max_restarts, period_s=job.restart_period_s)
+        policy = RestartOnFailure(
+            max_restarts=job.max_restarts, period_s=job.restart_period_s, exclude_after=job.exclude_after
+        )
         rendezvous = Rendezvous(rules, policy, now=world.now(), now_unix=world.unix())
         self.checks.hosts.append(rendezvous)
         return Node(group, server=Server(rendezvous))
@@ -128,6 +134,12 @@ class Cluster:
         return self.next_port
 
     # --- what happens to them -------------------------------------------------------------------------------------------
+
+    def exclude(self, place: str, *, through: str, readmit: bool = False) -> None:
+        """An operator wants a node left out, or taken again, and says so to an agent."""
+        self.asks += 1
+        asked = ExclusionAsked(ask=self.asks, name=place, reason="its fan is broken", readmit=readmit)
+        self.agents[through].world.see(asked)
 
     def signal(self, place: str, signum: int) -> None:
         """Signal an agent."""

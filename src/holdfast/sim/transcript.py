@@ -14,9 +14,11 @@ from holdfast.core.events import (
     FailureSeen,
     JobEnded,
     JoinRequested,
+    NodeExcluded,
     NodeJoined,
     NodeLeft,
     NodeLost,
+    NodeReadmitted,
     RoundFormed,
     SignalReceived,
     StopSent,
@@ -69,6 +71,10 @@ def said(what: Event | str) -> str:
             return f"{name} left: {reason}"
         case NodeLost(name=name, reason=reason):
             return f"{name} lost: {reason}"
+        case NodeExcluded(name=name, reason=reason, by=by):
+            return f"{name} excluded ({by}): {reason}"
+        case NodeReadmitted(name=name, reason=reason):
+            return f"{name} readmitted: {reason}"
         case Decided(decision=decision, reason=reason):
             return f"decides to {decision}: {reason}"
         case RoundFormed():

@@ -15,7 +15,9 @@ from holdfast.core.events import (
     Degraded,
     FailureSeen,
     JobEnded,
+    NodeExcluded,
     NodeLost,
+    NodeReadmitted,
     RoundFormed,
     WorkerDying,
     WorkerExited,
@@ -25,8 +27,15 @@ from holdfast.core.failure import Failure, in_order
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.reader import Record
 
+DECISIONS = (Decided, NodeExcluded, NodeReadmitted)
+"""Events that say what the coordinator has made up its mind to do."""
+
 AGAIN = ("restart", "rejoin")
 """Decisions after which there is another life."""
+
+
+ABOUT_NODES = ("exclude", "readmit")
+"""Decisions that end no life."""
 
 
 class Decision(Value):
@@ -40,6 +49,16 @@ class Decision(Value):
     reason: str
     delay_s: float = 0.0
     restarts_left: int | None = None
+
+
+class Exclusion(Value):
+    """A node that must not take part."""
+
+    name: str
+    reason: str
+    by: str
+    """operator · failures · itself"""
+    since_unix: float
 
 
 class WorkerSeen(Value):
@@ -113,6 +132,8 @@ class Timeline(Value):
     decisions: tuple[Decision, ...] = ()
     degraded: tuple[str, ...] = ()
     """What this job had to do without."""
+    excluded: tuple[Exclusion, ...] = ()
+    """Nodes that must not take part (any more)."""
     lost_s: float = 0.0
 
     @property
@@ -129,7 +150,7 @@ class Timeline(Value):
 def timeline(job: str, records: Sequence[Record], running: Collection[str] = ()) -> Timeline:
     """The story of `job` from its records in order (see `reader.merge`); `running` names the nodes whose agents live."""
     nodes = _nodes(records, running)
-    decisions = tuple(_decision(record) for record in records if isinstance(record.event, Decided))
+    decisions = tuple(_decision(record) for record in records if isinstance(record.event, DECISIONS))
     lives = _with_lost_time(_lives(records, decisions, running))
     end = _end(records)
     state = "running" if running else "ended" if end else "lost"
@@ -148,6 +169,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
         lives=lives,
         decisions=decisions,
         degraded=tuple(dict.fromkeys(f"{event.what}: {event.instead}" if event.instead else event.what for event in degraded)),
+        excluded=_excluded(records),
         lost_s=sum(life.lost_s or 0.0 for life in lives),
     )
 
@@ -175,8 +197,23 @@ def _nodes(records: Iterable[Record], running: Collection[str]) -> tuple[NodeSee
     return tuple(seen.values())
 
 
+def _excluded(records: Iterable[Record]) -> tuple[Exclusion, ...]:
+    found: dict[str, Exclusion] = {}
+    for record in records:
+        match record.event:
+            case NodeExcluded(name=name, reason=reason, by=by):
+                found[name] = Exclusion(name=name, reason=reason, by=by, since_unix=record.at)
+            case NodeReadmitted(name=name):
+                found.pop(name, None)
+    return tuple(found.values())
+
+
 def _decision(record: Record) -> Decision:
     event = record.event
+    if isinstance(event, (NodeExcluded, NodeReadmitted)):
+        event = Decided(
+            decision="exclude" if isinstance(event, NodeExcluded) else "readmit", reason=f"{event.name}: {event.reason}"
+        )
     assert isinstance(event, Decided)
     return Decision(
         at_unix=record.at,
@@ -212,7 +249,7 @@ def _life(formed: list[Record], records: list[Record], decisions: Sequence[Decis
     workers = _workers(records, running)
     started = [record.at for record in records if isinstance(record.event, WorkerStarted)]
     exits = [record.at for record in records if isinstance(record.event, WorkerExited)]
-    mine = [decision for decision in decisions if decision.round == number]
+    mine = [decision for decision in decisions if decision.round == number and decision.decision not in ABOUT_NODES]
     return Life(
         round=number,
         attempt=formed[0].attempt,

@@ -52,6 +52,9 @@ class MembershipOnly:
         """See `core.policy.Policy`."""
         return 0
 
+    def pardon(self, name: str) -> None:
+        """See `core.policy.Policy`."""
+
 
 class Attendant:
     """One node's machines and their loop, in a thread of their own."""

@@ -1,0 +1,83 @@
+"""Who must not take part, since when, and why? What the rendezvous remembers of nodes by name: over rounds, over other lives
+of a node's agent, and, by `kept` and `resume`, over coordinators. What follows from it is decided in `rendezvous.round`.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.machine import NEVER
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CHARS = 500
+"""Characters of a reason that are kept: a successor is told all of them, and a store's values are small."""
+
+
+class Exclusion(Value):
+    """One node that is left out."""
+
+    name: str
+    """As people call the node: another life of it is left out too."""
+    reason: str
+    by: str = "operator"
+    """operator · failures (its workers were the first to fail, again and again) · itself"""
+    age_s: float = 0.0
+    """For how long it has been so."""
+
+
+class Excluded:
+    """All of them."""
+
+    def __init__(self, *, back_after_s: float = NEVER) -> None:
+        self.back_after_s = back_after_s
+        """How long one lasts; NEVER: until somebody readmits the node. A node's own word lasts until it says otherwise."""
+        self._held: dict[str, tuple[Exclusion, float]] = {}
+        """name → what, and since when on our clock"""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Who they are, in order of their exclusion."""
+        return tuple(self._held)
+
+    def why(self, name: str) -> str:
+        """Why that node must not take part; empty: it may."""
+        return self._held[name][0].reason if name in self._held else ""
+
+    def by(self, name: str) -> str:
+        """Whose word it is; empty: it is not excluded."""
+        return self._held[name][0].by if name in self._held else ""
+
+    def add(self, name: str, reason: str, by: str, now: float) -> None:
+        """Leave it out from now on."""
+        self._held[name] = Exclusion(name=name, reason=reason[:CHARS], by=by), now
+
+    def remove(self, name: str) -> None:
+        """Let it take part again."""
+        self._held.pop(name, None)
+
+    def over(self, now: float) -> list[str]:
+        """Those whose time is up."""
+        return [name for name in self._held if now >= self._ends(name)]
+
+    def deadline(self) -> float:
+        """When the first one's time is up."""
+        return min((self._ends(name) for name in self._held), default=NEVER)
+
+    def kept(self, now: float) -> tuple[Exclusion, ...]:
+        """What a successor must know."""
+        return tuple(
+            Exclusion(name=one.name, reason=one.reason, by=one.by, age_s=now - since) for one, since in self._held.values()
+        )
+
+    def resume(self, kept: Iterable[Exclusion], now: float) -> None:
+        """Take over from a predecessor."""
+        self._held |= {one.name: (one, now - one.age_s) for one in kept}
+
+    def _ends(self, name: str) -> float:
+        one, since = self._held[name]
+        return NEVER if one.by == "itself" else since + self.back_after_s
