@@ -23,6 +23,12 @@ def test_variables_tell_them_too():
     assert (found.segment, found.node_unit, found.domain) == (4, 2, "rack7")
 
 
+def test_newcomers_are_taken_in_at_once_unless_told_otherwise():
+    assert config(*FOUR).grow == "at-once"
+    assert config(*FOUR, "--grow", "never").grow == "never"
+    assert "--grow: there is no 'later'" in error(*FOUR, "--grow", "later")
+
+
 def test_the_least_number_of_nodes_must_be_a_multiple():
     said = error(*FOUR, "--ft-segment", "3")
     assert "4, is not a multiple of --ft-segment 3" in said and "let it be 3 or 6" in said

@@ -370,6 +370,51 @@ def test_a_newcomer_above_the_maximum_waits(job: Job) -> None:
     assert job.join("c") == [Waiting(reason="the job has its 2 nodes")] and job.machine.phase == "running"
 
 
+@pytest.mark.parametrize(("grow", "then"), [("at-once", "abc"), ("next-failure", "ab"), ("never", "ab")])
+def test_a_newcomer_restarts_the_others_only_where_the_job_grows_at_once(grow: str, then: str) -> None:
+    job = Job("2:3", last_call_s=0.0, grow=grow)
+    job.join("a", "b", "c")
+    if grow == "at-once":
+        job.stopped_and_back("a", "b")
+    assert (job.members(), job.machine.phase) == (then, "running")
+
+
+@pytest.mark.parametrize(("grow", "then"), [("next-failure", "abc"), ("never", "ab")])
+def test_at_the_next_failure_a_waiting_newcomer_is_taken_in_or_not(grow: str, then: str) -> None:
+    job = Job("2:3", last_call_s=0.0, grow=grow)
+    job.join("a", "b", "c")
+    job.fail("b")
+    job.stopped_and_back("a", "b")
+    assert job.members() == then
+
+
+@pytest.mark.parametrize("grow", ["next-failure", "never"])
+def test_a_newcomer_takes_a_lost_nodes_place_whether_the_job_may_grow_or_not(grow: str) -> None:
+    job = Job("1:3", last_call_s=0.0, grow=grow)
+    job.join("a")
+    job.join("b")
+    job.fail("a")
+    job.stopped_and_back("a")
+    job.hear(Leave(node="a", round=job.machine.round, reason="goes"))
+    job.hear(Stopped(node="a", round=job.machine.round))
+    assert job.members()[-1] == "b"
+
+
+def test_a_job_that_never_grows_comes_back_to_its_size_at_the_next_restart() -> None:
+    job = Job("1:4", grow="never", last_call_s=1.0, lease_s=1000.0)
+    job.join("a", "b", "c")
+    job.tick(1.0)
+    job.hear(Leave(node="c", round=1, reason="goes"))
+    job.hear(Stopped(node="c", round=1))
+    job.stopped_and_back("a", "b")
+    assert job.members() == "ab"
+    job.join("d", "e")
+    assert job.machine.phase == "running"
+    job.fail("a")
+    job.stopped_and_back("a", "b")
+    assert job.members() == "abd"
+
+
 def test_nobody_is_made_to_start_again_once_somebody_has_finished() -> None:
     job = Job("2:3", last_call_s=0.0)
     job.join("a", "b")

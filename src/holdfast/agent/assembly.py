@@ -110,6 +110,7 @@ def _rules(config: RunConfig) -> Rules:
         join_timeout_s=config.join_timeout_s,
         last_call_s=config.last_call_s,
         lease_s=NEVER if config.rdzv_backend == "memory" else config.lease_s,
+        grow=config.grow,
         ranks_given=config.rdzv_backend == "static",
         master_addr=config.master_addr,
         master_port=config.master_port,

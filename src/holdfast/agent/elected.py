@@ -202,6 +202,7 @@ class ElectedNode(Node):
             round=max(past.round, number),
             restarts=max(past.restarts, restarts),
             members=past.members,
+            largest=past.largest,
             fence_s=past.fence_s,
             age_s=past.age_s,
             excluded=past.excluded,
@@ -239,6 +240,7 @@ class ElectedNode(Node):
             restart_ages_s=tuple(now - at for at in self.policy.budget.spent_at),
             # Until our own first round has formed, those that our predecessor left are still to be waited for.
             members=max(members, rendezvous.awaited),
+            largest=rendezvous.largest,
             fence_s=max(0.0, rendezvous.not_before - now),
             age_s=rendezvous.age_s + now - rendezvous.started_at,
             excluded=rendezvous.excluded.kept(now),

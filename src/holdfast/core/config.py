@@ -29,6 +29,8 @@ class RunConfig(Value):
     """Meaningful with the static backend only."""
     segment: int | None = None
     """Nodes per segment, all within one domain. None: domains do not matter."""
+    grow: str = "at-once"
+    """When nodes that come later are taken in: at-once · next-failure (at the next restart) · never (they only replace)."""
     node_unit: int = 1
     """The number of nodes is a multiple of it."""
     replacement_group_size: int = 0

@@ -74,6 +74,8 @@ START_METHODS = ("spawn", "fork", "forkserver")
 EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
 NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
 
+GROW = ("at-once", "next-failure", "never")
+
 FLAGS: tuple[Flag, ...] = (
     _torchrun(
         "--nnodes",
@@ -303,6 +305,15 @@ FLAGS: tuple[Flag, ...] = (
         default="60",
         metavar="S",
         env="HOLDFAST_BACKOFF",
+    ),
+    _ours(
+        "--grow",
+        "when later nodes are taken in: at-once (all ranks restart with them), next-failure (when they restart anyway), "
+        "never (they only replace others)",
+        default="at-once",
+        choices=GROW,
+        metavar="WHEN",
+        env="HOLDFAST_GROW",
     ),
     _ours(
         "--exclude-after",

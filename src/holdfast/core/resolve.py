@@ -92,6 +92,8 @@ def _nodes_and_restarts(draft: Draft) -> None:
     low, high = grammar.node_range(draft.text("nnodes"), draft.name("nnodes"))
     draft.keep("nnodes", low, "min_nodes")
     draft.keep("nnodes", high, "max_nodes")
+    _check_choice(draft, "grow")
+    draft.keep("grow", draft.text("grow"))
     draft.keep("max_restarts", grammar.whole(draft.text("max_restarts"), draft.name("max_restarts"), at_least=0))
     period = draft.text("restart_period")
     draft.keep(

@@ -52,6 +52,8 @@ class Past(Value):
     """How long ago each restart of the budget was spent."""
     members: int = 0
     """Nodes of that round that were not known to be gone: the next round waits for them, or for their leases to end."""
+    largest: int = 0
+    """Nodes of the largest round."""
     fence_s: float = 0.0
     """For so long no round may form."""
     age_s: float = 0.0

@@ -69,6 +69,9 @@ class Rules(Value):
     """Seconds to wait for more than `min_nodes` in the first round. torchrun: 30 (last_call_timeout)."""
     lease_s: float = NEVER
     """A member not heard from for so long is lost. NEVER: it shares our process."""
+    grow: str = "at-once"
+    """What a node does that comes while the job could be larger: at-once (all restart with it) · next-failure (it takes part
+    when they restart anyway) · never (it only takes the place of another: no round is larger than the largest before)."""
     ranks_given: bool = False
     """Each node brings its group rank (static): exactly `max_nodes` of them, 0 to max-1."""
     master_addr: str = ""
@@ -83,11 +86,11 @@ class Rules(Value):
     replacement_group_size: int = 0
     """As in `PlacementRules`."""
 
-    def placement(self, unhealthy_groups: Iterable[str] = ()) -> PlacementRules:
-        """What its placements are to keep to."""
+    def placement(self, unhealthy_groups: Iterable[str] = (), most: int = 0) -> PlacementRules:
+        """What its placements are to keep to. `most`: no more nodes than that, though max_nodes are allowed; 0: as many."""
         return PlacementRules(
             min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
+            max_nodes=min(self.max_nodes, most or self.max_nodes),
             segment=self.segment,
             unit=self.node_unit,
             group_size=self.replacement_group_size,
@@ -192,6 +195,8 @@ class Rendezvous:
         self.outcome = ""
         self.report: JobReport | None = None
         self.lost_names: list[str] = []
+        self.largest = 0
+        """Nodes of the largest round so far; 0: there was none, as far as we know."""
         self.unplaced: list[str] = []
         self.unplaced_why = ""
         """Why no round can be made of just these nodes, which were ready. They are not asked again before one comes or goes."""
@@ -208,6 +213,7 @@ class Rendezvous:
         round: int,
         restarts: int,
         members: int = 0,
+        largest: int = 0,
         fence_s: float = 0.0,
         age_s: float = 0.0,
         excluded: Iterable[Exclusion] = (),
@@ -217,6 +223,7 @@ class Rendezvous:
         """Take over from a coordinator whose last round had `members` nodes. Their workers may live until they say otherwise,
         or until the leases that it may have given a moment ago are over."""
         self.round, self.restarts, self.age_s = round, restarts, age_s
+        self.largest = largest
         self.why = "the coordinator has changed" if round else self.why
         self.not_before = max(self.not_before, now + fence_s)
         self.awaited, self.awaited_until = members, now + self.rules.lease_s + FENCE_S
@@ -257,7 +264,7 @@ class Rendezvous:
             return NEVER
         if len(self.back) < self.awaited and self.phase == "gathering":
             return max(self.not_before, self.awaited_until)
-        last_call = self.round == 0 and len(self._fit(ready)) < self.rules.max_nodes
+        last_call = self.round == 0 and len(self._fit(ready)) < self._most
         return max(self.not_before, self.quorum_since + self.rules.last_call_s if last_call else self.not_before)
 
     # --- what members say -----------------------------------------------------------------------------------------------
@@ -351,8 +358,10 @@ class Rendezvous:
         members = self._members()
         if why := self.excluded.why(seat.name):
             return f"excluded: {why}"
-        if len(members) >= self.rules.max_nodes:
-            return f"the job has its {self.rules.max_nodes} nodes"
+        if len(members) >= self._most:
+            return f"the job has its {self._most} nodes"
+        if self.rules.grow != "at-once":
+            return f"the job takes in more nodes only when it restarts anyway (--grow {self.rules.grow})"
         if any(member.state == "succeeded" for member in members):
             return "some nodes have finished their part already"
         together = self._place(list(self.seats.values()))
@@ -611,6 +620,7 @@ class Rendezvous:
         # Members may have known an earlier life of the coordinator: no number may come twice.
         self.round = max(self.round, *(seat.join.round for seat in ready)) + 1
         self.phase, self.formed_at, self.awaited, self.attempt = "running", now, 0, self.restarts
+        self.largest = max(self.largest, len(places))
         actions: list[Action] = []
         for given in places:
             seat = self.seats[given.node]
@@ -652,12 +662,17 @@ class Rendezvous:
 
     # --- small questions ------------------------------------------------------------------------------------------------
 
+    @property
+    def _most(self) -> int:
+        """Nodes that a round may have."""
+        return self.largest if self.rules.grow == "never" and self.largest else self.rules.max_nodes
+
     def _place(self, seats: list[Seat], *, without: str = "") -> Placement:
         """Who of these would take part, now; if one of them could not."""
         why = {seat.join.node: self.excluded.why(seat.name) for seat in seats} if self.excluded else {}
         grouped = [(seat.join.group, seat) for seat in seats if seat.join.group is not None]
         ill = {group for group, seat in grouped if seat.name == without or why.get(seat.join.node)}
-        rules = self.rules.placement(ill if len({group for group, _ in grouped}) > 1 else ())
+        rules = self.rules.placement(ill if len({group for group, _ in grouped}) > 1 else (), self._most)
         there = [seat for seat in seats if seat.name != without]
         return place([seat.candidate(self.round, why.get(seat.join.node, "")) for seat in there], rules)
 

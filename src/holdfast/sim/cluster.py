@@ -42,6 +42,7 @@ class Job(Value):
     join_timeout_s: float = 60.0
     last_call_s: float = 2.0
     ranks_given: bool = False
+    grow: str = "at-once"
     exclude_after: int = 0
     readmit_after_s: float = NEVER
 
@@ -114,6 +115,7 @@ class Cluster:
             join_timeout_s=job.join_timeout_s,
             last_call_s=job.last_call_s,
             lease_s=job.lease_s,
+            grow=job.grow,
             ranks_given=job.ranks_given,
             max_restarts=job.max_restarts,
             readmit_after_s=job.readmit_after_s,
