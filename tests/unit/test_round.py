@@ -62,6 +62,11 @@ class Job:
         usual: dict[str, Any] = {"master_port": 9, "nproc": 2, "role": "default", "round": round, "wanted_rank": rank}
         return [answer for node in nodes for answer in self.hear(Join(node=node, name=node, addr=node, **usual), now)]
 
+    def comes_back(self, node: str, *, round: int, group_rank: int) -> list[Message]:
+        """It had that rank in that round, under another coordinator."""
+        usual: dict[str, Any] = {"name": node, "addr": node, "master_port": 9, "nproc": 2, "role": "default"}
+        return self.hear(Join(node=node, round=round, group_rank=group_rank, **usual))
+
     def stopped_and_back(self, *nodes: str, now: float | None = None) -> None:
         """These have stopped their workers, and join again."""
         number = self.machine.round
@@ -528,3 +533,29 @@ def test_a_deadline_that_was_served_is_never_asked_for_again(nodes: str) -> None
         assert deadline > job.now
         job.tick(deadline)
     pytest.fail("it never came to an end")
+
+
+# --- another coordinator ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_nodes_keep_their_ranks_under_another_coordinator(knows: bool) -> None:
+    """Whether it knows the job's past, from a store, or is only told by those who come."""
+    job = Job("3:3")
+    if knows:
+        job.machine.resume(round=5, restarts=0, members=3, now=0.0)
+    for node, rank in (("a", 2), ("c", 0), ("b", 1)):
+        job.comes_back(node, round=5, group_rank=rank)
+    job.renew("a", "b", "c", now=LEASE_S - 1.0)
+    job.tick(LEASE_S + FENCE_S)
+    assert job.members() == "cba" and job.machine.round == 6
+
+
+def test_a_gap_is_filled_and_a_rank_of_an_older_round_is_nobodys() -> None:
+    job = Job("3:3", lease_s=1000.0)
+    job.machine.resume(round=5, restarts=0, now=0.0)
+    job.comes_back("c", round=5, group_rank=0)
+    job.comes_back("b", round=5, group_rank=2)
+    job.comes_back("a", round=3, group_rank=0)
+    job.tick(2000.0)
+    assert job.members() == "cab"

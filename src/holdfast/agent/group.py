@@ -308,7 +308,8 @@ class Group:
 
     def _join(self, now: float) -> list[Action]:
         self.state, self.joined_at, self.rejoin = "joining", now, None
-        self.join = replace(self.join, round=self.round)
+        rank = self.assigned.group_rank if self.assigned else None
+        self.join = replace(self.join, round=self.round, group_rank=rank)
         return [
             Record(event=JoinRequested(round=self.round + 1, backend=self.backend, endpoint=self.endpoint)),
             Send(message=self.join),

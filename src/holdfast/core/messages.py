@@ -33,6 +33,8 @@ class Join(Message):
     role: str
     round: int = 0
     """The last round this agent took part in; 0: none."""
+    group_rank: int | None = None
+    """Its rank there: a coordinator that was not there lets the nodes keep theirs."""
     wanted_rank: int | None = None
     """Rank that the infrastructure gave; with the static backend the group rank itself. None: any."""
     domain: str | None = None

@@ -152,7 +152,9 @@ class Seat:
 
     def candidate(self, last_round: int, excluded: str) -> Candidate:
         """As placement sees it. A rank in an older round than the last is nobody's any more."""
-        kept = self.assigned is not None and self.assigned.round == last_round
+        number, rank = self.join.round, self.join.group_rank  # where we did not assign it, another coordinator did
+        if self.assigned is not None and self.assigned.round >= number:
+            number, rank = self.assigned.round, self.assigned.group_rank
         return Candidate(
             node=self.join.node,
             name=self.name,
@@ -160,7 +162,7 @@ class Seat:
             role=self.join.role,
             arrival=self.arrival,
             wanted_rank=self.join.wanted_rank,
-            previous_rank=self.place.group_rank if self.place and kept else None,
+            previous_rank=rank if number == last_round else None,
             domain=self.join.domain,
             switches=self.join.switches,
             group=self.join.group,
@@ -617,8 +619,7 @@ class Rendezvous:
         addr, port = self.rules.master_addr or chief.addr, self.rules.master_port or chief.master_port
         world_size = sum(self.seats[given.node].join.nproc for given in places)
         names = tuple(self.seats[given.node].name for given in places)
-        # Members may have known an earlier life of the coordinator: no number may come twice.
-        self.round = max(self.round, *(seat.join.round for seat in ready)) + 1
+        self.round = self._last_round(ready) + 1  # no number may come twice
         self.phase, self.formed_at, self.awaited, self.attempt = "running", now, 0, self.restarts
         self.largest = max(self.largest, len(places))
         actions: list[Action] = []
@@ -674,7 +675,12 @@ class Rendezvous:
         ill = {group for group, seat in grouped if seat.name == without or why.get(seat.join.node)}
         rules = self.rules.placement(ill if len({group for group, _ in grouped}) > 1 else (), self._most)
         there = [seat for seat in seats if seat.name != without]
-        return place([seat.candidate(self.round, why.get(seat.join.node, "")) for seat in there], rules)
+        last = self._last_round(seats)
+        return place([seat.candidate(last, why.get(seat.join.node, "")) for seat in there], rules)
+
+    def _last_round(self, seats: list[Seat]) -> int:
+        """The newest that we or these have known: members may remember an earlier life of the coordinator."""
+        return max(self.round, *(seat.join.round for seat in seats), 0)
 
     def _staying(self) -> list[Seat]:
         return [seat for seat in self.seats.values() if seat.state != "leaving"]

@@ -108,7 +108,8 @@ class Attendance:
         if self.closing:
             self.state = "left"
             return self._stopped()
-        self.state, self.join = "joining", replace(self.join, round=self.round, master_port=port)
+        rank = self.assigned.group_rank if self.assigned else None
+        self.state, self.join = "joining", replace(self.join, round=self.round, group_rank=rank, master_port=port)
         return [Send(message=self.join)]
 
     def _finished(self) -> list[Action]:
