@@ -202,6 +202,8 @@ class Rendezvous:
         self.unplaced: list[str] = []
         self.unplaced_why = ""
         """Why no round can be made of just these nodes, which were ready. They are not asked again before one comes or goes."""
+        self.unsure: list[Seat] = []
+        """They would have a place, but their links are broken: they come back, or are lost, before a round forms."""
         self.age_s = 0.0
         """How long the job ran under other coordinators."""
         self.awaited, self.awaited_until = 0, NEVER
@@ -262,7 +264,7 @@ class Rendezvous:
         ready = self._ready()
         if self._is_short(ready):
             return min(self.gathering_since + self.rules.join_timeout_s, self.notice_at)
-        if any(seat.state != "ready" for seat in self.seats.values()):
+        if self.unsure or any(seat.state != "ready" for seat in self.seats.values()):
             return NEVER
         if len(self.back) < self.awaited and self.phase == "gathering":
             return max(self.not_before, self.awaited_until)
@@ -561,6 +563,8 @@ class Rendezvous:
 
     def _gathered(self, now: float) -> list[Action]:
         ready = self._ready()
+        if any(seat.linked or seat.join.node not in self.seats for seat in self.unsure):
+            self.unsure = []
         if len(self._fit(ready)) >= self.rules.min_nodes:
             self.quorum_since = min(self.quorum_since, now)
         else:
@@ -574,6 +578,10 @@ class Rendezvous:
         if now < self._opens_at():
             return []
         placement = self._place(ready)
+        # Whoever died while it waited would be in a round that cannot work. It costs a lease at most to be sure.
+        self.unsure = [seat for given in placement.active if not (seat := self.seats[given.node]).linked]
+        if self.unsure:
+            return []
         if placement.active:
             return self._form(placement, ready, now)
         self.unplaced, self.unplaced_why = [seat.join.node for seat in ready], placement.reason

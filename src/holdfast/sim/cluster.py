@@ -76,7 +76,9 @@ class Cluster:
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
-    def start(self, place: str, *, host: bool = False, rank: int | None = None, nproc: int | None = None) -> SimAgent:
+    def start(
+        self, place: str, *, host: bool = False, rank: int | None = None, nproc: int | None = None, group: str | None = None
+    ) -> SimAgent:
         """Start an agent; with `host`, one that would serve the rendezvous, and does unless another serves already."""
         number = len(self.lives)
         agent = SimAgent(self, place)
@@ -93,14 +95,15 @@ class Cluster:
             nproc=self.job.nproc if nproc is None else nproc,
             role="default",
             wanted_rank=rank,
+            group=group,
         )
         hosting = host and links.listen()
-        group = Group(join, grace_s=self.job.grace_s, hosting=hosting, endpoint="endpoint:29400", backend="embedded")
+        machine = Group(join, grace_s=self.job.grace_s, hosting=hosting, endpoint="endpoint:29400", backend="embedded")
         self.agents[place] = agent
         self.lives.append(agent)
         self.checks.touched(place)
         self.transcript.note(self.timeline.now, place, "starts" + (", hosts the coordinator" if hosting else ""))
-        agent.begin(world, links, self._node(group, join.node, world))
+        agent.begin(world, links, self._node(machine, join.node, world))
         return agent
 
     def _node(self, group: Group, node: str, world: SimHost) -> Node:
