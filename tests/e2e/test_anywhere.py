@@ -102,6 +102,9 @@ def within(*steps: str) -> tuple[str, ...]:
 
 SMALL_SHM = "mount -t tmpfs -o size=64m none /dev/shm"
 HIDDEN = "mount -t proc -o hidepid=2 proc /proc"
+PIDS_ALONE = "mount -t proc -o subset=pid proc /proc"
+READS_NOT_ALL = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+"""A root that may not read what nobody may."""
 NO_SYSCTL = "mount -t tmpfs none /proc/sys"
 
 
@@ -133,14 +136,36 @@ def test_where_system_calls_are_refused_it_says_what_is_worse(trains, unprivileg
 @pytest.mark.root
 @pytest.mark.parametrize(
     "steps",
-    [(SMALL_SHM,), (HIDDEN,), (NO_SYSCTL,), (HIDDEN, SMALL_SHM, NO_SYSCTL)],
-    ids=["64 MB of shm", "others' processes hidden", "no sysctl", "all of it"],
+    [(SMALL_SHM,), (HIDDEN,), (NO_SYSCTL,), (PIDS_ALONE,), (HIDDEN, SMALL_SHM, NO_SYSCTL)],
+    ids=["64 MB of shm", "others' processes hidden", "no sysctl", "a proc of pids alone", "all of it"],
 )
 def test_in_what_a_container_leaves(trains, unprivileged, steps):
     view = within(*steps)
     if subprocess.run([*view, "true"], capture_output=True).returncode:
         pytest.skip("this root may not mount")
     assert_restarted(trains(*view, *unprivileged))
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("view", "why"),
+    [
+        (within("mount -t tmpfs none /proc"), "it is not mounted"),
+        ((*within("mount -t tmpfs -o mode=000 none /proc"), *READS_NOT_ALL), "it cannot be read: Permission denied"),
+        (("unshare", "--pid", "--fork", "--kill-child"), "it shows the processes of another pid namespace"),
+    ],
+    ids=["not mounted", "unreadable", "of another pid namespace"],
+)
+def test_without_a_proc_of_ours_it_says_so_in_a_line_and_starts_nothing(trains, view, why):
+    if subprocess.run([*view, sys.executable, "-c", ""], capture_output=True).returncode:
+        pytest.skip("this root may make no such namespace, or no Python starts in it")
+    ended = trains(*view)
+    assert (ended.code, ended.ranks) == (1, [])
+    assert f"holdfast run: cannot run jobs without /proc: {why}\n  hint: mount -t proc" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    doctor = subprocess.run([*view, sys.executable, "-m", "holdfast", "doctor"], capture_output=True, text=True)
+    assert doctor.returncode == 1 and f"missing   /proc              {why}\n" in doctor.stdout, doctor
+    assert doctor.stdout.endswith("jobs cannot run here: /proc missing\n") and not doctor.stderr, doctor
 
 
 @pytest.mark.root

@@ -39,8 +39,17 @@ def linux() -> Fact:
     """Is this Linux?"""
     seen = os.uname()
     found = f"{seen.sysname} {seen.release}, {seen.machine}, {len(os.sched_getaffinity(0))} CPUs for us"
-    state = HAVE if seen.sysname == "Linux" and os.path.isdir("/proc/self") else MISSING
-    return Fact(name="linux", state=state, found=found, advice="" if state == HAVE else "Linux with /proc", required=True)
+    state = HAVE if seen.sysname == "Linux" else MISSING
+    return Fact(name="linux", state=state, found=found, advice="" if state == HAVE else "run it on Linux", required=True)
+
+
+def proc() -> Fact:
+    """Does /proc show our processes?"""
+    blind = process.blindness()
+    if not blind:
+        return Fact(name="/proc", state=HAVE, found="shows our processes", required=True)
+    means = "no job can start: what its workers leave behind could not be found"
+    return Fact(name="/proc", state=MISSING, found=blind, means=means, advice="mount -t proc proc /proc", required=True)
 
 
 def pidfd() -> Fact:
@@ -257,6 +266,7 @@ def every_check(environ: Mapping[str, str]) -> dict[str, Check]:
     checks: dict[str, Check] = {
         "python": python,
         "linux": linux,
+        "/proc": proc,
         "pidfd": pidfd,
         "memfd": memfd,
         "robust mutex": robust_mutex,

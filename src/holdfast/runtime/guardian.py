@@ -24,6 +24,7 @@ import os
 import signal
 import time
 
+from holdfast.core.errors import StartError
 from holdfast.runtime import process
 
 TYPE_CHECKING = False
@@ -104,10 +105,13 @@ def end_everything(exit_code: int = 1) -> NoReturn:
 
 def guard(agent: Callable[[], int]) -> int:
     """Run `agent()` in a child, with this process as its guardian. Returns the agent's result, in the child only: the guardian
-    leaves with `os._exit` or by a signal. Must be called from a process without threads."""
+    leaves with `os._exit` or by a signal. Must be called from a process without threads. StartError where /proc is missing:
+    what the agent leaves behind could not be found."""
     import gc
     import sys
 
+    if blind := process.blindness():
+        raise StartError(f"cannot run jobs without /proc: {blind}", hint=process.PROC_ADVICE)
     global lease
     lease = Lease()
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:

@@ -26,6 +26,8 @@ PF_EXITING = 0x4
 TREE_DEADLINE_S = 2.0
 """How long `kill_tree` goes on looking for survivors. A process in uninterruptible sleep cannot be killed at all."""
 
+PROC_ADVICE = "mount -t proc proc /proc, in the job's own pid namespace; `holdfast doctor` shows what else this host lacks"
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -208,6 +210,17 @@ def state(pid: int) -> str | None:
     """The letter of its state in /proc (R running, S asleep, D asleep and deaf to signals, Z dead …). None: no such process."""
     fields = _stat(pid)
     return fields[0] if fields else None
+
+
+def blindness() -> str:
+    """Why /proc does not show us our own processes; empty: it does. Blind, nothing that workers leave behind could be found."""
+    try:
+        shown = os.readlink("/proc/self")
+    except FileNotFoundError:
+        return "it is not mounted"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    return "" if shown == str(os.getpid()) else "it shows the processes of another pid namespace"
 
 
 def _may_see(pid: int) -> bool:
