@@ -158,6 +158,18 @@ time.sleep(300)
     job.wait()
 
 
+def test_a_killed_guardian_stands_in_the_record_and_in_the_report(holdfast, script, wait_until):
+    job = holdfast.start("run", script("import time\nprint('up', flush=True)\ntime.sleep(300)"))
+    wait_until(lambda: "up" in job.stdout)
+    job.kill(signal.SIGKILL)
+    job.wait()
+    wait_until(lambda: "holdfast: job" in job.stderr, what="the report of the agent that is left")
+    assert "lost its guardian: the process that was started was killed" in job.stderr
+    assert holdfast.events("GuardianLost") and not holdfast.events("SignalReceived")
+    (ended,) = holdfast.events("JobEnded")
+    assert ended["outcome"] == "stopped" and "lost its guardian" in ended["reason"]
+
+
 def test_an_instant_crash_loop_backs_off(holdfast, script):
     holdfast("run", "--max-restarts", 3, script("raise SystemExit(1)"))
     delays = [event["delay_s"] for event in holdfast.events("Decided") if event["decision"] == "restart"]

@@ -28,8 +28,9 @@ from holdfast.agent.group import (
     Told,
     Unguarded,
 )
+from holdfast.core.events import Event, GuardianLost, JobEnded, SignalReceived
 from holdfast.core.failure import Evidence, Failure
-from holdfast.core.machine import NEVER, Say, Signalled, Tick
+from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
 from holdfast.core.messages import (
     Assigned,
     Exclude,
@@ -96,6 +97,10 @@ class Stage:
         found = [action for action in self.did if isinstance(action, kind)]
         assert len(found) == 1, self.did
         return found[0]
+
+    @property
+    def recorded(self) -> list[Event]:
+        return [action.event for action in self.did if isinstance(action, Record)]
 
     def does(self, kind: type) -> bool:
         return any(isinstance(action, kind) for action in self.did)
@@ -306,7 +311,7 @@ def test_a_stop_signal_reaches_the_workers_and_the_coordinator(stage: Stage) -> 
     assert stage.said == [Leave(node="n1-id", round=1, reason="received SIGINT")]
     stage.end(0, -signal.SIGINT)
     stage.end(1, -signal.SIGINT)
-    assert stage.only(Exit).code == 1 and stage.only(Exit).complaint == "stopped by SIGINT"
+    assert stage.only(Exit).code == 1 and stage.only(Exit).complaint == "stopped: it received SIGINT"
 
 
 def test_a_hosting_agent_stops_the_whole_job_and_stays_to_the_end() -> None:
@@ -340,6 +345,24 @@ def test_without_its_guardian_it_gives_no_grace(stage: Stage) -> None:
         SignalWorkers,
         KillWorkers,
     ]
+
+
+@pytest.mark.parametrize("hosting", [False, True])
+def test_the_loss_of_its_guardian_is_recorded_and_told_as_that_and_not_as_a_signal(hosting: bool) -> None:
+    stage = Stage(hosting=hosting)
+    stage.run()
+    stage.see(Unguarded())
+    assert stage.recorded[0] == GuardianLost() and not [e for e in stage.recorded if isinstance(e, SignalReceived)]
+    (told,) = stage.said
+    assert "lost its guardian: the process that was started was killed" in told.reason
+    assert not [action for action in stage.did if isinstance(action, Say) and "SIGTERM" in action.text]
+
+
+def test_the_loss_of_its_guardian_before_the_first_round_is_its_end() -> None:
+    stage = Stage()
+    stage.see(Unguarded())
+    (ended,) = [event for event in stage.recorded if isinstance(event, JobEnded)]
+    assert stage.only(Exit).code == -signal.SIGTERM and "lost its guardian" in ended.reason
 
 
 def test_a_signal_before_the_first_round_is_died_of_and_nobody_waits_for_us() -> None:

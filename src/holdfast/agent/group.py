@@ -16,6 +16,7 @@ import signal
 from holdfast.core.events import (
     Decided,
     FailureSeen,
+    GuardianLost,
     JobEnded,
     JoinRequested,
     RoundFormed,
@@ -27,7 +28,7 @@ from holdfast.core.events import (
     WorkersStopped,
     WorkerStarted,
 )
-from holdfast.core.failure import Evidence, Failure, signal_name
+from holdfast.core.failure import Evidence, Failure
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.messages import (
     Assigned,
@@ -240,6 +241,7 @@ class Group:
         self.rejoin: bool | None = None  # None: the coordinator has not said yet
         self.leaving_by = 0  # signal that told us to go; 0: none
         self.leaving_since = NEVER
+        self.leaving_why = ""
         self.stop_signal = 0
         self.stopping_since = NEVER
         self.kill_at = NEVER
@@ -480,7 +482,7 @@ class Group:
         if self.rejoin:
             return actions + self._join(now)
         if self.leaving_by and not self.hosting:
-            return [*actions, *self._exit(1, complaint=f"stopped by {signal_name(-self.leaving_by)}")]
+            return [*actions, *self._exit(1, complaint=f"stopped: it {self.leaving_why}")]
         return actions
 
     def _lease_over(self, reason: str, until: float, now: float) -> list[Action]:
@@ -504,28 +506,39 @@ class Group:
             return noted
         if signum in self.passed_on:
             return [*noted, SignalWorkers(local_ranks=self._alive(), signum=signum)]
-        if self.state in ("new", "joining") and self.round == 0:
-            return [*noted, *self._goodbye(name), *self._exit(-signum)]
         if self.leaving_by:
             echo = signum == self.leaving_by and now - self.leaving_since < ECHO_S
             return noted if echo else noted + self._hurry(now)
-        self.leaving_by, self.leaving_since, self.rejoin = signum, now, False
-        text = f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s, or at another signal"
-        noted += [Say(text=text, level="warning"), *self._goodbye(name)]
-        if self.state == "running":
-            return noted + self._stop(signum, f"the agent received {name}", now)
-        if self.state == "succeeded":
-            return noted + self._all_gone(now)
-        if self.state in ("joining", "stopped") and not self.hosting:
-            return [*noted, *self._exit(1, complaint=f"stopped by {name}")]
-        return noted
+        if not self._is_early:
+            text = f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s, or at another signal"
+            noted.append(Say(text=text, level="warning"))
+        return noted + self._go(signum, f"received {name}", now)
 
     def _unguarded(self, now: float) -> list[Action]:
         text = "the process that was started (our guardian) was killed; stopping everything at once"
-        actions: list[Action] = [Say(text=text, level="error")]
-        if not self.leaving_by:
-            actions += self._signalled(signal.SIGTERM, now)
+        actions: list[Action] = [Record(event=GuardianLost()), Say(text=text, level="error")]
+        if not self.leaving_by and self.state != "ended":
+            actions += self._go(signal.SIGTERM, "lost its guardian: the process that was started was killed", now)
         return actions + (self._hurry(now) if self.state != "ended" else [])
+
+    @property
+    def _is_early(self) -> bool:
+        """No round has had workers of ours yet."""
+        return self.state in ("new", "joining") and self.round == 0
+
+    def _go(self, signum: int, why: str, now: float) -> list[Action]:
+        """This node's part ends: workers get `signum`."""
+        goodbye = self._goodbye(why)
+        if self._is_early:
+            return [*goodbye, *self._exit(-signum, reason=why)]
+        self.leaving_by, self.leaving_since, self.leaving_why, self.rejoin = signum, now, why, False
+        if self.state == "running":
+            return goodbye + self._stop(signum, f"the agent {why}", now)
+        if self.state == "succeeded":
+            return goodbye + self._all_gone(now)
+        if self.state in ("joining", "stopped") and not self.hosting:
+            return [*goodbye, *self._exit(1, complaint=f"stopped: it {why}")]
+        return goodbye
 
     def _hurry(self, now: float) -> list[Action]:
         """A second signal: no more grace."""
@@ -533,10 +546,10 @@ class Group:
             return self._kill(now) if self.kill_at != NEVER else []
         return self._exit(1, complaint="stopped by a second signal, without waiting for the other nodes")
 
-    def _goodbye(self, name: str) -> list[Action]:
+    def _goodbye(self, why: str) -> list[Action]:
         if self.hosting:
-            return [Send(message=StopJob(node=self.join.node, reason=f"{self.join.name} received {name}"))]
-        goodbye: list[Action] = [Send(message=Leave(node=self.join.node, round=self.round, reason=f"received {name}"))]
+            return [Send(message=StopJob(node=self.join.node, reason=f"{self.join.name} {why}"))]
+        goodbye: list[Action] = [Send(message=Leave(node=self.join.node, round=self.round, reason=why))]
         if not self._alive():
             # Said at once, because an assignment may be on its way to us that makes others wait for our workers.
             goodbye.append(Send(message=Stopped(node=self.join.node, round=self.round)))
@@ -585,12 +598,12 @@ class Group:
         return [*killed, decided, *self._exit(1, outcome="failed", complaint=shown)]
 
     def _exit(
-        self, code: int, *, report: JobReport | None = None, outcome: str = "stopped", complaint: str = ""
+        self, code: int, *, report: JobReport | None = None, outcome: str = "stopped", reason: str = "", complaint: str = ""
     ) -> list[Action]:
         self.state = "ended"
         self.kill_at = self.abandon_at = NEVER
         outcome = report.outcome if report else outcome
-        reason = report.reason if report else complaint or f"signal {-code}"
+        reason = report.reason if report else complaint or reason
         return [
             Record(event=JobEnded(outcome=outcome, exit_code=code, reason=reason)),
             Exit(code=code, report=report, complaint=complaint),

@@ -169,6 +169,10 @@ class SignalReceived(Event):
     signal: str
 
 
+class GuardianLost(Event):
+    """The process that was started, which guards the agent, was killed: everything on this node ends at once."""
+
+
 class JobEnded(Event):
     """The agent's last line: the job is over, or this node's part in it."""
 

@@ -12,6 +12,7 @@ from holdfast.core.events import (
     Decided,
     Event,
     FailureSeen,
+    GuardianLost,
     JobEnded,
     JoinRequested,
     NodeExcluded,
@@ -84,6 +85,8 @@ def said(what: Event | str) -> str:
             return f"{describe(failure)}{' (stopped by us)' if failure.innocent else ''}"
         case SignalReceived(signal=name):
             return f"received {name}"
+        case GuardianLost():
+            return "its guardian was killed"
         case JobEnded():
             return f"ends with {what.exit_code} ({what.outcome}): {what.reason}"
     return repr(what)
