@@ -170,6 +170,24 @@ def test_a_killed_guardian_stands_in_the_record_and_in_the_report(holdfast, scri
     assert ended["outcome"] == "stopped" and "lost its guardian" in ended["reason"]
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("'{\"message\": {\"mess'", "is not JSON"),
+        ("'[1, 2]'", "holds no JSON object"),
+        ("'{\"message\": {\"message\": null}}'", "holds no message"),
+        ("'x' * (5 << 20)", "is too large to be one: 5242880 bytes"),
+    ],
+    ids=["torn", "of a wrong type", "without a message", "huge"],
+)
+def test_what_is_wrong_with_an_error_file_stands_in_the_report(holdfast, script, written, said):
+    source = f"import os\nopen(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({written})\nos._exit(3)\n"
+    done = holdfast("run", script(source))
+    first, _, _ = done.stderr.partition("Decision")
+    assert done.returncode == 1 and said in " ".join(first.split()), done.stderr
+    assert "error file " in holdfast("report").stdout
+
+
 def test_an_instant_crash_loop_backs_off(holdfast, script):
     holdfast("run", "--max-restarts", 3, script("raise SystemExit(1)"))
     delays = [event["delay_s"] for event in holdfast.events("Decided") if event["decision"] == "restart"]

@@ -81,6 +81,12 @@ def test_an_unreadable_record_is_noted_and_never_fatal(path: Path, content: str,
     assert seen.cause == "exit" and seen.error_file is None and seen.error_record is None
 
 
+@pytest.mark.parametrize("content", [{}, {"message": None}, {"message": {"extraInfo": []}}, {"message": {"message": ""}}])
+def test_a_record_that_says_nothing_is_noted(path: Path, content: object):
+    record = read(write(path, content))
+    assert record and record.content == content and record.trouble == f"error file {path} holds no message"
+
+
 def test_a_huge_file_a_pipe_and_a_directory_are_not_read(path: Path, tmp_path: Path):
     path.touch()
     os.truncate(path, MAX_BYTES + 1)

@@ -100,6 +100,13 @@ def test_without_any_evidence_it_says_how_to_have_some():
     assert "it left no traceback, and its log is empty: /logs/3/stderr.log" in report_text(report(empty))
 
 
+@pytest.mark.parametrize("code", [1, -9])
+def test_what_is_wrong_with_an_error_file_is_said_in_a_line(code: int):
+    trouble = "error file /logs/error.json is not JSON: Expecting value"
+    text = report_text(report(failure(3, exitcode=code, cause="signal" if code < 0 else "exit", message=trouble)))
+    assert text.count(trouble) == 1 and f"\n  {trouble}\n" in text
+
+
 def test_a_stop_from_outside_blames_nobody():
     text = report_text(report(stopped(0), stopped(1), outcome="stopped", reason="received SIGTERM", max_restarts=0))
     assert text.splitlines()[0] == "holdfast: job lm-7b was stopped: received SIGTERM"

@@ -42,7 +42,7 @@ class ErrorRecord(Value):
     content: dict[str, Any] | None = None
     """As read; None: it could not be."""
     trouble: str = ""
-    """Why it could not be read."""
+    """Why it could not be read, or is of no use."""
 
 
 def read(path: str) -> ErrorRecord | None:
@@ -63,7 +63,10 @@ def read(path: str) -> ErrorRecord | None:
         return ErrorRecord(trouble=f"error file {path} is not JSON: {error}")
     if not isinstance(content, dict):
         return ErrorRecord(trouble=f"error file {path} holds no JSON object")
-    return _understood(content, written_at)
+    record = _understood(content, written_at)
+    if not record.message and not record.traceback:
+        return replace(record, trouble=f"error file {path} holds no message")
+    return record
 
 
 def with_error_file(failure: Failure, path: str) -> Failure:

@@ -134,6 +134,8 @@ def _about_first(root: Failure, paint: _Paint) -> Iterator[str]:
     hint = HINTS.get(root.signal_name or "") if root.cause == "signal" else None
     if hint:
         yield from paint.prose(f"  {root.signal_name}: {hint}", indent="  ")
+    if root.cause in ("exit", "signal") and root.message:  # what kept its error file from being read
+        yield from paint.prose(f"  {one_line(root.message, 500)}", indent="  ")
     if root.traceback:
         yield from ("", *paint.verbatim(_shortened(root.traceback.rstrip().split("\n"), root), "  "))
     elif root.cause in ("exit", "signal") and not root.log_tail:
