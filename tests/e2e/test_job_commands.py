@@ -414,6 +414,21 @@ def test_a_job_whose_agent_was_killed_outright_is_lost(holdfast: Any, script: An
     assert holdfast.run("jobs").stdout.splitlines()[1].split()[:2] == ["real", "lost"]
 
 
+def test_the_socket_that_a_killed_agent_leaves_misleads_nobody_and_goes_with_the_next_life(
+    holdfast: Any, script: Any, wait_until: Any
+) -> None:
+    job = holdfast.start("run", "--node-name", "n1", "--rdzv-id", "real", script("import time\ntime.sleep(600)\n"))
+    socket = holdfast.state_dir / "jobs" / "real" / "agent-n1.sock"
+    wait_until(socket.exists)
+    os.kill(holdfast.events("AgentStarted")[0]["pid"], 9)
+    job.wait()
+    assert socket.exists()
+    assert " gone " in holdfast.run("status", "real").stdout
+    assert holdfast.run("stop", "real").output == "job real does not run on this host\n"
+    assert holdfast.run("run", "--rdzv-id", "real", script("")).returncode == 0
+    assert [path.name for path in holdfast.jobs()] == ["real", "real~2"] and not socket.exists()
+
+
 def test_a_record_carries_the_round_of_the_workers_it_is_about(holdfast: Any, script: Any) -> None:
     path = script("import os\nraise SystemExit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and int(os.environ['RANK']))\n")
     assert holdfast.run("run", "--nproc-per-node", "2", "--max-restarts", "1", path).returncode == 0

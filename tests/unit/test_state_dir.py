@@ -219,6 +219,17 @@ def test_a_running_job_is_never_pruned(home: str, agents: list[JobDir]) -> None:
     assert "long" not in prune(home, keep=1)
 
 
+def test_sockets_of_dead_agents_go_when_their_runs_stay(home: str, agents: list[JobDir]) -> None:
+    agents += [open_job(home, "long", "n1"), open_job(home, "long", "n2")]
+    agents[1].close()
+    for path in (agents[0].socket_path, agents[1].socket_path, ended_job(home, "ended", 1000.0) / "agent-n1.sock"):
+        Path(path).touch()
+    assert prune(home) == [] and not Path(home, "jobs", "ended", "agent-n1.sock").exists()
+    assert Path(agents[1].socket_path).exists(), "where locks do not work its agent may live: it has not ended"
+    state_dir.remove_dead_sockets(agents[0].path)
+    assert Path(agents[0].socket_path).exists() and not Path(agents[1].socket_path).exists()
+
+
 def test_a_job_without_an_ending_is_left_for_a_day(home: str) -> None:
     lost = ended_job(home, "lost", touched=1000.0)
     (lost / "events-n1.jsonl").write_text('{"seq": 1, "event": "AgentStarted"}\n')

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from holdfast.telemetry.state_dir import events_files, is_running, job_dirs, touched_at
+from holdfast.telemetry.state_dir import events_files, is_running, job_dirs, remove_dead_sockets, touched_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def has_ended(path: str) -> bool:
 
 
 def prune(home: str, *, keep: int = KEEP_JOBS, max_bytes: int = KEEP_BYTES, now_unix: float | None = None) -> list[str]:
-    """Remove the oldest runs beyond `keep` or beyond `max_bytes` in all; returns their names.
+    """Remove the oldest runs beyond `keep` or beyond `max_bytes` in all, and dead agents' sockets; returns the runs' names.
 
     Never one that runs, nor one without an ending that was touched in the last day. Walks and deletes files, which can
     take long: for a thread, or for the end of the job.
@@ -52,6 +52,8 @@ def prune(home: str, *, keep: int = KEEP_JOBS, max_bytes: int = KEEP_BYTES, now_
         is_settled = has_ended(path) or now - touched_at(path) > SETTLED_S
         if (kept < keep and used + size <= max_bytes) or not is_settled or is_running(path) or kept == 0:
             kept, used = kept + 1, used + size
+            if is_settled:
+                remove_dead_sockets(path)
         elif _remove(path):
             removed.append(os.path.basename(path))
     return removed

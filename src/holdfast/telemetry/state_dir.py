@@ -223,7 +223,10 @@ def _run_to_use(jobs: str, name: str) -> str:
         return os.path.join(jobs, name)
     newest = max(runs)
     path = os.path.join(jobs, name if newest == 1 else f"{name}~{newest}")
-    return path if is_running(path) else os.path.join(jobs, f"{name}~{newest + 1}")
+    if is_running(path):
+        return path
+    remove_dead_sockets(path)
+    return os.path.join(jobs, f"{name}~{newest + 1}")
 
 
 def _claim_node(path: str, node: str) -> tuple[str, int]:
@@ -250,6 +253,17 @@ def running_nodes(path: str) -> list[str]:
         finally:
             os.close(fd)
     return found
+
+
+def remove_dead_sockets(path: str) -> None:
+    """Remove the sockets that killed agents have left in this run's directory: nobody will ever answer there."""
+    alive = {f"agent-{node}.sock" for node in running_nodes(path)}
+    for name in os.listdir(path):
+        if name.startswith("agent-") and name.endswith(".sock") and name not in alive:
+            try:  # noqa: SIM105 (contextlib costs a millisecond on the way to the first worker)
+                os.unlink(os.path.join(path, name))
+            except OSError:
+                pass  # somebody else was quicker, or it is not ours
 
 
 def is_running(path: str) -> bool:
