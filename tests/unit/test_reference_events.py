@@ -18,3 +18,9 @@ def test_every_event_has_a_section_and_says_what_it_means():
     sections = dict(section.split("\n\n", 1) for section in page().split("\n## ")[1:])
     for name in CATALOGUE:
         assert not sections[name].startswith(("|", "\n")), f"{name} has no docstring"
+
+
+def test_every_field_says_what_it_means():
+    bare = [line for line in page().splitlines() if line.startswith("|") and line.split(" | ")[-1].strip(" |") == ""]
+    assert not bare, "a field without a docstring in core/events.py or core/failure.py"
+    assert page().count("\n| `") > 60, "or the tables have another form by now"

@@ -18,84 +18,123 @@ class AgentStarted(Event):
     """An agent's life begins: the first line of each, with what it was asked to run."""
 
     pid: int
+    """Of the agent."""
     host: str
+    """Name of the node, as a person knows it: `--node-name`, else the host name."""
     version: str
+    """Of Holdfast."""
     argv: tuple[str, ...]
+    """The training script and its arguments."""
     min_nodes: int
+    """A round needs so many nodes."""
     max_nodes: int
+    """A round has at most so many."""
     nproc: int
+    """Workers on this node."""
     max_restarts: int
+    """Of the job."""
     backend: str
+    """Of the rendezvous: memory (one node) · embedded · static · etcd"""
 
 
 class Degraded(Event):
     """Something this host cannot do, and what is used instead."""
 
     what: str
+    """What cannot be done, in words."""
     instead: str
+    """What is done instead; empty: nothing, or `what` says it."""
 
 
 class JoinRequested(Event):
     """This node asked to take part in the next round."""
 
     round: int
+    """The round after this node's last."""
     backend: str
+    """As in `AgentStarted`."""
     endpoint: str
+    """Where the nodes meet, `host:port`; empty where there is one node."""
 
 
 class RoundFormed(Event):
     """Members agreed. `nodes` in group-rank order."""
 
     round: int
+    """Its number, from 1; no number comes twice in a job."""
     nodes: tuple[str, ...]
+    """Their names, in group-rank order; of more than 64 nodes only group rank 0 knows them."""
     group_rank: int
+    """This node's place among the nodes, from 0."""
     world_size: int
+    """Workers of all nodes."""
     master_addr: str
+    """MASTER_ADDR of the workers."""
     master_port: int
+    """MASTER_PORT of the workers."""
     waited_s: float
+    """Seconds since this node had asked for it."""
     reason: str
+    """Why there is a new round, in words."""
 
 
 class WorkerStarted(Event):
     """The process of one rank was started."""
 
     rank: int
+    """Global rank."""
     local_rank: int
+    """Its place on this node, from 0."""
     pid: int
+    """Its process, on its own host."""
     argv: tuple[str, ...]
+    """Its command line."""
     log_dir: str | None
+    """Where its logs and error file are. None: they are not kept."""
 
 
 class WorkerDying(Event):
     """The kernel released the worker's robust mutex: it is dead, though its memory is still being freed."""
 
     rank: int
+    """Global rank."""
     local_rank: int
+    """Its place on this node, from 0."""
     pid: int
+    """Its process."""
     exitcode: int | None
+    """Negative for a signal. None: not known yet."""
 
 
 class WorkerExited(Event):
     """The process of one rank is gone, its memory freed."""
 
     rank: int
+    """Global rank."""
     local_rank: int
+    """Its place on this node, from 0."""
     pid: int
+    """Its process, which is no more."""
     exitcode: int
+    """Negative for a signal."""
 
 
 class FailureSeen(Event):
     """A worker ended badly, or was stopped because another had."""
 
     failure: Failure
+    """As described [below](#the-failure-in-it)."""
 
 
 class WatchdogExpired(Event):
     """A worker did not leave a scope in time (`timer.expires`), or another process with a timer."""
 
     pid: int
+    """The process whose timer it was."""
     scope: str
+    """The timer's name, as the script gave it."""
     expired_s: float
+    """Seconds since the timer's time was up."""
 
 
 class Decided(Event):
@@ -104,23 +143,31 @@ class Decided(Event):
     decision: str
     """restart · rejoin · stop · finish"""
     reason: str
+    """In words."""
     delay_s: float = 0.0
+    """Seconds to wait before the next round, after crashes at once."""
     restarts_left: int | None = None
+    """Of the job, after this decision. None: nobody counts."""
 
 
 class StopSent(Event):
     """Workers were asked to stop."""
 
     signal: str
+    """Its name, such as `SIGTERM`."""
     grace_s: float
+    """Seconds that the workers have before SIGKILL."""
     reason: str
+    """Why they are to stop, in words."""
     ranks: tuple[int, ...]
+    """Global ranks of those that were asked."""
 
 
 class WorkersStopped(Event):
     """All workers of the round on this node are gone, with everything below them."""
 
     took_s: float
+    """Seconds since they were asked; 0: nobody had to ask."""
     killed: tuple[int, ...]
     """Ranks that outlived the grace period."""
 
@@ -129,13 +176,16 @@ class NodeJoined(Event):
     """A node asked the coordinator for the first time to take part."""
 
     name: str
+    """Of the node, as a person knows it."""
 
 
 class NodeLeft(Event):
     """A node went, and said so."""
 
     name: str
+    """Of the node."""
     reason: str
+    """What it said, in words."""
 
 
 class NodeExcluded(Event):
@@ -158,15 +208,18 @@ class NodeLost(Event):
     """A node was not heard from for longer than its lease."""
 
     name: str
+    """Of the node."""
     reason: str
+    """For how long it was silent, and how long its lease is, in words."""
     silent_s: float = 0.0
-    """For how long it had not been heard from."""
+    """Seconds for which it had not been heard from."""
 
 
 class SignalReceived(Event):
     """The agent was sent a signal."""
 
     signal: str
+    """Its name, such as `SIGTERM`."""
 
 
 class GuardianLost(Event):
@@ -179,7 +232,9 @@ class JobEnded(Event):
     outcome: str
     """succeeded · failed · stopped"""
     exit_code: int
+    """Of this agent; negative: it dies by that signal."""
     reason: str
+    """In words."""
 
 
 CATALOGUE: dict[str, type[Event]] = {event.__name__: event for event in Event.__subclasses__()}

@@ -33,8 +33,11 @@ class Failure(Value):
     rank: int
     """Global rank; -1 when a whole node was lost."""
     local_rank: int = -1
+    """Its place on its node, from 0; -1 when a whole node was lost."""
     role: str = "default"
+    """As given by `--role`."""
     pid: int = -1
+    """Its process; -1: it had none, or a whole node was lost."""
     exitcode: int | None = None
     """As `Popen.returncode`: negative for a signal. None: not known (the node is gone)."""
     at_unix: float
@@ -46,12 +49,17 @@ class Failure(Value):
     traceback: str | None = None
     """Python traceback, where the worker could write one."""
     error_file: str | None = None
+    """Where its error record is. None: it wrote none."""
     error_record: dict[str, Any] | None = None
     """Content of the error file (torch's JSON)."""
     log_tail: tuple[str, ...] = ()
+    """The last lines of its log, oldest first; empty: it has none, or its output is not kept."""
     log_path: str | None = None
+    """Where its whole log is, on its own host. None: it is not kept."""
     round: int = 0
+    """In which round it happened."""
     attempt: int = 0
+    """Restarts of the job before that."""
 
     @property
     def signal_name(self) -> str | None:
