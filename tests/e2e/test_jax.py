@@ -10,7 +10,8 @@ import pytest
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install jax")
 
 ROOT = Path(__file__).parents[2]
-CPU = {"JAX_PLATFORMS": "cpu"}
+CPU = {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": ""}
+"""Unbuffered, a `print` is two writes, and ranks share stdout."""
 
 FAILS_ONCE = """
 import os, sys, time
