@@ -58,6 +58,12 @@ def ours() -> Names:
     return Names("holdfast.elastic")
 
 
+@pytest.fixture
+def dynamic(names: Names) -> Any:
+    """The module `dynamic_rendezvous`."""
+    return names("rendezvous.dynamic_rendezvous")
+
+
 @pytest.fixture(autouse=True)
 def temporary_files_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch leaves a folder behind for every config: not in everybody's /tmp."""
