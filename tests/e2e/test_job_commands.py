@@ -341,9 +341,18 @@ def test_report_shows_lives_failures_and_the_time_lost(agent: Make, holdfast_say
     head, columns, first, second, *rest = holdfast_says("report").out.splitlines()
     assert head.startswith("job train: running, began ")
     assert columns.split()[:2] == ["ROUND", "ATTEMPT"]
-    assert first.split()[:2] == ["1", "0"] and "was killed by SIGKILL" in first and first.endswith("restart  3 s")
+    assert first.split()[:2] == ["1", "0"] and "  restart  3 s  " in first and first.endswith("was killed by SIGKILL")
     assert second.split()[:2] == ["2", "1"]
     assert "time lost: 3 s, 1 time" in rest and "round 1, rank 1: log at n2:/logs/1" in rest
+
+
+def test_report_in_a_pipe_cuts_nothing_and_pads_nothing_with_a_long_message(holdfast: Any, script: Any) -> None:
+    message = "expected (128, 4096) but got (128, 2048); " * 12 + "the end"
+    holdfast.run("run", "--rdzv-id", "long", "--max-restarts", "1", script(f"raise RuntimeError({message!r})"))
+    lines = holdfast.run("report", "long").stdout.splitlines()
+    first, second = [line for line in lines if line.split()[:2] in (["1", "0"], ["2", "1"])]
+    assert first.endswith("the end") and second.endswith("the end")
+    assert max(len(line.partition("rank 0 (local 0)")[0]) for line in (first, second)) < 120
 
 
 def test_report_as_json_has_the_timeline_and_the_written_report(agent: Make, holdfast_says: Say) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 from holdfast.cli.choose import choose, job_argument, json_argument, story
 from holdfast.cli.jobs import state
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from holdfast.telemetry.timeline import Life, Timeline
 
 CELL = 90
-"""Characters of one cell of the table; the whole text stands below it, in `why` and in the JSON."""
+"""Characters of what happened, on a terminal; the whole text stands below it, in `why` and in the JSON."""
+
+WHOLE = 2000
+"""The same in a pipe or a file, which are searched: there it ends its line, and pushes no other column away."""
 
 HELP = "a job's timeline: rounds, attempts, failures, time lost"
 
@@ -42,8 +46,9 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print(_headline(job))
     if job.lives:
-        headings = ("round", "attempt", "from", "started after", "ran", "ranks", "nodes", "what happened", "then", "lost")
-        show(headings, [_row(life, job) for life in job.lives])
+        headings = ("round", "attempt", "from", "started after", "ran", "ranks", "nodes", "then", "lost", "what happened")
+        limit = CELL if sys.stdout.isatty() else WHOLE
+        show(headings, [_row(life, job, limit) for life in job.lives])
     for line in _failures(job):
         print(line)
     if job.life:
@@ -69,10 +74,10 @@ def _headline(job: Timeline) -> str:
         took = f", began {moment(job.started_at)}"
         if job.ended_at is not None:
             took += f", took {span(job.ended_at - job.started_at)}"
-    return f"job {job.job}: {state(job)}{took}" + (f"\n  {one_line(job.reason, 2000)}" if job.reason else "")
+    return f"job {job.job}: {state(job)}{took}" + (f"\n  {one_line(job.reason, WHOLE)}" if job.reason else "")
 
 
-def _row(life: Life, job: Timeline) -> tuple[object, ...]:
+def _row(life: Life, job: Timeline, limit: int) -> tuple[object, ...]:
     begun = job.started_at or life.formed_at
     return (
         life.round,
@@ -82,9 +87,9 @@ def _row(life: Life, job: Timeline) -> tuple[object, ...]:
         _ran(life, job),
         life.world_size,
         ", ".join(life.nodes) if len(life.nodes) <= 3 else len(life.nodes),
-        _happened(life),
         life.decision.decision if life.decision else "-",
         "-" if life.lost_s is None else span(life.lost_s),
+        _happened(life, limit),
     )
 
 
@@ -96,11 +101,11 @@ def _ran(life: Life, job: Timeline) -> str:
     return span(max(0.0, (until or job.ended_at or 0.0) - life.started_at))
 
 
-def _happened(life: Life) -> str:
+def _happened(life: Life, limit: int) -> str:
     if guilty := [failure for failure in life.failures if not failure.innocent]:
-        return one_line(describe(guilty[0]), CELL) + (f" (and {len(guilty) - 1} more)" if guilty[1:] else "")
+        return one_line(describe(guilty[0]), limit) + (f" (and {len(guilty) - 1} more)" if guilty[1:] else "")
     if life.decision:
-        return one_line(life.decision.reason, CELL)
+        return one_line(life.decision.reason, limit)
     if life.workers and all(worker.exitcode == 0 for worker in life.workers):
         return "all workers exited with 0"
     return "-"
