@@ -13,30 +13,20 @@ from typing import Any
 
 import pytest
 from infra import etcd as infra
+from infra.ranks import WAITS, Ranks, agent_pid
 
 pytestmark = [
     pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING),
     pytest.mark.skipif(importlib.util.find_spec("etcd3gw") is None, reason="its client is not installed: pip install etcd3gw"),
 ]
 
-WAITS = """
-import os, signal, sys, time
-folder = sys.argv[1]
-rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-name = f"{folder}/{rank}.{attempt}.{os.environ['HOLDFAST_ROUND']}"
-open(name + ".tmp", "w").write(f"{os.getpid()} {os.environ['WORLD_SIZE']}")
-os.rename(name + ".tmp", name)
-deadline = time.time() + 120
-while not os.path.exists(f"{folder}/finish") and time.time() < deadline:
-    time.sleep(0.02)
-"""
 
-
-class Job:
+class Job(Ranks):
     """Agents of one job whose coordinator is elected by an etcd."""
 
     def __init__(self, holdfast: Any, folder: Path, program: Path, wait_until: Callable[..., Any]) -> None:
-        self.holdfast, self.folder, self.program, self.wait_until = holdfast, folder, program, wait_until
+        super().__init__(folder, wait_until)
+        self.holdfast, self.program = holdfast, program
         self.store: infra.Etcd
         self.id = folder.parent.name
 
@@ -50,13 +40,6 @@ class Job:
             env={"LOGLEVEL": "INFO"} | (env or {}),
         )
 
-    def rank(self, rank: int, attempt: int, round: int) -> tuple[int, int]:
-        """(pid, world size) of a worker, once it runs."""
-        path = self.folder / f"{rank}.{attempt}.{round}"
-        self.wait_until(path.exists, what=f"rank {rank} in attempt {attempt}, round {round}")
-        pid, world = path.read_text().split()
-        return int(pid), int(world)
-
     def key(self, name: str) -> dict[str, Any] | None:
         return self.store.get(f"/holdfast/{self.id}/{name}")
 
@@ -67,12 +50,6 @@ class Job:
         second = self.agent("b", nnodes, *options)
         assert [self.rank(rank, 0, 1)[1] for rank in range(2)] == [2, 2]
         return first, second
-
-    def agent_pid(self, name: str) -> int:
-        return next(event["pid"] for event in self.holdfast.events("AgentStarted") if event["node"] == name)
-
-    def finish(self) -> None:
-        (self.folder / "finish").touch()
 
     def ends_well(self, *agents: Any) -> None:
         self.finish()
@@ -91,9 +68,7 @@ def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[infra.Etcd
 
 @pytest.fixture
 def lone_job(holdfast: Any, tmp_path: Path, script: Any, wait_until: Any) -> Job:
-    folder = tmp_path / "ranks"
-    folder.mkdir()
-    return Job(holdfast, folder, script(WAITS), wait_until)
+    return Job(holdfast, tmp_path / "ranks", script(WAITS), wait_until)
 
 
 @pytest.fixture
@@ -159,7 +134,7 @@ def test_the_command_line_of_pytorch_s_example_works_as_it_stands(job: Job) -> N
 def test_the_leader_s_death_moves_the_lead_and_a_replacement_is_taken_in(job: Job) -> None:
     first, second = job.two("1:2", "--max-restarts", 0)
     job.store.compact()  # nobody may need what etcd has forgotten
-    os.kill(job.agent_pid("a"), signal.SIGKILL)
+    os.kill(agent_pid(job.holdfast, "a"), signal.SIGKILL)
     second.wait_for_output("this agent leads the job")
     assert job.rank(0, 0, 2)[1] == 1
     replacement = job.agent("c", "1:2", "--max-restarts", 0)
@@ -179,7 +154,7 @@ def test_a_leader_that_leaves_hands_over_at_once(job: Job) -> None:
 def test_a_stopped_leader_s_workers_end_before_another_round_begins(job: Job) -> None:
     first, second = job.two("1:2")
     asleep = job.rank(0, 0, 1)[0]
-    os.kill(job.agent_pid("a"), signal.SIGSTOP)
+    os.kill(agent_pid(job.holdfast, "a"), signal.SIGSTOP)
     assert job.rank(0, 0, 2)[1] == 1
     assert not Path(f"/proc/{asleep}").exists(), "a worker of the old round beside the new one"
     assert first.wait().returncode != 0

@@ -10,25 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-WAITS = """
-import os, signal, sys, time
-folder = sys.argv[1]
-rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-name = f"{folder}/{rank}.{attempt}.{os.environ['HOLDFAST_ROUND']}"
-open(name + ".tmp", "w").write(f"{os.getpid()} {os.environ['WORLD_SIZE']} {os.environ['MASTER_PORT']}")
-os.rename(name + ".tmp", name)
-deadline = time.time() + 120
-while not os.path.exists(f"{folder}/finish") and time.time() < deadline:
-    time.sleep(0.02)
-"""
+from infra.ranks import WAITS, Ranks, agent_pid
 
 
-class Cluster:
+class Cluster(Ranks):
     """Agents of one job that meet at one endpoint."""
 
     def __init__(self, holdfast: Any, port: int, folder: Path, program: Path, wait_until: Callable[..., Any]) -> None:
-        self.holdfast, self.port, self.folder, self.program, self.wait_until = holdfast, port, folder, program, wait_until
+        super().__init__(folder, wait_until)
+        self.holdfast, self.port, self.program = holdfast, port, program
 
     def agent(self, name: str, nnodes: str = "2", *options: object, nproc: int = 2) -> Any:
         return self.holdfast.start(
@@ -39,30 +29,14 @@ class Cluster:
             *(self.program, self.folder),
         )
 
-    def rank(self, rank: int, attempt: int, round: int) -> tuple[int, int, int]:
-        """(pid, world size, master port) of a worker, once it runs."""
-        path = self.folder / f"{rank}.{attempt}.{round}"
-        self.wait_until(path.exists, what=f"rank {rank} in attempt {attempt}, round {round}")
-        pid, world, port = path.read_text().split()
-        return int(pid), int(world), int(port)
-
     def host(self) -> str:
         """The node whose agent holds the coordinator: it alone records who joined."""
         return str(self.wait_until(lambda: self.holdfast.events("NodeJoined"))[0]["node"])
 
-    def finish(self) -> None:
-        (self.folder / "finish").touch()
-
 
 @pytest.fixture
 def cluster(holdfast, free_port, tmp_path, script, wait_until) -> Cluster:
-    folder = tmp_path / "ranks"
-    folder.mkdir()
-    return Cluster(holdfast, free_port, folder, script(WAITS), wait_until)
-
-
-def agent_pid(holdfast: Any, name: str) -> int:
-    return next(event["pid"] for event in holdfast.events("AgentStarted") if event["node"] == name)
+    return Cluster(holdfast, free_port, tmp_path / "ranks", script(WAITS), wait_until)
 
 
 def test_two_agents_form_one_world(cluster):
