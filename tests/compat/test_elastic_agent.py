@@ -13,45 +13,13 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock, call, patch
 
 import pytest
+from rendezvous_of_one import rendezvous_of_one
 
 from holdfast.elastic.rendezvous.memory_store import MemoryStore
 
 
 def do_nothing():
     pass
-
-
-def rendezvous_of_one(names, waiting=(), backend="mine"):
-    """A rendezvous of the user's own: always this node alone, over a store in memory."""
-    rendezvous = names("rendezvous")
-    asked = iter(waiting)
-
-    class Alone(rendezvous.RendezvousHandler):
-        rounds = 0
-
-        def next_rendezvous(self):
-            self.rounds += 1
-            meeting_point = rendezvous.RendezvousStoreInfo("10.0.0.1", 4000 + self.rounds)
-            return rendezvous.RendezvousInfo(MemoryStore(), 0, 1, meeting_point)
-
-        def num_nodes_waiting(self):
-            return next(asked, 0)
-
-        def get_backend(self):
-            return backend
-
-        def get_run_id(self):
-            return "job7"
-
-        def is_closed(self):
-            return False
-
-        def set_closed(self): ...
-
-        def shutdown(self):
-            return True
-
-    return Alone()
 
 
 def make_spec(names, **given):

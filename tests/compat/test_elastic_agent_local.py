@@ -15,8 +15,8 @@ import urllib.request
 from unittest.mock import MagicMock, Mock, patch
 
 import pytest
+from rendezvous_of_one import rendezvous_of_one
 
-from holdfast.elastic.rendezvous.memory_store import MemoryStore
 from holdfast.elastic.utils import process_state
 
 PYTHON = sys.executable
@@ -45,37 +45,8 @@ class Workshop:
     """Makes agents of one implementation, with logs in a folder of the test's own."""
 
     def __init__(self, names, folder):
-        self.names, self.folder, self.rounds = names, folder, 0
+        self.names, self.folder = names, folder
         self.local = names("agent.server.local_elastic_agent")
-
-    def rendezvous(self):
-        rendezvous = self.names("rendezvous")
-        workshop = self
-
-        class Alone(rendezvous.RendezvousHandler):
-            def next_rendezvous(self):
-                workshop.rounds += 1
-                where = rendezvous.RendezvousStoreInfo("localhost", 4000 + workshop.rounds)
-                return rendezvous.RendezvousInfo(MemoryStore(), 0, 1, where)
-
-            def num_nodes_waiting(self):
-                return 0
-
-            def get_backend(self):
-                return "alone"
-
-            def get_run_id(self):
-                return "job7"
-
-            def is_closed(self):
-                return False
-
-            def set_closed(self): ...
-
-            def shutdown(self):
-                return True
-
-        return Alone()
 
     def agent(self, entrypoint, *args, workers=2, max_restarts=0, start_method="spawn", agent=None, **spec):
         logs = self.names("multiprocessing").DefaultLogsSpecs(log_dir=str(self.folder / "logs"))
@@ -87,7 +58,7 @@ class Workshop:
             max_restarts=max_restarts,
             monitor_interval=0.02,
         )
-        spec = self.names("agent.server.api").WorkerSpec(rdzv_handler=self.rendezvous(), **fields | spec)
+        spec = self.names("agent.server.api").WorkerSpec(rdzv_handler=rendezvous_of_one(self.names), **fields | spec)
         return self.local.LocalElasticAgent(spec, logs, start_method, **agent or {})
 
     def script(self, source, *args, **how):
@@ -132,7 +103,7 @@ def test_workers_know_who_they_are(shop, monkeypatch):
         assert [env[name] for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")] == [str(rank)] * 3
         assert [env[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")] == ["2"] * 3
         assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"], env["ROLE_NAME"], env["OMP_NUM_THREADS"]) == ("0", "1", "t", "3")
-        assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["TORCHELASTIC_RUN_ID"]) == ("localhost", "4001", "job7")
+        assert (env["MASTER_ADDR"], env["MASTER_PORT"], env["TORCHELASTIC_RUN_ID"]) == ("10.0.0.1", "4001", "job7")
         assert (env["TORCHELASTIC_RESTART_COUNT"], env["TORCHELASTIC_MAX_RESTARTS"]) == ("0", "5")
         assert (env["TORCHELASTIC_USE_AGENT_STORE"], env["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == ("False", "1")
 
