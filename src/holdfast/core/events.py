@@ -192,7 +192,9 @@ class NodeExcluded(Event):
     """A node must not take part from now on. It may stay connected as a spare."""
 
     name: str
+    """Of the node, as a person knows it."""
     reason: str
+    """What was said against it, in words."""
     by: str
     """operator · failures (its workers were the first to fail, again and again) · itself"""
 
@@ -201,7 +203,9 @@ class NodeReadmitted(Event):
     """A node that was excluded may take part again."""
 
     name: str
+    """Of the node."""
     reason: str
+    """Who let it back, or what has changed, in words."""
 
 
 class NodeLost(Event):
