@@ -18,10 +18,10 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .NOTPARALLEL:
-.PHONY: test lint sim demo example-etcd bench fuzz clean torch
+.PHONY: test lint sim demo example-etcd bench fuzz clean torch system
 .DEFAULT_GOAL = test
 
-test: lint torch
+test: lint torch system
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev
@@ -68,3 +68,10 @@ $(VENV)/.dev: $(VENV)/.core
 torch: $(VENV)/.core
 	@test -e $(VENV)/.torch || { echo "installing $(TORCH)"; $(PIP) install $(TORCH) && touch $(VENV)/.torch; } \
 	    || echo "PyTorch is not in reach: going on without it"
+
+# What only tests use of the system: hosts played by network namespaces. As root on Debian it is installed where it is missing;
+# elsewhere those tests are skipped and say why.
+system:
+	@{ command -v ip && command -v nft; } >/dev/null \
+	    || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install --no-install-recommends iproute2 nftables; } \
+	    >/dev/null 2>&1 || echo "iproute2 and nftables cannot be installed here: tests that need them are skipped"

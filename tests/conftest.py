@@ -109,11 +109,10 @@ class Finished(NamedTuple):
 class Running:
     """A `holdfast` command that has been started. Its output goes to files, so that no full pipe can stop it."""
 
-    def __init__(self, args: tuple[str, ...], env: dict[str, str], folder: Path, cwd: Path) -> None:
+    def __init__(self, command: tuple[str, ...], env: dict[str, str], folder: Path, cwd: Path) -> None:
         folder.mkdir(parents=True)
         self._files = folder / "stdout", folder / "stderr"
         with self._files[0].open("wb") as out, self._files[1].open("wb") as err:
-            command = [sys.executable, "-m", "holdfast", *args]
             self.process = subprocess.Popen(command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
     @property
@@ -160,10 +159,11 @@ class Running:
 
 
 class Holdfast:
-    """`python -m holdfast` with a state directory of the test's own."""
+    """`python -m holdfast` with a state directory of the test's own; `through`: the command that it is an argument of."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, through: tuple[str, ...] = ()) -> None:
         self.folder = folder
+        self.through = through
         self.state_dir = folder / "state"
         self._started: list[Running] = []
 
@@ -171,7 +171,8 @@ class Holdfast:
         """Start it; what is in `env` is added to this process's environment."""
         full = os.environ | {"HOLDFAST_STATE_DIR": str(self.state_dir)} | (env or {})
         where = self.folder / f"command-{len(self._started)}"
-        running = Running(tuple(map(str, args)), full, where, cwd or self.folder)
+        command = (*self.through, sys.executable, "-m", "holdfast", *map(str, args))
+        running = Running(command, full, where, cwd or self.folder)
         self._started.append(running)
         return running
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import subprocess
@@ -82,6 +83,19 @@ def test_who_does_not_close_after_our_goodbye_is_dropped(place, wait_until):
     here.network.hang_up(GUESTS_FROM)
     (gone,) = here.network.expire(here.host.now() + HANDSHAKE_S)
     assert isinstance(gone, LinkDown) and not gone.final and not here.network.wires
+
+
+def test_what_is_lost_on_the_way_is_sent_again_at_even_intervals(place, wait_until):
+    """Or an interface that is down for half a lease would cost the lease."""
+    here, there = place(), place()
+    here.network.listen()
+    there.network.connect(1)
+    turn(here, there, until=lambda: not here.network.timed and GUESTS_FROM in here.network.wires, wait_until=wait_until)
+    thin_linear_timeouts, rto_max_ms = 16, 44
+    for sock in (here.network.wires[GUESTS_FROM].sock, there.network.wires[1].sock):
+        assert sock.getsockopt(socket.IPPROTO_TCP, thin_linear_timeouts) == 1
+        with contextlib.suppress(OSError):  # older than Linux 6.15
+            assert sock.getsockopt(socket.IPPROTO_TCP, rto_max_ms) == 1000
 
 
 @pytest.mark.parametrize("trouble", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])

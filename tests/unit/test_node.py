@@ -130,6 +130,22 @@ def test_the_host_stays_for_a_member_whose_link_broke_in_the_last_moment(two: No
     assert [type(message) for message in sent(hear(two, Renew(node="b", round=1), GUEST + 1), GUEST + 1)] == [Finish]
 
 
+def test_links_that_are_silent_for_ever_are_not_waited_for_at_the_end(two: Node) -> None:
+    """One that b has replaced, after a partition, and one of c, whose host has lost its power: no FIN comes of either."""
+    two.observe(LinkUp(link=GUEST + 1, ours=False), 1.0)
+    hear(two, join("c"), GUEST + 1, now=1.0)
+    two.observe(LinkUp(link=GUEST + 2, ours=False), 3.5)
+    hear(two, Renew(node="b", round=1), GUEST + 2, now=3.5)
+    two.observe(Tick(), 4.5)
+    hear(two, Succeeded(node="b", round=1), GUEST + 2, now=5.0)
+    two.observe(ended(0), 5.0)
+    assert not two.done
+    hear(two, Leave(node="b", round=1, reason="the job is over"), GUEST + 2, now=5.1)
+    assert not two.done, "b is about to close it"
+    two.observe(LinkDown(link=GUEST + 2, reason="closed"), 5.2)
+    assert two.done
+
+
 def test_a_member_that_is_refused_is_hung_up_on() -> None:
     rules = Rules(job="j", min_nodes=2, max_nodes=2, ranks_given=True)
     server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))

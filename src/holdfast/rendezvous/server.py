@@ -66,8 +66,11 @@ class Server:
 
     @property
     def idle(self) -> bool:
-        """Nobody is left to talk to."""
-        return not self.guests and not self.owed
+        """Nobody is left to talk to. A link that its node has replaced, or whose node is lost, may be silent for ever: it
+        is not waited for."""
+        seats = self.rendezvous.seats
+        used = (not node or (node in seats and self.links.get(node) == link) for link, node in self.guests.items())
+        return not self.owed and not any(used)
 
     def _sent(self, actions: Iterable[Action]) -> list[Action]:
         """`Tell` a member becomes `Transmit` over its link; to one without a link it is lost, as on any broken link."""
