@@ -42,7 +42,8 @@ os.write(1, f"rank {rank} met at {address[0]}\\n".encode())
 @pytest.mark.parametrize("lost", ["both ways", "what it says", "what it is told"])
 def test_a_member_that_is_cut_off_has_stopped_its_ranks_before_a_spare_takes_them(hosts, lost):
     job = hosts("a", "b", "c")
-    job.running("a", "b", spares=("c",), words=("stubborn",), options=("--shutdown-timeout", 1))
+    job.agent("b", words=("stubborn",))  # its usual grace is 30 s
+    job.running("a", spares=("c",), ranks=2)
     if lost == "both ways":
         job.switch.isolate("b")
     else:

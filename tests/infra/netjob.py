@@ -68,20 +68,34 @@ class Job:
         return self.agents[name]
 
     def running(
-        self, *names: str, nnodes: str = "2", spares: tuple[str, ...] = (), options: tuple[object, ...] = (), **how: Any
+        self,
+        *names: str,
+        nnodes: str = "2",
+        ranks: int = 0,
+        spares: tuple[str, ...] = (),
+        options: tuple[object, ...] = (),
+        **how: Any,
     ) -> None:
-        """Have a first round of just these hosts, with these spares waiting beside them."""
+        """Have a first round of just these hosts, or of `ranks` of them together with agents that run already, and these spares
+        beside them."""
         for name in names:
             self.agent(name, nnodes, *options, **how)
-        for rank in range(len(names)):
+        ranks = ranks or len(names)
+        for rank in range(ranks):
             self.rank(rank, 1)
         for name in spares:
             self.agent(name, nnodes, *options, **how)
-        self.joined(len(names) + len(spares))
+        self.joined(ranks + len(spares))
 
     def joined(self, times: int) -> None:
         """Wait until the coordinator, on the first host, has been joined so often."""
         self.wait_until(lambda: len(self.events("NodeJoined")) >= times, what=f"{times} nodes to have joined")
+
+    def joined_elsewhere(self, node: str) -> None:
+        """Wait until a node has joined a coordinator on another host than the first."""
+        others = list(self.commands)[1:]
+        joined = lambda: node in [event["name"] for host in others for event in self.events("NodeJoined", host)]
+        self.wait_until(joined, what=f"{node} to have joined a successor")
 
     def agent_pid(self, name: str) -> int:
         return int(self.wait_until(lambda: self.commands[name].events("AgentStarted"))[-1]["pid"])
@@ -113,6 +127,13 @@ class Job:
     def lives(self) -> list[Life]:
         """All lives of ranks so far."""
         return [self._read(path) for path in sorted(self.folder.glob("*.life"))]
+
+    def has_ended(self, life: Life) -> bool:
+        """Whether its process is gone."""
+        try:
+            return Path(f"/proc/{life.pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        except OSError:
+            return True
 
     def rank(self, rank: int, round: int) -> Life:
         """A rank's life, once it has begun."""
