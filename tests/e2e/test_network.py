@@ -161,6 +161,21 @@ def test_a_host_that_was_asleep_as_a_whole_comes_back_as_a_spare(hosts):
     job.never_two_rounds()
 
 
+def test_a_job_that_is_stopped_at_one_host_s_terminal_goes_on_without_that_host(hosts):
+    """Ctrl-Z, and `fg` when it is too late."""
+    job = hosts("a", "b", "c")
+    job.commands["b"].through += ("bash", "-c", 'set -m; "$@" & wait -f $!', "shell")
+    job.running("a", "b", spares=("c",))
+    guardian = int(Path(f"/proc/{job.agent_pid('b')}/stat").read_text().rpartition(")")[2].split()[1])  # its parent
+    job.signal(signal.SIGTSTP, guardian)
+    assert job.rank(1, 2).host == "c"
+    job.signal(CONT, guardian)
+    job.joined(4)
+    job.finish("a", "b", "c")
+    assert job.rounds() == {1, 2}
+    job.never_two_rounds()
+
+
 @pytest.mark.torch
 def test_a_host_that_loses_its_power_is_replaced_and_training_goes_on(hosts, tmp_path):
     """Real training, and the defaults. Nothing says goodbye: the cable is pulled first."""

@@ -163,6 +163,8 @@ class _Guardian:
         self.passed_on = passed_on
         self.lease = lease
         self.overdue_since: float | None = None  # None: the lease is good, or there is none
+        self.all_stopped = False
+        """Everything below us has been stopped, and not yet continued."""
 
     def watch(self) -> NoReturn:
         while True:
@@ -181,6 +183,9 @@ class _Guardian:
                 self.overdue_since = None  # we were not awake ourselves
             if self._lease_is_lost(now):
                 self._end_overdue()
+            if self.all_stopped and self.overdue_since is None:
+                self.all_stopped = False
+                process.kill_tree([os.getpid()], signal.SIGCONT)
 
     def _patience(self) -> float:
         """Seconds to sleep; 0: until a signal comes."""
@@ -199,7 +204,13 @@ class _Guardian:
             return
         # Ctrl-Z. The agent's group has no parent in its session, where the kernel ignores SIGTSTP: so stop it hard. For
         # ourselves the kernel decides, as it would for any program (a group that nobody could continue is not stopped).
-        self._signal_agent(signal.SIGSTOP)
+        if self.lease.until is None:
+            self._signal_agent(signal.SIGSTOP)
+        else:
+            # Others may go on without this node meanwhile, and nobody here could end its workers then: they sleep too, and are
+            # continued only if the lease is good when we wake. If not, the agent ends them in their sleep.
+            self.all_stopped = True
+            process.kill_tree([os.getpid()], signal.SIGSTOP)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
