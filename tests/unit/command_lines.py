@@ -13,7 +13,9 @@ from holdfast.core.resolve import resolve
 ENTRY_POINTS = {"torchrun.handlers": ("raft", "zoo"), "torchrun.logs_specs": ("mylogs",)}
 
 
-def host(gpus: int = 0, xpus: int = 0, cpus: int = 6) -> HostFacts:
+def host(
+    gpus: int = 0, xpus: int = 0, cpus: int = 6, full_name: str = "me", slurm: dict[str, str] | None = None
+) -> HostFacts:
     return HostFacts(
         python="/usr/bin/python3",
         cwd="/home/me",
@@ -22,6 +24,8 @@ def host(gpus: int = 0, xpus: int = 0, cpus: int = 6) -> HostFacts:
         accelerators=lambda kind: {"gpu": gpus, "xpu": xpus}[kind],
         fresh_id=lambda: "fresh1",
         entry_points=lambda group: ENTRY_POINTS.get(group, ()),
+        full_name=lambda: full_name,
+        slurm_address=lambda node: slurm.get(node, node) if slurm else node,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.agent.group import (
     ECHO_S,
+    HELD_S,
     Answer,
     Ended,
     ExclusionAsked,
@@ -66,8 +67,11 @@ def assigned(number: int = 1) -> Assigned:
 class Stage:
     """A group, and what it did last."""
 
-    def __init__(self, *, hosting: bool = False, stop_signals: tuple[int, ...] = (), join: Join = JOIN) -> None:
-        self.group = Group(join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", stop_signals=stop_signals)
+    def __init__(
+        self, *, hosting: bool = False, stop_signals: tuple[int, ...] = (), join: Join = JOIN, echoing: bool = False
+    ) -> None:
+        how = {"stop_signals": stop_signals, "echoing": echoing}
+        self.group = Group(join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", **how)
         self.now = 0.0
         self.did = self.group.begin(0.0)
 
@@ -393,6 +397,19 @@ def test_user_signals_are_passed_on_unless_the_user_made_them_stop_signals(stage
     other.run()
     other.see(Signalled(signum=signal.SIGUSR1))
     assert other.group.state == "stopping"
+
+
+def test_where_a_whole_step_is_signalled_workers_are_not_told_again() -> None:
+    stage = Stage(echoing=True)
+    stage.run()
+    for _ in range(2):  # once directly, once through our guardian: whoever signals both signals the workers too
+        stage.see(Signalled(signum=signal.SIGUSR1), now=5.0)
+        assert not stage.does(SignalWorkers)
+    assert stage.group.deadline() == NEVER
+    stage.see(Signalled(signum=signal.SIGUSR1), now=6.0)  # for this agent alone
+    assert not stage.does(SignalWorkers) and stage.group.deadline() == 6.0 + HELD_S
+    stage.see(Tick(), now=6.0 + HELD_S)
+    assert stage.only(SignalWorkers).signum == signal.SIGUSR1 and stage.group.deadline() == NEVER
 
 
 def test_an_operators_stop_is_passed_to_the_coordinator(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""What schedulers hand down, and what we make of it: ranks in ft_launcher's order, domains, groups, switches, a head node."""
+"""What the infrastructure hands down, and what we make of it: ranks in ft_launcher's order, domains, groups, switches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import UsageError
 from holdfast.core.hostlist import expand
-from holdfast.core.infrastructure import Given, cluster_uuid, infrastructure, scheduler_given
+from holdfast.core.infrastructure import cluster_uuid, infrastructure
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3"}
 STEP = JOB | {
@@ -166,51 +166,6 @@ def test_the_gpus_domain_is_read_from_nvidia_smi() -> None:
     assert cluster_uuid("ClusterUUID : N/A") is None and cluster_uuid("") is None
 
 
-# --- where to meet ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("environ", "nodes", "rank", "head"),
-    [
-        (STEP, 3, 1, "n1"),
-        (ALONE, 3, 2, "n1"),
-        (BATCH, 3, 0, "n1"),
-        (SALLOC, 3, None, "n1"),
-        (STEP | {"SLURM_STEP_NODELIST": "n[2-3]", "SLURM_NNODES": "2", "SLURM_STEP_NUM_NODES": "2"}, 2, 1, "n2"),
-        ({"SLURM_JOB_ID": "17"}, None, None, ""),
-    ],
-    ids=("step", "one-step-each", "batch", "salloc", "step-over-some", "nothing-told"),
-)
-def test_slurm_tells_where_to_meet(environ: dict[str, str], nodes: int | None, rank: int | None, head: str) -> None:
-    assert scheduler_given(environ) == Given(scheduler="slurm", job="17", nodes=nodes, rank=rank, head=head)
-
-
-def test_a_jobset_s_coordinator_is_the_head() -> None:
-    environ = {
-        "JOB_COMPLETION_INDEX": "1",
-        "JOBSET_NAME": "train",
-        "REPLICATED_JOB_NAME": "workers",
-        "REPLICATED_JOB_REPLICAS": "2",
-        "JOB_INDEX": "1",
-        "JOB_COMPLETIONS": "4",
-    }
-    found = scheduler_given(environ)
-    assert found == Given(scheduler="jobset", job="train", nodes=8, rank=5, head="train-workers-0-0.train")
-    assert scheduler_given(environ | {"JOBSET_COORDINATOR": "a.b"}).head == "a.b"  # type: ignore[union-attr]
-
-
-def test_an_indexed_job_tells_its_index_and_its_pods_are_called_after_it() -> None:
-    found = scheduler_given({"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "train-3"})
-    assert found == Given(scheduler="indexed job", job="train", rank=3)
-    assert scheduler_given({"JOB_COMPLETION_INDEX": "3", "JOB_INDEX": "7", "JOB_COMPLETIONS": "8"}) == Given(
-        scheduler="indexed job", job="", nodes=8, rank=3
-    )
-
-
-def test_without_a_scheduler_nothing_is_given() -> None:
-    assert scheduler_given({"OMPI_COMM_WORLD_RANK": "1"}) is None
-
-
 # --- node lists --------------------------------------------------------------------------------------------------------
 
 
@@ -253,8 +208,7 @@ def test_any_text_is_expanded_or_refused(text: str) -> None:
 
 @given(st.dictionaries(st.sampled_from(sorted({key for source in (*IN_ORDER, STEP) for key in source})), st.text(max_size=4)))
 def test_any_environment_is_understood_or_refused(environ: dict[str, str]) -> None:
-    for question in (infrastructure, scheduler_given):
-        try:
-            question(environ)
-        except UsageError as error:
-            assert error.what
+    try:
+        infrastructure(environ)
+    except UsageError as error:
+        assert error.what

@@ -94,6 +94,7 @@ def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str)
         endpoint=config.rdzv_endpoint,
         backend=config.rdzv_backend,
         stop_signals=config.signals_to_handle,
+        echoing="SLURM_STEP_ID" in os.environ,
     )
     now = host.now()
     if hosting:

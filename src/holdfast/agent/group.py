@@ -65,6 +65,11 @@ ECHO_S = 1.0
 directly and once through our guardian. A person who is in a hurry presses again."""
 
 
+HELD_S = 0.2
+"""How long to wait for a signal's echo where a scheduler signals whole steps: the workers then have it already, and would see
+it twice. Both come within milliseconds; without an echo it was meant for us alone, and is passed on."""
+
+
 class Told(Observation):
     """The coordinator said something."""
 
@@ -224,6 +229,7 @@ class Group:
         endpoint: str = "",
         backend: str = "memory",
         stop_signals: Sequence[int] = (),
+        echoing: bool = False,
     ) -> None:
         self.join = join
         self.grace_s = grace_s
@@ -231,6 +237,10 @@ class Group:
         """This agent's process also holds the coordinator: when it goes, the job ends."""
         self.endpoint, self.backend = endpoint, backend
         self.passed_on = [signum for signum in PASSED_ON if signum not in stop_signals]
+        self.echoing = echoing
+        """We are in a step of Slurm's, which may signal every process in it."""
+        self.held: dict[int, float] = {}
+        """Signal to be passed on → when, if no echo comes before."""
         self.state = "new"
         self.assigned: Assigned | None = None
         self.spare_because = ""
@@ -300,7 +310,7 @@ class Group:
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        return min(self.kill_at, self.abandon_at)
+        return min(self.kill_at, self.abandon_at, *self.held.values())
 
     def begin(self, now: float) -> list[Action]:
         """Ask for the first round."""
@@ -448,6 +458,8 @@ class Group:
         return [SignalWorkers(local_ranks=alive, signum=signum), Record(event=sent)]
 
     def _late(self, now: float) -> list[Action]:
+        if due := [signum for signum, until in self.held.items() if now >= until]:
+            return [SignalWorkers(local_ranks=self._alive(), signum=signum) for signum in due if self.held.pop(signum)]
         if self.state == "stopping" and now >= self.kill_at:
             return self._kill(now)
         if self.state == "stopping" and now >= self.abandon_at:
@@ -505,7 +517,7 @@ class Group:
         if self.state == "ended":
             return noted
         if signum in self.passed_on:
-            return [*noted, SignalWorkers(local_ranks=self._alive(), signum=signum)]
+            return noted + self._pass_on(signum, now)
         if self.leaving_by:
             echo = signum == self.leaving_by and now - self.leaving_since < ECHO_S
             return noted if echo else noted + self._hurry(now)
@@ -513,6 +525,13 @@ class Group:
             text = f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s, or at another signal"
             noted.append(Say(text=text, level="warning"))
         return noted + self._go(signum, f"received {name}", now)
+
+    def _pass_on(self, signum: int, now: float) -> list[Action]:
+        if not self.echoing:
+            return [SignalWorkers(local_ranks=self._alive(), signum=signum)]
+        if self.held.pop(signum, None) is None:
+            self.held[signum] = now + HELD_S
+        return []
 
     def _unguarded(self, now: float) -> list[Action]:
         text = "the process that was started (our guardian) was killed; stopping everything at once"

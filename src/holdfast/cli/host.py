@@ -25,6 +25,8 @@ def this_host(environ: Mapping[str, str]) -> HostFacts:
         accelerators=lambda kind: accelerators.count(kind, environ),
         fresh_id=_fresh_id,
         entry_points=_entry_points,
+        full_name=_full_name,
+        slurm_address=_slurm_address,
     )
 
 
@@ -49,3 +51,15 @@ def _entry_points(group: str) -> tuple[str, ...]:
     from importlib import metadata  # 20 ms: only for a name that is not built in
 
     return tuple(dict.fromkeys(point.name for point in metadata.entry_points(group=group)))
+
+
+def _full_name() -> str:
+    import socket
+
+    return socket.getfqdn()
+
+
+def _slurm_address(node: str) -> str:
+    from holdfast.runtime.addresses import slurm_address
+
+    return slurm_address(node)

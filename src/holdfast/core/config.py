@@ -144,6 +144,10 @@ class HostFacts(Value):
     """A short name that no other job has."""
     entry_points: Callable[[str], tuple[str, ...]]
     """Names registered in an entry-point group."""
+    full_name: Callable[[], str]
+    """This host's name with its domain, where it has one."""
+    slurm_address: Callable[[str], str]
+    """Where a node of Slurm is reached: its name, or where that does not resolve, what Slurm says."""
 
 
 class Setting(Value):
@@ -151,7 +155,7 @@ class Setting(Value):
 
     value: str | bool | None
     origin: str
-    """`--tee`, `PET_TEE`, or `default`."""
+    """`--tee`, `PET_TEE`, `SLURM_NNODES`, or `default`."""
 
 
 class Notice(Value):

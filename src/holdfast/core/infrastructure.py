@@ -1,5 +1,5 @@
-"""What did the infrastructure give this node: which rank, domain, replacement group, switches; and where would its scheduler
-have the nodes meet? Read from the environment alone, and pure: no program is asked.
+"""What did the infrastructure give this node: which rank, domain, replacement group, switches? Read from the environment
+alone, and pure: no program is asked. Where its scheduler would have the nodes meet is `core.scheduler`'s question.
 
 A rank given here orders nodes; it need not be small, and there may be gaps. ft_launcher's variables come in its order, and
 mpirun's own rank goes before that of the batch system below it: inside a Slurm job, the daemons that mpirun starts hand
@@ -40,16 +40,7 @@ MPI = (
 )
 """Rank, and processes on this node: Open MPI, MVAPICH2, and Hydra (MPICH, Intel MPI). Slurm sets PMI_RANK without the other."""
 JOB_INDEX = ("JOBSET_JOB_GLOBAL_INDEX", "JOB_GLOBAL_INDEX", "JOBSET_JOB_INDEX", "JOB_INDEX")
-JOB_NAME = ("JOBSET_REPLICATEDJOB_NAME", "JOBSET_REPLICATED_JOB_NAME", "REPLICATED_JOB_NAME")
-REPLICAS = (
-    "JOBSET_GLOBAL_REPLICAS",
-    "GLOBAL_REPLICAS",
-    "JOBSET_REPLICATEDJOB_REPLICAS",
-    "JOBSET_REPLICATED_JOB_REPLICAS",
-    "REPLICATED_JOB_REPLICAS",
-)
 PODS = ("JOBSET_JOB_COMPLETIONS", "JOB_COMPLETIONS")
-COORDINATOR = ("JOBSET_COORDINATOR", "COORDINATOR_ADDRESS")
 """Kubernetes itself sets JOB_COMPLETION_INDEX only. The others are usual names for JobSet's annotations
 (`jobset.sigs.k8s.io/job-global-index` and so on), which a manifest hands down by `fieldRef`."""
 
@@ -71,20 +62,6 @@ class Infrastructure(Value):
     """From the root of the network's tree down to this node's own switch."""
 
 
-class Given(Value):
-    """What the scheduler says about the rendezvous."""
-
-    scheduler: str
-    """slurm · jobset · indexed job"""
-    job: str
-    """A name that all nodes of this job have and no other job has at the same time."""
-    nodes: int | None = None
-    """None: not told."""
-    rank: int | None = None
-    head: str = ""
-    """Host of the first node: there the server can be. Empty: not told."""
-
-
 def infrastructure(environ: Mapping[str, str]) -> Infrastructure:
     """This node's place. `UsageError` where a variable makes no sense, or several agents would run on one node."""
     rank, rank_from = _rank(environ)
@@ -98,25 +75,6 @@ def infrastructure(environ: Mapping[str, str]) -> Infrastructure:
         group_size=(slurm.step_nodes(environ) or 0) if group else 0,
         switches=tuple(name for kind, name in parts if kind == "switch"),
     )
-
-
-def scheduler_given(environ: Mapping[str, str]) -> Given | None:
-    """Node count, rank, first host and job id as Slurm or Kubernetes tell them. None: neither started us.
-
-    In a job array each task is a job of its own: only the user knows whether several belong together.
-    """
-    if environ.get("SLURM_JOB_ID"):
-        hosts = slurm.hosts(environ)
-        return Given(
-            scheduler="slurm",
-            job=environ["SLURM_JOB_ID"],
-            nodes=slurm.step_nodes(environ) or len(hosts) or None,
-            rank=slurm.node_index(environ),
-            head=hosts[0] if hosts else "",
-        )
-    if "JOB_COMPLETION_INDEX" in environ:
-        return _kubernetes(environ)
-    return None
 
 
 def cluster_uuid(report: str) -> str | None:
@@ -134,20 +92,20 @@ def _rank(environ: Mapping[str, str]) -> tuple[int | None, str]:
         name = environ.get("SLURMD_NODENAME", "")
         return _digits(name, "SLURMD_NODENAME", "NVRX_INFRA_RANK_FROM_NODENAME"), f"SLURMD_NODENAME={name}"
     if "CROSS_SLURM_PROCID" in environ:
-        return _number(environ, "CROSS_SLURM_PROCID"), "CROSS_SLURM_PROCID"
+        return number(environ, "CROSS_SLURM_PROCID"), "CROSS_SLURM_PROCID"
     if environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").lower() == "block.node" and "SLURM_TOPOLOGY_ADDR" in environ:
         return _block_rank(environ), f"SLURM_TOPOLOGY_ADDR={environ['SLURM_TOPOLOGY_ADDR']}"
     for variable, local_size in MPI:
         if variable in environ and local_size in environ:
             _one_per_node(environ, environ[local_size] != "1", f"mpirun starts {environ[local_size]} agents on this node")
-            return _number(environ, variable), variable
+            return number(environ, variable), variable
     if "SLURM_PROCID" in environ:
         return _slurm_rank(environ)
     for variable in ("GROUP_RANK", "PET_NODE_RANK"):
         if variable in environ and environ.get("LOCAL_WORLD_SIZE", "1") == "1":
-            return _number(environ, variable), variable  # with siblings we would be workers of another launcher, not a node
+            return number(environ, variable), variable  # with siblings we would be workers of another launcher, not a node
     if "JOB_COMPLETION_INDEX" in environ:
-        return _pod_rank(environ)
+        return pod_rank(environ)
     job = environ.get("SLURM_JOB_ID")
     return None, f"none: in Slurm job {job}, but not started by srun" if job else ""
 
@@ -169,12 +127,11 @@ def _block_rank(environ: Mapping[str, str]) -> int:
 
 
 def _slurm_rank(environ: Mapping[str, str]) -> tuple[int, str]:
-    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "1")  # without it we are the batch script, which runs once
-    _one_per_node(environ, not slurm.one_task_per_node(tasks), f"srun starts several agents per node (tasks: {tasks})")
+    one_agent_per_node(environ)
     index, why = slurm.node_index(environ), "SLURM_PROCID"
     if index is None:
-        index = _number(environ, "SLURM_PROCID")
-    elif index != _number(environ, "SLURM_PROCID"):
+        index = number(environ, "SLURM_PROCID")
+    elif index != number(environ, "SLURM_PROCID"):
         why = "place in SLURM_JOB_NODELIST"
     if "SLURM_ARRAY_TASK_ID" not in environ:
         return index, why
@@ -184,11 +141,17 @@ def _slurm_rank(environ: Mapping[str, str]) -> tuple[int, str]:
             "SLURM_ARRAY_TASK_ID is set, SLURM_NNODES is not: the node's place in the array is not known",
             hint="pass Slurm's variables on to the agent, or set CROSS_SLURM_PROCID",
         )
-    return _number(environ, "SLURM_ARRAY_TASK_ID") * nodes + index, f"SLURM_ARRAY_TASK_ID, {nodes} nodes a task, {why}"
+    return number(environ, "SLURM_ARRAY_TASK_ID") * nodes + index, f"SLURM_ARRAY_TASK_ID, {nodes} nodes a task, {why}"
+
+
+def one_agent_per_node(environ: Mapping[str, str]) -> None:
+    """Refuse a step with several tasks on one node, unless that is what the user asks for."""
+    tasks = environ.get("SLURM_STEP_TASKS_PER_NODE", "1")  # without it we are the batch script, which runs once
+    _one_per_node(environ, not slurm.one_task_per_node(tasks), f"srun starts several agents per node (tasks: {tasks})")
 
 
 def _one_per_node(environ: Mapping[str, str], several: bool, what: str) -> None:
-    if several and environ.get("NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE") != "1":
+    if several and not slurm.several_agents_wanted(environ):
         raise UsageError(
             f"{what}: an agent runs once per node and starts the workers itself",
             hint="srun --ntasks-per-node=1, or mpirun --map-by ppr:1:node; "
@@ -196,41 +159,28 @@ def _one_per_node(environ: Mapping[str, str], several: bool, what: str) -> None:
         )
 
 
-def _pod_rank(environ: Mapping[str, str]) -> tuple[int, str]:
-    index = _number(environ, "JOB_COMPLETION_INDEX")
-    job = _first(environ, JOB_INDEX) if _jobset(environ) else ""
+def pod_rank(environ: Mapping[str, str]) -> tuple[int, str]:
+    """Rank of a pod of an Indexed Job, and where it comes from."""
+    index = number(environ, "JOB_COMPLETION_INDEX")
+    job = first(environ, JOB_INDEX) if jobset(environ) else ""
     if not job:
         return index, "JOB_COMPLETION_INDEX"
-    pods = _number(environ, _first(environ, PODS)) if _first(environ, PODS) else BLOCK
-    return _number(environ, job) * pods + index, f"{job}, JOB_COMPLETION_INDEX"
+    pods = number(environ, first(environ, PODS)) if first(environ, PODS) else BLOCK
+    return number(environ, job) * pods + index, f"{job}, JOB_COMPLETION_INDEX"
 
 
-def _kubernetes(environ: Mapping[str, str]) -> Given:
-    jobset = _jobset(environ)
-    pods, replicas = _first(environ, PODS), _first(environ, REPLICAS) if jobset else ""
-    nodes = _number(environ, pods) * (_number(environ, replicas) if replicas else 1) if pods else None
-    coordinator, part = _first(environ, COORDINATOR), _first(environ, JOB_NAME)
-    head = environ[coordinator] if coordinator else f"{jobset}-{environ[part]}-0-0.{jobset}" if jobset and part else ""
-    host, dash, _ = environ.get("HOSTNAME", "").rpartition(f"-{environ['JOB_COMPLETION_INDEX']}")
-    return Given(
-        scheduler="jobset" if jobset else "indexed job",
-        job=jobset or environ.get("JOB_NAME") or (host if dash else ""),  # the pods of an Indexed Job are called <job>-<index>
-        nodes=nodes,
-        rank=_pod_rank(environ)[0],
-        head=head,
-    )
-
-
-def _jobset(environ: Mapping[str, str]) -> str:
+def jobset(environ: Mapping[str, str]) -> str:
+    """Name of the JobSet; empty: in none."""
     return environ.get("JOBSET_NAME", "")
 
 
-def _first(environ: Mapping[str, str], variables: tuple[str, ...]) -> str:
+def first(environ: Mapping[str, str], variables: tuple[str, ...]) -> str:
     """The first of `variables` that has a value; empty: none has."""
     return next((variable for variable in variables if environ.get(variable)), "")
 
 
-def _number(environ: Mapping[str, str], variable: str) -> int:
+def number(environ: Mapping[str, str], variable: str) -> int:
+    """A variable's value: 0 or more, or a `UsageError`."""
     return whole(environ[variable], variable, at_least=0)
 
 

@@ -1,8 +1,8 @@
 """What do the options mean together, on this host? Settings in, `RunConfig` out, with where each value came from.
 
 The first thing that is wrong ends it with a `UsageError` that names the flag or the variable, in torchrun's order: nodes,
-restarts, workers, rendezvous, logs. How the rendezvous is chosen stands in `core.resolve_rendezvous`, and what
-placement keeps to in `core.resolve_placement`.
+restarts, workers, rendezvous, logs. How the rendezvous is chosen stands in `core.resolve_rendezvous`, what placement keeps
+to in `core.resolve_placement`, and what is left to Slurm or Kubernetes in `core.resolve_scheduler`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ GRACE_S = 30.0
 """Seconds between asking a worker to stop and SIGKILL. torchrun's default, and Kubernetes' terminationGracePeriodSeconds."""
 
 
+SCHEDULED = ("SLURM_JOB_ID", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST")
+"""One of these is there when a scheduler that we know has started us."""
+
+
 class Draft:
     """A configuration in the making."""
 
     def __init__(self, settings: Mapping[str, Setting], environ: Mapping[str, str], host: HostFacts) -> None:
-        self.settings = settings
+        self.settings = dict(settings)
         self.environ = environ
         self.host = host
         self.fields: dict[str, Any] = {}
@@ -76,6 +80,10 @@ def resolve(
     draft = Draft(settings, environ, host)
     draft.put("training_script", script, "argument")
     draft.put("training_script_args", script_args, "arguments")
+    if any(variable in environ for variable in SCHEDULED):
+        from holdfast.core.resolve_scheduler import ask_scheduler
+
+        ask_scheduler(draft)
     _nodes_and_restarts(draft)
     _workers(draft)
     choose_rendezvous(draft)

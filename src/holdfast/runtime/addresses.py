@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import socket
 
+SCONTROL_S = 5.0
+"""How long Slurm's controller may take to say where a node is. It answers in milliseconds, or is not there."""
+
 
 def is_here(name: str) -> bool:
     """Does `name` mean this host? It does when one of its addresses can be bound here."""
@@ -55,3 +58,21 @@ def host_and_port(endpoint: str) -> tuple[str, int]:
     """The two halves of an endpoint as it is written, IPv6 in brackets."""
     host, _, port = endpoint.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port) if port.isdecimal() else 0
+
+
+def slurm_address(node: str) -> str:
+    """Where a node of Slurm is reached: its name, or where that does not resolve, the NodeAddr that Slurm itself goes by."""
+    try:
+        socket.getaddrinfo(node, None)
+        return node
+    except OSError:
+        pass
+    import subprocess
+
+    command = ["scontrol", "show", "--oneliner", "node", node]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_S, errors="replace").stdout
+    except (OSError, subprocess.SubprocessError):
+        return node  # there will be a message that it does not resolve
+    words = dict(word.partition("=")[::2] for word in shown.split())
+    return words.get("NodeAddr") or node

@@ -126,7 +126,14 @@ class Network:
     def listen(self) -> bool:
         """Serve the endpoint. False when somebody else does already; RendezvousError when it cannot be served at all."""
         name, port = self.endpoint
-        for family, address in bind_addresses(name, port):
+        try:
+            addresses = bind_addresses(name, port)
+        except OSError as error:
+            raise RendezvousError(
+                f"cannot serve the rendezvous at {name}:{port}: the name does not resolve ({error.strerror})",
+                hint="give an address of this host in --rdzv-endpoint",
+            ) from error
+        for family, address in addresses:
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
