@@ -43,6 +43,7 @@ def of_type(hint: Any, field: str = "") -> st.SearchStrategy[Any]:
         int: st.integers(-(2**53), 2**53),
         float: NUMBERS,
         bool: st.booleans(),
+        bytes: st.binary(max_size=12),
         type(None): st.none(),
     }
     return simple[hint]

@@ -112,6 +112,21 @@ class Readmit(Message):
     reason: str
 
 
+class StoreAsk(Message):
+    """Do this in the key-value store of that round, over a link that carries nothing else (see `rendezvous.store`)."""
+
+    node: str
+    ask: int
+    """Comes back in the answer."""
+    round: int
+    op: str
+    keys: tuple[str, ...] = ()
+    values: tuple[bytes, ...] = ()
+    number: int = 0
+    wait_s: float = 0.0
+    """How long to wait for keys that are not there."""
+
+
 # --- from the coordinator to an agent -------------------------------------------------------------------------------
 
 
@@ -176,3 +191,14 @@ class Refused(Message):
 
     reason: str
     hint: str = ""
+
+
+class StoreAnswer(Message):
+    """What came of it."""
+
+    ask: int
+    values: tuple[bytes, ...] = ()
+    number: int = 0
+    error: str = ""
+    """Empty: it was done. Else one of the words in `rendezvous.store`, and `reason` for people."""
+    reason: str = ""

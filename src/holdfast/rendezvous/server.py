@@ -1,15 +1,17 @@
-"""Which link belongs to which member? Between links and the round machine; it decides nothing itself."""
+"""Which link belongs to which member, and which to the round's store? Between links and their machines; it decides nothing."""
 
 from __future__ import annotations
 
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.machine import Action, Observation, Say
-from holdfast.core.messages import Finish, Leave, Message, Refused
+from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
+from holdfast.core.messages import Finish, Leave, Message, Refused, StoreAsk
 from holdfast.rendezvous.round import Heard, Rendezvous, Tell, Unlinked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from holdfast.rendezvous.store import KeyValues
 
 TO_HOST = -1
 """The link of the member that shares our process: no socket, never down."""
@@ -26,6 +28,10 @@ class Server:
         """Links that others opened to us → the node that speaks over it; empty: it has not spoken yet."""
         self.owed: set[str] = set()
         """Nodes that have not said yet that they know how the job ended. If their link broke, they will be back."""
+        self.store: KeyValues | None = None
+        """What the rounds' agents tell one another; None: nobody has asked for it, as in every job of `holdfast run`."""
+        self.askers: set[int] = set()
+        """Links that ask the store. They say nothing else."""
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`. Links that are not ours to serve are ignored."""
@@ -33,6 +39,13 @@ class Server:
             case LinkUp(link=link, ours=False):
                 self.guests[link] = ""
                 return []
+            case Arrived(link=link, message=StoreAsk()) if link in self.askers or self.guests.get(link) == "":
+                self.guests.pop(link, None)
+                self.askers.add(link)
+                return self._open_store().observe(seen, now)
+            case LinkDown(link=link) if link in self.askers:
+                self.askers.discard(link)
+                return self._open_store().observe(seen, now)
             case LinkDown(link=link) if link in self.guests:
                 del self.guests[link]
                 gone = [node for node, used in self.links.items() if used == link]
@@ -43,7 +56,8 @@ class Server:
                 return self.hear(message, link, now)
             case LinkUp() | LinkDown() | Arrived():
                 return []
-        return self._sent(self.rendezvous.observe(seen, now))
+        kept = self.store.observe(seen, now) if self.store is not None and isinstance(seen, Tick) else []
+        return kept + self._sent(self.rendezvous.observe(seen, now))
 
     def hear(self, message: Message, link: int, now: float) -> list[Action]:
         """A member said something over `link`."""
@@ -62,7 +76,7 @@ class Server:
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        return self.rendezvous.deadline()
+        return min(self.rendezvous.deadline(), NEVER if self.store is None else self.store.deadline())
 
     @property
     def idle(self) -> bool:
@@ -71,6 +85,14 @@ class Server:
         seats = self.rendezvous.seats
         used = (not node or (node in seats and self.links.get(node) == link) for link, node in self.guests.items())
         return not self.owed and not any(used)
+
+    def _open_store(self) -> KeyValues:
+        if self.store is None:
+            from holdfast.rendezvous.store import KeyValues  # most jobs never need it
+
+            self.store = KeyValues()
+            self.store.begin_round(self.rendezvous.round)
+        return self.store
 
     def _sent(self, actions: Iterable[Action]) -> list[Action]:
         """`Tell` a member becomes `Transmit` over its link; to one without a link it is lost, as on any broken link."""
@@ -87,4 +109,6 @@ class Server:
             out.append(Transmit(link=link, message=action.message))
             if isinstance(action.message, Refused) and link != TO_HOST:
                 out.append(HangUp(link=link))  # after Finish the other side does: it has something to say before
+        if self.store is not None and self.rendezvous.round > self.store.round:
+            out += self.store.begin_round(self.rendezvous.round)
         return out

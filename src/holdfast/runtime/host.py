@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int], list[Observation]]
 
+LONGEST_SLEEP_S = 86400.0
+"""The kernel's count of milliseconds ends after 24 days; a user's timeout need not."""
+
 
 class Child:
     """A worker's process, with its page where it has one."""
@@ -53,7 +56,7 @@ class Host:
 
     def wait(self, until: float) -> list[Observation]:
         """What happens next, at the latest at `until` (monotonic seconds); empty when nothing did."""
-        timeout = -1.0 if until == float("inf") else max(0.0, until - time.monotonic())
+        timeout = -1.0 if until == float("inf") else min(max(0.0, until - time.monotonic()), LONGEST_SLEEP_S)
         try:
             ready = self.epoll.poll(timeout)
         except InterruptedError:
