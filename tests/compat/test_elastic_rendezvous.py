@@ -280,23 +280,3 @@ def test_a_forgotten_timer_stops(names):
     del timer
     gc.collect()
     assert "forgotten" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_etcd_is_refused_with_a_way_out(ours):
-    registry = ours("rendezvous.registry")
-    for backend in ("etcd", "etcd-v2"):
-        with pytest.raises(
-            ours("rendezvous").RendezvousError, match=f"'{backend}' is not supported yet. Use --rdzv-backend c10d"
-        ):
-            registry.get_rendezvous_handler(make_params(ours, backend=backend))
-    for module, name in (
-        ("etcd_store", "EtcdStore"),
-        ("etcd_rendezvous", "EtcdRendezvous"),
-        ("etcd_rendezvous_backend", "EtcdRendezvousBackend"),
-    ):
-        with pytest.raises(NotImplementedError, match=f"{name} is not supported yet"):
-            getattr(ours(f"rendezvous.{module}"), name)(None, "x")
-    server = ours("rendezvous.etcd_server").EtcdServer()
-    with pytest.raises(NotImplementedError, match="EtcdServer"):
-        server.start()
-    server.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 REQUEST_S = 1.0
@@ -49,27 +50,30 @@ class Client:
             # No proxy, .netrc or CA of the environment: they are for the world outside, and the last would go before `cacert`.
             member.session.trust_env = False
         self.user, self.password = conf.get("user", ""), conf.get("password", "")
+        self.lock = threading.RLock()
+        """Threads may share the client: one request at a time, and any number of watches beside it."""
 
     def ask(self, path: str, what: dict[str, Any]) -> dict[str, Any]:
         """The answer of the first member that gives one. Raises Unanswered, or Refused."""
         said: list[str] = []
-        for _ in self.members:
-            member = self.members[0]
-            try:
-                return self._asked(member, path, what)
-            except (Refused, Gone):
-                raise
-            except Exception as error:
-                said.append(f"{member.host}:{member.port}: {words(error)}")
-                self.members.append(self.members.pop(0))
+        with self.lock:
+            for _ in self.members:
+                member = self.members[0]
+                try:
+                    return self._asked(member, path, what)
+                except (Refused, Gone):
+                    raise
+                except Exception as error:
+                    said.append(f"{member.host}:{member.port}: {words(error)}")
+                    self.members.append(self.members.pop(0))
         raise Unanswered("; ".join(said))
 
-    def watch(self, key: str, after: int) -> None:
+    def watch(self, key: str, after: int, longest_s: float = WATCH_S) -> None:
         """Until something happens to `key` after revision `after`, or it is time to look again. Raises whatever goes wrong."""
         member = self.members[0]
         ordered: Any = {"create_request": {"key": key, "start_revision": after + 1}}
         url = member.get_url("/watch")
-        with member.session.post(url, json=ordered, stream=True, timeout=(REQUEST_S, WATCH_S)) as answer:
+        with member.session.post(url, json=ordered, stream=True, timeout=(REQUEST_S, longest_s)) as answer:
             for line in answer.iter_lines(chunk_size=1):
                 if line.strip() and not json.loads(line).get("result", {}).get("created"):
                     return  # an event, or a refusal (compacted): either way the key is read again
@@ -124,6 +128,8 @@ def _understood(error: Exception) -> Exception:
         return Refused(f"etcd does not let us in: {said}", HINT)
     if "permission denied" in said:
         return Refused(f"etcd: {said}", "let this user read and write under the prefix (etcdctl role grant-permission)")
+    if "request is too large" in said or "message larger than max" in said:
+        return Refused("etcd takes no value of this size", "etcd --max-request-bytes (1.5 MiB, if nobody has changed it)")
     if "certificate verify failed" in said:
         return Refused("etcd's certificate is not signed by a CA that we know", "--rdzv-conf cacert=FILE")
     return error

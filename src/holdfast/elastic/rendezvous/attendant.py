@@ -22,6 +22,7 @@ from holdfast.elastic.utils.logging import get_logger
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous, Rules
 from holdfast.rendezvous.server import Server
+from holdfast.runtime.addresses import host_and_port
 from holdfast.runtime.frames import Identity
 from holdfast.runtime.host import Host
 from holdfast.runtime.net import Network
@@ -112,10 +113,10 @@ class Attendant:
             raise RuntimeError("the rendezvous' own thread has ended") from self.broken
         return True
 
-    def pause(self, seconds: float) -> None:
-        """Sleep so long, or until something changes."""
-        with self.changed:
-            self.changed.wait(seconds)
+    def where(self) -> tuple[str, int]:
+        """The endpoint at which the coordinator is now."""
+        moved = self.node.member.moved_to if self.node.member is not None else ""
+        return host_and_port(moved) if moved else self.network.endpoint
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """As the coordinator's host: until everybody has heard how the job ended."""

@@ -46,7 +46,8 @@ from .api import (
     RendezvousTimeoutError,
 )
 from .memory_store import MemoryStore
-from .stores import torch_distributed, with_prefix
+from .store import Store
+from .stores import torch_distributed, torch_is_loaded, with_prefix
 from .utils import _delay, _PeriodicTimer
 
 __all__ = [
@@ -351,7 +352,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def use_agent_store(self) -> bool:
         """True: the agent of rank 0 serves the workers' store. False where the rank-0 worker is to host it."""
-        return os.getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1" and not isinstance(self._store, MemoryStore)
+        return os.getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1" and not self._without_torch
+
+    @property
+    def _without_torch(self) -> bool:
+        """Whether this agent has no torch to serve a store with."""
+        return isinstance(self._store, MemoryStore) or (isinstance(self._store, Store) and not torch_is_loaded())
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Leave the last round, join the next, and find out where its workers meet."""
@@ -382,7 +388,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if rank == 0 and self.use_agent_store:
             self._shared_tcp_store_server = self._create_tcp_store_server(address, 0)
             port = self._shared_tcp_store_server.port
-        elif rank == 0 and isinstance(self._store, MemoryStore):
+        elif rank == 0 and self._without_torch:
             self._reserved_port = hold_port()
             port = self._reserved_port.getsockname()[1]
         return RendezvousStoreInfo.build(rank, store, local_addr=address, server_port=port)

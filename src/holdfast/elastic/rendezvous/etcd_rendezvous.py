@@ -1,11 +1,37 @@
-"""torch elastic's first etcd rendezvous, backend `etcd`: its names. Using one says what to use instead."""
+"""torch elastic's first etcd rendezvous, backend `etcd`: its names and settings, over the dynamic rendezvous.
+
+torch's own is a protocol of its own over many keys of etcd's version 2 API. What a job sees of it is the same: `timeout`,
+`last_call_timeout`, `etcd_prefix`, and a store of each round in etcd. `holdfast run --rdzv-backend etcd` does not come here:
+there etcd elects the coordinator.
+"""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
-from ._etcd_missing import refuse
+from holdfast.elastic.utils.logging import get_logger
+
 from .api import RendezvousHandler, RendezvousInfo, RendezvousParameters
+from .dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+from .etcd_connection import connect
+from .etcd_rendezvous_backend import EtcdRendezvousBackend
+from .etcd_store import EtcdStore
+
+__all__ = [
+    "EtcdRendezvous",
+    "EtcdRendezvousHandler",
+    "EtcdRendezvousRetryImmediately",
+    "EtcdRendezvousRetryableFailure",
+    "create_rdzv_handler",
+]
+
+logger = get_logger(__name__)
+
+DEFAULT_TIMEOUT_S, DEFAULT_LAST_CALL_S = 600, 30
+"""torch's."""
+DEFAULT_PREFIX = "/torchelastic/p2p"
+"""torch's."""
 
 
 class EtcdRendezvousRetryableFailure(Exception):
@@ -17,40 +43,78 @@ class EtcdRendezvousRetryImmediately(Exception):
 
 
 class EtcdRendezvous:
-    """The protocol over etcd."""
+    """What the nodes of job `run_id` agree on below `prefix`; times in seconds."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        refuse("EtcdRendezvous")
+    def __init__(
+        self,
+        client: Any,
+        prefix: str,
+        run_id: str,
+        num_min_workers: int,
+        num_max_workers: int,
+        timeout: int,
+        last_call_timeout: int,
+    ) -> None:
+        self.client, self.run_id = client, run_id
+        self.num_min_workers, self.num_max_workers = num_min_workers, num_max_workers
+        self.folder = f"{prefix.rstrip('/')}/run_{run_id}"
+        self.timeout = RendezvousTimeout(join=timedelta(seconds=timeout), last_call=timedelta(seconds=last_call_timeout))
+
+    def handler(self, local_addr: str | None) -> DynamicRendezvousHandler:
+        """This node's part in it."""
+        store = EtcdStore(self.client, f"{self.folder}/store")
+        return DynamicRendezvousHandler.from_backend(
+            self.run_id,
+            store,
+            EtcdRendezvousBackend(self.client, "rdzv", key_prefix=self.folder),
+            self.num_min_workers,
+            self.num_max_workers,
+            local_addr,
+            self.timeout,
+        )
 
 
 class EtcdRendezvousHandler(RendezvousHandler):
-    """The handler over that protocol."""
+    """The handler over it."""
 
     def __init__(self, rdzv_impl: EtcdRendezvous, local_addr: str | None = None) -> None:
-        refuse("EtcdRendezvousHandler")
+        self._handler = rdzv_impl.handler(local_addr)
 
     def get_backend(self) -> str:
         return "etcd"
 
+    @property
+    def use_agent_store(self) -> bool:
+        """See `DynamicRendezvousHandler`."""
+        return self._handler.use_agent_store
+
     def next_rendezvous(self) -> RendezvousInfo:
-        refuse("EtcdRendezvousHandler")
+        return self._handler.next_rendezvous()
 
     def is_closed(self) -> bool:
-        refuse("EtcdRendezvousHandler")
+        return self._handler.is_closed()
 
     def set_closed(self) -> None:
-        refuse("EtcdRendezvousHandler")
+        self._handler.set_closed()
 
     def num_nodes_waiting(self) -> int:
-        refuse("EtcdRendezvousHandler")
+        return self._handler.num_nodes_waiting()
 
     def get_run_id(self) -> str:
-        refuse("EtcdRendezvousHandler")
+        return self._handler.get_run_id()
 
     def shutdown(self) -> bool:
-        refuse("EtcdRendezvousHandler")
+        return self._handler.shutdown()
 
 
 def create_rdzv_handler(params: RendezvousParameters) -> RendezvousHandler:
-    """A handler for backend `etcd`."""
-    refuse("The rendezvous backend 'etcd'")
+    """A handler for backend `etcd`. Settings: timeout, last_call_timeout (seconds), etcd_prefix, protocol, cert, key, cacert,
+    user, password. The endpoint may name several members of etcd, separated by commas."""
+    timeout = params.get_as_int("timeout", DEFAULT_TIMEOUT_S)
+    last_call = params.get_as_int("last_call_timeout", DEFAULT_LAST_CALL_S)
+    assert timeout is not None and last_call is not None
+    client = connect(params)
+    logger.info("the rendezvous backend etcd is served over etcd's version 3 API")
+    prefix = str(params.get("etcd_prefix", DEFAULT_PREFIX))
+    rendezvous = EtcdRendezvous(client, prefix, params.run_id, params.min_nodes, params.max_nodes, timeout, last_call)
+    return EtcdRendezvousHandler(rendezvous, params.local_addr)

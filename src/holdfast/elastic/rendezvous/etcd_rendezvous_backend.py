@@ -1,31 +1,96 @@
-"""The dynamic rendezvous over etcd, backend `etcd-v2`: its names. Using one says what to use instead."""
+"""The dynamic rendezvous over etcd, backend `etcd-v2`: one key holds the state, and whoever read it last may write it.
+
+torch's name speaks of the API that its client used; this one uses version 3, which every etcd of today has.
+"""
 
 from __future__ import annotations
 
+import binascii
+from base64 import b64decode, b64encode
+from datetime import timedelta
 from typing import Any
 
-from ._etcd_missing import refuse
-from .api import RendezvousParameters
+from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
+from holdfast.elastic.utils.logging import get_logger
+
+from .api import RendezvousConnectionError, RendezvousParameters, RendezvousStateError
 from .dynamic_rendezvous import RendezvousBackend, Token
+from .etcd_connection import Lease, connect, read, write
+from .etcd_store import EtcdStore
+
+__all__ = ["EtcdRendezvousBackend", "create_backend"]
+
+logger = get_logger(__name__)
+
+PREFIX, STORE_PREFIX = "/torch/elastic/rendezvous", "/torch/elastic/store"
+"""torch's."""
+TTL_S = 900
+"""How long the state outlives the last node's last word."""
 
 
 class EtcdRendezvousBackend(RendezvousBackend):
-    """The shared state under one key of etcd."""
+    """The shared state under one key of etcd, in base64. The token is the revision of its last change."""
+
+    _DEFAULT_TTL = TTL_S
 
     def __init__(self, client: Any, run_id: str, key_prefix: str | None = None, ttl: int | None = None) -> None:
-        refuse("EtcdRendezvousBackend")
+        if not run_id:
+            raise ValueError("The run id must be a non-empty string.")
+        self._client = client
+        self._key = f"{key_prefix.rstrip('/')}/{run_id}" if key_prefix else run_id
+        self._lease = Lease(client, f"{self._key} (state)", ttl if ttl and ttl > 0 else TTL_S)
 
     @property
     def name(self) -> str:
         return "etcd-v2"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        refuse("EtcdRendezvousBackend")
+        try:
+            found, _ = read(self._client, [self._key])
+        except Exception as error:
+            raise _no_connection() from error
+        if self._key not in found:
+            return None
+        stored, revision = found[self._key]
+        try:
+            return b64decode(stored, validate=True), revision
+        except binascii.Error as error:
+            raise RendezvousStateError("The state object is corrupt. See inner exception for details.") from error
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        refuse("EtcdRendezvousBackend")
+        if token and not isinstance(token, int):  # none of ours: it cannot match
+            return self._current()
+        try:
+            lease = self._lease.hold()
+            revision = write(self._client, [(self._key, b64encode(state))], lease, unchanged=token or 0)
+        except Exception as error:
+            self._lease.renewed_at = float("-inf")
+            raise _no_connection() from error
+        return (state, revision, True) if revision else self._current()
+
+    def _current(self) -> tuple[bytes, Token, bool] | None:
+        current = self.get_state()
+        return None if current is None else (*current, False)
 
 
-def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Any]:
-    """Backend and store for `etcd-v2`."""
-    refuse("The rendezvous backend 'etcd-v2'")
+def _no_connection() -> RendezvousConnectionError:
+    return RendezvousConnectionError("The connection to etcd has failed. See inner exception for details.")
+
+
+def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, EtcdStore]:
+    """Backend and store for `etcd-v2`.
+
+    Settings: protocol (`http`, `https`), ssl_cert, ssl_cert_key, ca_cert (files), user, password (or the variables
+    HOLDFAST_ETCD_USER and HOLDFAST_ETCD_PASSWORD), read_timeout (seconds a key of the store is waited for, 60). The endpoint
+    may name several members of etcd, separated by commas.
+    """
+    logger.info("the rendezvous backend %s is served over etcd's version 3 API", params.backend)
+    try:
+        client = connect(params)
+        timeout = timedelta(seconds=params.get_as_int("read_timeout", 60) or 60)
+        store = EtcdStore(client, f"{STORE_PREFIX}/{params.run_id}", timeout)
+        return EtcdRendezvousBackend(client, params.run_id, key_prefix=PREFIX), store
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        construct_and_record_rdzv_event(run_id=params.run_id, message=message, node_state=NodeState.FAILED)
+        raise

@@ -1,12 +1,38 @@
-"""A torch Store over etcd: its names. Using one says what to use instead."""
+"""A store over etcd: the same methods, the keys of one prefix, and a lease, so that nothing is left behind.
+
+What is written stays as long as any agent lives that has written to a store of this prefix, and `ttl_s` seconds longer. A wait
+is a watch on the key that is missing. etcd's own limits hold: 1.5 MiB for a value, and each write waits for a disk. As in
+torch, a store over etcd has no queues, and a time-out is a LookupError.
+"""
 
 from __future__ import annotations
 
 import random
 import time
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
-from ._etcd_missing import refuse
+from holdfast.core.messages import StoreAnswer
+
+from .etcd_connection import Lease, after, plain, read, text, write
+from .store import Each, Store, StoreError, StoreTimeout, StoreUnreachable
+from .utils import _PeriodicTimer
+
+__all__ = ["EtcdStore", "EtcdStoreTimeout", "cas_delay"]
+
+TTL_S = 60
+"""How long what is written outlives the last agent that uses it."""
+LONGEST_WATCH_S = 10.0
+"""After so long the key is read again: nothing is heard of a member of etcd that lost its power."""
+LOOK_S = 0.5
+"""The same where somebody wants to be asked meanwhile whether to go on."""
+
+
+class EtcdStoreTimeout(StoreTimeout, LookupError):
+    """A key did not appear in time. A LookupError too, as with torch's EtcdStore."""
 
 
 def cas_delay() -> None:
@@ -14,8 +40,152 @@ def cas_delay() -> None:
     time.sleep(random.uniform(0, 0.1))
 
 
-class EtcdStore:
-    """The store."""
+class EtcdStore(Store):
+    """The store. `etcd_client` is `EtcdServer.get_client()`'s kind, or `etcd_connection.client_for`'s."""
 
-    def __init__(self, etcd_client: Any, etcd_store_prefix: str, timeout: Any = None) -> None:
-        refuse("EtcdStore")
+    def __init__(
+        self, etcd_client: Any, etcd_store_prefix: str, timeout: timedelta | None = None, *, ttl_s: int = TTL_S
+    ) -> None:
+        if not hasattr(etcd_client, "ask"):
+            raise TypeError(
+                f"EtcdStore speaks etcd's version 3 API, and cannot use a {type(etcd_client).__module__} client. "
+                "Take one of holdfast.elastic.rendezvous.etcd_connection.client_for('host:port', {})."
+            )
+        self.client = etcd_client
+        self.prefix = etcd_store_prefix if etcd_store_prefix.endswith("/") else etcd_store_prefix + "/"
+        self._lease = Lease(etcd_client, self.prefix, ttl_s)
+        self._renewals: _PeriodicTimer | None = None
+        if timeout is not None:
+            self.set_timeout(timeout)
+
+    def _do(
+        self,
+        op: str,
+        keys: Sequence[str] = (),
+        values: Sequence[bytes] = (),
+        *,
+        number: int = 0,
+        wait_s: float = 0.0,
+        each: Each | None = None,
+    ) -> StoreAnswer:
+        doing = getattr(self, f"_{op}", None)
+        if doing is None:
+            raise NotImplementedError(f"a store over etcd has no queues ({op})")
+        try:
+            found: StoreAnswer = doing([self.prefix + key for key in keys], values, number, wait_s, each)
+            return found
+        except (StoreError, NotImplementedError):
+            raise
+        except Exception as error:
+            module = import_module("holdfast.integrations.etcd_client")
+            kind = StoreError if isinstance(error, module.Refused) else StoreUnreachable
+            raise kind(f"etcd: {error}") from error
+
+    # --- operations -----------------------------------------------------------------------------------------------------
+
+    def _set(self, keys: Sequence[str], values: Sequence[bytes], *_: Any) -> StoreAnswer:
+        self._write(list(zip(keys, values)))
+        return StoreAnswer(ask=0)
+
+    def _get(
+        self, keys: Sequence[str], values: Sequence[bytes], number: int, wait_s: float, each: Each | None
+    ) -> StoreAnswer:
+        deadline = time.monotonic() + wait_s
+        while True:
+            found, revision = read(self.client, keys)
+            missing = [key for key in keys if key not in found]
+            if not missing:
+                return StoreAnswer(ask=0, values=tuple(found[key][0] for key in keys))
+            if each is not None:
+                each()
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                names = ", ".join(key.removeprefix(self.prefix) for key in missing[:10])
+                raise EtcdStoreTimeout(f"waited {wait_s:g} s for {names}, which nobody has set")
+            self._watch(missing[0], revision, min(left_s, LONGEST_WATCH_S if each is None else LOOK_S))
+
+    _wait = _get
+
+    def _watch(self, key: str, revision: int, longest_s: float) -> None:
+        began_at = time.monotonic()
+        try:
+            self.client.watch(text(key), revision, longest_s)
+        except Exception:  # its time is over, or it broke: the key is read again, and that tells
+            if time.monotonic() < began_at + min(longest_s, 0.1):
+                cas_delay()
+
+    def _check(self, keys: Sequence[str], *_: Any) -> StoreAnswer:
+        return StoreAnswer(ask=0, number=int(len(read(self.client, keys)[0]) == len(set(keys))))
+
+    def _add(self, keys: Sequence[str], values: Sequence[bytes], number: int, *_: Any) -> StoreAnswer:
+        def sum_with(current: bytes | None) -> bytes:
+            try:
+                return str(int(current or b"0") + number).encode()
+            except ValueError:
+                raise StoreError(f"what stands under {keys[0]} is no whole number") from None
+
+        return StoreAnswer(ask=0, number=int(self._change(keys[0], sum_with)))
+
+    def _append(self, keys: Sequence[str], values: Sequence[bytes], *_: Any) -> StoreAnswer:
+        return StoreAnswer(ask=0, values=(self._change(keys[0], lambda current: (current or b"") + values[0]),))
+
+    def _compare_set(self, keys: Sequence[str], values: Sequence[bytes], *_: Any) -> StoreAnswer:
+        expected, desired = values
+
+        def unless_other(current: bytes | None) -> bytes | None:
+            return desired if current == expected or (current is None and not expected) else None
+
+        return StoreAnswer(ask=0, values=(self._change(keys[0], unless_other, otherwise=expected),))
+
+    def _delete(self, keys: Sequence[str], *_: Any) -> StoreAnswer:
+        answer = self.client.ask("/kv/deleterange", {"key": text(keys[0])})
+        return StoreAnswer(ask=0, number=int(answer.get("deleted", 0)))
+
+    def _count(self, keys: Sequence[str], *_: Any) -> StoreAnswer:
+        return StoreAnswer(ask=0, number=int(self._range(keys[0], count_only=True).get("count", 0)))
+
+    def _list(self, keys: Sequence[str], *_: Any) -> StoreAnswer:
+        found = [plain(kv["key"]) for kv in self._range(keys[0], keys_only=True).get("kvs", ())]
+        return StoreAnswer(ask=0, values=tuple(key[len(self.prefix.encode()) :] for key in found), number=len(found))
+
+    # --- how ------------------------------------------------------------------------------------------------------------
+
+    def _range(self, prefix: str, **how: bool) -> dict[str, Any]:
+        answer: dict[str, Any] = self.client.ask("/kv/range", {"key": text(prefix), "range_end": after(prefix), **how})
+        return answer
+
+    def _change(self, key: str, how: Callable[[bytes | None], bytes | None], *, otherwise: bytes = b"") -> bytes:
+        """Write what `how` makes of what stands there (None: nothing does); it is tried again when somebody was faster.
+
+        Returns what stands there then. `how` gave None: nothing is written. Nothing stood there either: `otherwise`.
+        """
+        while True:
+            found, _ = read(self.client, [key])
+            current, revision = found.get(key, (None, 0))
+            wanted = how(current)
+            if wanted is None:
+                return otherwise if current is None else current
+            if self._write([(key, wanted)], unchanged=revision):
+                return wanted
+            cas_delay()
+
+    def _write(self, pairs: list[tuple[str, bytes]], *, unchanged: int | None = None) -> int:
+        if self._renewals is None:
+            self._lease.hold()
+            self._renewals = _PeriodicTimer(timedelta(seconds=self._lease.ttl_s / 3), _renew, weakref.ref(self._lease))
+            self._renewals.set_name("EtcdStoreLease")
+            self._renewals.start()
+        try:
+            return write(self.client, pairs, self._lease.id, unchanged=unchanged)
+        except import_module("holdfast.integrations.etcd_client").Gone:
+            return write(self.client, pairs, self._lease.hold(anew=True), unchanged=unchanged)
+
+
+def _renew(known: weakref.ref[Lease]) -> None:
+    """By a thread that must not keep the store alive. What fails is tried again the next time, and by the next write."""
+    lease = known()
+    if lease is not None:
+        try:
+            lease.hold(anew=True)
+        except Exception as error:
+            lease.trouble = error

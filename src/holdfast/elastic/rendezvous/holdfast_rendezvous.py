@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from .attendance import Attendance
     from .attendant import Attendant
-    from .round_store import RoundServer
+    from .round_store import RoundServer, RoundStore
+    from .store import Store
 
 __all__ = ["HoldfastRendezvousHandler", "create_handler", "get_handler"]
 
@@ -84,7 +85,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         from .round_store import RoundServer
 
         self._seated = False
-        own = RoundServer(self._attendant.attendance.join.addr, alone=self._alone, timeout_s=self._read_timeout_s)
+        own = RoundServer(self._attendant.attendance.join.addr, timeout_s=self._read_timeout_s)
         self._servers.append(own)
         self._attendant.show(Enter(port=own.port))
         self._attendant.wait_for(lambda attendance: attendance.state != "joining")
@@ -94,40 +95,36 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             raise self._closed(attendance)
         assigned = attendance.assigned
         assert assigned is not None
-        store = self._store(assigned, own)
-        if store is None or not self._all_here(store, assigned):
+        store = self._store(assigned)
+        if not self._all_here(store, assigned):
             return None
         self._stays = self._attendant.hosting or assigned.group_rank == 0
         self._seated = True
         meeting_point = self._words.RendezvousStoreInfo(assigned.master_addr, assigned.master_port)
         return self._words.RendezvousInfo(store, assigned.group_rank, assigned.group_world_size, meeting_point)
 
-    def _store(self, assigned: Assigned, own: RoundServer) -> Any | None:
-        from .round_store import RoundStore, reach
+    def _store(self, assigned: Assigned) -> RoundStore:
+        """The agents' store of that round."""
+        from .coordinator_store import CoordinatorStore
+        from .memory_store import MemoryStore
+        from .round_store import RoundStore
 
-        store = own.store
-        if assigned.group_rank != 0:
-            try:
-                store = reach(assigned.master_addr, assigned.master_port, self._read_timeout_s, self._called_off)
-            except OSError as error:
-                raise self._words.RendezvousConnectionError(str(error)) from error
-        if store is None:
-            return None
-        return RoundStore(store, f"holdfast/{self._run_id}/{assigned.round}", self._attendant, self._on_success)
+        store: Store = MemoryStore()
+        if not self._alone:
+            network, node = self._attendant.network, self._attendant.attendance.join.node
+            store = CoordinatorStore(self._attendant.where, network.identity, node, assigned.round, network.shelter)
+        return RoundStore(store, self._attendant, self._on_success, self._read_timeout_s)
 
-    def _all_here(self, store: Any, assigned: Assigned) -> bool:
+    def _all_here(self, store: RoundStore, assigned: Assigned) -> bool:
         """Wait until every node of the round is at its store: torch's agent cannot take the loss of one after that lightly."""
         try:
             if store.add("entered", 1) == assigned.group_world_size:
                 store.set("complete", "")
-            while not store.check(["complete"]):
-                if self._called_off():
-                    return False
-                self._attendant.pause(0.02)
-        except RuntimeError:  # its host has gone: word of that will come
-            self._attendant.wait_for(lambda attendance: attendance.state != "in", self._read_timeout_s)
-            return False
-        return True
+            return store.wait_unless(self._called_off, ["complete"])
+        except RuntimeError as error:  # its host has gone: word of that will come
+            if self._attendant.wait_for(lambda attendance: attendance.state != "in", self._read_timeout_s):
+                return False
+            raise self._error("RendezvousConnectionError", str(error)) from error
 
     def _called_off(self) -> bool:
         return self._attendant.attendance.state != "in"

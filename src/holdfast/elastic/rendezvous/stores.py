@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .api import RendezvousConnectionError
-from .memory_store import MemoryStore, PrefixMemoryStore, StoreTimeout
+from .store import PrefixedStore, Store, StoreTimeout
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1
 """Between two questions to a store. The longest is what a signal may have to wait where a platform restarts the sleep."""
@@ -31,24 +31,27 @@ def torch_distributed(wanted_for: str) -> Any:
     if not torch_is_loaded() and find_spec("torch") is None:
         raise RendezvousConnectionError(
             f"{wanted_for} needs torch's stores, and torch is not installed here. "
-            "Install it, or start the job with `holdfast run`, which needs no torch."
+            "Install it, or take the backend `holdfast`, or start the job with `holdfast run`: neither needs torch."
         )
     return import_module("torch.distributed")
 
 
 def with_prefix(prefix: str, store: Any) -> Any:
     """A view of `store` in which every key starts with `<prefix>/`."""
-    if isinstance(store, MemoryStore):
-        return PrefixMemoryStore(prefix, store)
+    if isinstance(store, Store):
+        return PrefixedStore(prefix, store)
     return import_module("torch.distributed").PrefixStore(prefix, store)
 
 
 def wait_for_keys(store: Any, keys: list[str], timeout_s: float, each: Callable[[], None] = lambda: None) -> None:
     """Until all `keys` are in `store`; StoreTimeout after `timeout_s` seconds.
 
-    Asks again and again instead of letting the store wait, because while torch's store waits, no Python signal handler runs
-    and no other thread can use the store. `each` is called between two questions and may end the wait by an exception.
+    Asks torch's stores again and again instead of letting them wait, because while one of them waits, no Python signal handler
+    runs and no other thread can use it. `each` is called in between, and may end the wait by an exception.
     """
+    if isinstance(store, Store):
+        store._do("wait", keys, wait_s=max(0.0, timeout_s), each=each)
+        return
     deadline = time.monotonic() + timeout_s
     pause_s = FIRST_PAUSE_S
     while not store.check(keys):
