@@ -104,7 +104,7 @@ def test_holdfast_as_our_plug_in_is_called_under_torchrun_is_the_embedded_server
 
 def test_a_mapped_backend_is_told_and_our_own_name_needs_no_word():
     (notice,) = told(*TWO).notices
-    assert notice.level == "INFO" and "c10d is served by our embedded server at a:1" in notice.text
+    assert notice.level == "NOTE" and "c10d is served by our embedded server at a:1" in notice.text
     assert told("--nnodes", "2", "--rdzv-backend", "embedded", "--rdzv-endpoint", "a:1").notices == ()
 
 
@@ -174,7 +174,7 @@ def test_the_command_line_of_pytorch_s_etcd_example_is_taken_as_it_stands():
 def test_etcd_v2_is_served_by_etcd_with_one_line_that_says_so():
     found = told("--nnodes", "2", "--rdzv-backend", "etcd-v2", "--rdzv-endpoint", "a")
     (notice,) = [notice for notice in found.notices if "etcd" in notice.text]
-    assert found.config.rdzv_backend == "etcd" and "version 3" in notice.text
+    assert found.config.rdzv_backend == "etcd" and notice.level == "NOTE" and "version 3" in notice.text
 
 
 def test_the_way_to_etcd_is_told_by_torchrun_s_names():

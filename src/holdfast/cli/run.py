@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OURS = ("memory", "embedded", "static", "etcd")
 """Backends of our own agent; other packages' ones are written for the elastic agent."""
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
 
 
 def run(argv: Sequence[str], *, command: str = "run") -> int:
@@ -77,8 +77,8 @@ def _show(resolved: Resolved, typed: parser.Typed) -> int:
 
 def _tell(notices: Iterable[Notice], log_level: str) -> None:
     for notice in notices:
-        if LEVELS.index(notice.level) >= LEVELS.index(log_level):
-            print(f"holdfast: {notice.level}: {notice.text}", file=sys.stderr)
+        if LEVELS[notice.level] >= LEVELS[log_level]:
+            print(f"holdfast: {'' if notice.level == 'NOTE' else f'{notice.level}: '}{notice.text}", file=sys.stderr)
 
 
 def _check_token_file(config: RunConfig) -> None:

@@ -162,7 +162,7 @@ class Notice(Value):
     """Something the user should hear before the job starts."""
 
     level: str
-    """INFO · WARNING"""
+    """INFO · NOTE (no warning, but told as soon as warnings are) · WARNING"""
     text: str
 
 

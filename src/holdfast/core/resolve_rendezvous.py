@@ -215,7 +215,7 @@ def _embedded(draft: Draft) -> None:
             "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
         )
     if asked not in ("embedded", "static"):
-        draft.tell("INFO", f"--rdzv-backend {asked} is served by our embedded server at {grammar.shown_endpoint(host, port)}")
+        draft.tell("NOTE", f"--rdzv-backend {asked} is served by our embedded server at {grammar.shown_endpoint(host, port)}")
     _meet_at(draft, host, port, draft.settings["rdzv_endpoint"].origin)
     draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
     draft.put("master_port", None, "derived: a fresh one each round")
@@ -236,7 +236,7 @@ def _etcd(draft: Draft) -> None:
     draft.put("rdzv_host", found[0][0], origin)
     draft.put("rdzv_port", found[0][1], origin)
     if asked == "etcd-v2":
-        draft.tell("INFO", "--rdzv-backend etcd-v2 is served by our etcd backend, which speaks etcd's version 3 API")
+        draft.tell("NOTE", "--rdzv-backend etcd-v2 is served by our etcd backend, which speaks etcd's version 3 API")
     if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
         draft.tell(
             "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
