@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.elastic.rendezvous.memory_store import MemoryStore, PrefixMemoryStore, StoreTimeout
+from holdfast.elastic.rendezvous.memory_store import MemoryStore
 
 SECOND = timedelta(seconds=1)
 
@@ -213,80 +213,7 @@ def test_a_restart_of_one_node_is_a_round_of_all_and_starts_with_a_clean_store(o
     restarting.join()
 
 
-# The store in memory, held against torch's own in-process store.
-
-
-@pytest.fixture(params=["ours", "ours, prefixed", pytest.param("torch", marks=pytest.mark.torch)])
-def kv(request):
-    """A key-value store in this process."""
-    if request.param == "torch":
-        return pytest.importorskip("torch.distributed").HashStore()
-    return MemoryStore() if request.param == "ours" else PrefixMemoryStore("some/prefix", MemoryStore())
-
-
-def test_values_are_bytes(kv):
-    kv.set("a", "text")
-    kv.set("b", b"\xff")
-    kv.set("a", "again")
-    assert kv.get("a") == b"again" and kv.get("b") == b"\xff" and kv.multi_get(["b", "a"]) == [b"\xff", b"again"]
-
-
-def test_sums(kv):
-    assert [kv.add("n", 1), kv.add("n", 5), kv.add("n", 0)] == [1, 6, 6] and kv.get("n") == b"6"
-
-
-def test_many_at_once(kv):
-    kv.multi_set(["a", "b"], ["1", "2"])
-    kv.append("a", "0")
-    assert kv.multi_get(["a", "b"]) == [b"10", b"2"] and kv.num_keys() == 2 and kv.has_extended_api()
-
-
-def test_compare_and_set(kv):
-    assert kv.compare_set("a", "", "1") == b"1"
-    assert kv.compare_set("a", "2", "3") == b"1"
-    assert kv.compare_set("a", "1", "3") == b"3" == kv.get("a")
-
-
-def test_checks_and_deletes(kv):
-    kv.set("a", "1")
-    assert kv.check(["a"]) and not kv.check(["a", "b"])
-    assert kv.delete_key("a") and not kv.delete_key("a") and not kv.check(["a"])
-
-
-def test_a_read_waits_for_its_key(kv):
-    read = []
-    thread = threading.Thread(target=lambda: read.append(kv.get("late")))
-    thread.start()
-    kv.set("late", "1")
-    thread.join()
-    assert read == [b"1"]
-
-
-def test_a_wait_ends(kv):
-    kv.set_timeout(timedelta(milliseconds=20))
-    assert kv.timeout == timedelta(milliseconds=20)
-    for read in (lambda: kv.get("never"), lambda: kv.wait(["never"], timedelta(milliseconds=10))):
-        with pytest.raises(Exception):  # noqa: B017  each implementation has its own
-            read()
-
-
-def test_ours_names_the_missing_key():
-    with pytest.raises(StoreTimeout, match=r"waited 0.01 s for never, which nobody has set"):
-        MemoryStore().wait(["never"], timedelta(milliseconds=10))
-
-
-def test_a_prefix_is_a_view():
-    below = MemoryStore()
-    above = PrefixMemoryStore("a", below)
-    above.set("k", "1")
-    below.set("other", "2")
-    assert (
-        below.list_keys() == ["a/k", "other"]
-        and above.list_keys() == ["k"]
-        and above.num_keys() == 1
-        and not above.check(["other"])
-    )
-    assert above.underlying_store is below
+# Without torch.
 
 
 WITHOUT_TORCH = """
@@ -307,7 +234,7 @@ for backend in ("c10d", "static"):
     try:
         handler(backend, 2, rank=0).next_rendezvous()
     except RendezvousConnectionError as error:
-        assert "torch is not installed here" in str(error) and "holdfast run" in str(error), error
+        assert "torch is not installed here" in str(error) and "the backend `holdfast`" in str(error), error
     else:
         raise AssertionError(backend)
 """
@@ -315,3 +242,41 @@ for backend in ("c10d", "static"):
 
 def test_one_node_needs_no_torch_and_several_say_so():
     subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True, timeout=60)
+
+
+# `holdfast`'s own rendezvous, several nodes, without torch.
+
+LAUNCHES = """
+import sys
+sys.modules["torch"] = None
+from holdfast.elastic.launcher import LaunchConfig, elastic_launch
+
+config = LaunchConfig(
+    2, 2, 1, rdzv_backend="holdfast", rdzv_endpoint=sys.argv[1], run_id="job", max_restarts=3,
+    rdzv_configs={"node_name": sys.argv[2], "last_call_timeout": 1},
+)
+elastic_launch(config, sys.executable)(*sys.argv[3:])
+assert sys.modules["torch"] is None
+"""
+FAILS_ONCE = """
+import os, sys, time
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+os.write(1, f"{rank} {os.environ['WORLD_SIZE']} {attempt} {os.environ['TORCHELASTIC_USE_AGENT_STORE']}\\n".encode())
+if os.path.exists(sys.argv[1]):
+    sys.exit(0)  # the second life
+if rank == "1":
+    open(sys.argv[1], "w").close()
+    sys.exit(1)
+time.sleep(60)  # until it is stopped, since the other has failed
+"""
+
+
+def test_agents_of_several_nodes_share_a_store_without_torch_and_restart_in_a_fresh_one(free_port, script, tmp_path):
+    program, worker = script(LAUNCHES, "launches.py"), script(FAILS_ONCE, "worker.py")
+    ours = [worker, tmp_path / "failed"]
+    commands = [[sys.executable, program, f"127.0.0.1:{free_port}", name, *ours] for name in "ab"]
+    agents = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands]
+    said = [agent.communicate(timeout=60) for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    lines = "".join(out for out, _ in said).splitlines()
+    assert {"0 2 0 False", "1 2 0 False"} <= set(lines) and len(lines) == 4, lines

@@ -89,3 +89,86 @@ def test_registered_logs_specs_are_used(holdfast, script, installed):
     program = script("import os; print(os.environ['SHOUT'])")
     done = holdfast("run", "--logs-specs", "shouting", program, env=installed)
     assert (done.returncode, done.stdout) == (0, "yes\n"), done.stderr
+
+
+# --- several nodes ----------------------------------------------------------------------------------------------------------
+
+CHECKED = """
+from holdfast.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+from holdfast.elastic.rendezvous.registry import get_rendezvous_handler
+
+
+class Checked(RendezvousHandler):
+    '''Holdfast's rendezvous, and the nodes tell one another who they are.'''
+
+    def __init__(self, params):
+        settings = {"node_name": params.get("called"), "last_call_timeout": 1}
+        ours = RendezvousParameters(
+            "holdfast", params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr, **settings
+        )
+        self.called, self.inner = params.get("called"), get_rendezvous_handler(ours)
+
+    def get_backend(self):
+        return "checked"
+
+    use_agent_store = property(lambda self: self.inner.use_agent_store)
+
+    def next_rendezvous(self):
+        info = self.inner.next_rendezvous()
+        info.store.set(f"node/{info.rank}", self.called)
+        names = info.store.multi_get([f"node/{rank}" for rank in range(info.world_size)])
+        print("round of", b",".join(sorted(names)).decode(), "visited", info.store.add("visits", 1), flush=True)
+        return info
+
+    def is_closed(self):
+        return self.inner.is_closed()
+
+    def set_closed(self):
+        self.inner.set_closed()
+
+    def num_nodes_waiting(self):
+        return self.inner.num_nodes_waiting()
+
+    def get_run_id(self):
+        return self.inner.get_run_id()
+
+    def shutdown(self):
+        return self.inner.shutdown()
+
+
+def get_handler():
+    return Checked
+"""
+
+FAILS_ONCE = """
+import os, sys, time
+if os.path.exists(sys.argv[1]):
+    sys.exit(0)
+if os.environ["RANK"] == "1":
+    open(sys.argv[1], "w").close()
+    sys.exit(1)
+time.sleep(60)
+"""
+
+
+def test_a_handler_of_several_nodes_has_the_coordinator_s_store_round_by_round(holdfast, script, tmp_path, free_port):
+    site = tmp_path / "site"
+    info = site / "checked-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "checked.py").write_text(CHECKED)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: checked\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[torchrun.handlers]\nchecked = checked:get_handler\n")
+    fails_once = script(FAILS_ONCE)
+    agents = [
+        holdfast.start(
+            *("run", "--nnodes", 2, "--rdzv-backend", "checked", "--rdzv-endpoint", f"localhost:{free_port}"),
+            *("--rdzv-id", "pair", "--rdzv-conf", f"called={name}", "--max-restarts", 1, fails_once, tmp_path / "failed"),
+            env={"PYTHONPATH": str(site)},
+        )
+        for name in ("a", "b")
+    ]
+    ended = [agent.wait() for agent in agents]
+    assert [one.returncode for one in ended] == [0, 0], "\n".join(one.output for one in ended)
+    for one in ended:
+        rounds = one.stdout.splitlines()
+        assert len(rounds) == 2 and set(rounds) <= {"round of a,b visited 1", "round of a,b visited 2"}, one.output
