@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.telemetry.state_dir import open_job
+
 WAITS = """
 import os, sys, time
 attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
@@ -357,3 +359,21 @@ os.write(1, f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n".encode())
     env = os.environ | {"HOLDFAST_STATE_DIR": str(holdfast.state_dir)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=100)
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["0 of 2", "1 of 2"]), done.stderr
+
+
+def test_a_state_directory_that_hangs_costs_the_record_and_not_the_job(holdfast, script):
+    holder = open_job(str(holdfast.state_dir), "hung", "other")  # so that the agent comes to this run, and to this file
+    events = Path(holder.path, "events-n1.jsonl")
+    os.mkfifo(events)
+    full = os.open(events, os.O_RDWR | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, b"\n" * 4096)
+    source = "import os\nos.write(1, b'life\\n')\nraise SystemExit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')\n"
+    try:
+        done = holdfast("run", "--node-name", "n1", "--rdzv-id", "hung", "--max-restarts", 1, script(source))
+    finally:
+        os.close(full)
+        holder.close()
+    assert (done.returncode, done.stdout) == (0, "life\nlife\n"), done.output
+    assert "events were not recorded in" in done.stderr and "Traceback" not in done.stderr, done.stderr

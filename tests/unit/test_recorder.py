@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from holdfast.core.events import CATALOGUE, Decided, Degraded, Event, FailureSeen, JobEnded, RoundFormed, SignalReceived
 from holdfast.core.failure import Failure
+from holdfast.telemetry import aside
 from holdfast.telemetry.recorder import Recorder
 
 TERM, HUP = SignalReceived(signal="SIGTERM"), SignalReceived(signal="SIGHUP")
@@ -153,6 +155,72 @@ def test_a_folder_that_does_not_exist_is_a_bad_disk_too(tmp_path: Path) -> None:
     recorder.record(JobEnded(outcome="succeeded", exit_code=0, reason="all exited with 0"), at_unix=1.0, round=1, attempt=0)
     recorder.close()
     assert len(said) == 1
+
+
+@pytest.fixture
+def hanging(path: Path) -> Iterator[int]:
+    """A place that takes nothing until the descriptor is read: a pipe that is full."""
+    os.mkfifo(path)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(fd, b"\n" * 4096)
+    yield fd
+    os.close(fd)
+
+
+def drained(fd: int, lines: int) -> list[dict[str, Any]]:
+    """What comes out of the pipe, when so many lines have."""
+    text = b""
+    while sum(bool(line) for line in text.split(b"\n")[:-1]) < lines:
+        select.select([fd], [], [])
+        text += os.read(fd, 1 << 20)
+    return [json.loads(line) for line in text.split(b"\n") if line]
+
+
+def test_a_file_system_that_hangs_does_not_hang_the_agent_and_gets_the_events_when_it_answers(path: Path, hanging: int) -> None:
+    said: list[str] = []
+    recorder = Recorder(str(path), "n1", complain=said.append)
+    recorder.flush()
+    for number in range(30):
+        recorder.record(TERM, at_unix=float(number), round=0, attempt=0)
+    assert recorder.aside.is_late and len(said) == 1 and "takes no events" in said[0]
+    assert [line["seq"] for line in drained(hanging, 30)] == [*range(1, 31)]
+    recorder.close()
+    assert not recorder.aside.is_late and len(said) == 1
+
+
+def test_what_finds_no_room_to_wait_is_counted(path: Path, hanging: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "LIMIT", 5)
+    recorder = Recorder(str(path), "n1")
+    recorder.flush()
+    for number in range(12):
+        recorder.record(TERM, at_unix=float(number), round=0, attempt=0)
+    drained(hanging, 5)
+    recorder.record(HUP, at_unix=12.0, round=0, attempt=0)
+    missed, last = drained(hanging, 2)
+    assert missed["what"].startswith("7 events") and last["signal"] == "SIGHUP"
+    recorder.close()
+
+
+def test_what_never_got_to_disk_is_said_at_the_end(path: Path, hanging: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "CLOSE_S", 0.01)
+    said: list[str] = []
+    recorder = Recorder(str(path), "n1", complain=said.append)
+    recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    recorder.close()
+    assert len(said) == 1 and "were not recorded" in said[0]
+    drained(hanging, 1)
+
+
+def test_where_no_thread_can_be_had_it_writes_itself(recorder: Recorder, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(aside._thread, "start_new_thread", refuse)
+    recorder.flush()
+    recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    assert [line["signal"] for line in lines(path)] == ["SIGTERM"]
 
 
 def test_two_writers_of_one_file_do_not_mix_their_lines(path: Path) -> None:

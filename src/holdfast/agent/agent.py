@@ -256,10 +256,9 @@ class Agent:
         at_unix = self.host.unix() if at_unix is None else at_unix
         self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
         if isinstance(event, FailureSeen) and not event.failure.innocent:
-            try:
-                farewell.keep_incident(event.failure, self.job_dir)
-            except OSError as error:
-                self.host.complain(f"cannot keep incidents in {self.job_dir.incidents_path}: {error.strerror}")
+            failure = event.failure
+            if trouble := self.recorder.aside.attempt(lambda: farewell.keep_incident(failure, self.job_dir)):
+                self.host.complain(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
 
     def _record_start(self) -> None:
         from holdfast import __version__
@@ -294,12 +293,12 @@ class Agent:
 
     def _report(self) -> None:
         assert self.exit is not None and self.exit.report is not None
-        try:
-            farewell.keep(self.exit.report, self.job_dir)
-        except OSError as error:
-            self._say(f"cannot write {self.job_dir.report_path}: {error.strerror}", "warning")
-        farewell.tell(self.exit.report, self.config)
-        farewell.make_room(self.config.state_dir)
+        report = self.exit.report
+        if trouble := self.recorder.aside.attempt(lambda: farewell.keep(report, self.job_dir)):
+            self._say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
+        farewell.tell(report, self.config)
+        if not self.recorder.aside.is_late:
+            farewell.make_room(self.config.state_dir)
 
     def close(self) -> None:
         """Leave nothing behind, however we got here."""

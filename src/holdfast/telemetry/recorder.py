@@ -8,7 +8,7 @@ is asked for) belongs to that round: its own wins. The environment is never reco
 Until the first `flush` records are kept in memory, so that the way to the first worker loads no JSON and touches no disk.
 After that each is one write() to a file opened for appending: lines of several writers never mix, and what was recorded
 is on its way even if the agent is killed a microsecond later. A disk that is full or gone costs one line on stderr and
-the events of that time, never the job.
+the events of that time, never the job; one that hangs costs a tenth of a second, once (`aside`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from __future__ import annotations
 import os
 import sys
 
+from holdfast.core.machine import NEVER
 from holdfast.core.value import to_plain
+from holdfast.telemetry.aside import Aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 HELD_LIMIT = 10_000
 """Records kept in memory before the first flush comes by itself. A start of 1,000 ranks makes some 1,010."""
+
+LATE_S = 2.0
+"""After so long without an event on disk, the next one says so: a busy host is no reason to alarm anybody."""
 
 TAIL_BYTES = 1 << 20
 """How far back to look for the last whole line of an earlier agent. A failure with its log tail is some 100 kB."""
@@ -40,10 +45,13 @@ class Recorder:
         self.node = node
         self._complain = complain or _to_stderr
         self._held: list[dict[str, Any]] | None = []  # None: flushed once, so write at once
+        self.aside = Aside()
+        self._late_since: float | None = None  # time of the event that was first to wait; None: none waits
         self._fd = -1
         self._seq = 0
         self._is_torn = False
         self._missed = 0
+        self._refused = 0
 
     def record(self, event: Event, *, at_unix: float, round: int, attempt: int) -> None:
         """Record `event`, at a time given in seconds since the epoch. A bad disk never raises."""
@@ -55,20 +63,46 @@ class Recorder:
             self._held.append(line)
             return
         self.flush()
-        self._write(line)
+        self._hand_over([line])
 
     def flush(self) -> None:
         """Write what was held; from now on each record is written at once."""
         held, self._held = self._held, None
-        for line in held or ():
-            self._write(line)
+        if held:
+            self._hand_over(held)
 
     def close(self) -> None:
         """Write what is left. A record after this opens the file again."""
         self.flush()
-        if self._fd >= 0:
+        if not self.aside.close():
+            self._complain(f"events were not recorded in {self.path}, which took none to the end")
+        elif self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _hand_over(self, lines: list[dict[str, Any]]) -> None:
+        refused = self._refused
+        if self.aside.do(lambda: self._write_all(lines, refused)):
+            self._refused = 0
+        else:
+            self._refused += len(lines)
+        self._tell_if_late(lines[-1]["at_unix"])
+
+    def _tell_if_late(self, now_unix: float) -> None:
+        if not self.aside.is_late:
+            self._late_since = None
+        elif self._late_since is None:
+            self._late_since = now_unix
+        elif now_unix - self._late_since >= LATE_S:
+            self._late_since = NEVER
+            what = "takes no events (a file server that does not answer?)"
+            self._complain(f"{self.path} {what}. The job goes on; they are kept for it.")
+
+    def _write_all(self, lines: list[dict[str, Any]], refused: int) -> None:
+        """In the thread. `refused`: so many before them found no room to wait."""
+        self._missed += refused
+        for line in lines:
+            self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
