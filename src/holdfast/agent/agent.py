@@ -44,7 +44,8 @@ ABOUT_THE_JOB = (Decided, NodeExcluded, NodeReadmitted)
 """Events that belong to the coordinator's round, which the group in its process may not be in."""
 
 FAREWELL_S = 5.0
-"""How long a hosting agent stays, at most, until every other has taken the final report."""
+"""How long a hosting agent stays, at most, until every other has taken the final report. On purpose longer than a lease: a node
+that was cut off as the job ended would else look for us in vain for half a minute, and take a success for a failure."""
 
 SETTLE_S = 0.05
 """How long the way to the first worker may take before what costs time (the record on disk, the control socket) is done all
