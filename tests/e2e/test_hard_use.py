@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,48 @@ def test_a_reader_that_goes_away_does_not_end_the_training(holdfast, script, fol
         job.stdout.close()
         assert job.wait(60) == 0
     assert (folder / "end").exists()
+
+
+@pytest.fixture(params=["a reader that has gone", "a reader that has stopped", "a full disk", "a terminal that was closed"])
+def deaf_ears(request) -> Iterator[int]:
+    """A descriptor that takes nothing, in one of the ways that people come by."""
+    if request.param == "a full disk":
+        ends = [os.open("/dev/full", os.O_WRONLY)]
+    elif request.param == "a terminal that was closed":
+        keyboard, *ends = pty.openpty()
+        os.close(keyboard)
+    else:
+        reader, *ends = os.pipe()
+        if request.param == "a reader that has gone":
+            os.close(reader)
+        else:
+            os.write(ends[0], bytes(fcntl.fcntl(ends[0], fcntl.F_SETPIPE_SZ, 4096)))
+            ends.append(reader)
+    yield ends[0]
+    for fd in ends:
+        os.close(fd)
+
+
+def test_a_job_is_restarted_though_nobody_can_be_told(holdfast, script, deaf_ears, tmp_path):
+    program = script(FAILS_ONCE + "open(sys.argv[1], 'w').close()\n")
+    args = ("--nproc-per-node", 2, "--max-restarts", 1, program, tmp_path / "trained")  # two: there is a warning at the start
+    with subprocess.Popen(**launch(holdfast, *args), stderr=deaf_ears) as job:
+        assert job.wait(60) == 0
+    assert (tmp_path / "trained").exists()
+    assert [event["decision"] for event in holdfast.events("Decided")] == ["restart", "finish"]
+
+
+def test_a_failure_is_one_though_nobody_can_be_told(holdfast, script, deaf_ears):
+    with subprocess.Popen(**launch(holdfast, script("raise SystemExit(3)")), stderr=deaf_ears) as job:
+        assert job.wait(60) == 1
+
+
+def test_a_wrong_line_is_one_though_its_reader_has_gone(holdfast):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with subprocess.Popen(**launch(holdfast, "--nproc", "t.py"), stderr=writer) as job:
+        assert job.wait(60) == 2
+    os.close(writer)
 
 
 def test_bytes_that_are_no_text_pass_through(holdfast, script):

@@ -12,12 +12,12 @@ import os
 import select
 import signal
 import socket
-import sys
 
 from holdfast.agent import farewell, logs
 from holdfast.agent.assembly import assemble, open_doors
 from holdfast.agent.desk import Desk
 from holdfast.agent.group import PASSED_ON, Answer, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
+from holdfast.agent.voice import RETRY_S, Voice
 from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
 from holdfast.core.events import AgentStarted, Decided, Degraded, FailureSeen, NodeExcluded, NodeReadmitted, RoundFormed
@@ -82,13 +82,16 @@ class Agent:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.name = config.node_name or socket.gethostname()
+        self.voice = Voice()
         self.host = Host(self._degraded)
         self.host.catch((*config.signals_to_handle, *(s for s in PASSED_ON if s not in config.signals_to_handle)))
         if (fd := guardian.guardian_lost_fd()) >= 0:
             self.host.watch(fd, select.EPOLLIN, lambda events: self._guardian_lost(fd))
         self.node, self.network, self.store = assemble(config, self.host, self.name)
         self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, endpoint=config.rdzv_endpoint)
-        self.recorder = Recorder(self.job_dir.events_path, self.job_dir.node)
+        self.recorder = Recorder(
+            self.job_dir.events_path, self.job_dir.node, complain=lambda line: self.voice.say(f"holdfast: {line}\n")
+        )
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
         self.desk = Desk(self.node.group, self.host, self.name)
         self.exit: Exit | None = None
@@ -146,6 +149,8 @@ class Agent:
             deadlines.append(now + PULSE_S)
         if (pump_s := self.workers.pump_s) is not None:
             deadlines.append(now + pump_s)
+        if self.voice.pending:
+            deadlines.append(now + RETRY_S)
         if self.watchdog is not None:
             deadlines.append(now + self.watchdog.timers.next_unix() - self.host.unix())
         return min(deadlines)
@@ -155,6 +160,7 @@ class Agent:
         now, self.awake_at_unix = self.host.now(), self.host.unix()
         if now >= self.settle_at:
             self._settle()
+        self.voice.flush()
         if self.workers.pump_s is not None:
             self.workers.pump()
         late = self.workers.look(now)
@@ -286,7 +292,7 @@ class Agent:
             # Names and reasons come from other nodes: none may move the cursor, or begin a line that looks like ours.
             first, *more = plain(text).split("\n")
             lines = [f"holdfast[{self.name}]: {first}", *(line if line.startswith("  ") else f"  {line}" for line in more)]
-            print("\n".join(lines), file=sys.stderr, flush=True)
+            self.voice.say("\n".join(lines) + "\n")
 
     def _degraded(self, what: str) -> None:
         self._record(Degraded(what=what, instead=""))
@@ -297,7 +303,7 @@ class Agent:
         report = self.exit.report
         if trouble := self.recorder.aside.attempt(lambda: farewell.keep(report, self.job_dir)):
             self._say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
-        farewell.tell(report, self.config)
+        farewell.tell(report, self.config, self.voice.say)
         if not self.recorder.aside.is_late:
             farewell.make_room(self.config.state_dir)
 
@@ -313,3 +319,4 @@ class Agent:
             self.watchdog.close()
         self.recorder.close()
         self.job_dir.close()
+        self.voice.close()

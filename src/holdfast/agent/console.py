@@ -31,8 +31,10 @@ class Console:
         """True while something waits to be written."""
         return self._at < len(self._pending)
 
-    def write(self, text: bytes) -> None:
-        """Write what goes at once; keep the rest for `flush`."""
+    def write(self, text: bytes, *, at_most: int | None = None) -> None:
+        """Write what goes at once; keep the rest for `flush`. Dropped, where more than `at_most` bytes wait already."""
+        if at_most is not None and len(self._pending) - self._at > at_most:
+            return
         self._pending = self._pending[self._at :] + text
         self._at = 0
         self.flush()

@@ -12,28 +12,29 @@ from holdfast.telemetry.prune import KEEP_JOBS, prune
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.core.config import RunConfig
     from holdfast.core.failure import Failure
     from holdfast.core.report import JobReport
     from holdfast.telemetry.state_dir import JobDir
 
 
-def tell(report: JobReport, config: RunConfig) -> None:
-    """Print the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
+def tell(report: JobReport, config: RunConfig, say: Callable[[str], None]) -> None:
+    """Say the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
     without an incident is not talked about."""
     if report.outcome == "succeeded" and not report.restarts_used and report.rounds <= 1:
         return
     from holdfast.telemetry.report_text import report_text, terminal
 
     width, colour = terminal(sys.stderr)
-    sys.stderr.write(report_text(report, width=width, colour=colour))
+    say(report_text(report, width=width, colour=colour))
     if report.failures and report.outcome == "failed":
         from holdfast.telemetry.box import entrypoint_name, failure_box
 
         program, *args = launch.command(config, 0)
         hand_on(report.failures[0], config.error_file)
-        print(failure_box(entrypoint_name(program, args), report.failures), file=sys.stderr)
-    sys.stderr.flush()
+        say(failure_box(entrypoint_name(program, args), report.failures) + "\n")
 
 
 def make_room(state_dir: str) -> None:

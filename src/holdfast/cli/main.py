@@ -43,13 +43,20 @@ def main(argv: Sequence[str]) -> int:
             return int(import_module("holdfast.sim.__main__").main(argv[1:]))
         return _about(command, argv[1:])
     except HoldfastError as error:
-        print(f"holdfast {command}: {error}" if command in (*LAUNCHING, *ASKING) else f"holdfast: {error}", file=sys.stderr)
+        _complain(f"holdfast {command}: {error}" if command in (*LAUNCHING, *ASKING) else f"holdfast: {error}")
         return error.exit_code
     except BrokenPipeError:  # `holdfast events | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush has somewhere to go
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _complain(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:  # `2>&1 | head`, a full disk: the exit code has to tell it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # for the interpreter's last flush
 
 
 def _mend_streams() -> None:

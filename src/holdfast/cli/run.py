@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from holdfast.agent.voice import tell
 from holdfast.cli import parser
 from holdfast.cli.host import this_host
 from holdfast.core.config import gather
@@ -53,9 +54,12 @@ def _supervise(config: RunConfig) -> int:
             from holdfast.elastic.from_config import run as run_agent
         else:
             from holdfast.agent.agent import run as run_agent
-        code = run_agent(config)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        try:
+            code = run_agent(config)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except BrokenPipeError:  # `main` would take it for that of a listing's reader, and for no failure
+            code = 1
         os._exit(code)  # everything has been given back; taking the interpreter down would only cost milliseconds
 
     return guard(agent)
@@ -78,7 +82,7 @@ def _show(resolved: Resolved, typed: parser.Typed) -> int:
 def _tell(notices: Iterable[Notice], log_level: str) -> None:
     for notice in notices:
         if LEVELS[notice.level] >= LEVELS[log_level]:
-            print(f"holdfast: {'' if notice.level == 'NOTE' else f'{notice.level}: '}{notice.text}", file=sys.stderr)
+            tell(f"holdfast: {'' if notice.level == 'NOTE' else f'{notice.level}: '}{notice.text}")
 
 
 def _check_token_file(config: RunConfig) -> None:

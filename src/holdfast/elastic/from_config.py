@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.agent.voice import tell
 from holdfast.core.config import RunConfig
 from holdfast.core.grammar import shown_endpoint
 from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch
@@ -28,7 +28,7 @@ def run(config: RunConfig) -> int:
     try:
         elastic_launch(_launch_config(config), entrypoint)(*args)
     except ChildFailedError as error:
-        print(error.format_msg(), file=sys.stderr)
+        tell(error.format_msg())
         return 1
     except SignalException as error:
         logging.getLogger(__name__).warning("%s", error)

@@ -245,9 +245,9 @@ class _Guardian:
         return now - self.overdue_since >= SLACK_S
 
     def _end_overdue(self) -> NoReturn:
-        _say(f"the agent (pid {self.agent}) does not run any more (stopped?) and its lease is over: killing it and its workers")
         self._signal_agent(signal.SIGKILL)
-        self._sweep()
+        self._sweep()  # before a word of it: stderr may be a terminal that takes none
+        _say(f"the agent (pid {self.agent}) did not run any more (stopped?) and its lease is over: killed it and its workers")
         os._exit(1)
 
     def _end_like(self, status: int) -> NoReturn:
