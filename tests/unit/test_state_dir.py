@@ -153,6 +153,11 @@ def test_agents_of_one_job_share_its_directory(home: str, agents: list[JobDir]) 
     assert state_dir.running_nodes(agents[0].path) == ["n1", "n2"]
 
 
+def test_two_jobs_of_one_node_each_do_not_share_though_their_ids_are_the_same(home: str, agents: list[JobDir]) -> None:
+    agents += [open_job(home, "train", "n1", alone=True) for _ in range(2)]
+    assert [(agent.name, agent.node) for agent in agents] == [("train", "n1"), ("train~2", "n1")]
+
+
 def test_a_second_agent_of_the_same_name_gets_a_name_of_its_own(home: str, agents: list[JobDir]) -> None:
     agents += [open_job(home, "train", "n1") for _ in range(3)]
     assert [agent.node for agent in agents] == ["n1", "n1-2", "n1-3"]

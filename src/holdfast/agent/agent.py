@@ -88,7 +88,8 @@ class Agent:
         if (fd := guardian.guardian_lost_fd()) >= 0:
             self.host.watch(fd, select.EPOLLIN, lambda events: self._guardian_lost(fd))
         self.node, self.network, self.store = assemble(config, self.host, self.name)
-        self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, endpoint=config.rdzv_endpoint)
+        alone = config.rdzv_backend == "memory"
+        self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, endpoint=config.rdzv_endpoint, alone=alone)
         self.recorder = Recorder(
             self.job_dir.events_path, self.job_dir.node, complain=lambda line: self.voice.say(f"holdfast: {line}\n")
         )

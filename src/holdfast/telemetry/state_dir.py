@@ -6,8 +6,8 @@
 
 One directory is one *run* of a job. An agent that comes while any other agent runs in the newest run of its id shares
 that directory: it is another node of the same job (several agents on one host, or a home on NFS), or a replacement.
-An agent that finds only the dead opens the next run: `train`, then `train~2`, `train~3`. `~` is never part of a job's
-name, so the two cannot be mistaken.
+An agent that finds only the dead, or whose job has no other node, opens the next run: `train`, then `train~2`,
+`train~3`. `~` is never part of a job's name, so the two cannot be mistaken.
 
 An agent holds an open-file-description lock on its events file for as long as it lives. The kernel drops it however
 the agent ends, so "is it running?" needs neither a pid file nor an answer from the agent.
@@ -186,8 +186,10 @@ class JobDir:
             self._claim = -1
 
 
-def open_job(home: str, run_id: str, node: str, *, endpoint: str = "") -> JobDir:
+def open_job(home: str, run_id: str, node: str, *, endpoint: str = "", alone: bool = False) -> JobDir:
     """Claim a place for `node` in the run of `run_id` that is going on, or else open its next run.
+
+    `alone`: always the next run, since no other agent can belong to this job.
 
     Where `home` cannot be written to, a spare one is taken and `degraded` says so: a full disk must not keep a job
     from training. UsageError: the home is a stranger's. StartError: nothing at all can be written.
@@ -195,7 +197,7 @@ def open_job(home: str, run_id: str, node: str, *, endpoint: str = "") -> JobDir
     name, failed = job_name(run_id, endpoint), ""
     for candidate in (home, *spare_homes()):
         try:
-            path, claimed, claim = _open_in(make_home(candidate), name, safe_name(node, 64))
+            path, claimed, claim = _open_in(make_home(candidate), name, safe_name(node, 64), alone)
         except OSError as error:
             failed = failed or f"cannot write to {home} ({error.strerror or error})"
             continue
@@ -203,29 +205,30 @@ def open_job(home: str, run_id: str, node: str, *, endpoint: str = "") -> JobDir
     raise StartError(f"{failed}, nor to {' or '.join(spare_homes())}", hint="set HOLDFAST_STATE_DIR to a writable directory")
 
 
-def _open_in(jobs: str, name: str, node: str) -> tuple[str, str, int]:
+def _open_in(jobs: str, name: str, node: str, alone: bool) -> tuple[str, str, int]:
     guard = os.open(os.path.join(jobs, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Without it, the second of two agents that start together would find a directory and nobody in it yet.
         until = time.monotonic() + LOCK_PATIENCE_S
         while not locks.take(guard) and time.monotonic() < until:
             os.sched_yield()
-        path = _run_to_use(jobs, name)
+        path = _run_to_use(jobs, name, alone)
         os.makedirs(path, 0o700, exist_ok=True)
         return path, *_claim_node(path, node)
     finally:
         os.close(guard)
 
 
-def _run_to_use(jobs: str, name: str) -> str:
+def _run_to_use(jobs: str, name: str, alone: bool) -> str:
     runs = [number for job, number in map(split_run, os.listdir(jobs)) if job == name]
     if not runs:
         return os.path.join(jobs, name)
     newest = max(runs)
     path = os.path.join(jobs, name if newest == 1 else f"{name}~{newest}")
-    if is_running(path):
+    if not is_running(path):
+        remove_dead_sockets(path)
+    elif not alone:
         return path
-    remove_dead_sockets(path)
     return os.path.join(jobs, f"{name}~{newest + 1}")
 
 
