@@ -227,6 +227,8 @@ MISTAKES = [
         "h:29400",
     ),
     (("--lease", "0"), "--lease: 0 is not above zero", ""),
+    (("--nproc-per-node", "100000"), "--nproc-per-node: 100000 is too large", "10000 or less"),
+    (("--lease", "inf"), "--lease: inf is too long", "31 years"),
     (("--restart-period", "0"), "--restart-period: 0 is not above zero", ""),
     (("--backoff", "-1"), "--backoff: -1 is negative", ""),
 ]

@@ -18,6 +18,9 @@ MAX_PORT = 65535
 STREAMS = {"0": 0, "1": 1, "2": 2, "3": 3}
 """0 none, 1 stdout, 2 stderr, 3 both."""
 
+LONGEST_S = 1e9
+"""The longest duration that an option may have: no clock of the kernel's, and no message, has a word for infinity."""
+
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word most like `word`, if any is alike."""
@@ -57,13 +60,15 @@ def whole(text: str, name: str, *, at_least: int | None = None, at_most: int | N
 
 
 def seconds(text: str, name: str, *, zero: bool = True) -> float:
-    """A duration: a float that is not negative, and not zero unless `zero`."""
+    """A duration: a float that is not negative, not zero unless `zero`, and not beyond LONGEST_S."""
     try:
         number = float(text)
     except ValueError:
         raise UsageError(f"{name}: {text!r} is not a number of seconds") from None
     if not (number >= 0 if zero else number > 0):
         raise UsageError(f"{name}: {text} is {'negative' if zero else 'not above zero'}", hint="give seconds, such as 2.5")
+    if number > LONGEST_S:
+        raise UsageError(f"{name}: {text} is too long", hint=f"give {LONGEST_S:.0f} seconds or less, which is 31 years")
     return number
 
 

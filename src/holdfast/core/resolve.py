@@ -25,6 +25,8 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 GRACE_S = 30.0
 """Seconds between asking a worker to stop and SIGKILL. torchrun's default, and Kubernetes' terminationGracePeriodSeconds."""
 
+MOST_WORKERS = 10_000
+"""On one node. More is a slip of the finger, and would take minutes to fail."""
 
 SCHEDULED = ("SLURM_JOB_ID", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST")
 """One of these is there when a scheduler that we know has started us."""
@@ -161,7 +163,7 @@ def _nproc(draft: Draft) -> tuple[int, str]:
     except ValueError:
         hint = grammar.did_you_mean(text, ("auto", "cpu", "gpu", "xpu"))
         raise UsageError(f"{name}: {text!r} is neither a number nor a kind of device", hint=hint) from None
-    return grammar.whole(text, name, at_least=1), draft.settings["nproc_per_node"].origin
+    return grammar.whole(text, name, at_least=1, at_most=MOST_WORKERS), draft.settings["nproc_per_node"].origin
 
 
 def _check_choice(draft: Draft, dest: str) -> None:
