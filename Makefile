@@ -69,9 +69,13 @@ torch: $(VENV)/.core
 	@test -e $(VENV)/.torch || { echo "installing $(TORCH)"; $(PIP) install $(TORCH) && touch $(VENV)/.torch; } \
 	    || echo "PyTorch is not in reach: going on without it"
 
-# What only tests use of the system: hosts played by network namespaces. As root on Debian it is installed where it is missing;
-# elsewhere those tests are skipped and say why.
+# What only tests use of the system: hosts played by network namespaces, an etcd and a Slurm of their own. As root on Debian it is
+# installed where it is missing, and no daemon of it is started; elsewhere those tests are skipped and say why.
 system:
-	@{ command -v ip && command -v nft; } >/dev/null \
-	    || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install --no-install-recommends iproute2 nftables; } \
-	    >/dev/null 2>&1 || echo "iproute2 and nftables cannot be installed here: tests that need them are skipped"
+	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
+	for need in ip:iproute2 nft:nftables etcd:etcd-server srun:slurm-wlm munged:munge; do \
+	    command -v "$${need%:*}" >/dev/null || missing="$$missing $${need#*:}"; \
+	done; \
+	test -z "$$missing" || { test "$$(id -u)" = 0 && export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+	    && apt-get -qq update && apt-get -qq install --no-install-recommends $$missing; } >/dev/null 2>&1 \
+	    || echo "cannot be installed here:$$missing; tests that need them are skipped"

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from infra import slurm as slurm_infra
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -47,10 +48,10 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/how-to/from-torchrun.md", "holdfast run --nnodes 2"): "needs two hosts",
     ("docs/how-to/several-nodes.md", "holdfast run --nnodes 4"): "needs four hosts",
     ("docs/how-to/several-nodes.md", "holdfast run --nnodes 2:4"): "needs several hosts",
-    ("docs/how-to/several-nodes.md", "sbatch"): "needs Slurm",
     ("docs/how-to/spares.md", "holdfast run --nnodes 4"): "needs five hosts",
     ("docs/how-to/spares.md", "holdfast exclude"): "needs several hosts; tests/e2e/test_several_nodes.py does it on one",
     ("docs/how-to/spares.md", "holdfast readmit"): "needs several hosts; tests/e2e/test_several_nodes.py does it on one",
+    ("docs/how-to/kubernetes.md", "kubectl"): "needs Kubernetes; tests/unit/test_kubernetes_examples.py checks the manifests",
     ("docs/how-to/etcd.md", "pip install"): "needs a package index",
     ("docs/how-to/etcd.md", "holdfast run"): "needs etcd; tests/e2e/test_etcd.py has one",
     ("docs/how-to/etcd.md", "make example-etcd"): "tests/e2e/test_etcd.py runs it",
@@ -228,9 +229,22 @@ def environment(tmp_path: Path, test_mark: str) -> dict[str, str]:
     return {"PATH": path, "LANG": "C.UTF-8", "HOLDFAST_TEST_MARK": test_mark, "USER": "you"}
 
 
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What commands need in their environment to find a Slurm of the tests' own."""
+    if not slurm_infra.is_installed():
+        pytest.skip(slurm_infra.MISSING)
+    # Six nodes, so that no command waits for those of the one before, which Slurm frees a moment after its end.
+    started = slurm_infra.Slurm(tmp_path_factory.mktemp("slurm") / "cluster", size=6)
+    yield {"SLURM_CONF": started.env["SLURM_CONF"]}
+    started.stop()
+
+
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if read(name).blocks])
-def test_the_commands_do_what_the_document_says(name, tmp_path, environment, terminals, free_port):
+def test_the_commands_do_what_the_document_says(name, tmp_path, environment, terminals, free_port, request):
     document = read(name)
+    if any(command.startswith(("srun", "sbatch")) for block in document.blocks for command in block.commands):
+        environment |= request.getfixturevalue("slurm")
     folder = tmp_path / "home"
     folder.mkdir()
     for file, text in document.files.items():

@@ -193,6 +193,13 @@ def test_the_start_of_a_name_is_enough(agent: Make, holdfast_says: Say) -> None:
     assert holdfast_says("status", "tr", "--json").json()["job"] == "train-gpt"
 
 
+def test_the_number_of_a_slurm_job_is_enough(agent: Make, holdfast_says: Say) -> None:
+    for number, job in enumerate(("170.0-big", "17.0-llama", "17.0-llama-r1", "171-x-abc")):
+        ended(agent, job, began=1_790_000_000.0 + number)
+    assert holdfast_says("status", "17", "--json").json()["job"] == "17.0-llama-r1"
+    assert holdfast_says("status", "171", "--json").json()["job"] == "171-x-abc"
+
+
 def test_a_run_id_with_strange_characters_is_found(agent: Make, holdfast_says: Say) -> None:
     ended(agent, "team/my run")
     assert holdfast_says("status", "team/my run", "--json").json()["job"].startswith("team-my-run-")

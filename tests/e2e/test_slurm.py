@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -224,3 +225,26 @@ def test_a_lost_node_requeues_the_job_and_its_next_life_trains_elsewhere(cluster
         cluster.wait_until(lambda: not cluster.job())
     finally:
         cluster.slurm.start(first[1])
+
+
+def test_with_no_kill_the_others_go_on_when_a_node_is_lost(cluster, script):
+    batch = cluster.folder / "batch.sh"
+    words = " ".join(map(str, (*HOLDFAST, "run", "--nnodes", "2:3", script(STAYS), cluster.notes_file)))
+    batch.write_text(f"#!/bin/sh\nsrun --no-kill --kill-on-bad-exit=0 {words}\n")
+    options = ("--no-kill", "-J", "on", "-N3", "-o", cluster.folder / "batch.out")
+    code, output = cluster.run("sbatch", "--parsable", *options, batch)
+    assert code == 0, output
+    job = cluster.job()
+    cluster.until_noted("up", *(f"{rank}/3 {job}.0-on" for rank in range(3)))
+    lost = cluster.slurm.names[-1]
+    cluster.slurm.lose(lost)
+    try:
+        cluster.until_noted("up", *(f"{rank}/2 {job}.0-on" for rank in range(2)))
+        cluster.folder.joinpath("notes.finish").touch()
+        ended = cluster.state / "jobs" / f"{job}.0-on" / "report.json"
+        cluster.wait_until(ended.exists)
+        assert json.loads(ended.read_text())["outcome"] == "succeeded"
+        cluster.slurm.ask("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
+        cluster.wait_until(lambda: not cluster.job())
+    finally:
+        cluster.slurm.start(lost)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import random
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ PATIENCE_S = 20.0
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 CONF = """
 ClusterName=tests
+FirstJobId={first}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 SlurmUser={user}
@@ -84,10 +86,11 @@ class Slurm:
     def lose(self, name: str) -> None:
         """The power of a node fails: its daemon and all that it has started are gone at once."""
         daemon = self.processes.pop(name)
-        for pid in [daemon.pid, *_steps(name)]:
-            for victim in [*_below(pid), pid]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
+        tasks = _with_in_environment(f"SLURM_CONF={self.env['SLURM_CONF']}", f"SLURMD_NODENAME={name}")
+        watchers = {_parent(task) for task in tasks} - {0, 1, os.getpid()}  # slurmstepd, which is not in its own environment
+        for pid in [daemon.pid, *watchers, *tasks]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         daemon.wait()
 
     @property
@@ -102,7 +105,7 @@ class Slurm:
         return done.stdout.strip()
 
     def wait_until_idle(self, size: int) -> None:
-        """Until so many nodes are ready and without work."""
+        """Until so many nodes are ready, and no job is left: one that completes still holds its nodes."""
         deadline = time.monotonic() + PATIENCE_S
         while self._idle() < size:
             assert time.monotonic() < deadline, f"Slurm is not ready:\n{(self.folder / 'slurmctld.log').read_text()[-3000:]}"
@@ -121,10 +124,16 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for pid in _with_in_environment(f"SLURM_CONF={self.env['SLURM_CONF']}"):  # such as a slurmstepd without its daemon
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _idle(self) -> int:
-        asked = subprocess.run(["sinfo", "-h", "-t", "idle", "-o", "%D"], env=self._env(), capture_output=True, text=True)
-        return int(asked.stdout.strip() or 0) if asked.returncode == 0 else 0
+        jobs, nodes = (
+            subprocess.run(command, env=self._env(), capture_output=True, text=True)
+            for command in (["squeue", "-h", "-o", "%i"], ["sinfo", "-h", "-t", "idle", "-o", "%D"])
+        )
+        return int(nodes.stdout.strip() or 0) if not jobs.stdout and jobs.returncode == nodes.returncode == 0 else 0
 
     def _write_config(self) -> None:
         host, ports = socket.gethostname().partition(".")[0], _free_ports(len(self.names) + 1)
@@ -132,7 +141,9 @@ class Slurm:
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1000 Gres=gpu:2"
             for name, port in zip(self.names, ports[1:])
         ]
-        text = CONF.format(host=host, controller=ports[0], user=getpass.getuser(), folder=self.folder, nodes="\n".join(nodes))
+        # Another Slurm of the tests' may run on this host: with other jobs, and so other ports.
+        known = {"host": host, "first": random.randrange(1000, 10**6), "controller": ports[0], "user": getpass.getuser()}
+        text = CONF.format(**known, folder=self.folder, nodes="\n".join(nodes))
         (self.folder / "slurm.conf").write_text(text)
         for gpu in range(2):
             (self.folder / f"gpu{gpu}").touch()
@@ -159,19 +170,18 @@ class Slurm:
         return {name: value for name, value in os.environ.items() if name != "HOLDFAST_TEST_MARK"} | self.env
 
 
-def _steps(node: str) -> list[int]:
-    """Pids of the slurmstepd processes that a node's daemon has left to themselves, each of which watches over a step."""
-    found = []
+def _with_in_environment(*entries: str) -> list[int]:
+    """Pids of the processes that have all of these in their environment."""
+    wanted, found = {entry.encode() for entry in entries}, []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and (entry / "comm").read_text().strip() == "slurmstepd":
-                below = _below(int(entry.name))
-                if any(f"SLURMD_NODENAME={node}".encode() in Path(f"/proc/{pid}/environ").read_bytes() for pid in below):
-                    found.append(int(entry.name))
+            if entry.name.isdigit() and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+                found.append(int(entry.name))
     return found
 
 
-def _below(pid: int) -> list[int]:
-    """All that descends from a process, children last."""
-    children = [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
-    return [below for child in children for below in (*_below(child), child)]
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0

@@ -22,6 +22,7 @@ OTHERS_FLAGS = tuple(
     "--job --json --running --reason --no-wait --write --force --help --version --signal --steps --save-every".split()
 )
 """Flags of other commands than `holdfast run`, and of other programs."""
+SLURMS_FLAGS = ("--kill-on-bad-exit", "--multi-prog", "--no-kill", "--nodes", "--ntasks-per-node", "--requeue", "--wait")
 by_path = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
 
@@ -58,7 +59,7 @@ def test_every_page_is_reached_from_the_index(path):
 
 @by_path
 def test_flags_that_are_named_exist(path):
-    known = {name for flag in FLAGS for name in flag.names}
+    known = {*SLURMS_FLAGS, *(name for flag in FLAGS for name in flag.names)}
     text = re.sub(r"^```(?!console).*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text))
     wanted = {name for name in named if name not in OTHERS_FLAGS and not any(flag.startswith(name) for flag in known)}

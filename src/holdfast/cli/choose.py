@@ -2,6 +2,7 @@
 
     train      the newest run of job `train`          train~1    its first run
     tra        the same, if no other job starts so    (nothing)  the job that was started last
+    17         the newest step and life of Slurm job 17
     path/to/   a job's directory anywhere: a copy, or another user's
 
 What is then said about it is not decided here.
@@ -68,12 +69,19 @@ def _named(wanted: str, jobs: list[str]) -> str:
     for name in (wanted, safe_name(wanted)):
         if name in runs:
             return _newest(runs[name])
+    if parts := [path for path in jobs if _is_part(wanted, split_run(os.path.basename(path))[0])]:
+        return parts[0]
     starting = sorted(name for name in runs if name.startswith(wanted))
     if len(starting) == 1:
         return _newest(runs[starting[0]])
     if starting:
         raise UsageError(f"{wanted!r} may be any of {_some(starting)}", hint="give more of the name")
     raise UsageError(f"there is no job {wanted!r}", hint=did_you_mean(wanted, sorted(runs)[:20]))
+
+
+def _is_part(number: str, name: str) -> bool:
+    """Is `name` a step of Slurm job `number`, or one of its lives: `17.0-llama`, `17.0-llama-r1`?"""
+    return number.isdigit() and name.startswith((f"{number}.", f"{number}-"))
 
 
 def _runs(jobs: Iterable[str]) -> dict[str, list[str]]:

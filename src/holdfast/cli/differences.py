@@ -15,6 +15,11 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
         "opens a rendezvous server on a free port; MASTER_ADDR is the full host name",
         "opens no socket for itself; MASTER_ADDR is 127.0.0.1 unless `--local-addr` or `--master-port` say otherwise",
     ),
+    (
+        "Under Slurm, in an Indexed Job or a JobSet",
+        "one node, unless flags say otherwise",
+        "what no flag or `PET_*` variable says, the scheduler's variables do: nodes, endpoint, run id, workers per node",
+    ),
     ("`--rdzv-id` on one node", "replaced by a random one", "kept; a short random one if none was given"),
     (
         "`--standalone --nnodes 2`",
@@ -158,6 +163,18 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     (
         "SLURM_TOPOLOGY_ADDR, SLURM_TOPOLOGY_ADDR_PATTERN",
         "this node's switches (nodes under one get neighbouring ranks) and its block (see `--domain`)",
+    ),
+    (
+        "SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_GPUS_ON_NODE, SLURM_RESTART_COUNT, SLURMD_NODENAME",
+        "and others of Slurm's: [what they stand for](../how-to/slurm.md); `--standalone` ignores them",
+    ),
+    (
+        "JOB_COMPLETIONS, JOB_NAME, JOBSET_NAME, JOBSET_RESTART_ATTEMPT, JOBSET_COORDINATOR",
+        "and others that a manifest hands down: [what they stand for](../how-to/kubernetes.md#which-variables-mean-what)",
+    ),
+    (
+        "NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE",
+        "1: several agents on one node are meant, each a node of the job for its number",
     ),
     ("NVRX_REPLACEMENT_GROUP_ID", "nodes with the same one take part all or none; otherwise `SLURM_ARRAY_TASK_ID`"),
     ("HOLDFAST_TOKEN", "the secret that the job's nodes share, where there is no `--token-file`"),

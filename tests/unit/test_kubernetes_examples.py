@@ -1,0 +1,135 @@
+"""Are the manifests in examples/kubernetes valid, and do the pods that they describe find each other?
+
+Kubernetes' own published schemas are the judge of what it knows itself (strict: no unknown field), of JobSet and PyTorchJob the
+pod templates in them. No API server is asked: those that can be had for a test know no Indexed Job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_lines import host
+
+from holdfast.cli import parser
+from holdfast.core.config import RunConfig, gather
+from holdfast.core.infrastructure import infrastructure
+from holdfast.core.resolve import resolve
+
+FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
+VERSION = "1.31"
+JOBSET_FIELDS = {"coordinator", "failurePolicy", "managedBy", "network", "replicatedJobs", "startupPolicy", "successPolicy"}
+JOBSET_FIELDS |= {"suspend", "ttlSecondsAfterFinished"}
+NETWORK_FIELDS = {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"}
+LABEL = "jobset.sigs.k8s.io/"
+
+
+def documents(name: str) -> dict[str, dict[str, Any]]:
+    """The documents of a manifest by their kind."""
+    return {document["kind"]: document for document in yaml.safe_load_all((FOLDER / name).read_text())}
+
+
+def validate(document: dict[str, Any]) -> None:
+    schemas = pytest.importorskip("kubernetes_validate", reason="schemas are not installed: pip install kubernetes-validate")
+    schemas.validate(document, VERSION, strict=True)
+
+
+def as_job(template: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": template}
+
+
+def environment(pod: dict[str, Any], labels: dict[str, str]) -> dict[str, str]:
+    """A pod's variables, as the kubelet makes them of its first container's `env`. Optional secrets are not there."""
+    env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    for entry in pod["containers"][0].get("env", ()):
+        if "value" in entry:
+            env[entry["name"]] = entry["value"]
+        elif field := entry["valueFrom"].get("fieldRef"):
+            env[entry["name"]] = labels[field["fieldPath"].removeprefix("metadata.labels['").removesuffix("']")]
+        else:
+            assert entry["valueFrom"]["secretKeyRef"]["optional"]
+    return env
+
+
+def config(pod: dict[str, Any], env: dict[str, str], full_name: str) -> RunConfig:
+    command = pod["containers"][0]["command"]
+    assert command[:2] == ["holdfast", "run"]
+    typed = parser.read(command[2:])
+    env = env | {"HOSTNAME": full_name.partition(".")[0], "OMP_NUM_THREADS": "1"}
+    facts = host(gpus=8, full_name=full_name)
+    return resolve(gather(typed.given, env), typed.script, typed.script_args, env, facts).config
+
+
+def test_the_schemas_refuse_what_kubernetes_does_not_know():
+    job = documents("indexed-job.yaml")["Job"]
+    job["spec"]["template"]["spec"]["subdomains"] = "train"
+    with pytest.raises(Exception, match="subdomains"):
+        validate(job)
+
+
+def test_the_indexed_job_is_valid_and_its_pods_meet_at_the_first():
+    service, job = documents("indexed-job.yaml").values()
+    validate(service)
+    validate(job)
+    pod, name, count = job["spec"]["template"]["spec"], job["metadata"]["name"], job["spec"]["completions"]
+    assert service["metadata"]["name"] == pod["subdomain"] and service["spec"]["selector"] == {"job-name": name}
+    assert job["spec"]["parallelism"] == count
+    for index in range(count):
+        env = environment(pod, {"job-name": name}) | {"JOB_COMPLETION_INDEX": str(index)}
+        found = config(pod, env, f"{name}-{index}.{pod['subdomain']}.ns.svc.cluster.local")
+        assert (found.max_nodes, found.nproc_per_node, found.rdzv_id) == (4, 8, "train")
+        assert found.rdzv_endpoint == "train-0.train.ns.svc.cluster.local:29400"
+        assert infrastructure(env).rank == index and found.is_host == (index == 0)
+        assert found.shutdown_timeout_s < pod["terminationGracePeriodSeconds"]
+
+
+def jobset_pods(jobset: dict[str, Any], attempt: int = 0) -> Iterator[tuple[dict[str, Any], dict[str, str], str]]:
+    """Pod, environment and full name of each, with the labels that JobSet's controller puts on them."""
+    name = jobset["metadata"]["name"]
+    for part in jobset["spec"]["replicatedJobs"]:
+        labels = {"jobset-name": name, "replicatedjob-name": part["name"], "restart-attempt": str(attempt)}
+        labels["replicatedjob-replicas"] = str(part["replicas"])
+        for job in range(part["replicas"]):
+            for index in range(part["template"]["spec"]["completions"]):
+                pod = part["template"]["spec"]["template"]["spec"]
+                known = {f"{LABEL}{key}": value for key, value in (labels | {"job-index": str(job)}).items()}
+                env = environment(pod, known) | {"JOB_COMPLETION_INDEX": str(index)}
+                yield pod, env, f"{name}-{part['name']}-{job}-{index}.{name}.ns.svc.cluster.local"
+
+
+def test_the_jobset_is_valid_and_its_pods_meet_at_the_first():
+    jobset = documents("jobset.yaml")["JobSet"]
+    assert set(jobset["spec"]) <= JOBSET_FIELDS and set(jobset["spec"]["network"]) <= NETWORK_FIELDS
+    for part in jobset["spec"]["replicatedJobs"]:
+        assert set(part) == {"name", "replicas", "template"}
+        validate(as_job(part["template"]["spec"]))
+    pods = list(jobset_pods(jobset))
+    found = [config(*pod) for pod in pods]
+    assert len(pods) == 8 and {one.max_nodes for one in found} == {8}
+    assert {one.rdzv_endpoint for one in found} == {"train-rack-0-0.train.ns.svc.cluster.local:29400"}
+    assert [infrastructure(env).rank for _, env, _ in pods] == list(range(8))
+    assert [one.is_host for one in found] == [True] + [False] * 7
+    assert {one.rdzv_id for one in found} == {"train"}
+    assert [one.domain for one in found] == ["0"] * 4 + ["1"] * 4
+    assert {config(*pod).rdzv_id for pod in jobset_pods(jobset, attempt=1)} == {"train-r1"}
+
+
+def test_the_pytorchjob_is_valid_and_its_pods_have_the_ranks_that_its_operator_gives():
+    job = documents("pytorchjob.yaml")["PyTorchJob"]
+    roles = job["spec"]["pytorchReplicaSpecs"]
+    pods = [(role, index, spec) for role, spec in roles.items() for index in range(spec["replicas"])]
+    assert [role for role, _, _ in pods] == ["Master", "Worker", "Worker", "Worker"]
+    for rank, (role, index, spec) in enumerate(pods):
+        validate(as_job({"template": {"spec": spec["template"]["spec"] | {"restartPolicy": spec["restartPolicy"]}}}))
+        pod, name = spec["template"]["spec"], f"train-{role.lower()}-{index}"
+        assert pod["containers"][0]["name"] == "pytorch"
+        old = {"MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "4", "RANK": str(rank)}
+        new = {"PET_NNODES": "4", "PET_NODE_RANK": str(rank), "PET_NPROC_PER_NODE": job["spec"]["nprocPerNode"]}
+        new |= {"PET_MASTER_ADDR": "train-master-0", "PET_MASTER_PORT": "23456"}
+        for env, workers in ((environment(pod, {}) | old, 1), (environment(pod, {}) | old | {"WORLD_SIZE": "32"} | new, 8)):
+            found = config(pod, env, name)
+            assert (found.rdzv_backend, found.max_nodes, found.node_rank, found.nproc_per_node) == ("static", 4, rank, workers)
+            assert (found.master_addr, found.master_port) == ("train-master-0", 23456)
