@@ -50,6 +50,7 @@ SlurmdTimeout=5
 KillWait=10
 SlurmdParameters=config_overrides
 GresTypes=gpu
+TopologyPlugin=topology/{topology}
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -60,9 +61,13 @@ def is_installed() -> bool:
 
 
 class Slurm:
-    """A cluster of `size` nodes. `env`: what commands need in their environment to find it."""
+    """A cluster of `size` nodes. `env`: what commands need in their environment to find it.
 
-    def __init__(self, folder: Path, size: int = 3) -> None:
+    `switches`: nodes under each switch of a tree, as in `("n1,n3", "n2")`; nothing: Slurm knows no topology.
+    """
+
+    def __init__(self, folder: Path, size: int = 3, switches: tuple[str, ...] = ()) -> None:
+        self.switches = switches
         self.folder, self.names = folder, [f"n{number}" for number in range(1, size + 1)]
         self.env = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -143,8 +148,12 @@ class Slurm:
         ]
         # Another Slurm of the tests' may run on this host: with other jobs, and so other ports.
         known = {"host": host, "first": random.randrange(1000, 10**6), "controller": ports[0], "user": getpass.getuser()}
+        known["topology"] = "tree" if self.switches else "none"
         text = CONF.format(**known, folder=self.folder, nodes="\n".join(nodes))
         (self.folder / "slurm.conf").write_text(text)
+        leaves = [f"SwitchName=leaf{at} Nodes={nodes}\n" for at, nodes in enumerate(self.switches)]
+        root = f"SwitchName=root Switches=leaf[0-{len(leaves) - 1}]\n"
+        (self.folder / "topology.conf").write_text("".join([*leaves, root] if leaves else []))
         for gpu in range(2):
             (self.folder / f"gpu{gpu}").touch()
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
