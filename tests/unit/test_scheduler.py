@@ -127,7 +127,7 @@ def test_one_node_is_one_node_whatever_slurm_says(argv):
 def test_a_step_of_one_node_is_a_job_of_its_own():
     assert alone(ALONE)
     found = config(env=ALONE)
-    assert found.rdzv_id == "17-llama-fresh1" and found.node_name == "n3"
+    assert found.rdzv_id == "17-llama" and found.node_name == "n3"
 
 
 def test_steps_of_one_node_each_meet_when_their_number_is_given():

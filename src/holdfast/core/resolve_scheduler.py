@@ -42,12 +42,10 @@ def ask_scheduler(draft: Draft) -> None:
     several = grammar.node_range(draft.text("nnodes"), draft.name("nnodes"))[1] > 1
     if given.scheduler == "slurm" and (several or "nnodes" not in said):
         one_agent_per_node(draft.environ)
-    if not several:
-        _alone(draft, given)
-    elif "rdzv_endpoint" not in said:
+    if several and "rdzv_endpoint" not in said:
         _meeting(draft, given, backend, said)
     met_here = draft.given("rdzv_endpoint") and "rdzv_endpoint" not in said
-    if several and given.job.value and (met_here or "nnodes" not in said):
+    if given.job.value and (met_here or not several or "nnodes" not in said):
         _fill(draft, "rdzv_id", given.job)  # else the user's nodes may be of several of the scheduler's jobs
     _fill(draft, "node_name", given.node_name)
     if not said & {"rdzv_backend", "rdzv_endpoint", *STATIC}:
@@ -85,12 +83,6 @@ def _srun_is_missing(draft: Draft, given: Given) -> None:
         f"Slurm job {job} has {nodes} nodes, and this is a shell beside them: running on this host alone "
         "(`srun holdfast run …` runs on all of them)",
     )
-
-
-def _alone(draft: Draft, given: Given) -> None:
-    """One node: nobody has to find it, and several such jobs may run in one step, so its name has a part of its own."""
-    if given.scheduler == "slurm":
-        _fill(draft, "rdzv_id", Said(value=f"{given.job.value}-{draft.host.fresh_id()}", origin=given.job.origin))
 
 
 def _meeting(draft: Draft, given: Given, backend: str, said: set[str]) -> None:
