@@ -65,6 +65,7 @@ def candidate(
         endpoint=config.rdzv_endpoint,
         backend="etcd",
         stop_signals=config.signals_to_handle,
+        echoing="SLURM_STEP_ID" in os.environ,
     )
 
     def found(now: float) -> tuple[Server, RestartOnFailure]:
