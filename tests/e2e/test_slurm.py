@@ -150,8 +150,8 @@ def test_every_value_says_which_variable_it_comes_from(cluster, script):
         ("nproc_per_node", "2", "SLURM_GPUS_ON_NODE"),
         ("rdzv_host", "127.0.0.1", "SLURM_STEP_NODELIST, its NodeAddr, SLURM_JOB_ID"),
         ("node_name", "n3", "SLURMD_NODENAME"),
-        ("is_host", "yes", "SLURM_PROCID"),
-        ("is_host", "no", "SLURM_PROCID"),
+        ("is_host", "yes", "SLURM_NODEID"),
+        ("is_host", "no", "SLURM_NODEID"),
     ):
         assert [name, value, origin] in lines, output
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.core import slurm
 from holdfast.core.errors import UsageError
+from holdfast.core.infrastructure import infrastructure
 from holdfast.core.scheduler import scheduler_given
 
 JOB = {
@@ -22,6 +23,7 @@ JOB = {
 STEP = JOB | {
     "SLURM_STEP_ID": "2",
     "SLURM_PROCID": "1",
+    "SLURM_NODEID": "1",
     "SLURM_LOCALID": "0",
     "SLURM_NTASKS": "3",
     "SLURMD_NODENAME": "n2",
@@ -85,13 +87,17 @@ def test_srun_needs_no_flag():
         "rdzv_endpoint": "SLURM_STEP_NODELIST, SLURM_JOB_ID",
         "rdzv_id": "SLURM_JOB_ID",
         "nproc_per_node": "SLURM_GPUS_ON_NODE",
-        "is_host": "SLURM_PROCID",
+        "is_host": "SLURM_NODEID",
     }
     assert told(env=STEP).config.nproc_per_node == 1
 
 
 def test_the_first_node_hosts_the_coordinator():
-    assert config(env=STEP | {"SLURM_PROCID": "0"}).is_host is True
+    assert config(env=STEP | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}).is_host is True
+    arbitrary = {"SLURM_PROCID": "0", "SLURM_NODEID": "1"}  # srun --distribution=arbitrary, with n2 before n1
+    assert config(env=STEP | arbitrary).is_host is False
+    assert config("--rdzv-backend", "static", env=STEP | arbitrary).node_rank == 1
+    assert infrastructure(STEP | arbitrary).rank == 0
 
 
 @pytest.mark.parametrize(
@@ -211,7 +217,8 @@ def test_a_jobset_s_first_pod_is_the_head():
     assert (found.max_nodes, found.rdzv_id, found.is_host) == (8, "train", False)
     assert found.rdzv_endpoint == "train-workers-0-0.train.ml.svc.cluster.local:29400"
     assert config(env=JOBSET).rdzv_endpoint == "train-workers-0-0.train:29400"
-    assert config(env=JOBSET | {"JOBSET_COORDINATOR": "a.b"}).rdzv_endpoint == "a.b:29400"
+    found = config(env=JOBSET | {"JOBSET_COORDINATOR": "a.b"})
+    assert (found.rdzv_endpoint, found.is_host) == ("a.b:29400", None)  # it need not be the pod of rank 0
     assert config(env=JOBSET | {"JOBSET_RESTART_ATTEMPT": "3"}).rdzv_id == "train-r3"
     assert config(env=JOBSET | {"JOBSET_JOB_INDEX": "0", "JOB_COMPLETION_INDEX": "0"}).is_host is True
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from holdfast.core import grammar
 from holdfast.core.config import Setting
 from holdfast.core.errors import UsageError
-from holdfast.core.infrastructure import one_agent_per_node
-from holdfast.core.scheduler import Said, pod_host, scheduler_given
+from holdfast.core.infrastructure import first, one_agent_per_node
+from holdfast.core.scheduler import COORDINATOR, Said, pod_host, scheduler_given
 from holdfast.core.slurm import in_batch_script
 
 TYPE_CHECKING = False
@@ -96,7 +96,7 @@ def _meeting(draft: Draft, given: Given, backend: str, said: set[str]) -> None:
         endpoint = grammar.shown_endpoint(head.value, int(given.port.value))
         origin = head.origin if given.port.origin == "default" else f"{head.origin}, {given.port.origin}"
         _fill(draft, "rdzv_endpoint", Said(value=endpoint, origin=origin))
-        if given.rank is not None:
+        if given.rank is not None and not first(draft.environ, COORDINATOR):  # which may be any of the pods
             draft.put("is_host", given.rank.value == "0", given.rank.origin)
 
 

@@ -131,10 +131,10 @@ def _slurm_nodes(environ: Mapping[str, str], several: bool) -> Said | None:
 
 
 def _slurm_rank(environ: Mapping[str, str], alone: bool, several: bool) -> Said | None:
-    index = slurm.node_index(environ)
-    if several or index is None:
-        return _said(environ, "SLURM_PROCID")
-    return Said(value=str(index), origin="place in SLURM_JOB_NODELIST" if alone else "SLURM_PROCID")
+    if alone:
+        return Said(value=str(slurm.node_index(environ) or 0), origin="place in SLURM_JOB_NODELIST")
+    # Not SLURM_PROCID, unless agents share nodes: with --distribution=arbitrary the first task need not be on the first node.
+    return (None if several else _said(environ, "SLURM_NODEID")) or _said(environ, "SLURM_PROCID")
 
 
 def _one() -> Said:
