@@ -56,6 +56,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/how-to/etcd.md", "holdfast run"): "needs etcd; tests/e2e/test_etcd.py has one",
     ("docs/how-to/etcd.md", "make example-etcd"): "tests/e2e/test_etcd.py runs it",
     ("docs/how-to/etcd.md", "etcdctl"): "needs etcd; tests/e2e/test_etcd.py has one",
+    ("docs/how-to/stores.md", "holdfast run"): "needs two hosts; tests/e2e/test_plugged_in.py has such a package",
     ("docs/how-to/jax.md", "holdfast run"): "needs two hosts; tests/e2e/test_jax.py runs its script",
     (
         "docs/how-to/torchrun-plugin.md",

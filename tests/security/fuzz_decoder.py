@@ -22,7 +22,7 @@ except ImportError:
 with atheris.instrument_imports(include=["holdfast", "json"]):
     from holdfast.core.errors import ProtocolError
     from holdfast.core.failure import Failure
-    from holdfast.core.messages import Failed, Finish, Join, Message, Renew
+    from holdfast.core.messages import Failed, Finish, Join, Message, Renew, StoreAnswer, StoreAsk
     from holdfast.core.report import JobReport
     from holdfast.runtime.codec import decode, encode
     from holdfast.runtime.frames import Frames, Handshake, Identity, Seal, frame
@@ -79,6 +79,8 @@ def corpus(folder: Path) -> None:
         Renew(node="n", round=1, sent_at=1.0),
         Failed(node="n", round=1, failure=failure),
         Finish(report=report),
+        StoreAsk(node="n", ask=1, round=1, op="set", keys=("k",), values=(b"v",), wait_s=1.0),
+        StoreAnswer(ask=1, values=(b"v",), number=1, error="timeout", reason="r"),
     )
     hello = frame(json.dumps({"holdfast": 1, "nonce": OTHER}).encode())
     words = [b"m" + encode(message) for message in messages]
