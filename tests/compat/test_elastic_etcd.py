@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -168,6 +169,28 @@ def test_two_nodes_agree_and_share_a_store_of_their_round(etcd, backend, caplog,
     with pytest.raises(RendezvousClosedError):
         pair[1].next_rendezvous()
     assert all(handler.shutdown() for handler in pair)
+
+
+SUMS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+os.write(1, f"{os.environ['RANK']} of {int(total)} {os.environ['TORCHELASTIC_USE_AGENT_STORE']}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
+def test_a_command_line_for_torch_s_etcd_backends_trains(etcd, backend, script):
+    flags = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-backend={backend}", f"--rdzv-endpoint={etcd.endpoints}"]
+    flags += ["--rdzv-conf=last_call_timeout=1", f"--rdzv-id=line-{backend}", "--monitor-interval=0.05", str(script(SUMS))]
+    command = [sys.executable, "-m", "holdfast.elastic.run", *flags]
+    agents = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [agent.communicate(timeout=90) for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert sorted("".join(out for out, _ in said).splitlines()) == ["0 of 2 False", "1 of 2 False"], said
 
 
 def test_a_prefix_keeps_jobs_of_one_name_apart(etcd, client):

@@ -142,12 +142,16 @@ def get_handler():
 
 FAILS_ONCE = """
 import os, sys, time
-if os.path.exists(sys.argv[1]):
-    sys.exit(0)
-if os.environ["RANK"] == "1":
-    open(sys.argv[1], "w").close()
+rank = os.environ["RANK"]
+lives = [f"{sys.argv[1]}.{each}" for each in (0, 1)]
+if os.path.exists(lives[int(rank)]):
+    sys.exit(0)  # the second life
+open(lives[int(rank)], "w").close()
+while not all(map(os.path.exists, lives)):
+    time.sleep(0.01)
+if rank == "1":
     sys.exit(1)
-time.sleep(60)
+time.sleep(60)  # until it is stopped, since the other has failed
 """
 
 
@@ -162,7 +166,7 @@ def test_a_handler_of_several_nodes_has_the_coordinator_s_store_round_by_round(h
     agents = [
         holdfast.start(
             *("run", "--nnodes", 2, "--rdzv-backend", "checked", "--rdzv-endpoint", f"localhost:{free_port}"),
-            *("--rdzv-id", "pair", "--rdzv-conf", f"called={name}", "--max-restarts", 1, fails_once, tmp_path / "failed"),
+            *("--rdzv-id", "pair", "--rdzv-conf", f"called={name}", "--max-restarts", 1, fails_once, tmp_path / "life"),
             env={"PYTHONPATH": str(site)},
         )
         for name in ("a", "b")

@@ -42,11 +42,14 @@ CLOSE_S = 2.0
 class HoldfastRendezvousHandler(RendezvousHandler):
     """One node's part. Made by `create_handler`; `words` is the module with the caller's exceptions and values."""
 
-    def __init__(self, attendant: Attendant, run_id: str, *, words: Any, alone: bool, read_timeout_s: float) -> None:
+    def __init__(
+        self, attendant: Attendant, run_id: str, *, words: Any, alone: bool, read_timeout_s: float, backend: str = BACKEND
+    ) -> None:
         import atexit
         from collections import deque
 
         self._attendant = attendant
+        self._backend = backend
         self._run_id = run_id
         self._words = words
         self._alone = alone
@@ -60,7 +63,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         atexit.register(self._leave_at_exit)
 
     def get_backend(self) -> str:
-        return BACKEND
+        return self._backend
 
     def get_run_id(self) -> str:
         return self._run_id
@@ -258,7 +261,9 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
         may_host=is_here(host) if may_host is None else may_host,
     )
     read_timeout_s = _seconds(params, "read_timeout", 60)
-    return HoldfastRendezvousHandler(attendant, params.run_id, words=words, alone=alone, read_timeout_s=read_timeout_s)
+    return HoldfastRendezvousHandler(
+        attendant, params.run_id, words=words, alone=alone, read_timeout_s=read_timeout_s, backend=params.backend
+    )
 
 
 def get_handler() -> Any:

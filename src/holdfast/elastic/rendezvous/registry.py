@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from .api import RendezvousHandler, RendezvousParameters
 from .api import rendezvous_handler_registry as handler_registry
 from .dynamic_rendezvous import create_handler
-from .holdfast_rendezvous import get_handler as get_holdfast_handler
+from .holdfast_rendezvous import create_handler as create_holdfast_handler
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,11 @@ def _create_etcd_v2_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 def _create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
     from .c10d_rendezvous_backend import create_backend
+    from .stores import torch_is_there
 
+    if params.max_nodes > 1 and not torch_is_there() and params.get("store_type", "tcp").strip().lower() == "tcp":
+        log.warning("the rendezvous backend c10d is served by Holdfast's own: torch, whose store it needs, is not installed")
+        return create_holdfast_handler(params)
     backend, store = create_backend(params)
     return create_handler(store, backend, params)
 
@@ -46,7 +50,7 @@ def _register_default_handlers() -> None:
     handler_registry.register("etcd-v2", _create_etcd_v2_handler)
     handler_registry.register("c10d", _create_c10d_handler)
     handler_registry.register("static", _create_static_handler)
-    handler_registry.register("holdfast", get_holdfast_handler())
+    handler_registry.register("holdfast", create_holdfast_handler)
 
 
 def _register_out_of_tree_handlers() -> None:

@@ -26,9 +26,14 @@ def torch_is_loaded() -> bool:
     return sys.modules.get("torch") is not None
 
 
+def torch_is_there() -> bool:
+    """Whether it could be loaded."""
+    return torch_is_loaded() or ("torch" not in sys.modules and find_spec("torch") is not None)
+
+
 def torch_distributed(wanted_for: str) -> Any:
     """The module `torch.distributed`, loaded now. Where there is none, the error says so in terms of `wanted_for`."""
-    if not torch_is_loaded() and find_spec("torch") is None:
+    if not torch_is_there():
         raise RendezvousConnectionError(
             f"{wanted_for} needs torch's stores, and torch is not installed here. "
             "Install it, or take the backend `holdfast`, or start the job with `holdfast run`: neither needs torch."
