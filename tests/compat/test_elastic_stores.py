@@ -26,6 +26,7 @@ from holdfast.elastic.rendezvous.stores import with_prefix
 from holdfast.elastic.utils.store import barrier, synchronize
 from holdfast.rendezvous.round import Rules
 from holdfast.runtime.frames import Identity
+from holdfast.runtime.tls import shelter
 
 SOON, LONG = timedelta(milliseconds=30), timedelta(seconds=60)
 NO_ETCD = not infra.is_installed() or importlib.util.find_spec("etcd3gw") is None
@@ -56,12 +57,16 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[infra.Etcd]:
     server.stop()
 
 
-@pytest.fixture
-def coordinator(free_port: int) -> Iterator[Attendant]:
+def coordinator_at(port: int, tls: Any = None) -> Attendant:
     """One that listens, as in a handler of the endpoint's host."""
     join = Join(node="host-1", name="host", addr="127.0.0.1", master_port=0, nproc=1, role="default")
     rules = Rules(job="job", min_nodes=2, max_nodes=2, join_timeout_s=600, last_call_s=1, lease_s=3)
-    attendant = Attendant(join, rules, IDENTITY, ("127.0.0.1", free_port), may_host=True)
+    return Attendant(join, rules, IDENTITY, ("127.0.0.1", port), shelter=tls, may_host=True)
+
+
+@pytest.fixture
+def coordinator(free_port: int) -> Iterator[Attendant]:
+    attendant = coordinator_at(free_port)
     yield attendant
     attendant.close()
 
@@ -394,6 +399,26 @@ def test_a_stranger_gets_nothing_from_the_coordinator_s_store(coordinator):
         with pytest.raises(StoreError, match="turned us away"):
             CoordinatorStore(coordinator.where, identity, "n-1", 0).set("a", "1")
     assert client_of(coordinator).num_keys() == 0
+
+
+def test_the_store_is_behind_the_job_s_tls(free_port, tmp_path):
+    trustme = pytest.importorskip("trustme")
+    ca, other, paths = trustme.CA(), trustme.CA(), [tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem")]
+    issued = ca.issue_cert("node")
+    for path, blob in zip(paths, (issued.cert_chain_pems[0], issued.private_key_pem, ca.cert_pem)):
+        blob.write_to_path(str(path))
+    other.cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    attendant = coordinator_at(free_port, shelter(*map(str, paths)))
+    try:
+        store = CoordinatorStore(attendant.where, IDENTITY, "n-1", 0, shelter(*map(str, paths)))
+        store.set("a", bytes(3 << 20))
+        assert store.get("a") == bytes(3 << 20)
+        strange = shelter(str(paths[0]), str(paths[1]), str(tmp_path / "other.pem"))
+        for without in (None, strange):
+            with pytest.raises(StoreError, match="turned us away"):
+                CoordinatorStore(attendant.where, IDENTITY, "n-1", 0, without).get("a")
+    finally:
+        attendant.close()
 
 
 def test_a_coordinator_that_is_not_there_is_out_of_reach(free_port, monkeypatch):

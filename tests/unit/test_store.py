@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast.rendezvous.store as module
-from holdfast.core.links import Arrived, LinkDown, Transmit
+from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.messages import StoreAnswer, StoreAsk
+from holdfast.core.messages import Join, StoreAnswer, StoreAsk
+from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.server import Server
 from holdfast.rendezvous.store import EMPTY, FULL, LONGEST_WAIT_S, OVER, TIMEOUT, WRONG, KeyValues
 
 
@@ -237,3 +240,57 @@ def test_whatever_is_asked_its_weight_is_that_of_its_tables_and_every_question_h
         assert open_ == {ask for asks in desk.machine.waiters.values() for ask in asks} and desk.machine.count == len(open_)
     desk.machine.observe(LinkDown(link=1, reason=""), desk.now)
     assert desk.nothing_left()
+
+
+# --- beside the members -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Server:
+    rules = Rules(job="job", min_nodes=1, max_nodes=1, join_timeout_s=600, last_call_s=1, lease_s=3)
+    return Server(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
+
+
+def hear(server: Server, link: int, message: Any) -> list[Any]:
+    return server.observe(Arrived(link=link, message=message), 0.0)
+
+
+def question(op: str, *keys: str, **how: Any) -> StoreAsk:
+    return StoreAsk(node="n-1", ask=1, round=0, op=op, keys=keys, **how)
+
+
+def test_a_link_that_asks_the_store_is_no_member_s_and_nobody_waits_for_it_at_the_end(server):
+    assert server.store is None, "a job that never asks has none"
+    server.observe(LinkUp(link=5, ours=False), 0.0)
+    (action,) = hear(server, 5, question("set", "a", values=(b"1",)))
+    assert isinstance(action, Transmit) and action.link == 5 and action.message == StoreAnswer(ask=1)
+    assert server.idle and server.links == {}
+    assert hear(server, 5, question("wait", "b", wait_s=2.0)) == [] and server.deadline() == 2.0
+    server.observe(LinkDown(link=5, reason="closed"), 0.0)
+    assert server.store is not None and server.store.count == 0 and not server.askers
+
+
+def test_who_asks_the_store_can_say_nothing_as_a_member_over_that_link(server):
+    server.observe(LinkUp(link=5, ours=False), 0.0)
+    hear(server, 5, question("check", "a"))
+    join = Join(node="n-1", name="n", addr="127.0.0.1", master_port=1, nproc=1, role="default")
+    assert hear(server, 5, join) == [] and server.rendezvous.seats == {}
+
+
+def test_a_member_s_link_does_not_carry_the_store(server):
+    server.observe(LinkUp(link=5, ours=False), 0.0)
+    hear(server, 5, Join(node="n-1", name="n", addr="127.0.0.1", master_port=1, nproc=1, role="default"))
+    said = hear(server, 5, question("set", "a", values=(b"1",)))
+    assert not any(isinstance(action, Transmit) and isinstance(action.message, StoreAnswer) for action in said)
+    assert server.store is None
+
+
+def test_who_waits_in_the_store_hears_when_time_is_over_or_the_round(server):
+    server.observe(LinkUp(link=5, ours=False), 0.0)
+    hear(server, 5, question("wait", "b", wait_s=7.0))
+    (told,) = [action for action in server.observe(Tick(), 7.0) if isinstance(action, Transmit)]
+    assert told.message.error == TIMEOUT
+    hear(server, 5, question("wait", "b", wait_s=60.0))
+    server.rendezvous.round = 2
+    (told,) = [action for action in server.observe(Tick(), 8.0) if isinstance(action, Transmit)]
+    assert told.message.error == OVER

@@ -119,7 +119,7 @@ class CoordinatorStore(Store):
         return answer
 
     def close(self) -> None:
-        """Let go of the links. They are made again where the store is asked again."""
+        """See `Store.close`."""
         with self._lock:
             for _, link in self._idle:
                 link.close()

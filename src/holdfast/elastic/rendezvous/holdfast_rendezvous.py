@@ -56,6 +56,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._read_timeout_s = read_timeout_s
         # Of the last round too: another agent may be about to read its rank there when ours is called again.
         self._servers: deque[RoundServer] = deque(maxlen=2)
+        self._round_store: Store | None = None
+        """The last round's store, of the agents."""
         self._stays = attendant.hosting
         self._seated = False
         """Whether the agent knows of the seat, so that workers may have run in it."""
@@ -112,11 +114,17 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         from .memory_store import MemoryStore
         from .round_store import RoundStore
 
+        self._close_store()
         store: Store = MemoryStore()
         if not self._alone:
             network, node = self._attendant.network, self._attendant.attendance.join.node
             store = CoordinatorStore(self._attendant.where, network.identity, node, assigned.round, network.shelter)
+        self._round_store = store
         return RoundStore(store, self._attendant, self._on_success, self._read_timeout_s)
+
+    def _close_store(self) -> None:
+        if self._round_store is not None:
+            self._round_store.close()
 
     def _all_here(self, store: RoundStore, assigned: Assigned) -> bool:
         """Wait until every node of the round is at its store: torch's agent cannot take the loss of one after that lightly."""
@@ -206,6 +214,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         if self._attendant.hosting:
             self._attendant.wait_until_idle(FAREWELL_S)
         self._attendant.close()
+        self._close_store()
         self._servers.clear()
 
     def _leave_at_exit(self) -> None:

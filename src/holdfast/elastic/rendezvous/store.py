@@ -235,6 +235,9 @@ class Store:
         """How many there are."""
         return self._do("length", [as_key(key)]).number
 
+    def close(self) -> None:
+        """Let go of what it holds beside its keys: links, for some. Where it is asked again they are made again."""
+
     # --- for torch ------------------------------------------------------------------------------------------------------
 
     def has_extended_api(self) -> bool:
