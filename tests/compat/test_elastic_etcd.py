@@ -213,6 +213,11 @@ def test_credentials_are_used(tmp_path, monkeypatch):
         server.stop()
 
 
+def test_the_barrier_of_torch_s_first_protocol_is_a_round(client):
+    rendezvous = etcd_rendezvous.EtcdRendezvous(client, "/tests", "barrier", 1, 1, timeout=30, last_call_timeout=1)
+    assert [rendezvous.rendezvous_barrier() for _ in range(2)] == [(0, 0, 1), (1, 0, 1)]
+
+
 # --- the server for tests ---------------------------------------------------------------------------------------------------
 
 

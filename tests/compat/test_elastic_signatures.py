@@ -34,6 +34,8 @@ MODULES = (
     "multiprocessing.subprocess_handler.handlers",
     "multiprocessing.subprocess_handler.subprocess_handler",
     "multiprocessing.tail_log",
+    "rendezvous.etcd_server",
+    "rendezvous.etcd_store",
     "timer",
     "timer.api",
     "timer.debug_info_logging",

@@ -59,6 +59,14 @@ class EtcdRendezvous:
         self.num_min_workers, self.num_max_workers = num_min_workers, num_max_workers
         self.folder = f"{prefix.rstrip('/')}/run_{run_id}"
         self.timeout = RendezvousTimeout(join=timedelta(seconds=timeout), last_call=timedelta(seconds=last_call_timeout))
+        self._own: DynamicRendezvousHandler | None = None
+
+    def rendezvous_barrier(self) -> tuple[int, int, int]:
+        """Take part in the next round; blocks. Returns its number, this node's rank, and the number of nodes."""
+        if self._own is None:
+            self._own = self.handler(None)
+        info = self._own.next_rendezvous()
+        return self._own._state_holder.state.round, info.rank, info.world_size
 
     def handler(self, local_addr: str | None) -> DynamicRendezvousHandler:
         """This node's part in it."""

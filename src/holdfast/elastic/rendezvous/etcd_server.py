@@ -9,9 +9,9 @@ import atexit
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
 import time
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import Any
 
 from holdfast.elastic.utils.api import get_socket_with_port
@@ -35,15 +35,15 @@ def find_free_port() -> socket.socket:
     return get_socket_with_port()
 
 
-def stop_etcd(process: subprocess.Popen[Any] | None, data_dir: str | None = None) -> None:
+def stop_etcd(subprocess: Popen[Any] | None, data_dir: str | None = None) -> None:
     """End an etcd, and remove its folder where one is given."""
-    if process is not None and process.poll() is None:
-        process.terminate()
+    if subprocess is not None and subprocess.poll() is None:
+        subprocess.terminate()
         try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            subprocess.wait(END_S)
+        except TimeoutExpired:
+            subprocess.kill()
+            subprocess.wait()
     if data_dir:
         shutil.rmtree(data_dir, ignore_errors=True)
 
@@ -55,7 +55,7 @@ class EtcdServer:
         self._port, self._host = -1, "127.0.0.1"
         self._etcd_binary_path = os.environ.get(BINARY_VARIABLE) or shutil.which("etcd") or ""
         self._base_data_dir = data_dir
-        self._etcd_proc: subprocess.Popen[Any] | None = None
+        self._etcd_proc: Popen[Any] | None = None
 
     def start(self, timeout: int = 60, num_retries: int = 3, stderr: Any = None) -> None:
         """Start it and wait until it answers; TimeoutError if it does not within `timeout` seconds, `num_retries` times.
@@ -86,7 +86,7 @@ class EtcdServer:
         command += ["--initial-cluster", f"default={peer_url}"]
         client.close()
         peer.close()
-        self._etcd_proc = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
+        self._etcd_proc = Popen(command, stdin=DEVNULL, stdout=stderr, stderr=stderr)
         self._wait_for_ready(timeout)
 
     def _wait_for_ready(self, timeout: int = 60) -> None:
