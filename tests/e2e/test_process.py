@@ -15,7 +15,9 @@ import pytest
 
 from holdfast.core import entry
 from holdfast.core.errors import StartError
+from holdfast.core.machine import Tick
 from holdfast.runtime import process, shm
+from holdfast.runtime.host import Host
 
 PATIENCE_S = 20.0
 SHELL = {"PATH": os.environ["PATH"]}
@@ -307,3 +309,18 @@ def test_a_worker_dies_with_its_agent() -> None:
     pid = int(os.read(reader, 99))
     os.waitpid(agent, 0)
     until(lambda: not os.path.exists(f"/proc/{pid}/exe"))
+
+
+# --- sleeping -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_deadline_beyond_what_the_kernel_can_count_is_no_error() -> None:
+    told: list[str] = []
+    host = Host(told.append)
+    try:
+        bell = os.eventfd(1)
+        host.watch(bell, select.EPOLLIN, lambda events: [Tick()])
+        assert host.wait(host.now() + 1e12) == [Tick()]
+        os.close(bell)
+    finally:
+        host.close()
