@@ -56,10 +56,10 @@ class CoordinatorStore(Store):
         wait_s: float = 0.0,
         each: Each | None = None,
     ) -> StoreAnswer:
-        began_at = time.monotonic()
+        deadline = time.monotonic() + wait_s
         patience_s, pause_s = PATIENCE_S, FIRST_PAUSE_S
         while True:
-            left_s = max(0.0, wait_s - (time.monotonic() - began_at))
+            left_s = max(0.0, deadline - time.monotonic())
             ask = StoreAsk(
                 node=self._node,
                 ask=next(self._numbers),
@@ -70,24 +70,23 @@ class CoordinatorStore(Store):
                 number=number,
                 wait_s=left_s,
             )
+            sent = False
             try:
                 link, at = self._link()
+                sent = True
+                return understood(self._asked(link, at, ask, each))
             except OSError as error:
-                trouble, sent = error, False
-            else:
-                try:
-                    answer = self._asked(link, at, ask, each)
-                    return understood(answer)
-                except OSError as error:
-                    trouble, sent = error, True
-            patience_s -= pause_s
-            if patience_s <= 0 or (sent and op not in REPEATABLE):
-                host, port = self._where()
-                raise StoreUnreachable(f"the coordinator's store at {host}:{port} is out of reach: {trouble}") from trouble
+                patience_s -= pause_s
+                if patience_s <= 0 or (sent and op not in REPEATABLE):
+                    raise self._out_of_reach(error) from error
             if each is not None:
                 each()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _out_of_reach(self, error: OSError) -> StoreUnreachable:
+        host, port = self._where()
+        return StoreUnreachable(f"the coordinator's store at {host}:{port} is out of reach: {error}")
 
     def _link(self) -> tuple[StoreLink, tuple[str, int]]:
         where = self._where()
