@@ -4,7 +4,7 @@
 #   make fuzz    bytes that find their own way into the decoder, for FUZZ_S seconds
 #   make lint    ruff and mypy --strict            make bench    side by side with torchrun → docs/benchmarks.md
 #   make example-etcd    two agents and a real etcd, as in examples/multi_container
-#   make sim     10,000 simulated jobs with faults, every rule checked
+#   make sim     10,000 simulated jobs with faults, every rule checked, on all CPUs
 #   make clean   remove what these made
 
 PYTHON ?= python3

@@ -493,12 +493,13 @@ def test_an_operators_request_about_a_node_goes_to_the_coordinator_and_its_answe
 
 def test_a_spare_knows_why_until_it_has_a_place() -> None:
     stage = Stage()
-    stage.told(Waiting(reason="the job has its 2 nodes"))
+    stage.told(Waiting(round=1, reason="the job has its 2 nodes"))
     assert stage.group.spare_because == "the job has its 2 nodes"
+    assert [join.known_round for join in stage.said] == [1], "whoever hears it again shall know of that round"
     stage.run()
     assert stage.group.spare_because == ""
 
 
 def test_whoever_runs_workers_is_no_spare_whatever_comes_late(stage) -> None:
-    stage.told(Waiting(reason="the job has its 2 nodes"))
+    stage.told(Waiting(round=1, reason="the job has its 2 nodes"))
     assert stage.group.spare_because == ""

@@ -372,7 +372,7 @@ def test_a_newcomer_below_the_maximum_makes_the_job_grow() -> None:
 
 
 def test_a_newcomer_above_the_maximum_waits(job: Job) -> None:
-    assert job.join("c") == [Waiting(reason="the job has its 2 nodes")] and job.machine.phase == "running"
+    assert job.join("c") == [Waiting(round=1, reason="the job has its 2 nodes")] and job.machine.phase == "running"
 
 
 @pytest.mark.parametrize(("grow", "then"), [("at-once", "abc"), ("next-failure", "ab"), ("never", "ab")])
@@ -559,3 +559,15 @@ def test_a_gap_is_filled_and_a_rank_of_an_older_round_is_nobodys() -> None:
     job.comes_back("a", round=3, group_rank=0)
     job.tick(2000.0)
     assert job.members() == "cab"
+
+
+def test_a_spare_that_knows_of_a_round_warns_a_coordinator_that_does_not() -> None:
+    """Those who run that round may come later than the spares, and their workers live until their leases are over."""
+    job = Job("2:2")
+    usual: dict[str, Any] = {"addr": "x", "master_port": 9, "nproc": 2, "role": "default", "known_round": 4}
+    for node in "ab":
+        job.hear(Join(node=node, name=node, **usual))
+    assert job.members() == ""
+    job.renew("a", "b", now=LEASE_S - 1.0)
+    job.tick(LEASE_S + FENCE_S)
+    assert (job.members(), job.machine.round) == ("ab", 5)

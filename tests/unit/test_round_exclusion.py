@@ -45,7 +45,7 @@ def test_a_spare_takes_the_place_of_an_excluded_member(job: Job) -> None:
     job.stopped_and_back("a", "b")
     assert job.members() == "ac"
     assert job.decided[-1] == ("rejoin", "b is excluded: its fan is broken")
-    assert ("b", Waiting(reason="excluded: its fan is broken")) in job.said
+    assert ("b", Waiting(round=2, reason="excluded: its fan is broken")) in job.said
     assert job.policy.restarts_left(0.0) == 3
 
 
@@ -73,14 +73,14 @@ def test_an_excluded_spare_costs_nobody_anything(job: Job) -> None:
 
 def test_a_name_that_nobody_has_yet_is_remembered(job: Job) -> None:
     assert answer(asked(job, "late")).text == "no node late is here now; it is excluded if it comes"
-    assert join(job, "late-1", "late") == [Waiting(reason="excluded: its fan is broken")]
+    assert join(job, "late-1", "late") == [Waiting(round=1, reason="excluded: its fan is broken")]
 
 
 def test_another_life_of_an_excluded_host_is_excluded_too(job: Job) -> None:
     asked(job, "b")
     job.stopped_and_back("a", "b")
     job.hear(Leave(node="b", round=1, reason="goes"))
-    assert join(job, "b-2", "b") == [Waiting(reason="excluded: its fan is broken")]
+    assert join(job, "b-2", "b") == [Waiting(round=2, reason="excluded: its fan is broken")]
 
 
 def test_a_readmitted_node_takes_part_where_there_is_room() -> None:

@@ -26,6 +26,7 @@ from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.messages import Assigned, Refused, Stop
 from holdfast.core.value import replace
 from holdfast.rendezvous.election import Election, Follow, GiveUp, Lead, Past, Persisted, StepDown, StoreSeen, StoreTrouble
+from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import Deliver, Member
 
 TYPE_CHECKING = False
@@ -192,18 +193,24 @@ class ElectedNode(Node):
         return out
 
     def _lead(self, past: Past, now: float) -> list[Action]:
+        if self.kept.life == past.life and self.kept.round > past.round:
+            past = self.kept  # the store has lost it since we led
         self.server, self.policy = self.found(now)
         self.policy.budget.spent_at = [now - age_s for age_s in past.restart_ages_s]
         self.policy.suspects.resume(past.fault_ages_s, now)
         # Where the store lost what it knew, our own memory is better than none.
         mine = self.group.assigned
         number, restarts = (mine.round, mine.restart_count) if mine else (0, 0)
+        self.policy.budget.spent_at += [now] * (restarts - past.restarts)
+        forgotten = mine.group_world_size if mine is not None and mine.round > past.round else 0
+        known = max(number, self.group.join.known_round)
+        fence_s = self.server.rendezvous.rules.lease_s + FENCE_S if known > max(number, past.round) else 0.0
         self.server.rendezvous.resume(
-            round=max(past.round, number),
+            round=max(past.round, known),
             restarts=max(past.restarts, restarts),
-            members=past.members,
+            members=max(past.members, forgotten),
             largest=past.largest,
-            fence_s=past.fence_s,
+            fence_s=max(past.fence_s, fence_s),
             age_s=past.age_s,
             excluded=past.excluded,
             report=past.report,

@@ -333,8 +333,11 @@ class Group:
                 return self._start(message, now)
             case Stop(round=number) if number == self.round:
                 return self._told_to_stop(message, now)
-            case Waiting(reason=reason) if self.state == "joining":
+            case Waiting(round=number, reason=reason) if self.state == "joining" and number >= self.join.known_round:
                 self.spare_because = reason
+                if number > self.join.known_round:  # said at once: it is to be known to whoever hears the Join again
+                    self.join = replace(self.join, known_round=number)
+                    return [Send(message=self.join)]
             case Noted(ask=ask, ok=ok, text=text):
                 return [Answer(ask=ask, ok=ok, text=text)]
             case Finish(report=report):

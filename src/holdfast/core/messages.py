@@ -15,6 +15,18 @@ class Message(Value):
     """Base of all messages."""
 
 
+class Exclusion(Value):
+    """A node that must not take part: what a coordinator's successor must know of it."""
+
+    name: str
+    """As people call the node: another life of it is left out too."""
+    reason: str
+    by: str = "operator"
+    """operator · failures (its workers were the first to fail, again and again) · itself"""
+    age_s: float = 0.0
+    """For how long it has been so."""
+
+
 # --- from an agent to the coordinator -------------------------------------------------------------------------------
 
 
@@ -35,6 +47,8 @@ class Join(Message):
     """The last round this agent took part in; 0: none."""
     group_rank: int | None = None
     """Its rank there: a coordinator that was not there lets the nodes keep theirs."""
+    known_round: int = 0
+    """The newest round that it has heard of as a spare: workers of that may live on other nodes."""
     wanted_rank: int | None = None
     """Rank that the infrastructure gave; with the static backend the group rank itself. None: any."""
     domain: str | None = None
@@ -160,8 +174,9 @@ class Stop(Message):
 
 
 class Waiting(Message):
-    """You are a spare: there is no place for you now, for this reason."""
+    """You are a spare: there is no place for you in that round, for this reason."""
 
+    round: int
     reason: str
 
 

@@ -19,9 +19,9 @@ changes nothing.
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Observation, Say
+from holdfast.core.messages import Exclusion
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value
-from holdfast.rendezvous.exclusion import Exclusion
 
 STORE_FAILOVER_S = 2.0
 """How much longer than a member's lease the leader's is: a store of several members that loses its own leader elects another

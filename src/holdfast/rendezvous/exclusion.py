@@ -5,7 +5,7 @@ of a node's agent, and, by `kept` and `resume`, over coordinators. What follows 
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER
-from holdfast.core.value import Value
+from holdfast.core.messages import Exclusion
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,18 +13,6 @@ if TYPE_CHECKING:
 
 CHARS = 500
 """Characters of a reason that are kept: a successor is told all of them, and a store's values are small."""
-
-
-class Exclusion(Value):
-    """One node that is left out."""
-
-    name: str
-    """As people call the node: another life of it is left out too."""
-    reason: str
-    by: str = "operator"
-    """operator · failures (its workers were the first to fail, again and again) · itself"""
-    age_s: float = 0.0
-    """For how long it has been so."""
 
 
 class Excluded:

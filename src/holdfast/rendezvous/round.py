@@ -20,6 +20,7 @@ from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.messages import (
     Assigned,
     Exclude,
+    Exclusion,
     Failed,
     Finish,
     Join,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.core.policy import Policy
-    from holdfast.rendezvous.exclusion import Exclusion
 
 SMALL = 64
 """Up to so many nodes everybody is told everybody's name; beyond, only group rank 0 (a table for all is O(N²) bytes)."""
@@ -280,7 +280,7 @@ class Rendezvous:
         seat = self.seats.get(node)
         if seat is not None:
             seat.heard_at, seat.linked = now, True
-        elif getattr(message, "round", 0) > self.round:
+        elif max(getattr(message, "round", 0), getattr(message, "known_round", 0)) > self.round:
             # It was a member under an earlier life of the coordinator; others may still hold a lease from that.
             self.not_before = max(self.not_before, self.started_at + self.rules.lease_s + FENCE_S)
         match message:
@@ -355,7 +355,7 @@ class Rendezvous:
         why = self._no_place_yet(seat)
         if not why:
             return self._regroup("rejoin", f"{seat.name} joined", now)
-        return [Say(text=f"{seat.name} waits as a spare: {why}"), Tell(node=seat.join.node, message=Waiting(reason=why))]
+        return [Say(text=f"{seat.name} waits as a spare: {why}"), Tell(node=seat.join.node, message=self._waits(why))]
 
     def _no_place_yet(self, seat: Seat) -> str:
         """Why the running round goes on without it. Empty: it would gain from that node, now."""
@@ -649,7 +649,7 @@ class Rendezvous:
                 reason=self.why,
             )
             actions.append(Tell(node=given.node, message=seat.assigned))
-        return actions + [Tell(node=spare.node, message=Waiting(reason=spare.why)) for spare in placement.spares]
+        return actions + [Tell(node=spare.node, message=self._waits(spare.why)) for spare in placement.spares]
 
     def _finish(self, now: float) -> list[Action]:
         self.phase, self.ended_at = "ended", now
@@ -688,7 +688,10 @@ class Rendezvous:
 
     def _last_round(self, seats: list[Seat]) -> int:
         """The newest that we or these have known: members may remember an earlier life of the coordinator."""
-        return max(self.round, *(seat.join.round for seat in seats), 0)
+        return max(self.round, *(max(seat.join.round, seat.join.known_round) for seat in seats), 0)
+
+    def _waits(self, why: str) -> Waiting:
+        return Waiting(round=self.round, reason=why)
 
     def _staying(self) -> list[Seat]:
         return [seat for seat in self.seats.values() if seat.state != "leaving"]

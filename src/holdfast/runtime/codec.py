@@ -30,7 +30,7 @@ LONGEST = {"node": 300, "name": 255, "addr": 255, "role": 255, "master_addr": 25
 LONGEST |= {"unhealthy": 500}
 """Most characters of what names something: it is kept for the job's life, told to others and shown to people."""
 
-RANGES = {"round": (0, 2**31), "master_port": (0, 65535), "nproc": (1, 65536)}
+RANGES = {"round": (0, 2**31), "known_round": (0, 2**31), "master_port": (0, 65535), "nproc": (1, 65536)}
 """Least and greatest of numbers that we count on with; any other fits into a machine's word."""
 ANY_NUMBER = -(2**63), 2**64
 

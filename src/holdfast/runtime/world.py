@@ -55,8 +55,8 @@ if TYPE_CHECKING:
         def listen(self) -> bool:
             """Serve the endpoint. False: somebody else does."""
 
-        def connect(self, link: int) -> list[Observation]:
-            """Begin a link to the endpoint; what can be told at once is returned."""
+        def connect(self, link: int, endpoint: str = "") -> list[Observation]:
+            """Begin a link to `endpoint`, or to the job's; what can be told at once is returned."""
 
         def transmit(self, link: int, message: Message) -> None:
             """Send a message; it is lost when the link is down."""

@@ -1,10 +1,14 @@
-"""Run seeds, or repeat one: `holdfast simulate [--seed N | --seeds FROM:TO]`."""
+"""Run seeds, or repeat one: `holdfast simulate [--seed N | --seeds FROM:TO] [--jobs N]`."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import multiprocessing
+import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
 
 from holdfast.sim.scenario import Outcome, run
 
@@ -15,22 +19,32 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run this one and print what happened")
     parser.add_argument("--seeds", default="0:300", metavar="FROM:TO", help="run all of these (default: 0:300)")
     parser.add_argument("--digest", action="store_true", help="print only a digest of everything that happened")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes that share them (default: one per CPU)")
     options = parser.parse_args(argv)
     if options.seed is not None:
         outcome = run(options.seed)
         print(outcome.digest if options.digest else told(outcome))
         return 1 if outcome.violation else 0
     first, last = (int(part) for part in options.seeds.split(":"))
-    broken, ends = [], Counter[str]()
-    for seed in range(first, last):
-        outcome = run(seed)
+    broken, ends, digest = [], Counter[str](), hashlib.sha256()
+    for outcome in outcomes(range(first, last), options.jobs or len(os.sched_getaffinity(0))):
         ends[outcome.ended] += 1
+        digest.update(outcome.digest.encode())
         if outcome.violation:
-            broken.append(outcome)
-            print(f"{outcome.violation}\n  repeat it: {command(seed)}", flush=True)
+            broken.append(outcome.seed)
+            print(f"{outcome.violation}\n  repeat it: {command(outcome.seed)}", flush=True)
     ended = ", ".join(f"{count} {word}" for word, count in sorted(ends.items()))
-    print(f"{last - first} runs: {ended}; {len(broken)} broke a rule")
+    print(digest.hexdigest() if options.digest else f"{last - first} runs: {ended}; {len(broken)} broke a rule")
     return 1 if broken else 0
+
+
+def outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
+    """What became of each, in order, from so many processes."""
+    if jobs < 2 or len(seeds) < 2:
+        yield from map(run, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(min(jobs, len(seeds))) as pool:
+        yield from pool.imap(run, seeds, chunksize=16)
 
 
 def told(outcome: Outcome) -> str:

@@ -25,12 +25,14 @@ from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.messages import Assigned
 from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.rendezvous.election import Await, Campaign, Keep, Persist, Resign
 from holdfast.sim.network import SimLinks
 from holdfast.sim.world import SimHost
 
 if TYPE_CHECKING:
     from holdfast.core.report import JobReport
     from holdfast.sim.cluster import Cluster
+    from holdfast.sim.store import SimStore
 
 
 class SimAgent:
@@ -42,6 +44,7 @@ class SimAgent:
         self.world: SimHost
         self.links: SimLinks
         self.node: Node
+        self.store: SimStore | None = None
         self.local_ranks: dict[int, int] = {}
         self.paused = False
         self.resumed = False  # since its last turn
@@ -88,10 +91,11 @@ class SimAgent:
         self.turn_at = NEVER
         if self.paused:
             return
-        deadline = min(self.node.deadline(), self.leave_at)
+        due = self.node.deadline()
+        deadline = min(due, self.leave_at)
         if self.world.clock.true(deadline) <= self.cluster.timeline.now:
             self.world.floor = max(self.world.floor, deadline)
-        late = self.world.now() >= self.node.deadline()
+        late = self.world.now() >= due
         seen = self.world.wait(deadline)
         for what in [*seen, *([Tick()] if late else [])]:
             for understood in self._understood(what):
@@ -102,6 +106,8 @@ class SimAgent:
     def _after(self) -> None:
         if self.exit is not None and (self.node.done or self.exit.code < 0 or self.world.now() >= self.leave_at):
             self.code = self.exit.code
+            if self.store is not None:
+                self.store.close(self.node.will(self.world.now()))
             self.end()
             return
         deadline = min(self.node.deadline(), self.leave_at)
@@ -156,14 +162,17 @@ class SimAgent:
                 case Exit():
                     self.exit, self.leave_at = action, self.world.now() + FAREWELL_S
                     self.cluster.checks.exited(self, action)
-                case Connect(link=link):
-                    for seen in self.links.connect(link):
+                case Connect(link=link, endpoint=endpoint):
+                    for seen in self.links.connect(link, endpoint):
                         self.perform(self.node.observe(seen, self.world.now()))
                 case Transmit(link=link, message=message):
                     self.cluster.checks.transmitted(self, message)
                     self.links.transmit(link, message)
                 case HangUp(link=link):
                     self.links.hang_up(link)
+                case Campaign() | Await() | Keep() | Persist() | Resign():
+                    assert self.store is not None, f"an agent without a store cannot do {action!r}"
+                    self.store.perform(action)
                 case _:
                     raise AssertionError(f"an agent cannot do {action!r}")
 

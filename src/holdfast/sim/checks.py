@@ -114,6 +114,7 @@ class Checks:
                 if not reason:
                     raise Violation(f"{agent.place} decides to {decision} without a reason")
                 self._budget_is_kept(agent)
+                self._growth_is_allowed(agent, decision, reason)
             case NodeLost(name=name):
                 self._loss_has_a_cause(agent, name)
 
@@ -126,6 +127,23 @@ class Checks:
         used = server.rendezvous.restarts
         if not 0 <= used <= self.cluster.job.max_restarts or used != spent:
             raise Violation(f"{used} restarts, {spent} spent, {self.cluster.job.max_restarts} allowed")
+
+    def _growth_is_allowed(self, agent: SimAgent, decision: str, reason: str) -> None:
+        """Nobody is made to start again for a newcomer where the job does not grow at once."""
+        if decision == "rejoin" and reason.endswith(" joined") and self.cluster.job.grow != "at-once":
+            raise Violation(f"{agent.place} restarts all because {reason}, with --grow {self.cluster.job.grow}")
+
+    def _excluded_are_left_out(self, agent: SimAgent) -> None:
+        """No node that must not take part is in a round that runs, unless somebody has finished its part in it already."""
+        server = agent.node.server
+        if server is None or not server.rendezvous.excluded or server.rendezvous.phase != "running":
+            return
+        members = [seat for seat in server.rendezvous.seats.values() if seat.state != "ready"]
+        if any(seat.state == "succeeded" for seat in members):
+            return
+        for seat in members:
+            if why := server.rendezvous.excluded.why(seat.name):
+                raise Violation(f"{seat.name} takes part in round {server.rendezvous.round} though it is excluded: {why}")
 
     def _loss_has_a_cause(self, agent: SimAgent, name: str) -> None:
         """No node is given up that has been well all the time."""
@@ -159,13 +177,14 @@ class Checks:
 
     def after_turn(self, agent: SimAgent, *, idle: bool) -> None:
         """A machine is never woken for nothing again and again."""
+        self._excluded_are_left_out(agent)
         now = self.cluster.timeline.now
         at, count = self.idle.get(agent.place, (-1.0, 0))
         count = count + 1 if idle and at == now else 0
         self.idle[agent.place] = now, count
         if count > IDLE_TURNS:
             raise Violation(f"{agent.place} wants to be woken at {agent.node.deadline()} again and again: {agent.describe()}")
-        if agent.node.deadline() != NEVER and agent.exit is not None and agent.node.group.deadline() != NEVER:
+        if agent.exit is not None and agent.node.deadline() != NEVER and agent.node.group.deadline() != NEVER:
             raise Violation(f"{agent.place} has ended and still waits for time to pass")
         if (ends := agent.node.lease_ends) is not None and agent.world.now() > ends + SLACK_S and not agent.resumed:
             raise Violation(f"{agent.place} has overdrawn its lease and does its duty: its guardian would have ended it")

@@ -5,22 +5,26 @@ A *place* is a host that keeps its name; an agent that is started there again is
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from signal import SIGKILL
 
+from holdfast.agent.elected import ElectedNode
 from holdfast.agent.group import ExclusionAsked, Group
 from holdfast.agent.node import Node
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
 from holdfast.core.value import Value
 from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous, Rules
 from holdfast.rendezvous.server import Server
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import GUARDIAN_S, Checks, Violation
-from holdfast.sim.network import Ether, Side, SimLinks
+from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
+from holdfast.sim.store import Keys, SimStore
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.transcript import Transcript
 from holdfast.sim.world import Clock, Life, SimHost, Worker
@@ -43,6 +47,8 @@ class Job(Value):
     last_call_s: float = 2.0
     ranks_given: bool = False
     grow: str = "at-once"
+    elected: bool = False
+    """A store elects the agent that hosts the coordinator; otherwise that is the one that was started as host."""
     exclude_after: int = 0
     readmit_after_s: float = NEVER
 
@@ -73,6 +79,7 @@ class Cluster:
         self.on_worker_death: Callable[[SimAgent, Worker, int], None] = lambda agent, worker, exitcode: None
         self.next_port = 20000
         self.asks = 0
+        self.keys = Keys(self.timeline, random.Random(f"store {seed}"), self.ether)
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
@@ -97,19 +104,42 @@ class Cluster:
             wanted_rank=rank,
             group=group,
         )
-        hosting = host and links.listen()
-        machine = Group(join, grace_s=self.job.grace_s, hosting=hosting, endpoint="endpoint:29400", backend="embedded")
+        hosting = host and not self.job.elected and links.listen()
+        machine = Group(join, grace_s=self.job.grace_s, hosting=hosting, endpoint=ENDPOINT, backend="embedded")
         self.agents[place] = agent
         self.lives.append(agent)
         self.checks.touched(place)
         self.transcript.note(self.timeline.now, place, "starts" + (", hosts the coordinator" if hosting else ""))
-        agent.begin(world, links, self._node(machine, join.node, world))
+        node = self._elected(agent, machine, world, links) if self.job.elected else self._node(machine, world)
+        agent.begin(world, links, node)
         return agent
 
-    def _node(self, group: Group, node: str, world: SimHost) -> Node:
-        if not group.hosting:
-            patience_s = self.job.join_timeout_s
-            return Node(group, member=Member(node, endpoint=group.endpoint, join_timeout_s=patience_s, now=world.now()))
+    def _node(self, group: Group, world: SimHost) -> Node:
+        if group.hosting:
+            return Node(group, server=self._found(world)[0])
+        return Node(group, member=self._member(group.join.node, world))
+
+    def _elected(self, agent: SimAgent, group: Group, world: SimHost, links: SimLinks) -> ElectedNode:
+        """A candidate, as `agent.candidate` would make it."""
+        node = group.join.node
+        links.endpoint = f"{agent.place}:{node}"
+        links.listen()
+        agent.store = SimStore(self.keys, world, agent.place)
+        election = Election(
+            links.endpoint,
+            store="the store",
+            fresh_life=node,
+            ttl_s=float(math.ceil(self.job.lease_s + STORE_FAILOVER_S)),
+            now=world.now(),
+        )
+        member = self._member(node, world)
+        member.connect_at, member.give_up_s = NEVER, self.job.join_timeout_s
+        return ElectedNode(group, member, election, lambda now: self._found(world))
+
+    def _member(self, node: str, world: SimHost) -> Member:
+        return Member(node, endpoint=ENDPOINT, join_timeout_s=self.job.join_timeout_s, now=world.now())
+
+    def _found(self, world: SimHost) -> tuple[Server, RestartOnFailure]:
         job = self.job
         rules = Rules(
             job="job",
@@ -128,7 +158,7 @@ class Cluster:
         )
         rendezvous = Rendezvous(rules, policy, now=world.now(), now_unix=world.unix())
         self.checks.hosts.append(rendezvous)
-        return Node(group, server=Server(rendezvous))
+        return Server(rendezvous), policy
 
     def _noticed(self, agent: SimAgent) -> None:
         agent.wake(self.timeline.now + self.rng.uniform(0.00005, 0.0003))

@@ -21,6 +21,12 @@ from holdfast.sim.world import SimHost
 if TYPE_CHECKING:
     from holdfast.runtime.world import Links
 
+ENDPOINT = "endpoint:29400"
+"""What the job's endpoint is called."""
+
+LOOPBACK_S = 0.00002
+"""Delay of a packet that does not leave its host."""
+
 RETRY_S = 0.25
 """How often a connection request is repeated while nobody answers."""
 
@@ -55,7 +61,8 @@ class Ether:
         self.timeline = timeline
         self.rng = rng
         self.delay_s = delay_s
-        self.serving: SimLinks | None = None
+        self.serving: dict[str, SimLinks] = {}
+        """Endpoint → who listens there, or did last."""
         self.next_guest = GUESTS_FROM
         self.blocked: dict[str, tuple[bool, bool]] = {}
         """place → (nothing gets out, nothing gets in)"""
@@ -91,11 +98,11 @@ class Ether:
 
     # --- connecting -----------------------------------------------------------------------------------------------------
 
-    def connect(self, links: SimLinks, link: int, until: float) -> None:
+    def connect(self, links: SimLinks, link: int, endpoint: str, until: float) -> None:
         """A connection request, repeated until it is answered or `until`."""
         if links.closed:
             return
-        target = self.serving
+        target = self.serving.get(endpoint)
         if self.timeline.now >= until:
             links.host.see(LinkDown(link=link, reason="timed out"))
         elif target is None:
@@ -106,7 +113,7 @@ class Ether:
             or self.is_blocked(links.place, target.place)
             or self.is_blocked(target.place, links.place)
         ):
-            self.timeline.after(RETRY_S, lambda: self.connect(links, link, until))
+            self.timeline.after(RETRY_S, lambda: self.connect(links, link, endpoint, until))
         elif target.closed:
             self.timeline.after(2 * self.delay(), lambda: links.host.see(LinkDown(link=link, reason="Connection refused")))
         else:
@@ -128,14 +135,16 @@ class Ether:
             if not member.links.closed:
                 member.open, member.links.sides[member.link] = True, member
                 member.links.host.see(LinkUp(link=member.link, ours=True))
+                if member.link in member.links.abandoned:
+                    member.links.hang_up(member.link)
 
-        self.timeline.after(3 * self.delay(), at_server)
+        self.timeline.after(LOOPBACK_S if _at_home(member) else 3 * self.delay(), at_server)
 
     # --- sending --------------------------------------------------------------------------------------------------------
 
     def send(self, side: Side, at_other: Callable[[], None]) -> None:
         """Let something happen at the other end, after everything that was sent before it."""
-        side.last_at = max(side.last_at, self.timeline.now + self.delay())
+        side.last_at = max(side.last_at, self.timeline.now + (LOOPBACK_S if _at_home(side) else self.delay()))
 
         def arrive() -> None:
             if self.is_blocked(side.links.place, side.other.links.place) or side.stalled:
@@ -179,29 +188,40 @@ class Ether:
         self.timeline.after(other_lag_s, lambda: two.down("Connection reset by peer"))
 
 
+def _at_home(side: Side) -> bool:
+    """Whether a link does not leave its host."""
+    return side.links.place == side.other.links.place
+
+
 class SimLinks:
     """The links of one life of an agent; the face of `runtime.net.Network` (`runtime.world.Links`)."""
 
-    def __init__(self, ether: Ether, host: SimHost, place: str, paused: Callable[[], bool]) -> None:
+    def __init__(self, ether: Ether, host: SimHost, place: str, paused: Callable[[], bool], endpoint: str = "") -> None:
         self.ether = ether
         self.host = host
         self.place = place
         self.paused = paused
+        self.endpoint = endpoint
+        """Where it would listen. Empty: at the job's endpoint."""
         self.sides: dict[int, Side] = {}
+        self.abandoned: set[int] = set()
+        """Links that were hung up before they were up."""
         self.closed = False
         self.silent = False
         """The host has no power: not even its kernel answers."""
 
     def listen(self) -> bool:
         """See `runtime.world.Links`."""
-        if self.ether.serving is not None and not self.ether.serving.closed:
+        before = self.ether.serving.get(self.endpoint)
+        if before is not None and not before.closed:
             return False
-        self.ether.serving = self
+        self.ether.serving[self.endpoint] = self
         return True
 
-    def connect(self, link: int) -> list[Observation]:
+    def connect(self, link: int, endpoint: str = "") -> list[Observation]:
         """See `runtime.world.Links`."""
-        self.ether.connect(self, link, self.ether.timeline.now + HANDSHAKE_S)
+        where = "" if endpoint == ENDPOINT else endpoint
+        self.ether.connect(self, link, where, self.ether.timeline.now + HANDSHAKE_S)
         return []
 
     def transmit(self, link: int, message: Message) -> None:
@@ -213,7 +233,9 @@ class SimLinks:
     def hang_up(self, link: int) -> None:
         """See `runtime.world.Links`."""
         side = self.sides.get(link)
-        if side is not None and not side.hung_up:
+        if side is None:
+            self.abandoned.add(link)
+        elif not side.hung_up:
             side.hung_up = True
             self.ether.finish(side)
 

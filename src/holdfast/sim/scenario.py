@@ -10,7 +10,9 @@ import random
 import signal
 from collections.abc import Callable, Mapping
 
+from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
+from holdfast.rendezvous.election import STORE_FAILOVER_S
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import GIVE_UP_S
 from holdfast.sim.agent import SimAgent
@@ -62,6 +64,8 @@ class Scenario:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(f"scenario {seed}")
+        self.choices = random.Random(f"membership {seed}")
+        """For who leads and who takes part, so that what else happens does not depend on it."""
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
         self.work_s = rng.choice((2.0, 8.0, 20.0))
@@ -82,7 +86,8 @@ class Scenario:
         least = places if given else rng.randint(1, places)
         return Job(
             min_nodes=least,
-            max_nodes=least if given else rng.randint(least, places + 1),
+            # With room for one only, an endpoint's host that is started again would begin at once, whoever runs elsewhere.
+            max_nodes=least if given else max(min(places, 2), rng.randint(least, places + 1)),
             nproc=rng.randint(1, 3),
             max_restarts=rng.choice((0, 1, 3, 5)),
             restart_period_s=rng.choice((None, None, 10.0)),
@@ -90,6 +95,10 @@ class Scenario:
             join_timeout_s=20.0,
             last_call_s=rng.choice((5.0, 8.0)),  # longer than a lease: see `coordinator restarts` in the stories
             ranks_given=given,
+            elected=not given and self.choices.random() < 0.4,
+            grow=self.choices.choice(("at-once", "at-once", "next-failure", "never")),
+            exclude_after=self.choices.choice((0, 1, 1, 2)),
+            readmit_after_s=self.choices.choice((NEVER, NEVER, 3.0, 15.0)),
         )
 
     def _script(self, place: str, env: Mapping[str, str]) -> Life:
@@ -124,6 +133,11 @@ class Scenario:
             self._at(begin, lambda place=place, number=number: self._start(place, number))  # type: ignore[misc]
         for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
             self._trouble(rng.uniform(1.0, TROUBLE_S))
+        for _ in range(self.choices.choice((0, 0, 1, 1, 2, 4))):
+            self._wish(self.choices.uniform(1.0, TROUBLE_S))
+        if self.job.elected:
+            for _ in range(self.choices.choice((0, 0, 1, 1, 2))):
+                self._store_trouble(self.choices.uniform(1.0, TROUBLE_S))
         self._at(self.calm_at, self._calm)
         self.cluster.run(max(self.calm_at, 15.0))
         self.cluster.finish(within_s=self._patience_s())
@@ -131,6 +145,8 @@ class Scenario:
     def _patience_s(self) -> float:
         job = self.job
         lost = job.lease_s + FENCE_S + GIVE_UP_S
+        if job.elected:  # one leader after the other, each with a lease in the store, and members as patient as at first
+            lost += job.join_timeout_s + 2 * (job.lease_s + STORE_FAILOVER_S)
         rounds = 3 + job.max_restarts
         return job.join_timeout_s + lost + rounds * (2 * job.grace_s + 2 + self.work_s + 5) + 30.0
 
@@ -178,6 +194,35 @@ class Scenario:
                 self._at(at, lambda: self._weather(delay_s, lasts_s))
                 self._at(at + lasts_s, lambda: self._weather(cluster_delay_s, 0.0))
 
+    def _wish(self, at: float) -> None:
+        """Plan an operator's wish about a node, and often that it be taken back."""
+        rng, cluster = self.choices, self.cluster
+        name, through = rng.choice((*self.places, "nobody")), rng.choice(self.places)
+        self._on(at, through, lambda: cluster.exclude(name, through=through))
+        if rng.random() < 0.6:
+            later = at + rng.choice((0.001, 0.5, 4.0, 12.0))
+            self._on(later, through, lambda: cluster.exclude(name, through=through, readmit=True))
+
+    def _store_trouble(self, at: float) -> None:
+        """Plan a trouble of the store that elects, with its end."""
+        rng, keys = self.choices, self.cluster.keys
+        lasts_s = rng.choice((0.3, 2.0, 4.0, 6.0, 12.0))
+        kind = rng.choice(("restart", "restart", "empty", "slow", "cut", "deposed"))
+        place = rng.choice(self.places)
+        self._at(at, lambda: self.cluster.transcript.note(self.cluster.timeline.now, "", f"* the store: {kind}"))
+        match kind:
+            case "restart" | "empty":
+                self._at(at, keys.stop)
+                self._at(at + lasts_s, lambda: keys.restart(empty=kind == "empty"))
+            case "slow":
+                self._at(at, lambda: keys.slow(rng.uniform(0.1, 2.0)))
+                self._at(at + lasts_s, lambda: keys.slow(0.0))
+            case "cut":
+                self._at(at, lambda: keys.cut(place))
+                self._at(at + lasts_s, lambda: keys.cut(place, again=True))
+            case "deposed":
+                self._at(at, keys.depose)
+
     def _maybe_again(self, at: float, place: str, number: int) -> None:
         if self.rng.random() < 0.7:
             self._at(at + 0.5, lambda: self._start(place, number))
@@ -199,6 +244,8 @@ class Scenario:
         for place in self.places:
             self._heal(place)
             self._resume(place)
+        if self.cluster.keys.down:
+            self.cluster.keys.restart()
         self.cluster.transcript.note(self.cluster.timeline.now, "", "* the troubles are over")
 
     def _on(self, at: float, place: str, what: Callable[[], None]) -> None:
