@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import UsageError
 from holdfast.core.hostlist import expand
-from holdfast.core.infrastructure import cluster_uuid, infrastructure
+from holdfast.core.infrastructure import infrastructure, nvlink_domain
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3"}
 STEP = JOB | {
@@ -160,10 +160,16 @@ def test_a_replacement_group_is_named_or_an_array_task() -> None:
 
 
 def test_the_gpus_domain_is_read_from_nvidia_smi() -> None:
-    report = "    Fabric\n        State   : Completed\n        ClusterUUID                       : abc9829a-d4c8\n"
-    assert cluster_uuid(report) == "abc9829a-d4c8"
-    assert cluster_uuid("ClusterUUID : 00000000-0000-0000-0000-000000000000") is None
-    assert cluster_uuid("ClusterUUID : N/A") is None and cluster_uuid("") is None
+    fabric = "    Fabric\n        State : Completed\n        CliqueId : 32766\n        ClusterUUID          : abc9-d4c8\n"
+    assert nvlink_domain(4 * fabric) == "abc9-d4c8.32766"
+    assert nvlink_domain("ClusterUUID : abc9-d4c8") == "abc9-d4c8"
+    assert nvlink_domain("CliqueId : 0\nClusterUUID : 00000000-0000-0000-0000-000000000000") is None
+    assert nvlink_domain("CliqueId : N/A\nClusterUUID : N/A") is None and nvlink_domain("") is None
+
+
+def test_gpus_of_several_domains_put_their_node_in_none() -> None:
+    assert nvlink_domain("CliqueId : 1\nClusterUUID : a-1\nCliqueId : 2\nClusterUUID : a-1") is None
+    assert nvlink_domain("CliqueId : 1\nClusterUUID : a-1\nClusterUUID : N/A") is None
 
 
 # --- node lists --------------------------------------------------------------------------------------------------------

@@ -68,6 +68,21 @@ def _infrastructure(config: RunConfig) -> Infrastructure:
     return Infrastructure() if config.max_nodes == 1 else infrastructure(os.environ)
 
 
+def _nvlink_domain(config: RunConfig) -> str | None:
+    """What the GPUs say of it, where it matters and nobody else has said it. UsageError: they say nothing of use."""
+    if config.segment is None or config.rdzv_backend not in ("embedded", "etcd"):
+        return None
+    from holdfast.core.infrastructure import nvlink_domain
+    from holdfast.runtime.nvidia import query
+
+    report, trouble = query()
+    domain = nvlink_domain(report)
+    if domain is None:
+        why = trouble or "nvidia-smi names none for its GPUs, or several"
+        raise UsageError(f"--ft-segment: this node's NVLink domain is not known: {why}", hint="name it with --domain")
+    return domain
+
+
 def _join(config: RunConfig, name: str, addr: str) -> Join:
     given = _infrastructure(config)
     return Join(
@@ -78,7 +93,7 @@ def _join(config: RunConfig, name: str, addr: str) -> Join:
         nproc=config.nproc_per_node,
         role=config.role,
         wanted_rank=given.rank,
-        domain=config.domain or given.domain,
+        domain=config.domain or given.domain or _nvlink_domain(config),
         switches=given.switches,
         group=given.group,
         group_size=given.group_size,

@@ -357,7 +357,8 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _ours(
         "--domain",
-        "name of the NVLink or network domain that this node is in, for --ft-segment (otherwise its block, if Slurm tells one)",
+        "name of the NVLink or network domain that this node is in, for --ft-segment (otherwise its block, if Slurm tells one; "
+        "otherwise the ClusterUUID and CliqueId that nvidia-smi tells)",
         metavar="NAME",
         env="HOLDFAST_DOMAIN",
     ),

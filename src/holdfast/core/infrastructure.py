@@ -77,14 +77,19 @@ def infrastructure(environ: Mapping[str, str]) -> Infrastructure:
     )
 
 
-def cluster_uuid(report: str) -> str | None:
-    """The NVLink domain (ClusterUUID) in what `nvidia-smi -q` prints. None: these GPUs belong to none."""
+def nvlink_domain(report: str) -> str | None:
+    """The NVLink domain in what `nvidia-smi -q` prints: `ClusterUUID.CliqueId`, as in Kubernetes' label nvidia.com/gpu.clique.
+    A clique is the part of a cluster whose GPUs reach each other. None: these GPUs belong to none, or to several."""
+    found, clique = set(), ""
     for line in report.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "ClusterUUID":
-            uuid = value.strip()
-            return uuid if uuid.strip("0-") and uuid != "N/A" else None
-    return None
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "CliqueId":
+            clique = value
+        elif key == "ClusterUUID":
+            named = value.strip("0-") and value != "N/A"
+            found.add(f"{value}.{clique}" if named and clique.isdecimal() else value if named else None)
+            clique = ""
+    return found.pop() if len(found) == 1 else None
 
 
 def _rank(environ: Mapping[str, str]) -> tuple[int | None, str]:
