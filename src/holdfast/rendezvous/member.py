@@ -65,7 +65,7 @@ class Member:
         out: list[Action | Deliver] = []
         match seen:
             case LinkUp(link=link, ours=True) if link == self.link:
-                self.up, self.retry_s = True, FIRST_RETRY_S
+                self.up = True
                 self.renew_at, self.held = now, None
                 out += [Transmit(link=link, message=message) for message in self.outbox]
             case LinkDown(link=link, reason=reason, final=final) if link == self.link:
@@ -134,6 +134,7 @@ class Member:
 
     def _renewed(self, lease_s: float, sent_at: float, now: float) -> list[Action | Deliver]:
         self.lease_s, self.leased_at = lease_s, max(sent_at, self.leased_at or sent_at)
+        self.retry_s = FIRST_RETRY_S  # not when the link comes up: who leads no longer takes it up and closes it at once
         self.renew_at = min(self.renew_at, sent_at + lease_s / 3)
         if now < self.leased_at + lease_s:
             self.lease_over = False
