@@ -404,6 +404,23 @@ def test_stop_refuses_a_grace_period_that_is_none(agent: Make, holdfast_says: Sa
     assert holdfast_says("stop", "train", f"--grace={grace}").code == 2
 
 
+@pytest.mark.parametrize("command", ["exclude", "readmit"])
+def test_a_node_of_a_job_that_has_ended_cannot_be_excluded(agent: Make, holdfast_says: Say, command: str) -> None:
+    ended(agent, "train")
+    said = holdfast_says(command, "n1")
+    assert said.code == 1 and "does not run on this host" in said.err
+
+
+@pytest.mark.parametrize("command", ["exclude", "readmit"])
+def test_what_the_coordinator_refuses_is_said(agent: Make, holdfast_says: Say, command: str) -> None:
+    one, _ = two_nodes(agent)
+    one.is_deaf = True
+    one.serve()
+    said = holdfast_says(command, "n2", "--job", "train", "--reason", "its fan is broken")
+    assert (said.code, said.out) == (1, "") and "not now" in said.err
+    assert one.asked == [{"ask": command, "node": "n2", "reason": f"its fan is broken (`holdfast {command}`)"}]
+
+
 # ---- a job that really runs
 
 

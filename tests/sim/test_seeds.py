@@ -18,7 +18,7 @@ from holdfast.sim.scenario import Scenario, run
 
 SEEDS = 10_000
 """About a minute on two cores. `make sim` runs others: `make sim ARGS="--seeds 10000:99999"`."""
-AT_ONCE = 2_000
+AT_ONCE = 1_000
 
 
 def simulate(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:

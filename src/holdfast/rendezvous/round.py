@@ -4,7 +4,7 @@
     ┌───────────┐ ───────────────────────────────────▶ ┌─────────┐   all succeeded    ┌────────┐  all stopped  ┌───────┐
     │ gathering │                                      │ running │ ─────────────────▶ │ ending │ ────────────▶ │ ended │
     └───────────┘ ◀─────────────────────────────────── └─────────┘   policy: stop     └────────┘               └───────┘
-      a worker failed and the policy restarts · a node was lost, left or joined
+      a worker failed and the policy restarts · a node was lost, left, joined or was excluded
 
 A round is one agreement on members and ranks. Its number also fences: whatever names an older round is late news. A new
 round forms only when every member of the last one has said that its workers are gone, or is lost and must have stopped
