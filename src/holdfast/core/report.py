@@ -15,6 +15,8 @@ class JobReport(Value):
     exit_code: int
     failures: tuple[Failure, ...] = ()
     """Of the last round: the first failure across all nodes first, those that we stopped ourselves last."""
+    failures_left_out: int = 0
+    """How many more there were: the report goes to every node, and must not grow with their number."""
     restarts_used: int = 0
     max_restarts: int = 0
     rounds: int = 0
@@ -23,3 +25,5 @@ class JobReport(Value):
     reason: str
     """Why it ended, in words."""
     nodes: tuple[str, ...] = ()
+    nodes_left_out: int = 0
+    """As with failures."""

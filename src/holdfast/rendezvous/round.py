@@ -41,7 +41,7 @@ from holdfast.core.report import JobReport
 from holdfast.core.value import Value
 from holdfast.rendezvous.exclusion import Excluded
 from holdfast.rendezvous.lease import FENCE_S
-from holdfast.rendezvous.placement import Candidate, Place, Placement, PlacementRules, place
+from holdfast.rendezvous.placement import SHOWN, Candidate, Place, Placement, PlacementRules, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from holdfast.core.policy import Policy
 
 SMALL = 64
-"""Up to so many nodes everybody is told everybody's name; beyond, only group rank 0 (a table for all is O(N²) bytes)."""
+"""Up to so many nodes everybody is told everybody's name; beyond, only group rank 0 (a table for all is O(N²) bytes).
+The report at the end names so many nodes, and failures."""
 
 
 NOTICE_S, NOTICE_AGAIN_S = 5.0, 60.0
@@ -125,17 +126,37 @@ class Tell(Action):
     message: Message
 
 
+class Tally:
+    """How many seats are in which state: kept up, so that nobody has to count thousands after each message."""
+
+    def __init__(self) -> None:
+        self.seats: dict[str, int] = {}
+        self.changes = 0
+        """How often the seats that are ready have become others."""
+
+    def moved(self, before: str, after: str) -> None:
+        """A seat's state was `before` and is `after`; empty: there was, or is, no seat."""
+        self.seats[before] = self.seats.get(before, 0) - 1
+        self.seats[after] = self.seats.get(after, 0) + 1
+        self.changes += (before == "ready") != (after == "ready")
+
+    def of(self, *states: str) -> int:
+        """Seats in any of these states."""
+        return sum(self.seats.get(state, 0) for state in states)
+
+
 class Seat:
     """What is known of one member."""
 
-    def __init__(self, join: Join, arrival: int, now: float) -> None:
+    def __init__(self, join: Join, arrival: int, now: float, tally: Tally) -> None:
         self.join = join
         self.arrival = arrival
         self.heard_at = now
         self.linked = True
         self.here = False
+        self.tally = tally
+        self._state = ""
         self.state = "ready"
-        """ready (for the next round) · running · succeeded · stopping · stopped (not ready yet) · leaving"""
         self.place: Place | None = None
         self.assigned: Assigned | None = None
         self.stop: Stop | None = None
@@ -144,6 +165,16 @@ class Seat:
     @property
     def name(self) -> str:
         return self.join.name
+
+    @property
+    def state(self) -> str:
+        """ready (for the next round) · running · succeeded · stopping · stopped (not ready yet) · leaving"""
+        return self._state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        self.tally.moved(self._state, state)
+        self._state = state
 
     @property
     def has_workers(self) -> bool:
@@ -183,6 +214,11 @@ class Rendezvous:
         self.attempt = 0
         """Restarts before the round that runs, or ran last."""
         self.seats: dict[str, Seat] = {}
+        self.tally = Tally()
+        self.of_rank: dict[int | None, dict[str, Seat]] = {}
+        """Where ranks are given: who brought which. Two have one only while the first one's link is broken."""
+        self.look_at = NEVER
+        """No lease is over before then. They are only ever renewed, so it is enough to look at them all at that time."""
         self.arrivals = 0
         self.failures: dict[tuple[int, str, int], tuple[float, Failure]] = {}
         """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
@@ -199,9 +235,10 @@ class Rendezvous:
         self.lost_names: list[str] = []
         self.largest = 0
         """Nodes of the largest round so far; 0: there was none, as far as we know."""
-        self.unplaced: list[str] = []
+        self.unplaced_at = -1
         self.unplaced_why = ""
-        """Why no round can be made of just these nodes, which were ready. They are not asked again before one comes or goes."""
+        """Why no round can be made of the nodes that were ready at that count of `tally.changes`. They are not asked again
+        before one comes or goes."""
         self.unsure: list[Seat] = []
         """They would have a place, but their links are broken: they come back, or are lost, before a round forms."""
         self.age_s = 0.0
@@ -243,6 +280,8 @@ class Rendezvous:
         match seen:
             case Heard(message=message, here=here):
                 actions += self._hear(message, here, now)
+                if isinstance(message, Renew) and not self.unsure:
+                    return actions  # thousands a second, and nothing becomes possible by them
             case Unlinked(node=node) if node in self.seats:
                 self.seats[node].linked = False  # it may come back within its lease
             case HostLeaves(reason=reason):
@@ -256,19 +295,18 @@ class Rendezvous:
         """See `core.machine.Machine`."""
         if self.phase == "ended":
             return NEVER
-        ends = [self.excluded.deadline(), *(self._lease_ends(seat) for seat in self.seats.values())]
-        return min([self._opens_at(), *ends] if self.phase == "gathering" else ends)
+        ends = min(self.excluded.deadline(), self.look_at)
+        return min(self._opens_at(), ends) if self.phase == "gathering" else ends
 
     def _opens_at(self) -> float:
         """When the passing of time alone lets a round form or fail."""
-        ready = self._ready()
-        if self._is_short(ready):
+        if self._is_short():
             return min(self.gathering_since + self.rules.join_timeout_s, self.notice_at)
-        if self.unsure or any(seat.state != "ready" for seat in self.seats.values()):
+        if self.unsure or not self._all_ready:
             return NEVER
         if len(self.back) < self.awaited and self.phase == "gathering":
             return max(self.not_before, self.awaited_until)
-        last_call = self.round == 0 and len(self._fit(ready)) < self._most
+        last_call = self.round == 0 and self._fit_count() < self._most
         return max(self.not_before, self.quorum_since + self.rules.last_call_s if last_call else self.not_before)
 
     # --- what members say -----------------------------------------------------------------------------------------------
@@ -277,6 +315,8 @@ class Rendezvous:
         node = getattr(message, "node", "")
         if self.report is not None:
             return [] if isinstance(message, Leave) else [Tell(node=node, message=Finish(report=self.report))]
+        if not here:
+            self.look_at = min(self.look_at, now + self.rules.lease_s)
         seat = self.seats.get(node)
         if seat is not None:
             seat.heard_at, seat.linked = now, True
@@ -317,9 +357,10 @@ class Rendezvous:
         if self.awaited and join.round == self.round:
             self.back.add(join.node)
         if seat is None:
-            seat = self.seats[join.node] = Seat(join, self.arrivals, now)
+            seat = self.seats[join.node] = Seat(join, self.arrivals, now, self.tally)
             self.arrivals += 1
             seat.here = here
+            self._know(seat, join)
             actions = [Record(event=NodeJoined(name=join.name)), *self._of_itself(join, now)]
             if self.phase == "running":
                 actions += self._newcomer(seat, now)
@@ -328,11 +369,19 @@ class Rendezvous:
             again = [seat.assigned, *([seat.stop] if seat.stop else [])]
             return [Tell(node=join.node, message=message) for message in again]
         by_itself = self.phase == "running" and seat.state != "ready"
-        seat.join, seat.state = join, "ready"
+        self._know(seat, join)
+        seat.state = "ready"
         said = self._of_itself(join, now)
         if by_itself:
             return said + self._regroup("rejoin", f"{seat.name} stopped its workers by itself", now)
         return said
+
+    def _know(self, seat: Seat, join: Join) -> None:
+        """Keep what a node said of itself."""
+        if self.rules.ranks_given:
+            self.of_rank.get(seat.join.wanted_rank, {}).pop(join.node, None)
+            self.of_rank.setdefault(join.wanted_rank, {})[join.node] = seat
+        seat.join = join
 
     def _refusal(self, join: Join) -> Refused | None:
         if not self.rules.ranks_given:
@@ -343,9 +392,9 @@ class Rendezvous:
                 reason=f"node rank {rank} is not within 0 to {self.rules.max_nodes - 1}",
                 hint="give each node its own --node-rank",
             )
-        for other in self.seats.values():
+        for other in self.of_rank.get(rank, {}).values():
             # One whose link is broken may be gone, and this one its successor: it waits for the other's lease.
-            if other.join.wanted_rank == rank and other.join.node != join.node and other.linked:
+            if other.join.node != join.node and other.linked:
                 return Refused(
                     reason=f"node rank {rank} is already taken by {other.name}", hint="give each node its own --node-rank"
                 )
@@ -381,7 +430,7 @@ class Rendezvous:
         seat.state = "stopping"
         if broken := [other.name for other in self._members() if not other.linked]:
             # A peer that dies breaks its links before others notice its silence. No restart is spent on the consequence.
-            why = f"{describe(failure)}, right after the link to {', '.join(broken)} broke: taken for a consequence of that"
+            why = f"{describe(failure)}, right after the link to {named(broken)} broke: taken for a consequence of that"
             return self._regroup("rejoin", why, now)
         decision = self.policy.consider(failure, uptime_s=now - self.formed_at, now=now)
         if not decision.restart:
@@ -440,13 +489,13 @@ class Rendezvous:
 
     def _exclude(self, name: str, reason: str, by: str, now: float) -> list[Action]:
         self.excluded.add(name, reason, by, now)
-        self.unplaced = []
+        self.unplaced_at = -1
         return [Record(event=NodeExcluded(name=name, reason=self.excluded.why(name), by=by))]
 
     def _readmit(self, name: str, reason: str, now: float) -> list[Action]:
         self.excluded.remove(name)
         self.policy.pardon(name)
-        self.unplaced = []
+        self.unplaced_at = -1
         actions: list[Action] = [Record(event=NodeReadmitted(name=name, reason=reason))]
         for seat in list(self.seats.values()):
             if seat.name == name and seat.state == "ready" and self.phase == "running":
@@ -458,15 +507,16 @@ class Rendezvous:
         after = f"it was excluded {self.rules.readmit_after_s:g} s ago"
         return [action for name in self.excluded.over(now) for action in self._readmit(name, after, now)]
 
-    def _relent(self, ready: list[Seat], now: float) -> list[Action]:
+    def _relent(self, now: float) -> list[Action]:
         """A node that has failed often is better than none: without it nobody could go on."""
         awaited = len(self.back) < self.awaited and now < self.awaited_until
-        if awaited or any(seat.state != "ready" for seat in self.seats.values()):
+        if awaited or not self.excluded or not self._all_ready:
             return []
+        ready = self._ready()
         names = [seat.name for seat in ready if self.excluded.by(seat.name) == "failures"]
         if not names or len(self._fit(ready)) + len(names) < self.rules.min_nodes:
             return []
-        self.unplaced = []
+        self.unplaced_at = -1
         for name in names:
             self.excluded.remove(name)  # what it did is still known, and the next spare will have its place
         return [Record(event=NodeReadmitted(name=name, reason="too few nodes are left without it")) for name in names]
@@ -491,13 +541,14 @@ class Rendezvous:
         return NEVER if seat.here or seat.state == "succeeded" else seat.heard_at + self.rules.lease_s
 
     def _expire(self, now: float) -> list[Action]:
-        if self.phase == "ended":
+        if self.phase == "ended" or now < self.look_at:
             return []
         actions: list[Action] = []
         for seat in list(self.seats.values()):
             if now >= self._lease_ends(seat):
                 silent = f"not heard from for {now - seat.heard_at:.1f} s (lease {self.rules.lease_s:g} s)"
                 actions += self._lose(seat, silent, now)
+        self.look_at = min(map(self._lease_ends, self.seats.values()), default=NEVER)
         return actions
 
     def _lose(self, seat: Seat, reason: str, now: float) -> list[Action]:
@@ -516,6 +567,8 @@ class Rendezvous:
 
     def _remove(self, seat: Seat, events: list[Event]) -> list[Action]:
         del self.seats[seat.join.node]
+        self.tally.moved(seat.state, "")
+        self.of_rank.get(seat.join.wanted_rank, {}).pop(seat.join.node, None)
         return [Record(event=event) for event in events]
 
     # --- from one phase to the next -------------------------------------------------------------------------------------
@@ -541,42 +594,41 @@ class Rendezvous:
 
     def _stop_all(self, why: str, *, rejoin: bool) -> list[Action]:
         actions: list[Action] = []
+        stop = Stop(round=self.round, reason=why, rejoin=rejoin)
         for node, seat in self.seats.items():
             if seat.state in ("running", "stopping", "succeeded"):
                 seat.state = "succeeded" if self.outcome == "succeeded" else "stopping"
                 if seat.state == "stopping":
-                    seat.stop = Stop(round=self.round, reason=why, rejoin=rejoin)
-                    actions.append(Tell(node=node, message=seat.stop))
+                    seat.stop = stop
+                    self.look_at = min(self.look_at, self._lease_ends(seat))  # who had succeeded needed none
+                    actions.append(Tell(node=node, message=stop))
         return actions
 
     def _advance(self, now: float) -> list[Action]:
         """Whatever has become possible."""
         if self.phase == "gathering":
             return self._gathered(now)
-        if self.phase == "running" and all(seat.state == "succeeded" for seat in self._members()):
-            if self._members():
+        if self.phase == "running" and self.tally.of("ready", "succeeded") == len(self.seats):
+            if self.tally.of("succeeded"):
                 return self._end("succeeded", "every worker exited with 0", now) + self._advance(now)
             return self._end("failed", "every node is gone", now) + self._advance(now)
-        if self.phase == "ending" and not any(seat.state in ("running", "stopping", "leaving") for seat in self.seats.values()):
+        if self.phase == "ending" and not self.tally.of("running", "stopping", "leaving"):
             return self._finish(now)
         return []
 
     def _gathered(self, now: float) -> list[Action]:
-        ready = self._ready()
         if any(seat.linked or seat.join.node not in self.seats for seat in self.unsure):
             self.unsure = []
-        if len(self._fit(ready)) >= self.rules.min_nodes:
-            self.quorum_since = min(self.quorum_since, now)
-        else:
-            self.quorum_since = NEVER
-        if self._is_short(ready):
-            if relented := self._relent(ready, now):
+        self.quorum_since = min(self.quorum_since, now) if self._fit_count() >= self.rules.min_nodes else NEVER
+        if self._is_short():
+            if relented := self._relent(now):
                 return relented + self._gathered(now)
             if now >= self.gathering_since + self.rules.join_timeout_s:
-                return self._end("failed", self._too_few(ready, now), now) + self._advance(now)
-            return self._notice(ready, now)
+                return self._end("failed", self._too_few(now), now) + self._advance(now)
+            return self._notice(now)
         if now < self._opens_at():
             return []
+        ready = self._ready()
         placement = self._place(ready)
         # Whoever died while it waited would be in a round that cannot work. It costs a lease at most to be sure.
         self.unsure = [seat for given in placement.active if not (seat := self.seats[given.node]).linked]
@@ -584,20 +636,21 @@ class Rendezvous:
             return []
         if placement.active:
             return self._form(placement, ready, now)
-        self.unplaced, self.unplaced_why = [seat.join.node for seat in ready], placement.reason
+        self.unplaced_at, self.unplaced_why = self.tally.changes, placement.reason
         return self._gathered(now)
 
-    def _is_short(self, ready: list[Seat]) -> bool:
+    def _is_short(self) -> bool:
         """Too few nodes, or none can be placed."""
-        return len(self._fit(ready)) < self.rules.min_nodes or self.unplaced == [seat.join.node for seat in ready]
+        return self._fit_count() < self.rules.min_nodes or self.unplaced_at == self.tally.changes
 
-    def _notice(self, ready: list[Seat], now: float) -> list[Action]:
+    def _notice(self, now: float) -> list[Action]:
         """From time to time, say for whom everybody waits."""
         if now < self.notice_at:
             return []
         self.notice_at = now + NOTICE_AGAIN_S
+        ready = self._ready()
         fit = self._fit(ready)
-        here = ", ".join(seat.name for seat in fit) or "none"
+        here = named([seat.name for seat in fit]) or "none"
         left_s = self.gathering_since + self.rules.join_timeout_s - now
         state = f"{len(fit)} of {self.rules.min_nodes} are ready ({here})" + "".join(self._left_out(ready))
         if len(fit) >= self.rules.min_nodes:
@@ -605,12 +658,14 @@ class Rendezvous:
         text = f"waiting for nodes: {state}; giving up in {left_s:.0f} s"
         return [Say(text=text, level="warning")]
 
-    def _too_few(self, ready: list[Seat], now: float) -> str:
-        here = [seat.name for seat in self._fit(ready)]
-        busy = [seat.name for seat in self.seats.values() if seat not in ready]
-        lost = [name for name in dict.fromkeys(self.lost_names) if name not in here]
-        said = [f" ({', '.join(here)})" if here else ""]
-        said += [f"; {what}: {', '.join(names)}" for what, names in (("still stopping", busy), ("lost before", lost)) if names]
+    def _too_few(self, now: float) -> str:
+        ready = self._ready()
+        nodes, here = {seat.join.node for seat in ready}, [seat.name for seat in self._fit(ready)]
+        busy = [seat.name for node, seat in self.seats.items() if node not in nodes]
+        back = set(here)
+        lost = [name for name in dict.fromkeys(self.lost_names) if name not in back]
+        said = [f" ({named(here)})" if here else ""]
+        said += [f"; {what}: {named(names)}" for what, names in (("still stopping", busy), ("lost before", lost)) if names]
         said += self._left_out(ready)
         if len(here) >= self.rules.min_nodes:
             waited = f"after {now - self.gathering_since:.0f} s"
@@ -622,7 +677,7 @@ class Rendezvous:
         )
 
     def _form(self, placement: Placement, ready: list[Seat], now: float) -> list[Action]:
-        places, self.unplaced = placement.active, []
+        places, self.unplaced_at = placement.active, -1
         chief = self.seats[places[0].node].join
         addr, port = self.rules.master_addr or chief.addr, self.rules.master_port or chief.master_port
         world_size = sum(self.seats[given.node].join.nproc for given in places)
@@ -654,20 +709,25 @@ class Rendezvous:
     def _finish(self, now: float) -> list[Action]:
         self.phase, self.ended_at = "ended", now
         last = [kept for (number, _, _), kept in self.failures.items() if number == self.round]
+        failures = () if self.outcome == "succeeded" else _causes_first(last)
+        nodes = tuple(seat.name for seat in self.seats.values() if seat.place is not None)
         self.report = JobReport(
             job=self.rules.job,
             outcome=self.outcome,
             exit_code=0 if self.outcome == "succeeded" else 1,
-            failures=() if self.outcome == "succeeded" else _causes_first(last),
+            failures=failures[:SMALL],
+            failures_left_out=max(0, len(failures) - SMALL),
             restarts_used=self.restarts,
             max_restarts=self.rules.max_restarts,
             rounds=self.round,
             started_at_unix=self.started_at_unix - self.age_s,
             ended_at_unix=self._unix(now),
             reason=self.why,
-            nodes=tuple(seat.name for seat in self.seats.values() if seat.place is not None),
+            nodes=nodes[:SMALL],
+            nodes_left_out=max(0, len(nodes) - SMALL),
         )
-        return [Tell(node=node, message=Finish(report=self.report)) for node in self.seats]
+        finish = Finish(report=self.report)
+        return [Tell(node=node, message=finish) for node in self.seats]
 
     # --- small questions ------------------------------------------------------------------------------------------------
 
@@ -693,6 +753,18 @@ class Rendezvous:
     def _waits(self, why: str) -> Waiting:
         return Waiting(round=self.round, reason=why)
 
+    @property
+    def _all_ready(self) -> bool:
+        return self.tally.of("ready") == len(self.seats)
+
+    def _fit_count(self) -> int:
+        """How many are ready and may take part. They are looked at one by one only if they may be enough, and where that
+        matters: two may have brought the same rank, or some are excluded."""
+        count = self.tally.of("ready")
+        if count < self.rules.min_nodes or not (self.rules.ranks_given or self.excluded):
+            return count
+        return len(self._fit(self._ready()))
+
     def _staying(self) -> list[Seat]:
         return [seat for seat in self.seats.values() if seat.state != "leaving"]
 
@@ -702,7 +774,7 @@ class Rendezvous:
 
     def _left_out(self, seats: list[Seat]) -> list[str]:
         names = [f"{seat.name} ({why})" for seat in seats if (why := self.excluded.why(seat.name))]
-        return [f"; excluded: {', '.join(names)}"] if names else []
+        return [f"; excluded: {named(names)}"] if names else []
 
     def _ready(self) -> list[Seat]:
         ready = [seat for seat in self.seats.values() if seat.state == "ready"]
@@ -725,6 +797,12 @@ def _stranger(message: Message) -> Message:
     """Answer to a node that has no seat: it has been lost, or we are another life of the coordinator. It may come back."""
     reason = "the coordinator does not know this node (any more): it was not heard from for too long, or the coordinator is new"
     return Stop(round=getattr(message, "round", 0), reason=reason, rejoin=True)
+
+
+def named(names: list[str]) -> str:
+    """Names for a person, and for messages that go to everybody: the first few, and how many more."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _causes_first(failures: list[tuple[float, Failure]]) -> tuple[Failure, ...]:

@@ -47,11 +47,11 @@ class Server:
                 self.askers.discard(link)
                 return self._open_store().observe(seen, now)
             case LinkDown(link=link) if link in self.guests:
-                del self.guests[link]
-                gone = [node for node, used in self.links.items() if used == link]
-                for node in gone:
-                    del self.links[node]
-                return self._sent(action for node in gone for action in self.rendezvous.observe(Unlinked(node=node), now))
+                node = self.guests.pop(link)
+                if self.links.get(node) != link:
+                    return []
+                del self.links[node]
+                return self._sent(self.rendezvous.observe(Unlinked(node=node), now))
             case Arrived(link=link, message=message) if link in self.guests:
                 return self.hear(message, link, now)
             case LinkUp() | LinkDown() | Arrived():

@@ -162,8 +162,8 @@ def _about_others(report: JobReport, paint: _Paint) -> Iterator[str]:
         later = min(failure.at_unix for failure in members) - root.at_unix if root and not innocent else 0.0
         when = f", {span(later)} later" if later >= 0.001 else ""
         yield from paint.prose(f"  {_who(members)}{when}: {how}", indent="  ")
-    if len(groups) > MAX_GROUPS:
-        yield f"  … and {sum(len(members) for members in list(groups.values())[MAX_GROUPS:])} more"
+    if more := sum(len(members) for members in list(groups.values())[MAX_GROUPS:]) + report.failures_left_out:
+        yield f"  … and {more} more"
 
 
 def _decision(report: JobReport) -> str:
@@ -173,7 +173,8 @@ def _decision(report: JobReport) -> str:
     used = f"{report.restarts_used} of {count(report.max_restarts, 'restart')} used"
     budget = used if report.max_restarts and "restart" not in reason else ""
     what = {"succeeded": "finished", "failed": "gave up"}.get(report.outcome, report.outcome)
-    scale = f"{count(report.rounds, 'round')} on {count(len(report.nodes), 'node')} in " if report.nodes else ""
+    nodes = len(report.nodes) + report.nodes_left_out
+    scale = f"{count(report.rounds, 'round')} on {count(nodes, 'node')} in " if nodes else ""
     took = f"{scale}{span(report.ended_at_unix - report.started_at_unix)}"
     decision = f"{what}: {one_line(reason)}" if reason else what
     return " · ".join(filter(None, (decision, budget, took, f"exit code {report.exit_code}")))

@@ -1,0 +1,71 @@
+"""Does what a job costs grow with its nodes, and no faster? Counted, not timed: calls of functions, and what each is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import pytest
+from test_round import Job
+
+from holdfast.core.messages import Assigned, Finish, Message, Stop, Succeeded
+from holdfast.runtime.codec import encode
+
+FEW, MANY = 100, 400
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions `work` calls, generators' steps included."""
+    count = 0
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def whole_life(nodes: int, **rules: Any) -> Job:
+    """All join, renew, fail, come back, renew and succeed, and after each message somebody asks for the next deadline."""
+    job = Job(f"{nodes}:{nodes}", max_restarts=3, **rules)
+    names = [f"n{number}" for number in range(nodes)]
+    given = "ranks_given" in rules
+    for number, name in enumerate(names):
+        job.join(name, rank=number if given else None)
+        job.machine.deadline()
+    job.fail(names[0], now=1.0)
+    for name in names:
+        job.renew(name)
+        job.machine.deadline()
+        job.stopped_and_back(name)
+        job.machine.deadline()
+    for name in names:
+        job.renew(name, now=2.0)
+        job.machine.deadline()
+    job.tick(2.5)
+    for name in names:
+        job.hear(Succeeded(node=name, round=2))
+        job.machine.deadline()
+    assert job.report.outcome == "succeeded"
+    return job
+
+
+@pytest.mark.parametrize("rules", [{}, {"ranks_given": True}], ids=["any ranks", "given ranks"])
+def test_what_a_job_s_life_takes_grows_with_its_nodes_and_no_faster(rules: dict[str, Any]) -> None:
+    few, many = (calls(lambda count=count: whole_life(count, **rules)) for count in (FEW, MANY))  # type: ignore[misc]
+    assert many / few < 1.1 * MANY / FEW
+
+
+@pytest.mark.parametrize("kind", [Assigned, Stop, Finish])
+def test_what_each_node_is_told_does_not_grow_with_their_number(kind: type[Message]) -> None:
+    few, many = (
+        median(len(encode(said)) for _, said in whole_life(count).said if isinstance(said, kind)) for count in (FEW, MANY)
+    )
+    assert many < few + 20  # longer numbers
