@@ -18,7 +18,7 @@ else:
         return lambda cls: cls
 
 
-class _Required:
+class Required:
     """A field without a default."""
 
 
@@ -30,7 +30,7 @@ class _ValueType(type):
         for base in reversed(bases):
             fields.update(getattr(base, "__fields__", {}))
         for field in own:
-            fields[field] = namespace.pop(field, _Required)
+            fields[field] = namespace.pop(field, Required)
         namespace["__slots__"] = tuple(own)
         namespace["__fields__"] = fields
         return super().__new__(meta, name, bases, namespace)
@@ -44,7 +44,7 @@ class Value(metaclass=_ValueType):
     def __init__(self, **given: Any) -> None:
         for field, default in self.__fields__.items():
             value = given.pop(field, default)
-            if value is _Required:
+            if value is Required:
                 raise TypeError(f"{type(self).__name__} needs {field!r}")
             object.__setattr__(self, field, value)
         if given:
