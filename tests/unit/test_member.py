@@ -25,7 +25,7 @@ from holdfast.core.messages import (
 )
 from holdfast.core.report import JobReport
 from holdfast.rendezvous.lease import KILL_S
-from holdfast.rendezvous.member import GIVE_UP_S, LONGEST_RETRY_S, Deliver, Member
+from holdfast.rendezvous.member import GIVE_UP_S, LONGEST_RETRY_S, Deliver, Member, luck
 
 LEASE_S = 3.0
 JOIN = Join(node="n1", name="n1", addr="n1", master_port=1, nproc=1, role="default")
@@ -114,7 +114,20 @@ def test_a_broken_link_is_asked_for_again_after_longer_and_longer_pauses() -> No
         talk.see(LinkDown(link=talk.member.link, reason="refused"))
         pauses.append(talk.member.deadline() - talk.now)
         assert talk.see(Tick(), talk.member.deadline()) == [Connect(link=attempt)]
-    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, *[LONGEST_RETRY_S] * 3])
+    own = 0.5 + luck("n1")
+    assert pauses == pytest.approx([own * pause for pause in (0.05, 0.1, 0.2, 0.4, 0.8, *[LONGEST_RETRY_S] * 3)])
+
+
+def test_nodes_of_a_large_job_that_lose_their_links_at_once_come_back_one_after_the_other() -> None:
+    back = []
+    for number in range(1000):
+        member = Member(f"n{number}", endpoint="head:29400", join_timeout_s=60.0, now=0.0)
+        member.nodes = 4096
+        member.observe(Tick(), 0.0)
+        member.observe(LinkDown(link=1, reason="the switch restarts"), 1.0)
+        back.append(member.deadline())
+    most = max(sum(begin <= at < begin + 0.1 for at in back) for begin in [1.0 + 0.1 * step for step in range(20)])
+    assert max(back) < 1.0 + LEASE_S / 2 and most < 1000 / 5
 
 
 def test_a_link_that_is_taken_up_and_closed_at_once_is_no_reason_to_hurry() -> None:

@@ -14,7 +14,7 @@ import signal
 import socket
 
 from holdfast.agent import farewell, logs
-from holdfast.agent.assembly import assemble, open_doors
+from holdfast.agent.assembly import assemble, open_doors, room_for_links
 from holdfast.agent.desk import Desk
 from holdfast.agent.group import PASSED_ON, Answer, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
 from holdfast.agent.voice import RETRY_S, Voice
@@ -284,8 +284,8 @@ class Agent:
             backend=config.rdzv_backend,
         )
         self._record(started)
-        doors = "" if self.network is None else open_doors(config, self.network)
-        for what in filter(None, (self.job_dir.degraded, *self.workers.plan.warnings, doors)):
+        links = [] if self.network is None else [open_doors(config, self.network), room_for_links(config, self.network)]
+        for what in filter(None, (self.job_dir.degraded, *self.workers.plan.warnings, *links)):
             self._degraded(what)
 
     def _say(self, text: str, level: str) -> None:

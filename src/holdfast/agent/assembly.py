@@ -200,3 +200,10 @@ def open_doors(config: RunConfig, network: Network) -> str:
             "(make one with `holdfast token --write FILE`, and give each node --token-file FILE)"
         )
     return f"the job's token has only {len(token)} characters and can be guessed: `holdfast token` makes a better one"
+
+
+def room_for_links(config: RunConfig, network: Network) -> str:
+    """As `open_doors`: what stands against a link from every other node, on the node that may host the coordinator."""
+    from holdfast.runtime.open_files import make_room
+
+    return make_room(network.host, config.max_nodes - 1) if network.listeners else ""

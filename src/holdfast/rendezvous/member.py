@@ -15,7 +15,11 @@ from holdfast.core.value import Value
 from holdfast.rendezvous.lease import KILL_S, RENEW_S
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.05, 1.0
-"""Pause before the next attempt to connect; doubles. A refused connection on a LAN answers within a millisecond."""
+"""Pause before the next attempt to connect, on average; doubles. A refused connection on a LAN answers within a millisecond."""
+
+MANY, ARRIVALS_PER_S, LONGEST_SPREAD_S = 100, 4096, 1.0
+"""From so many nodes on, those that lose their links at the same moment come back one after the other, about so many in a
+second: a coordinator that has them all at its door at once would be slow for each. All are back well within a lease."""
 
 NOTICE_S = 5.0
 """How long a node tries in silence before it says that it is trying."""
@@ -47,6 +51,8 @@ class Member:
         self.lease_s = NEVER
         self.began_at = now
         self.round = 0
+        self.nodes = 0
+        """In the last round."""
         self.link = 0
         self.up = False
         self.outbox: list[Message] = []
@@ -70,7 +76,8 @@ class Member:
                 out += [Transmit(link=link, message=message) for message in self.outbox]
             case LinkDown(link=link, reason=reason, final=final) if link == self.link:
                 self.up, self.trouble = False, reason
-                self.connect_at, self.retry_s = now + self.retry_s, min(LONGEST_RETRY_S, 2 * self.retry_s)
+                pause_s = self.retry_s * (0.5 + luck(self.node)) + self._spread_s()
+                self.connect_at, self.retry_s = now + pause_s, min(LONGEST_RETRY_S, 2 * self.retry_s)
                 if final:
                     return [self._give_up(f"the coordinator at {self.endpoint} turned us away: {reason}")]
             case Arrived(link=link, message=message) if link == self.link:
@@ -92,7 +99,7 @@ class Member:
         self.endpoint = self.moved_to = endpoint
         self.up = False
         self.link += 1  # whatever an older link still brings is not from there
-        self.connect_at, self.retry_s = now, FIRST_RETRY_S
+        self.connect_at, self.retry_s = now + self._spread_s(), FIRST_RETRY_S
         return hang_up + self._due(now)
 
     def deadline(self) -> float:
@@ -111,6 +118,10 @@ class Member:
         if self.lease_ends is None:
             return self.began_at + self.join_timeout_s
         return self.lease_ends + (self.give_up_s if self.lease_over else 0.0)
+
+    def _spread_s(self) -> float:
+        """How much later than the first of a large job this one connects."""
+        return 0.0 if self.nodes < MANY else luck(self.node) * min(LONGEST_SPREAD_S, self.nodes / ARRIVALS_PER_S)
 
     def _arrived(self, message: Message, now: float) -> list[Action | Deliver]:
         match message:
@@ -144,7 +155,7 @@ class Member:
         if self.held is None or self.lease_ends is None or now >= self.lease_ends:
             return []
         assigned, self.held = self.held, None
-        self.round, self.outbox = assigned.round, []
+        self.round, self.nodes, self.outbox = assigned.round, assigned.group_world_size, []
         return [Deliver(message=assigned)]
 
     def _due(self, now: float) -> list[Action | Deliver]:
@@ -180,3 +191,11 @@ class Member:
     def _give_up(self, reason: str, hint: str = "") -> Deliver:
         self.closed = True
         return Deliver(message=Refused(reason=reason, hint=hint))
+
+
+def luck(node: str) -> float:
+    """From 0 to 1, for each node its own: a machine has no dice, and the same node always gets the same."""
+    drawn = 0
+    for byte in node.encode(errors="replace"):
+        drawn = (drawn ^ byte) * 0x01000193 & 0xFFFFFFFF  # FNV-1a
+    return drawn / 0x100000000

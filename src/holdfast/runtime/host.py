@@ -48,6 +48,8 @@ class Host:
         self.alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self.alarm, select.EPOLLIN, self._alarmed)
         self.signal_pipe: tuple[int, int] | None = None
+        self.files_given: tuple[int, int] | None = None
+        """The limit of open files with which workers start, where our own has been raised."""
 
     # --- the clock ------------------------------------------------------------------------------------------------------
 
@@ -114,7 +116,7 @@ class Host:
     ) -> int:
         """Start a worker and watch it; returns its pid. Raises StartError."""
         inherit = {page_fd: page.fd} if page else {}
-        child = Child(spawn(argv, env, stdout=stdout, stderr=stderr, inherit=inherit), page)
+        child = Child(spawn(argv, env, stdout=stdout, stderr=stderr, inherit=inherit, files=self.files_given), page)
         pid = child.process.pid
         self.children[pid] = child
         if child.process.pidfd is not None:

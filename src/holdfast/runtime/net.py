@@ -55,11 +55,18 @@ STRANGERS = 1024
 """At most so many connections without proof at a time. Then the oldest of the address that has most goes, so that a flood from
 one host keeps nobody else out."""
 
+CROWD, YOUNG_S, PAUSE_S = 16, 1.0, 0.01
+"""While no address has more connections without proof than `CROWD`, these are many nodes that come at once: those who come next
+wait in the kernel's queue, until the oldest has had `YOUNG_S` for its proof; they are looked for every `PAUSE_S`."""
+
 BACKLOG = 4096
 """Connections that may wait to be accepted (the kernel's somaxconn caps it): thousands come at once after a restart."""
 
 UNSENT_BYTES = 4 * FRAME_BYTES
 """What may wait for a member that does not read. It would have lost its lease long before."""
+
+READ_BYTES = 1 << 16
+"""At most so much of one link is taken in at a time: what others have said is not to wait for a report of megabytes."""
 
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 REST_S = 0.5
@@ -80,6 +87,8 @@ class Wire:
     def __init__(self, sock: socket.socket, link: int, handshake: Handshake, until: float, peer: str) -> None:
         self.sock = sock
         self.link = link
+        self.events = 0
+        """What epoll waits for."""
         self.handshake = handshake
         self.until = until
         """When it has to be proven, or gone after our goodbye."""
@@ -120,6 +129,8 @@ class Network:
         """When to accept again; NEVER: we do."""
         self.door = Door(host.complain)
         self.next_guest = GUESTS_FROM
+        self.encoded: tuple[Message | None, bytes] = None, b""
+        """The last message that was sent: often thousands are told the same."""
 
     # --- asked for by actions -------------------------------------------------------------------------------------------
 
@@ -181,7 +192,9 @@ class Network:
     def transmit(self, link: int, message: Message) -> None:
         """Send a message; it is lost when the link is down."""
         if (wire := self.wires.get(link)) and not wire.closing:
-            self._write(wire, [encode(message, FRAME_BYTES - SEAL_BYTES)])
+            if self.encoded[0] is not message:
+                self.encoded = message, encode(message, FRAME_BYTES - SEAL_BYTES)
+            self._write(wire, [self.encoded[1]])
 
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
@@ -232,6 +245,9 @@ class Network:
     def _accept(self, listener: socket.socket, events: int) -> list[Observation]:
         dropped: list[Observation] = []
         for _ in range(64):
+            if self.unproven >= STRANGERS and self._are_young():
+                self._rest(PAUSE_S)
+                break
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -240,7 +256,7 @@ class Network:
                 self.host.complain(f"cannot accept a connection: {error.strerror}")
                 if error.errno in NO_ROOM:
                     dropped += self._make_room()
-                    self._rest()
+                    self._rest(REST_S)
                 break
             sock.setblocking(False)
             if self.unproven >= STRANGERS:
@@ -249,15 +265,22 @@ class Network:
             self.next_guest += 1
         return dropped
 
+    def _are_young(self) -> bool:
+        """Are those without proof likely to be members, who have only just come?"""
+        if any(len(crowd) > CROWD for crowd in self.strangers.values()):
+            return False
+        oldest = next((wire for wire in self.timed.values() if wire.stranger and not wire.closing), None)
+        return oldest is not None and self.host.now() < oldest.until - HANDSHAKE_S + YOUNG_S
+
     def _make_room(self) -> list[Observation]:
         """Drop the oldest stranger of the address that has most."""
         crowd = max(self.strangers.values(), key=len, default=None)
         return self._lost(next(iter(crowd.values())), "too many connections without proof at once") if crowd else []
 
-    def _rest(self) -> None:
+    def _rest(self, seconds: float) -> None:
         """Accept nobody for a moment."""
         if self.rest_until == NEVER:
-            self.rest_until = self.host.now() + REST_S
+            self.rest_until = self.host.now() + seconds
             for sock in self.listeners:
                 self.host.unwatch(sock.fileno())
 
@@ -274,8 +297,8 @@ class Network:
         if not ours:
             self.strangers.setdefault(peer, {})[link] = wire
             self.unproven += 1
-        events = select.EPOLLIN | (select.EPOLLOUT if ours else 0)
-        self.host.watch(sock.fileno(), events, lambda events: self._ready(wire, events))
+        wire.events = select.EPOLLIN | (select.EPOLLOUT if ours else 0)
+        self.host.watch(sock.fileno(), wire.events, lambda events: self._ready(wire, events))
         if self.shelter is not None:
             wire.tunnel = self.shelter(ours)
             wire.unsent += wire.tunnel.begin()
@@ -295,7 +318,7 @@ class Network:
 
     def _read(self, wire: Wire) -> list[Observation]:
         try:
-            data = wire.sock.recv(1 << 18)
+            data = wire.sock.recv(READ_BYTES)
         except BlockingIOError:
             return []
         except OSError as error:
@@ -386,7 +409,10 @@ class Network:
             pass
         except OSError as error:
             return error.strerror or "broken"
-        self.host.rewatch(wire.sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if wire.unsent else 0))
+        events = select.EPOLLIN | (select.EPOLLOUT if wire.unsent else 0)
+        if events != wire.events:
+            wire.events = events
+            self.host.rewatch(wire.sock.fileno(), events)
         return ""
 
     def _lost(self, wire: Wire, reason: str, *, final: bool = False, bad: bool = False) -> list[Observation]:

@@ -68,16 +68,20 @@ def spawn(
     inherit: Mapping[int, int] | None = None,
     new_session: bool = True,
     cwd: str | None = None,
+    files: tuple[int, int] | None = None,
 ) -> Process:
     """Start `argv`, looked up on the PATH of `env`. `inherit` maps the child's fd number to ours; streams given as None and
     nothing else above 2 are passed on. Like `Popen`, it undoes Python's ignoring of SIGPIPE; the signal mask is emptied.
+    `files`: how many it may open, as for setrlimit; None: as many as we.
 
     A worker that asks to die with its parent dies with the *thread* that called this. Raises StartError."""
     program = _find(argv[0], env)
     wanted = {0: stdin, 1: stdout, 2: stderr, **(inherit or {})}
     actions, temporary = _file_actions({to: ours for to, ours in wanted.items() if ours is not None})
-    back = None
+    back = ours = None
     try:
+        if files is not None:
+            ours = _limit_files(files)
         if cwd is not None:  # posix_spawn cannot change directory; the agent's other threads use no relative path
             back = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
             os.chdir(cwd)
@@ -95,12 +99,23 @@ def spawn(
     except ValueError as error:  # a NUL byte, or an environment name with "="
         raise StartError(f"cannot start {argv[0]!r}: {error}") from error
     finally:
+        if ours is not None:
+            _limit_files(ours)
         if back is not None:
             os.fchdir(back)
             os.close(back)
         for fd in temporary:
             os.close(fd)
     return Process(pid, pidfd_open(pid))
+
+
+def _limit_files(limit: tuple[int, int]) -> tuple[int, int]:
+    """Set our own limit of open files (those that are open stay so); returns what it was."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    return before
 
 
 def _find(program: str, env: Mapping[str, str]) -> str:

@@ -1,9 +1,9 @@
 """What happened in the agent, as events: to a logging handler chosen by name, and to a handler object of your own.
 
-    from holdfast.elastic import events
+from holdfast.elastic import events
 
-    events.handlers._log_handlers["audit"] = logging.FileHandler("audit.jsonl")     # → --event-log-handler audit
-    events.configure(MyEventHandler())                                              # its record(event) gets every event
+events.handlers._log_handlers["audit"] = logging.FileHandler("audit.jsonl")     # → --event-log-handler audit
+events.configure(MyEventHandler())                                              # its record(event) gets every event
 """
 
 from __future__ import annotations

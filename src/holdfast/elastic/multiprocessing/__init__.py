@@ -1,15 +1,15 @@
 """Start a group of workers, each a function or a program, and wait for it: all succeed, or the first failure ends them all.
 
-    from holdfast.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
+from holdfast.elastic.multiprocessing import DefaultLogsSpecs, Std, start_processes
 
-    group = start_processes(
-        name="trainer",
-        entrypoint=train,                                  # or "/usr/bin/python"
-        args={0: (1, 2), 1: (3, 4)},
-        envs={0: {"LOCAL_RANK": "0"}, 1: {"LOCAL_RANK": "1"}},
-        logs_specs=DefaultLogsSpecs(log_dir="/tmp/logs", redirects=Std.ALL),
-    )
-    result = group.wait()
+group = start_processes(
+    name="trainer",
+    entrypoint=train,                                  # or "/usr/bin/python"
+    args={0: (1, 2), 1: (3, 4)},
+    envs={0: {"LOCAL_RANK": "0"}, 1: {"LOCAL_RANK": "1"}},
+    logs_specs=DefaultLogsSpecs(log_dir="/tmp/logs", redirects=Std.ALL),
+)
+result = group.wait()
 """
 
 from __future__ import annotations

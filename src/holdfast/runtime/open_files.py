@@ -1,0 +1,33 @@
+"""May this process open as many files as it will need? Whoever hosts the coordinator holds a connection to every other node,
+and the usual limit is 1,024. Any process may raise its own, up to a hard limit.
+"""
+
+from __future__ import annotations
+
+import resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.runtime.host import Host
+
+ELSE = 200
+"""Files that an agent needs besides its links: workers' logs, pages and pidfds, strangers at the door."""
+
+
+def make_room(host: Host, links: int) -> str:
+    """Allow for so many links as far as the limit can be raised; workers of `host` still start with what the user gave.
+    Returns what a person should know; empty: there is room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = links + ELSE
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return ""
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if most > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        host.files_given = host.files_given or (soft, hard)
+    if most == wanted:
+        return ""
+    return (
+        f"this node hosts the coordinator and may open {most} files, so no more than some {max(0, most - ELSE)} of {links} "
+        f"other nodes can join: raise its hard limit to {wanted} (ulimit -Hn, LimitNOFILE= of systemd, --ulimit of docker)"
+    )
