@@ -10,15 +10,19 @@ from pathlib import Path
 import fat_worker
 import footprint
 import in_rank
+import join
+import lost_node
 import restart
 import start
 import stop
+import thousands
 import whole_run
 from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
+ORDER = (start, whole_run, restart, fat_worker, stop, footprint, in_rank, join, thousands, lost_node)
 ROOT = Path(__file__).parents[1]
-ALL = {module.__name__: module for module in (start, whole_run, restart, fat_worker, stop, footprint, in_rank)}
+ALL = {module.__name__: module for module in ORDER}
 
 
 def main() -> int:

@@ -34,7 +34,7 @@ def table(rows: list[Row]) -> str:
     lines = ["| what | Holdfast | torchrun | ratio | plain Python | reach | |", "|---|--:|--:|--:|--:|---|---|"]
     for row in rows:
         ours, theirs, plain = (shown(row.mid(name)) for name in (HOLDFAST, TORCHRUN, PLAIN))
-        reach = f"{row.reach} ({row.note})" if row.note else row.reach
+        reach = f"{row.reach} ({row.note})".strip() if row.note else row.reach
         cells = (row.what, f"{ours} {row.unit}", theirs, part(row.ratio), plain, reach, MARKS[row.met])
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
