@@ -27,7 +27,7 @@ IMPORTED = {
 
 
 def ours(number: int, count: int, port: int) -> Callable[[], int]:
-    """A seat of our own handler: the real member, links and handshakes, in agent 0 the coordinator. Connecting is in the time."""
+    """A seat of our own handler: the real member, links and handshakes; agent 0 has the coordinator. Connecting counts."""
     from holdfast.core.messages import Join
     from holdfast.elastic.rendezvous.attendance import Enter
     from holdfast.elastic.rendezvous.attendant import Attendant

@@ -9,7 +9,7 @@ is checked (seals, kinds, ranks) after it has stopped: the time between is the c
     join             everybody: Join and Renew             → when the first was sent, when the last had its Assigned
     order N          member N says Failed (it may be another's) → when that was said, when the last had its Stop
     rejoin           everybody: Stopped and Join           → as for join
-    renew SECONDS    everybody renews its lease once a second, evenly spread → how many were sent and answered
+    renew SECONDS    everybody renews its lease once a second, evenly spread → how many were sent (and answered), in which time
 """
 
 import errno
@@ -43,6 +43,7 @@ class Member:
         self.seals: tuple[Seal, Seal]
         self.came = bytearray()
         self.ready = b""
+        self.prepared: list[bytes] = []
         # An address of its own, as a node has; 127/8 is all ours.
         self.sock = socket.socket()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -186,22 +187,32 @@ class Crowd:
                 self.read(member)
                 left -= any(isinstance(message, Renewed) for message in member.heard())
 
-    def renew(self, seconds: float) -> dict[str, float]:
-        sent = answered = 0
-        begun, step = time.monotonic(), 1.0 / len(self.members)
-        end = begun + seconds
-        while (now := time.monotonic()) < end or answered < sent:
-            due = min(int((now - begun) / step), int(seconds / step))
+    def renew(self, seconds: int) -> dict[str, float]:
+        count = len(self.members)
+        for member in self.members:
+            member.prepared = []
+            for _ in range(seconds):
+                member.prepare(Renew(node=member.node, round=member.round, sent_at=1.0))
+                member.prepared.append(member.ready)
+        say({"ready": True})
+        begun, sent, bytes_in = time.monotonic(), 0, 0
+        while sent < seconds * count:
+            # Asleep, not waiting: to wake somebody on its own machine is no cost of a coordinator's.
+            time.sleep(0.002)
+            due = min(seconds * count, int((time.monotonic() - begun) * count))
             while sent < due:
-                member = self.members[sent % len(self.members)]
-                member.prepare(Renew(node=member.node, round=member.round, sent_at=now))
-                member.send()
+                turn, number = divmod(sent, count)
+                self.members[number].sock.send(self.members[number].prepared[turn])
                 sent += 1
-            time.sleep(0.001)  # asleep, not waiting: to wake somebody on its own machine is no cost of a coordinator
             for member in self.poll(0.0):
-                self.read(member)
-                answered += sum(isinstance(message, Renewed) for message in member.heard())
-        return {"sent": sent, "answered": answered, "first_at": begun, "last_at": end}
+                bytes_in += self.read(member)
+        took_s, answered = time.monotonic() - begun, 0
+        while answered < sent:
+            answered += sum(isinstance(message, Renewed) for member in self.members for message in member.heard())
+            if answered < sent:
+                for member in self.poll():
+                    self.read(member)
+        return {"sent": sent, "took_s": took_s}
 
 
 def say(what: dict[str, object]) -> None:

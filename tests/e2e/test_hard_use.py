@@ -290,6 +290,22 @@ def test_too_few_descriptors_are_named(holdfast, script, alive):
     assert not alive()
 
 
+@pytest.mark.parametrize(("hard", "agents"), [(300, 300), (4000, 1199)])
+def test_a_host_of_many_nodes_makes_room_for_their_links_and_says_when_it_cannot(holdfast, script, free_port, hard, agents):
+    """999 links and what else it needs; its worker is started with the user's limit."""
+    source = """
+import os, resource
+(line,) = (line for line in open(f"/proc/{os.getppid()}/limits") if line.startswith("Max open files"))
+os.write(1, f"{line.split()[3]} {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}".encode())
+"""
+    flags = ["--nnodes", "1:1000", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}"]
+    how = launch(holdfast, *flags, "--rdzv-conf", "last_call_timeout=1", script(source))
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    done = subprocess.run(**how, preexec_fn=limit, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"{agents} 200"), done.stderr
+    assert ("some 100 of 999 other nodes can join: raise its hard limit to 1199" in done.stderr) == (hard == 300)
+
+
 def test_more_ranks_than_processors(holdfast, script):
     done = holdfast("run", "--nproc-per-node", 16, script("import os; os.write(1, os.environ['RANK'].encode() + b'\\n')"))
     assert sorted(map(int, done.stdout.split())) == list(range(16))

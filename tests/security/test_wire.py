@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.core.links import LinkDown, LinkUp
 from holdfast.core.machine import NEVER, Observation
+from holdfast.runtime import net
 from holdfast.runtime.door import AGAIN_S, IN_ALL, LONGEST_S, PER_PEER, Door
 from holdfast.runtime.frames import Identity
 from holdfast.runtime.host import Host
@@ -116,6 +117,40 @@ def test_without_a_free_descriptor_it_rests_and_goes_on(place, free_port, wait_u
         here.network.expire(here.network.rest_until)
         assert listener.fileno() in here.host.handlers and here.network.rest_until == NEVER
     assert "cannot accept a connection: no room" in here.told
+
+
+def test_many_nodes_that_come_at_once_are_let_in_one_after_the_other(place, wait_until, monkeypatch):
+    monkeypatch.setattr(net, "STRANGERS", 4)
+    monkeypatch.setattr(net, "CROWD", 12)  # here they all have one address
+    here, there = place(), place()
+    here.network.listen()
+    for link in range(1, 13):
+        there.network.connect(link)
+    seen: list[Observation] = []
+
+    def everybody_is_in() -> bool:
+        for one in (here, there):
+            seen.extend(one.host.wait(one.host.now()))
+            seen.extend(one.network.expire(one.host.now()))
+        assert here.network.unproven <= 4
+        return len(here.network.wires) == 12 and not here.network.unproven
+
+    wait_until(everybody_is_in)
+    assert here.told == there.told == [] and not any(isinstance(one, LinkDown) for one in seen)
+
+
+def test_those_who_bring_no_proof_give_way_to_who_waits(place, free_port, wait_until, monkeypatch):
+    monkeypatch.setattr(net, "STRANGERS", 4)
+    monkeypatch.setattr(net, "YOUNG_S", 0.0)
+    here, there = place(), place()
+    here.network.listen()
+    idle = [socket.create_connection(("127.0.0.1", free_port)) for _ in range(4)]
+    turn(here, until=lambda: here.network.unproven == 4, wait_until=wait_until)
+    there.network.connect(1)
+    turn(here, there, until=lambda: 1 in there.network.wires and not there.network.timed, wait_until=wait_until)
+    assert here.told == ["turned away a connection from 127.0.0.1: too many connections without proof at once"]
+    for sock in idle:
+        sock.close()
 
 
 def test_a_wrong_token_ends_a_link_for_good(place, wait_until):
