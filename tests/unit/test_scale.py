@@ -12,6 +12,7 @@ from test_round import Job
 
 from holdfast.core.messages import Assigned, Finish, Message, Stop, Succeeded
 from holdfast.runtime.codec import encode
+from holdfast.telemetry.report_text import report_text
 
 FEW, MANY = 100, 400
 
@@ -69,3 +70,9 @@ def test_what_each_node_is_told_does_not_grow_with_their_number(kind: type[Messa
         median(len(encode(said)) for _, said in whole_life(count).said if isinstance(said, kind)) for count in (FEW, MANY)
     )
     assert many < few + 20  # longer numbers
+
+
+def test_the_report_of_a_large_job_names_some_and_counts_the_rest() -> None:
+    report = whole_life(MANY).report
+    assert (len(report.nodes), report.nodes_left_out) == (64, MANY - 64)
+    assert f"on {MANY} nodes" in report_text(report)
