@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast.rendezvous.store as module
+import holdfast.rendezvous.table as table
 from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Tick
 from holdfast.core.messages import Join, StoreAnswer, StoreAsk
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.round import Rendezvous, Rules
 from holdfast.rendezvous.server import Server
-from holdfast.rendezvous.store import EMPTY, FULL, LONGEST_WAIT_S, OVER, TIMEOUT, WRONG, KeyValues
+from holdfast.rendezvous.store import LONGEST_WAIT_S, KeyValues
+from holdfast.rendezvous.table import EMPTY, FULL, OVER, TIMEOUT, WRONG
 
 
 class Desk:
@@ -122,7 +124,13 @@ def test_a_new_round_forgets_those_before_the_last_and_tells_who_waits_there(des
     ((link, answer),) = desk.said(desk.machine.begin_round(3))
     assert (link, answer.error, answer.reason) == (7, OVER, "round 1 is over: the job is in round 3")
     assert desk.one("check", "a", round=1).error == OVER
-    assert desk.machine.tables == {} and desk.machine.weight == 0 and desk.nothing_left()
+    assert desk.machine.tables == {} and desk.machine.room.used == 0 and desk.nothing_left()
+
+
+def test_a_round_that_is_far_ahead_has_no_store_yet(desk):
+    for number in range(2, 1000):
+        assert desk.one("check", "a", round=number).error == WRONG
+    assert desk.machine.tables == {}
 
 
 def test_rounds_do_not_see_each_others_keys(desk):
@@ -135,7 +143,7 @@ def test_rounds_do_not_see_each_others_keys(desk):
 
 
 def test_a_value_that_is_too_long_is_refused_however_it_comes(desk, monkeypatch):
-    monkeypatch.setattr(module, "VALUE_BYTES", 10)
+    monkeypatch.setattr(table, "VALUE_BYTES", 10)
     assert desk.one("set", "a", values=[b"x" * 11]).error == FULL
     assert desk.one("append", "a", values=[b"x" * 10]).error == ""
     assert desk.one("append", "a", values=[b"x"]).error == FULL
@@ -144,7 +152,7 @@ def test_a_value_that_is_too_long_is_refused_however_it_comes(desk, monkeypatch)
 
 
 def test_a_full_store_takes_nothing_more_and_says_so(desk, monkeypatch):
-    monkeypatch.setattr(module, "STORE_BYTES", 1000)
+    monkeypatch.setattr(table, "STORE_BYTES", 1000)
     desk.set("a", b"x" * 300)
     assert desk.one("set", "b", "c", values=[b"x" * 200, b"x" * 200]).error == FULL
     assert desk.one("push", "q", values=[b"x" * 400]).error == FULL
@@ -169,13 +177,13 @@ def test_those_who_were_answered_are_not_remembered_until_their_time(desk):
 
 
 def test_an_answer_holds_what_fits_and_the_rest_is_asked_for_again(desk, monkeypatch):
-    monkeypatch.setattr(module, "VALUE_BYTES", 40)
+    monkeypatch.setattr(table, "VALUE_BYTES", 40)
     for key in "abc":
         desk.set(key, b"x" * 15)
     assert [len(desk.one("get", *keys).values) for keys in ("abc", "c")] == [2, 1]
     first = desk.one("list", "")
     assert (len(first.values), first.number) == (3, 3)
-    monkeypatch.setattr(module, "VALUE_BYTES", 20)
+    monkeypatch.setattr(table, "VALUE_BYTES", 20)
     shown = desk.one("list", "").values + desk.one("list", "", number=2).values
     assert shown == (b"a", b"b", b"c")
 
@@ -236,7 +244,7 @@ def test_whatever_is_asked_its_weight_is_that_of_its_tables_and_every_question_h
             said = desk.ask(op, *keys, ask=number, round=desk.machine.round, values=values, wait_s=5.0, number=number % 2)
         for _, answer in said:
             open_.remove(answer.ask)
-        assert desk.machine.weight == sum(table.weight() for table in desk.machine.tables.values())
+        assert desk.machine.room.used == sum(one.weight() for one in desk.machine.tables.values())
         assert open_ == {ask for asks in desk.machine.waiters.values() for ask in asks} and desk.machine.count == len(open_)
     desk.machine.observe(LinkDown(link=1, reason=""), desk.now)
     assert desk.nothing_left()

@@ -215,5 +215,5 @@ class StoreAnswer(Message):
     values: tuple[bytes, ...] = ()
     number: int = 0
     error: str = ""
-    """Empty: it was done. Else one of the words in `rendezvous.store`, and `reason` for people."""
+    """Empty: it was done. Else one of the words in `rendezvous.table`, and `reason` for people."""
     reason: str = ""

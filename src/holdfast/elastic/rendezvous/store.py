@@ -15,7 +15,7 @@ from types import new_class
 from typing import Any
 
 from holdfast.core.messages import StoreAnswer
-from holdfast.rendezvous.store import EMPTY, OVER, TIMEOUT
+from holdfast.rendezvous.table import EMPTY, OVER, TIMEOUT
 
 __all__ = ["PrefixedStore", "Store", "StoreEmpty", "StoreError", "StoreTimeout", "StoreUnreachable"]
 
@@ -118,7 +118,7 @@ class Store:
         wait_s: float = 0.0,
         each: Each | None = None,
     ) -> StoreAnswer:
-        """One operation of `holdfast.rendezvous.store`. `each` is called again and again while it waits, and may end the wait
+        """One operation of `holdfast.rendezvous.table`. `each` is called again and again while it waits, and may end the wait
         by an exception."""
         raise NotImplementedError
 
