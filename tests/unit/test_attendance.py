@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.agent.group import Exit, LeaseOver, Send, Told
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded
+from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
 from holdfast.core.report import JobReport
 from holdfast.elastic.rendezvous.attendance import Attendance, Close, Depart, EndWorkers, Enter, Finished
 
@@ -63,7 +63,15 @@ def report(outcome: str) -> Finish:
 
 def test_it_joins_with_the_port_of_its_store_and_the_round_it_comes_from():
     (join,) = said(seated(3).observe(Enter(port=5), 0.0))
-    assert (join.master_port, join.round) == (5, 3)
+    assert (join.master_port, join.round, join.group_rank) == (5, 3, 0)
+
+
+def test_a_spare_says_of_which_round_it_knows():
+    attendance = Attendance(Join(node="n", name="a", addr="a", master_port=0, nproc=1, role="default"))
+    attendance.observe(Enter(port=4), 0.0)
+    waiting = Waiting(round=2, reason="the job has its 2 nodes")
+    assert [join.known_round for join in told(attendance, waiting)] == [2]
+    assert told(attendance, waiting) == []
 
 
 def test_a_stop_calls_it_and_the_agent_s_return_is_its_word_that_no_worker_lives():

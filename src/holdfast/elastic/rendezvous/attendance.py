@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from holdfast.agent.group import Exit, LeaseOver, Send, Told
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded
+from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
 from holdfast.core.report import JobReport
 from holdfast.core.value import replace
 
@@ -123,6 +123,9 @@ class Attendance:
         match message:
             case Assigned(round=number) if self.state == "joining" and number > self.round:
                 self.state, self.round, self.assigned, self.why = "in", number, message, message.reason
+            case Waiting(round=number) if self.state == "joining" and number > self.join.known_round:
+                self.join = replace(self.join, known_round=number)  # said again: see `agent.group`
+                return [Send(message=self.join)]
             case Stop(round=number) if number == self.round:
                 return self._told_to_stop(message)
             case Finish(report=report):
