@@ -36,6 +36,8 @@ def of_type(hint: Any, field: str = "") -> st.SearchStrategy[Any]:
         return st.one_of(*(of_type(part) for part in parts))
     if origin is tuple:
         return st.lists(of_type(parts[0]), max_size=2).map(tuple)
+    if origin is dict and parts[1] is not Any:
+        return st.dictionaries(of_type(parts[0]), of_type(parts[1]), max_size=2)
     if origin is dict:
         return st.dictionaries(TEXT, st.none() | TEXT | st.integers(-9, 9) | st.lists(TEXT, max_size=2), max_size=2)
     simple: dict[Any, st.SearchStrategy[Any]] = {

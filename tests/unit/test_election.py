@@ -12,7 +12,7 @@ from holdfast.agent.group import Exit, Group, Started, StartWorkers
 from holdfast.core.errors import UsageError
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Say, Tick
-from holdfast.core.messages import Assigned, Finish, Join, Message, Renewed, Stop
+from holdfast.core.messages import Assigned, Finish, Join, Message, Past, Renewed, Stop
 from holdfast.core.report import JobReport
 from holdfast.core.value import to_plain
 from holdfast.recovery.policy import RestartOnFailure
@@ -28,7 +28,6 @@ from holdfast.rendezvous.election import (
     Kept,
     Lead,
     Leads,
-    Past,
     Persist,
     Persisted,
     Resign,

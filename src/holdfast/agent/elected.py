@@ -23,9 +23,9 @@ from holdfast.agent.group import Group, Send, Told
 from holdfast.agent.node import Node
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import Action, Observation, Say, Tick
-from holdfast.core.messages import Assigned, Refused, Stop
+from holdfast.core.messages import Assigned, Past, Refused, Stop
 from holdfast.core.value import replace
-from holdfast.rendezvous.election import Election, Follow, GiveUp, Lead, Past, Persisted, StepDown, StoreSeen, StoreTrouble
+from holdfast.rendezvous.election import Election, Follow, GiveUp, Lead, Persisted, StepDown, StoreSeen, StoreTrouble
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import Deliver, Member
 
@@ -180,8 +180,8 @@ class ElectedNode(Node):
         out: list[Action] = []
         for action in actions:
             match action:
-                case Lead(past=past):
-                    out += self._lead(past, now)
+                case Lead(past=past, reason=reason):
+                    out += self._lead(past, reason, now)
                 case StepDown(reason=reason):
                     out += self._step_down(reason)
                 case Follow(endpoint=endpoint):
@@ -192,7 +192,11 @@ class ElectedNode(Node):
                     out.append(action)
         return out
 
-    def _lead(self, past: Past, now: float) -> list[Action]:
+    def _lead(self, past: Past, reason: str, now: float) -> list[Action]:
+        told = f"this agent leads the job from now on (term {self.election.term}, after round {past.round})"
+        return [Say(text=told), *self._take_the_lead(past, now)]
+
+    def _take_the_lead(self, past: Past, now: float) -> list[Action]:
         if self.kept.life == past.life and self.kept.round > past.round:
             past = self.kept  # the store has lost it since we led
         self.server, self.policy = self.found(now)
@@ -219,8 +223,7 @@ class ElectedNode(Node):
         self.kept, self.held, self.seats = past, [], 0
         self.from_the_start = past.round == 0 and mine is None
         self.noted = past.round, past.restarts, past.report is not None, *(one.name for one in past.excluded)
-        told = f"this agent leads the job from now on (term {self.election.term}, after round {past.round})"
-        return [Say(text=told), *self._follow(self.election.endpoint, now)]
+        return self._follow(self.election.endpoint, now)
 
     def _step_down(self, reason: str) -> list[Action]:
         assert self.server is not None

@@ -27,6 +27,67 @@ class Exclusion(Value):
     """For how long it has been so."""
 
 
+# --- what a successor must know -------------------------------------------------------------------------------------
+
+
+class Past(Value):
+    """What a new leader must know of the job. Durations are ages: no clock is compared with another host's."""
+
+    life: str
+    """Names this run of the job: another of the same name, later, has another."""
+    round: int = 0
+    restarts: int = 0
+    restart_ages_s: tuple[float, ...] = ()
+    """How long ago each restart of the budget was spent."""
+    members: int = 0
+    """Nodes of that round that were not known to be gone: the next round waits for them, or for their leases to end."""
+    largest: int = 0
+    """Nodes of the largest round."""
+    fence_s: float = 0.0
+    """For so long no round may form."""
+    age_s: float = 0.0
+    """How long the job has been running."""
+    excluded: tuple[Exclusion, ...] = ()
+    """Nodes that must not take part."""
+    fault_ages_s: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
+    """By node: how long ago its workers were the first to fail, each time (`recovery.suspects`)."""
+    report: JobReport | None = None
+    """How it ended. None: it has not."""
+
+
+class Electorate(Value):
+    """Those who have a say in who leads: the nodes that had a seat when it was drawn up."""
+
+    id: int
+    """The version of the roster that brought it: no two have the same."""
+    size: int
+    mine: bool = False
+    """Whoever holds this is one of them."""
+    witness: bool = False
+    """A witness has one vote more, so that two nodes, or four, can have a majority without one of them."""
+
+    @property
+    def majority(self) -> int:
+        """Votes that elect."""
+        return (self.size + self.witness) // 2 + 1
+
+
+class Roster(Value):
+    """What each node holds in case the coordinator is lost: who is next, how many must agree, where the job stands."""
+
+    version: int
+    """Greater than that of every roster before it, under whatever coordinator."""
+    term: int
+    """How many times the lead has changed hands."""
+    promise_s: float
+    """After each `Renewed`, whoever holds this supports nobody else for so long."""
+    line: tuple[str, ...]
+    """Endpoints in the order of succession, the coordinator's own first. All of the newest electorate, or its first few."""
+    electorates: tuple[Electorate, ...]
+    """The newest first. Until most of an older one have heard of it, that has a say too."""
+    past: Past
+
+
 # --- from an agent to the coordinator -------------------------------------------------------------------------------
 
 
@@ -58,6 +119,12 @@ class Join(Message):
     """As in `core.infrastructure.Infrastructure`."""
     unhealthy: str = ""
     """Why this node should not take part, as it has found out itself. Empty: it is fit, as far as it knows."""
+    endpoint: str = ""
+    """Where this agent can be reached by others, and could serve them. Empty: nowhere; then it has no say in who leads."""
+    roster: int = 0
+    """Version of the roster that it holds; 0: none."""
+    elector_of: tuple[int, ...] = ()
+    """Electorates in which, by that roster, it has a say."""
 
 
 class Renew(Message):
@@ -67,6 +134,10 @@ class Renew(Message):
     round: int
     sent_at: float = 0.0
     """On the sender's own clock, which nobody else reads: it comes back in the answer."""
+    mark: float = 0.0
+    """That of the last `Renewed` over this link, which only the coordinator can read; 0: none yet."""
+    roster: int = 0
+    """As in `Join`."""
 
 
 class Failed(Message):
@@ -141,6 +212,28 @@ class StoreAsk(Message):
     """How long to wait for keys that are not there."""
 
 
+class Seek(Message):
+    """I have lost my coordinator: who leads? And if nobody does: I would have you, once I am free to say so."""
+
+    node: str
+    """The sender's endpoint: that is how electors are known to each other."""
+    term: int
+    """The latest term in which it has voted, or has had a leader."""
+    roster: Roster | None = None
+    free: bool = False
+    """It owes its support to nobody (any more)."""
+    leads: Leads | None = None
+    """The other way round: it leads, and asks whoever began anew at the job's endpoint to follow."""
+
+
+class Vote(Message):
+    """You shall lead. I support nobody else for as long as the roster says, nor ever in this term."""
+
+    node: str
+    term: int
+    mark: float
+
+
 # --- from the coordinator to an agent -------------------------------------------------------------------------------
 
 
@@ -193,6 +286,29 @@ class Renewed(Message):
 
     lease_s: float
     sent_at: float = 0.0
+    mark: float = 0.0
+    """When this was said, on the coordinator's clock: it comes back in the next `Renew`."""
+    roster: Roster | None = None
+    """A newer one than the member said it holds."""
+
+
+class Propose(Message):
+    """I have the support of a majority: vote for me."""
+
+    term: int
+    mark: float
+    """On the candidate's clock: it comes back in the vote."""
+    roster: int
+    """Version of the roster that it holds."""
+
+
+class Leads(Message):
+    """The coordinator is there."""
+
+    endpoint: str
+    term: int
+    life: str
+    """Of the job, as in `Past`."""
 
 
 class Finish(Message):

@@ -26,6 +26,7 @@ from holdfast.core.config import RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.core.grammar import endpoint as parse_endpoint
 from holdfast.core.machine import Action, Observation
+from holdfast.core.messages import Past
 from holdfast.core.value import to_plain
 from holdfast.integrations.etcd_client import Client, Gone, Refused, words
 from holdfast.rendezvous.election import (
@@ -35,7 +36,6 @@ from holdfast.rendezvous.election import (
     Keep,
     Kept,
     Leads,
-    Past,
     Persist,
     Persisted,
     Resign,

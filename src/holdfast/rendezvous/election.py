@@ -19,9 +19,7 @@ changes nothing.
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Observation, Say
-from holdfast.core.messages import Exclusion
-from holdfast.core.report import JobReport
-from holdfast.core.value import Value
+from holdfast.core.messages import Past
 
 STORE_FAILOVER_S = 2.0
 """How much longer than a member's lease the leader's is: a store of several members that loses its own leader elects another
@@ -39,31 +37,6 @@ CONNECT_S = 1.0
 STEP_S, LONGEST_STEP_S = 0.01, 2.0
 """Each group rank campaigns so much later than the one before it when the leader is gone: thousands need not ask at once for
 what one will get."""
-
-
-class Past(Value):
-    """What a new leader must know of the job. Durations are ages: no clock is compared with another host's."""
-
-    life: str
-    """Names this run of the job: another of the same name, later, has another."""
-    round: int = 0
-    restarts: int = 0
-    restart_ages_s: tuple[float, ...] = ()
-    """How long ago each restart of the budget was spent."""
-    members: int = 0
-    """Nodes of that round that were not known to be gone: the next round waits for them, or for their leases to end."""
-    largest: int = 0
-    """Nodes of the largest round."""
-    fence_s: float = 0.0
-    """For so long no round may form."""
-    age_s: float = 0.0
-    """How long the job has been running."""
-    excluded: tuple[Exclusion, ...] = ()
-    """Nodes that must not take part."""
-    fault_ages_s: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
-    """By node: how long ago its workers were the first to fail, each time (`recovery.suspects`)."""
-    report: JobReport | None = None
-    """How it ended. None: it has not."""
 
 
 def inherited(past: Past | None, *, life: str, fresh_life: str) -> Past:
@@ -179,6 +152,8 @@ class Lead(Action):
     """Be the coordinator from now on."""
 
     past: Past
+    reason: str = ""
+    """What became of the one before."""
 
 
 class StepDown(Action):

@@ -24,6 +24,9 @@ second: a coordinator that has them all at its door at once would be slow for ea
 NOTICE_S = 5.0
 """How long a node tries in silence before it says that it is trying."""
 
+SOONEST_S = 0.02
+"""Least time between two Renews, however short the lease."""
+
 GIVE_UP_S = 30.0
 """How long after its lease is over a member goes on looking for the coordinator. Long enough for a restart of a switch."""
 
@@ -57,6 +60,11 @@ class Member:
         self.up = False
         self.outbox: list[Message] = []
         self.notice_at = now + NOTICE_S
+        self.mark = 0.0
+        """That of the last `Renewed` over this link."""
+        self.roster = 0
+        """Version of the roster that this node holds."""
+        self.leased_until = -NEVER
         self.leased_at: float | None = None  # when the last Renew that was answered was sent; None: never
         self.held: Assigned | None = None  # an assignment that came over a new link before its lease
         self.renew_at = NEVER
@@ -72,7 +80,7 @@ class Member:
         match seen:
             case LinkUp(link=link, ours=True) if link == self.link:
                 self.up = True
-                self.renew_at, self.held = now, None
+                self.renew_at, self.held, self.mark = now, None, 0.0
                 out += [Transmit(link=link, message=message) for message in self.outbox]
             case LinkDown(link=link, reason=reason, final=final) if link == self.link:
                 self.up, self.trouble = False, reason
@@ -112,7 +120,7 @@ class Member:
     @property
     def lease_ends(self) -> float | None:
         """Until when workers may run here. None: there is no lease yet."""
-        return None if self.leased_at is None else self.leased_at + self.lease_s
+        return None if self.leased_at is None else self.leased_until
 
     def _patience_ends(self) -> float:
         if self.lease_ends is None:
@@ -146,8 +154,10 @@ class Member:
     def _renewed(self, lease_s: float, sent_at: float, now: float) -> list[Action | Deliver]:
         self.lease_s, self.leased_at = lease_s, max(sent_at, self.leased_at or sent_at)
         self.retry_s = FIRST_RETRY_S  # not when the link comes up: who leads no longer takes it up and closes it at once
-        self.renew_at = min(self.renew_at, sent_at + lease_s / 3)
-        if now < self.leased_at + lease_s:
+        # A coordinator that is about to lose its mandate gives short leases; a longer one that it gave before holds.
+        self.leased_until = max(self.leased_until, sent_at + lease_s)
+        self.renew_at = min(self.renew_at, max(sent_at + lease_s / 3, now + SOONEST_S))
+        if now < self.leased_until:
             self.lease_over = False
         return self._release(now)
 
@@ -180,8 +190,9 @@ class Member:
                 out.append(HangUp(link=self.link))
                 self.up, self.connect_at = False, now
         if self.up and now >= self.renew_at:
-            self.renew_at = now + min(self.lease_s / 3, RENEW_S)
-            out.append(Transmit(link=self.link, message=Renew(node=self.node, round=self.round, sent_at=now)))
+            self.renew_at = now + max(SOONEST_S, min(self.lease_s / 3, RENEW_S))
+            renew = Renew(node=self.node, round=self.round, sent_at=now, mark=self.mark, roster=self.roster)
+            out.append(Transmit(link=self.link, message=renew))
         if not self.up and now >= self.connect_at:
             self.link += 1
             self.connect_at = NEVER

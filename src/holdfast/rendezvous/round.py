@@ -47,6 +47,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.core.messages import Exclusion
     from holdfast.core.policy import Policy
 
 SMALL = 64

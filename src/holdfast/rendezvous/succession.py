@@ -1,0 +1,523 @@
+"""Who leads, where the nodes have only each other? The machine of one node; every node of an embedded job is one.
+
+    following ──no Renewed for a lease──▶ seeking ──a majority's votes──▶ leading ──the mandate is over──▶ seeking
+        ▲                                   │  ▲
+        └──── Leads: somebody else ─────────┘  └─ each goes down the line that it holds, and asks
+
+The sibling of `rendezvous.election`: there a store elects, here those who had a seat do. Who has lost the coordinator goes down
+the line of its roster and says `Seek` to one after the other. Whoever leads, or has a leader, answers `Leads`. Whoever is in
+the line, is free itself and has the support of a majority answers `Propose`, and with a majority's `Vote`s it leads. A node
+votes once in a term, for nobody whose roster is older than its own, and not while a promise binds it (`rendezvous.mandate`).
+
+The agent at the job's endpoint begins as the coordinator, since somebody must. If whoever comes first has a roster, the job
+was there before: then it is a node as any other, the first in line.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.machine import NEVER, Action, Observation, Say
+from holdfast.core.messages import Leads, Past, Propose, Roster, Seek, Vote
+from holdfast.core.value import replace
+from holdfast.rendezvous.ballot import Ballot
+from holdfast.rendezvous.election import Follow, Lead, StepDown
+from holdfast.rendezvous.lease import FENCE_S
+from holdfast.rendezvous.mandate import TERM, Body, Mandate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.messages import Electorate
+
+LINKS_FROM = 1 << 19
+"""Numbers of our links, apart from the member's and from those that others open."""
+
+CONNECT_S = 0.5
+"""Time for a link to the next in line. A host without power does not even refuse."""
+
+WAIT_S = 2.0
+"""How long to wait for one that is there. Promises end within a renewal of each other, at most a second apart."""
+
+STAND_S = 1.0
+"""How long to wait at one's own place in the line for the others to come."""
+
+PROPOSE_S = 1.0
+"""How long a proposal waits for its votes."""
+
+KNOCK_S = 2.0
+"""How often a successor looks whether somebody began anew at the job's endpoint."""
+
+YIELD_S = 30.0
+"""How long an agent at the endpoint that found an older job leaves the lead to that, if it hears no more of it."""
+
+RETRY_S = 1.0
+"""Pause before a witness that could not be asked is asked again."""
+
+
+OF_TWO = "let a third party decide: --witness DIR, which both nodes share; or risk two sides: --on-split continue"
+"""What helps where one of two nodes is left."""
+
+
+class Claim(Action):
+    """Ask the witness for its vote in an electorate: answered by `Claimed`."""
+
+    life: str
+    id: int
+    endpoint: str
+
+
+class Claimed(Observation):
+    """What the witness said."""
+
+    id: int
+    granted: bool
+    reason: str = ""
+    """Why not."""
+
+
+class Succession:
+    """The machine."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        origin: str,
+        founder: bool,
+        lease_s: float,
+        fresh_life: str,
+        witness: bool = False,
+        goes_on: bool = False,
+        now: float,
+    ) -> None:
+        self.endpoint = endpoint
+        """Where others reach us, and we would serve. Empty: nowhere."""
+        self.origin = origin
+        """The job's endpoint, which everybody knows."""
+        self.founder = founder
+        self.lease_s = lease_s
+        self.life = fresh_life
+        self.with_witness = witness
+        self.goes_on = goes_on
+        """A side without a majority goes on all the same (--on-split continue)."""
+        self.began_at = now
+        self.founding = False
+        """We lead since nobody else did, and have formed no round yet."""
+        self.term = 0
+        """The latest in which we have led, followed or voted."""
+        self.leader = origin
+        self.roster: Roster | None = None
+        self.roster_at = now
+        self.mandate: Mandate | None = None
+        self.free_at = -NEVER
+        """End of our promise."""
+        self.seek_at = NEVER
+        """When to begin to seek."""
+        self.renewed_at = -NEVER
+        self.lead_at = NEVER
+        """When to take the lead back up that was left to an older job."""
+        self.ballot = Ballot(endpoint)
+        self.votes: set[str] = set()
+        self.proposed_at, self.proposed_until = -NEVER, -NEVER
+        self.claiming = False
+        self.claim_at = -NEVER
+        self.witness_said = ""
+        self.look_at = NEVER
+        """When something that we wait for is due, apart from the links."""
+        # the one link of our own, and where in the line it goes
+        self.link = LINKS_FROM
+        self.dialled = ""
+        self.up = False
+        self.place = 1
+        self.next_at, self.until = -NEVER, NEVER
+        self.met_elder = False
+        self.said_free = False
+        self.complained = False
+        # the face of `rendezvous.election.Election` that a node needs
+        self.rank = 0
+        self.linked = False
+
+    # --- the machine's face ---------------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> list[Action]:
+        """Lead, if we are at the endpoint; follow whoever is."""
+        return self._found(now) if self.founder else [Follow(endpoint=self.origin)]
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`. Links that are not ours, and messages of members, are ignored."""
+        out: list[Action] = []
+        if self.mandate is not None and self.mandate.ends(now) <= now:
+            out += self._mandate_over(now)
+        match seen:
+            case LinkUp(link=link) if link == self.link and self.dialled:
+                self.up, self.until, self.said_free = True, now + WAIT_S, False
+                self.met_elder |= self._is_elder(self.dialled)
+                out += self._speak(now)
+            case LinkDown(link=link) if link == self.link and self.dialled:
+                self.dialled, self.up, self.next_at = "", False, max(self.next_at, now + KNOCK_S * (self.mandate is not None))
+            case LinkDown(link=link):
+                self.ballot.went(link)
+            case Arrived(link=link, message=Leads() as leads) if link == self.link:
+                out += self.told(leads, now)
+            case Arrived(link=link, message=Propose() as proposed) if link == self.link:
+                out += self._asked_to_vote(proposed, now)
+            case Arrived(link=link, message=Seek() as seek):
+                out += self._sought(seek, link, now)
+            case Arrived(message=Vote() as vote):
+                out += self._voted(vote, now)
+            case Claimed():
+                out += self._claimed(seen, now)
+        return out + self._due(now)
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        if self.mandate is not None:
+            dial_at = self._dial_at if self.endpoint != self.origin else NEVER
+            return min(self.mandate.counted, dial_at, self.look_at)
+        if self.roster is None:
+            return self.lead_at
+        return min(max(self.seek_at, self._dial_at), self.look_at)
+
+    def link_is(self, up: bool, now: float) -> list[Action]:
+        """Our member's link to the leader came up, or broke."""
+        self.linked = up
+        return []
+
+    @property
+    def _dial_at(self) -> float:
+        return self.until if self.dialled else self.next_at
+
+    def _due(self, now: float) -> list[Action]:
+        if now >= self.look_at:
+            self.look_at = NEVER
+        if self.mandate is not None:
+            return self._knock(now) + self._ask_witness_to_stay(now)
+        if self.roster is None:
+            return self._found(now) if now >= self.lead_at else []
+        return (self._dial(now) if now >= self.seek_at else []) + self._stand(now)
+
+    # --- leading ----------------------------------------------------------------------------------------------------------
+
+    def _found(self, now: float) -> list[Action]:
+        self.founding, self.leader, self.lead_at = True, self.endpoint, NEVER
+        self.mandate = Mandate(self.endpoint, term=self.term, lease_s=self.lease_s, witness=self.with_witness)
+        return [Lead(past=Past(life=self.life))]
+
+    def write(self, line: tuple[str, ...], now: float) -> None:
+        """A round of ours has formed, or who has a seat has changed: `line` is theirs, in the order of succession."""
+        assert self.mandate is not None
+        self.founding = False
+        self.mandate.change(line, now)
+
+    def knocked(self, roster: int, now: float) -> list[Action]:
+        """Somebody came to us as to the coordinator, and holds a roster of that version."""
+        if not (roster and self.founding):
+            return []
+        self.lead_at = now + YIELD_S
+        return self._step_down("this job was there before, and its nodes choose who leads it", now)
+
+    def _step_down(self, reason: str, now: float) -> list[Action]:
+        self.mandate, self.founding, self.leader = None, False, ""
+        self.free_at = self.seek_at = self.next_at = now
+        self.ballot.clear()
+        return [StepDown(reason=reason), *self._hang_up(now)]
+
+    def _mandate_over(self, now: float) -> list[Action]:
+        assert self.mandate is not None
+        loyal, all_ = self.mandate.heard_of(now)
+        lost = f"only {loyal} of {all_} nodes answer"
+        if self.goes_on:
+            self.mandate.waive()  # until somebody comes or goes
+            risk = "going on all the same (--on-split continue); if the others live, and do the same, the job runs twice"
+            return [Say(text=f"{lost}: {risk}", level="warning")]
+        return self._step_down(f"{lost}, and the others may go on without them", now)
+
+    def _knock(self, now: float) -> list[Action]:
+        """Whoever begins anew at the job's endpoint is to hear of us before it has gathered enough to form a round."""
+        if self.endpoint == self.origin or now < self._dial_at:
+            return []
+        if self.dialled:
+            self.next_at = now + KNOCK_S
+            return self._hang_up(now)
+        return self._call(self.origin, now)
+
+    def _ask_witness_to_stay(self, now: float) -> list[Action]:
+        assert self.mandate is not None
+        if not self.with_witness or self.claiming or now < self.claim_at:
+            return []
+        if self.mandate.counted < now + self.lease_s and (id := self.mandate.wants_witness(now)):
+            return self._claim(id)
+        return []
+
+    # --- following --------------------------------------------------------------------------------------------------------
+
+    def renewed(self, roster: Roster | None, now: float) -> list[Action]:
+        """Our member heard a `Renewed`, perhaps with a newer roster."""
+        said: list[Action] = []
+        if roster is not None and (self.roster is None or roster.version > self.roster.version):
+            self.roster, self.roster_at = roster, now
+            self.term, self.life = max(self.term, roster.term), roster.past.life
+            nodes = f"the {roster.electorates[0].size} nodes choose another, first of all {', '.join(roster.line[1:4])}"
+            if len(roster.line) > 1:
+                said = [Say(text=f"if the coordinator is lost, {nodes}", level="debug")]
+        return said + self._bound(now)
+
+    def _bound(self, now: float) -> list[Action]:
+        """By what we have just heard we owe our support to whoever said it."""
+        if self.leader in ("", self.endpoint):
+            return []  # it was our own word, and binds nobody
+        self.renewed_at = now
+        if self.roster is None:
+            return []
+        self.free_at = max(self.free_at, now + self.roster.promise_s)
+        self.seek_at = now + self.lease_s
+        self.place, self.met_elder, self.complained = 1, False, False
+        return self._hang_up(now) if self.dialled else []
+
+    def told(self, leads: Leads, now: float) -> list[Action]:
+        """Somebody says who leads."""
+        if self.mandate is not None:
+            outdone = self.founding or (leads.term, leads.endpoint) > (self.term, self.endpoint)
+            if leads.endpoint == self.endpoint or not outdone:
+                return []
+            return [*self._step_down(f"{leads.endpoint} leads it", now), *self._follow(leads, now)]
+        if leads.term < self.term or leads.endpoint in (self.endpoint, self.leader):
+            return []
+        return self._follow(leads, now)
+
+    def _follow(self, leads: Leads, now: float) -> list[Action]:
+        if leads.life != self.life:
+            self.roster = None  # of another job by the same name, which had begun unawares; who has a say in it has none here
+        self.leader, self.term, self.lead_at = leads.endpoint, max(self.term, leads.term), NEVER
+        self.seek_at, self.place = now + self.lease_s, 0
+        return [*self._hang_up(now), Follow(endpoint=leads.endpoint)]
+
+    def tell(self, link: int) -> list[Action]:
+        """Tell whoever is looking for the coordinator where it is, if we know."""
+        leader = self.endpoint if self.mandate is not None else self.leader if self.linked else ""
+        return [Transmit(link=link, message=Leads(endpoint=leader, term=self.term, life=self.life))] if leader else []
+
+    # --- seeking ----------------------------------------------------------------------------------------------------------
+
+    def _dial(self, now: float) -> list[Action]:
+        """Go down the line, from one to the next, and begin again at its end."""
+        assert self.roster is not None
+        if now < self._dial_at:
+            return []
+        if self.dialled:
+            hang_up = self._hang_up(now)
+            return hang_up + self._dial(now)
+        if self.place >= len(self.roster.line):
+            self.place = 0
+            return self._round_made(now) or self._dial(now)
+        endpoint = self.roster.line[self.place]
+        self.place += 1
+        if endpoint == self.endpoint:
+            self.next_at = now + STAND_S
+            return []
+        return self._call(endpoint, now)
+
+    def _call(self, endpoint: str, now: float) -> list[Action]:
+        self.link += 1
+        self.dialled, self.up, self.until = endpoint, False, now + CONNECT_S
+        return [Connect(link=self.link, endpoint=endpoint)]
+
+    def _hang_up(self, now: float) -> list[Action]:
+        if not self.dialled:
+            return []
+        self.dialled, self.up, self.next_at = "", False, max(self.next_at, now)
+        return [HangUp(link=self.link)]
+
+    def _speak(self, now: float) -> list[Action]:
+        """Say to whoever we are linked to what we want of it."""
+        if self.mandate is not None:
+            leads = Leads(endpoint=self.endpoint, term=self.term, life=self.life)
+            return [Transmit(link=self.link, message=Seek(node=self.endpoint, term=self.term, leads=leads))]
+        assert self.roster is not None
+        self.said_free = now >= self.free_at
+        if not self.said_free:
+            self.look_at = min(self.look_at, self.free_at)
+            self.until = max(self.until, self.free_at + WAIT_S)
+        roster = replace(self.roster, past=self._past(now))
+        return [Transmit(link=self.link, message=Seek(node=self.endpoint, term=self.term, roster=roster, free=self.said_free))]
+
+    def _round_made(self, now: float) -> list[Action]:
+        """We have been down the whole line."""
+        assert self.roster is not None
+        free, elder, self.met_elder = now >= self.free_at, self.met_elder, False
+        if not free:
+            self.next_at = now + STAND_S
+            return []
+        if self.goes_on and not elder and self._is_in_line:
+            return self._win(now, alone=True)
+        if self.complained:
+            return []
+        self.complained = True
+        return [Say(text=self._trouble(), level="error")]
+
+    def _trouble(self) -> str:
+        """Why nobody leads, and what would help."""
+        assert self.roster is not None
+        newest = self.roster.electorates[0]
+        here = len(self.ballot.willing)
+        what = f"the coordinator at {self.leader or self.roster.line[0]} is lost, or cut off from this node"
+        if newest.size == 2 and not newest.witness:
+            stays = "the other of two nodes cannot know which, so its ranks stay stopped"
+            return f"{what}; {stays}\n  hint: {OF_TWO}"
+        return f"{what}; {here} of {newest.size} nodes are here, and {newest.majority} could go on: the ranks stay stopped"
+
+    # --- voting -----------------------------------------------------------------------------------------------------------
+
+    def _asked_to_vote(self, proposed: Propose, now: float) -> list[Action]:
+        assert self.roster is not None or self.mandate is not None
+        if self.mandate is not None or self.roster is None or proposed.roster < self.roster.version:
+            return []
+        if proposed.term <= self.term or now < max(self.free_at, self.proposed_until):
+            return []
+        self.term, self.free_at, self.until = proposed.term, now + self.roster.promise_s, now + WAIT_S
+        return [Transmit(link=self.link, message=Vote(node=self.endpoint, term=proposed.term, mark=proposed.mark))]
+
+    def _sought(self, seek: Seek, link: int, now: float) -> list[Action]:
+        if seek.leads is not None:
+            return self.told(seek.leads, now) or (self.tell(link) if self.mandate is not None else [])
+        out: list[Action] = []
+        if seek.roster is not None:
+            out += self.knocked(seek.roster.version, now)
+            if self.mandate is None:
+                self._adopt(seek.roster, now)
+        self.ballot.came(seek, link)
+        return out if self.mandate is None and self.leader in (seek.node, "") else out + self.tell(link)
+
+    def _adopt(self, roster: Roster, now: float) -> None:
+        """Take over a newer roster from one that would support us: what it says of itself does not hold for us."""
+        if self.roster is not None and self.roster.version >= roster.version:
+            return
+        if self.roster is None and self.renewed_at != -NEVER:
+            return  # our coordinator has sent us none, and counts on it that we can vote for nobody
+        if self.roster is None:
+            # We may be an elector under our endpoint's name in an earlier life, and have promised something then.
+            self.free_at = max(self.free_at, self.began_at + roster.promise_s)
+            self.seek_at, self.place = now, 0
+        mine = {one.id for one in self.roster.electorates if one.mine} if self.roster is not None else set()
+        if self.endpoint in roster.line:
+            mine.add(roster.electorates[0].id)
+        electorates = tuple(replace(one, mine=one.id in mine) for one in roster.electorates)
+        self.roster, self.roster_at = replace(roster, electorates=electorates), now
+        self.life = roster.past.life
+        self.look_at = min(self.look_at, self.free_at)
+
+    def _stand(self, now: float) -> list[Action]:
+        """Propose ourselves if a majority would have us."""
+        if self.up and not self.said_free and now >= self.free_at:
+            self.until = now + WAIT_S
+            return self._speak(now) + self._stand(now)
+        if not self._is_in_line or now < self.seek_at or (self.up and self._is_elder(self.dialled)):
+            return []
+        if now < (free_at := max(self.free_at, self.proposed_until)):
+            self.look_at = min(self.look_at, free_at) if self.ballot.seeks else self.look_at
+            return []
+        assert self.roster is not None
+        self.ballot.roster = self.roster
+        if short := self.ballot.short(self.ballot.willing):
+            return self._ask_witness_to_lead(short, now)
+        self.term = 1 + max(self.term, self.ballot.term)
+        self.votes, self.proposed_at, self.proposed_until = {self.endpoint}, now, now + PROPOSE_S
+        if not self.ballot.short(self.votes):
+            return self._win(now)
+        propose = Propose(term=self.term, mark=now, roster=self.roster.version)
+        self.look_at = min(self.look_at, self.proposed_until)
+        return [Transmit(link=link, message=propose) for link in self.ballot.links.values()]
+
+    def _voted(self, vote: Vote, now: float) -> list[Action]:
+        if vote.term != self.term or now >= self.proposed_until or vote.mark != self.proposed_at or self.mandate is not None:
+            return []
+        self.votes.add(vote.node)
+        return [] if self.ballot.short(self.votes) else self._win(now)
+
+    @property
+    def _is_in_line(self) -> bool:
+        return self.roster is not None and self.endpoint in self.roster.line
+
+    def _is_elder(self, endpoint: str) -> bool:
+        """Whether it comes before us in the line."""
+        if self.roster is None or endpoint not in self.roster.line:
+            return False
+        line = self.roster.line
+        return self.endpoint not in line or line.index(endpoint) < line.index(self.endpoint)
+
+    def _win(self, now: float, *, alone: bool = False) -> list[Action]:
+        assert self.roster is not None
+        before, roster = self.leader or self.roster.line[0], self.roster
+        self.term += alone
+        voters = self.ballot.willing if alone else self.votes
+        loyal = {} if alone else dict.fromkeys(voters - {self.endpoint}, self.proposed_at + roster.promise_s)
+        bodies = [
+            Body(one.id, one.size, self.ballot.of(one, voters), witness=one.witness, claimed=one.id in self.ballot.claims)
+            for one in (() if alone else roster.electorates)
+        ]
+        self.mandate = Mandate(
+            self.endpoint,
+            term=self.term,
+            lease_s=self.lease_s,
+            witness=self.with_witness,
+            version=max(roster.version, self.term * TERM),
+            bodies=bodies,
+            loyal=loyal,
+        )
+        self.leader, self.proposed_until, self.lead_at = self.endpoint, -NEVER, NEVER
+        past = replace(self._past(now), fence_s=FENCE_S + alone * self.lease_s)
+        links = list(self.ballot.seeks)
+        self.ballot.clear()
+        self.next_at = now
+        votes = f"with the votes of {len(voters)} of {roster.electorates[0].size} nodes"
+        how = "without a majority (--on-split continue)" if alone else votes
+        lost = f"the coordinator at {before} was lost"
+        told = f"{lost}: this agent leads the job now, {how}; new nodes can join at {self.endpoint}"
+        leads = Leads(endpoint=self.endpoint, term=self.term, life=self.life)
+        return [
+            *self._hang_up(now),
+            Lead(past=past, reason=lost),
+            Say(text=told, level="warning"),
+            *(Transmit(link=link, message=leads) for link in links),
+        ]
+
+    def _past(self, now: float) -> Past:
+        """What a successor must know, as of now."""
+        assert self.roster is not None
+        past, since_s = self.roster.past, now - self.roster_at
+        return replace(
+            past,
+            restart_ages_s=tuple(age_s + since_s for age_s in past.restart_ages_s),
+            age_s=past.age_s + since_s,
+            excluded=tuple(replace(one, age_s=one.age_s + since_s) for one in past.excluded),
+            fault_ages_s={name: tuple(age_s + since_s for age_s in ages_s) for name, ages_s in past.fault_ages_s.items()},
+            members=0,  # whose leases are over already
+        )
+
+    # --- the witness ------------------------------------------------------------------------------------------------------
+
+    def _ask_witness_to_lead(self, short: list[Electorate], now: float) -> list[Action]:
+        """Where one vote more would do, ask for it."""
+        if not self.with_witness or self.claiming or now < self.claim_at:
+            return []
+        return self._claim(short[0].id) if self.ballot.lacks_the_witness(short) else []
+
+    def _claim(self, id: int) -> list[Action]:
+        self.claiming = True
+        return [Claim(life=self.life, id=id, endpoint=self.endpoint)]
+
+    def _claimed(self, answer: Claimed, now: float) -> list[Action]:
+        self.claiming = False
+        if answer.granted:
+            self.ballot.claims.add(answer.id)
+            if self.mandate is not None:
+                self.mandate.claimed(answer.id)
+            return []
+        self.claim_at = now + RETRY_S
+        self.look_at = min(self.look_at, self.claim_at)
+        fresh, self.witness_said = answer.reason != self.witness_said, answer.reason
+        return [Say(text=f"the witness does not speak for this node: {answer.reason}", level="warning")] if fresh else []
+
+
+def elector_of(roster: Roster) -> tuple[int, ...]:
+    """The electorates in which whoever holds `roster` has a say."""
+    return tuple(one.id for one in roster.electorates if one.mine)

@@ -1,0 +1,180 @@
+"""May the coordinator still lead? Its side of succession: loyalty, marks, leases, and electorates that change."""
+
+from __future__ import annotations
+
+from holdfast.core.machine import NEVER
+from holdfast.core.messages import Past, Renewed, Roster
+from holdfast.rendezvous.mandate import FEW, SMALL, Body, Mandate, promise_of
+
+LEASE_S = 3.0
+PROMISE_S = promise_of(LEASE_S)
+
+
+class Office:
+    """A coordinator at a, and members that can be heard and answered."""
+
+    def __init__(self, *others: str, witness: bool = False, now: float = 0.0) -> None:
+        self.mandate = Mandate("a", term=0, lease_s=LEASE_S, witness=witness)
+        for other in others:
+            self.mandate.joined(other, 0, ())
+        self.mandate.change(("a", *others), now)
+
+    def hear(self, *members: str, mark: float, now: float, holds: int | None = None) -> None:
+        for member in members:
+            self.mandate.renewed(member, mark, self.mandate.version if holds is None else holds, now)
+
+    def tell(self, member: str, now: float) -> Renewed | None:
+        return self.mandate.answer(Renewed(lease_s=LEASE_S, sent_at=0.0), member, lambda: Past(life="L"), now)
+
+    def roster(self, member: str, now: float) -> Roster:
+        said = self.tell(member, now)
+        assert said is not None and said.roster is not None
+        return said.roster
+
+
+def test_a_promise_covers_every_lease_that_is_granted_while_its_mark_is_on_the_way():
+    assert promise_of(3.0) == 5.0 and promise_of(0.3) == 0.3 + 2 * 0.1
+
+
+def test_before_anybody_can_elect_another_the_mandate_has_no_end():
+    assert Mandate("a", term=0, lease_s=LEASE_S).ends(1e9) == NEVER
+    assert Office("b", "c").mandate.ends(1e9) == NEVER, "nobody has been sent a roster yet"
+
+
+def test_with_half_of_the_electorate_loyal_it_may_lead_and_with_less_it_may_not():
+    office = Office("b", "c")
+    for member in "bc":
+        office.roster(member, 0.0)
+    assert office.mandate.ends(1.0) == PROMISE_S
+    office.hear("b", mark=3.0, now=4.0)
+    assert office.mandate.ends(6.0) == 3.0 + PROMISE_S
+    assert office.mandate.ends(8.1) <= 8.1
+
+
+def test_a_tie_is_the_coordinator_s_so_that_one_of_two_goes_on():
+    office = Office("b")
+    office.roster("b", 0.0)
+    assert office.mandate.ends(1e9) == NEVER
+
+
+def test_loyalty_counts_from_the_mark_and_not_from_when_it_was_heard():
+    office = Office("b", "c")
+    for member in "bc":
+        office.roster(member, 0.0)
+    office.hear("b", "c", mark=1.0, now=4.9)
+    assert office.mandate.ends(5.5) == 1.0 + PROMISE_S
+
+
+def test_no_lease_outlives_the_mandate():
+    office = Office("b", "c")
+    for member in "bc":
+        office.roster(member, 0.0)
+    whole, short = office.tell("b", 1.0), office.tell("b", PROMISE_S - 1.0)
+    assert whole is not None and whole.lease_s == LEASE_S
+    assert short is not None and short.lease_s == 1.0
+    assert office.tell("b", PROMISE_S) is None
+
+
+def test_a_member_is_sent_a_roster_once_and_its_own():
+    office = Office("b", "c")
+    assert office.roster("b", 0.0).electorates[0].mine
+    office.hear("b", mark=0.5, now=1.0)
+    said = office.tell("b", 1.0)
+    assert said is not None and said.roster is None and said.mark == 1.0
+    assert not office.roster("late", 1.0).electorates[0].mine
+
+
+def test_of_many_only_the_first_few_in_line_are_told():
+    many = [f"n{i}" for i in range(SMALL)]
+    assert len(Office(*many[1:]).roster("n1", 0.0).line) == SMALL
+    roster = Office(*many).roster("n1", 0.0)
+    assert roster.line == ("a", *many)[:FEW] and roster.electorates[0].size == SMALL + 1
+
+
+def test_an_older_electorate_has_a_say_until_half_of_it_have_heard_of_the_newer():
+    office = Office("b", "c", "d", "e")
+    for member in "bcde":
+        office.roster(member, 0.0)
+    office.hear("b", "c", "d", "e", mark=1.0, now=1.0)
+    before = office.mandate.version
+    office.mandate.change(("a", "b", "c"), 2.0)
+    assert [body.size for body in office.mandate.bodies] == [3, 5]
+    office.hear("b", mark=2.0, now=2.1, holds=office.mandate.version)
+    office.hear("c", mark=2.0, now=2.1, holds=before)
+    assert len(office.mandate.bodies) == 2, "two of five, and the other three could still elect another"
+    office.hear("c", mark=2.0, now=2.3, holds=office.mandate.version)
+    assert [body.size for body in office.mandate.bodies] == [3]
+    assert len(office.roster("b", 2.4).electorates) == 1
+
+
+def test_one_change_waits_for_the_other():
+    office = Office("b", "c")
+    for member in "bc":
+        office.roster(member, 0.0)
+    office.hear("b", "c", mark=1.0, now=1.0)
+    office.mandate.change(("a", "b", "c", "d"), 1.1)
+    office.mandate.change(("a", "b", "c", "d", "e"), 1.2)
+    assert [body.size for body in office.mandate.bodies] == [4, 3]
+    office.hear("b", mark=1.2, now=1.3)
+    assert [body.size for body in office.mandate.bodies] == [5, 4]
+
+
+def test_an_electorate_is_drawn_up_only_once_enough_of_it_are_loyal():
+    office = Office("b", witness=True)
+    office.roster("b", 0.0)
+    office.mandate.change(("a",), 6.0)
+    office.mandate.claimed(office.mandate.bodies[-1].id)
+    office.mandate.change(("a",), 6.0)
+    assert [body.size for body in office.mandate.bodies] == [1]
+    office.mandate.change(("a", "b"), 7.0)
+    assert [body.size for body in office.mandate.bodies] == [1], "b is back, and has not renewed yet"
+    office.hear("b", mark=7.1, now=8.0)
+    assert office.mandate.bodies[0].size == 2
+
+
+def test_a_successor_counts_those_who_have_elected_it_until_its_own_electorate_is_settled():
+    mandate = Mandate(
+        "b", term=1, lease_s=LEASE_S, version=7, bodies=[Body(7, 3, {"b", "c"}, witness=False)], loyal={"c": PROMISE_S}
+    )
+    assert mandate.ends(0.0) == PROMISE_S
+    mandate.joined("c", 7, (7,))
+    mandate.change(("b", "c"), 1.0)
+    assert [body.size for body in mandate.bodies] == [2, 3], "its members are known in part only: it is another"
+    mandate.renewed("c", 1.0, mandate.version, 1.5)
+    assert [body.size for body in mandate.bodies] == [2] and mandate.version > 1 << 20
+
+
+def test_whoever_holds_a_roster_from_elsewhere_is_not_loyal_before_it_says_so():
+    mandate = Mandate("b", term=1, lease_s=LEASE_S, bodies=[Body(7, 3, {"b"}, witness=False)], loyal={})
+    mandate.joined("c", 7, (7,))
+    assert mandate.ends(0.0) == -NEVER
+    mandate.renewed("c", 0.5, 7, 1.0)
+    assert mandate.ends(1.0) == 0.5 + PROMISE_S
+
+
+def test_with_a_witness_a_tie_is_nobody_s_until_it_has_spoken():
+    office = Office("b", witness=True)
+    office.roster("b", 0.0)
+    assert office.mandate.ends(0.5) == PROMISE_S and office.mandate.wants_witness(0.5) == 0
+    wanted = office.mandate.wants_witness(PROMISE_S - 1.0)
+    assert wanted == office.mandate.bodies[0].id
+    office.mandate.claimed(wanted)
+    assert office.mandate.ends(PROMISE_S) == NEVER
+
+
+def test_a_witness_that_was_needed_for_a_moment_is_let_go():
+    office = Office("b", witness=True)
+    office.roster("b", 0.0)
+    first = office.mandate.bodies[0].id
+    office.mandate.claimed(first)
+    office.hear("b", mark=4.0, now=4.5)
+    office.mandate.ends(4.5)
+    assert office.mandate.bodies[0].id > first and not office.mandate.bodies[0].claimed
+
+
+def test_leading_on_without_a_mandate_has_no_end():
+    office = Office("b", "c")
+    for member in "bc":
+        office.roster(member, 0.0)
+    office.mandate.waive()
+    assert office.mandate.ends(1e9) == NEVER

@@ -1,0 +1,387 @@
+"""Who leads next? One node's machine, shown what others say, and what it answers. No clock runs and no socket is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
+from holdfast.core.messages import Electorate, Leads, Message, Past, Propose, Roster, Seek, Vote
+from holdfast.core.value import replace
+from holdfast.rendezvous.election import Follow, Lead, StepDown
+from holdfast.rendezvous.lease import FENCE_S
+from holdfast.rendezvous.mandate import promise_of
+from holdfast.rendezvous.succession import CONNECT_S, KNOCK_S, STAND_S, WAIT_S, YIELD_S, Claim, Claimed, Succession
+
+LEASE_S = 3.0
+PROMISE_S = promise_of(LEASE_S)
+ORIGIN = "a"
+GUEST = 1 << 20
+
+
+def roster(*line: str, version: int = 5, term: int = 0, witness: bool = False, older: int = 0, round: int = 4) -> Roster:
+    """The nodes in line are the electorate; with `older`, one of that size has a say as well."""
+    newest = Electorate(id=version, size=len(line), mine=True, witness=witness)
+    before = (Electorate(id=version - 1, size=older, mine=True),) if older else ()
+    past = Past(life="L", round=round, restarts=1, restart_ages_s=(10.0,), age_s=100.0)
+    return Roster(version=version, term=term, promise_s=PROMISE_S, line=line, electorates=(newest, *before), past=past)
+
+
+ABC = roster("a", "b", "c")
+
+
+class Node:
+    """One node's succession, and what it did."""
+
+    def __init__(self, endpoint: str = "b", held: Roster | None = ABC, *, founder: bool = False, **options: Any) -> None:
+        self.it = Succession(
+            endpoint, origin=ORIGIN, founder=founder, lease_s=LEASE_S, fresh_life=f"life of {endpoint}", now=0.0, **options
+        )
+        self.done: list[Action] = self.it.begin(0.0)
+        if held is not None:
+            self.it.link_is(True, 0.0)
+            self.it.renewed(held, 0.0)
+            self.it.link_is(False, 0.0)
+
+    def see(self, seen: Observation, now: float) -> list[Action]:
+        did = self.it.observe(seen, now)
+        self.done += did
+        return did
+
+    def hear(self, message: Message, now: float, link: int = GUEST) -> list[Action]:
+        return self.see(Arrived(link=link, message=message), now)
+
+    def wait(self, now: float) -> None:
+        """Tick as a driver would, up to `now`; a machine that wants to be woken for nothing again and again fails."""
+        for _ in range(1000):
+            if (due := self.it.deadline()) > now:
+                return
+            self.see(Tick(), max(due, 0.0))
+        raise AssertionError(f"woken again and again at {self.it.deadline()}")
+
+    def called(self) -> list[str]:
+        return [action.endpoint for action in self.done if isinstance(action, Connect)]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [action for action in self.done if isinstance(action, kind)]
+
+    def told(self, kind: type[Any]) -> list[Any]:
+        return [action.message for action in self.of(Transmit) if isinstance(action.message, kind)]
+
+
+def seek(node: str, held: Roster | None = ABC, *, term: int = 0, free: bool = True) -> Seek:
+    return Seek(node=node, term=term, roster=held, free=free)
+
+
+def elected() -> Node:
+    """b, that leads with the vote of c."""
+    node = Node("b")
+    node.hear(seek("c"), PROMISE_S)
+    node.hear(Vote(node="c", term=1, mark=PROMISE_S), PROMISE_S)
+    return node
+
+
+# --- the beginning ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_agent_at_the_endpoint_leads_at_once_and_the_others_follow_it() -> None:
+    assert Node("a", None, founder=True).of(Lead) == [Lead(past=Past(life="life of a"))]
+    assert Node("b", None).of(Follow) == [Follow(endpoint=ORIGIN)]
+
+
+def test_whoever_has_no_roster_waits_for_nothing() -> None:
+    assert Node("b", None).it.deadline() == NEVER
+
+
+def test_a_founder_that_meets_an_older_job_leaves_the_lead_to_it_and_takes_it_back_if_that_is_gone() -> None:
+    node = Node("a", None, founder=True)
+    assert any(isinstance(did, StepDown) for did in node.it.knocked(5, 1.0))
+    node.wait(1.0 + YIELD_S)
+    assert len(node.of(Lead)) == 2
+
+
+def test_a_founder_whose_first_round_has_formed_leaves_the_lead_to_nobody_who_merely_comes() -> None:
+    node = Node("a", None, founder=True)
+    node.it.write(("a", "b"), 1.0)
+    assert node.it.knocked(5, 1.0) == []
+
+
+def test_a_founder_that_comes_back_counts_as_itself_when_its_earlier_promises_must_be_over() -> None:
+    node = Node("a", None, founder=True)
+    node.hear(seek("b", roster("a", "b")), 1.0)
+    assert not node.told(Propose)
+    node.wait(PROMISE_S)
+    assert node.told(Propose), "two of two: b, and itself"
+
+
+# --- seeking ----------------------------------------------------------------------------------------------------------------
+
+
+def test_it_seeks_once_it_has_heard_nothing_for_a_lease_and_goes_down_the_line() -> None:
+    node = Node("d", roster("a", "b", "c", "d"))
+    node.wait(LEASE_S - 0.1)
+    assert node.called() == []
+    node.wait(LEASE_S)
+    assert node.called() == ["b"], "the one that it has lost comes last"
+    node.wait(LEASE_S + CONNECT_S)
+    assert node.called() == ["b", "c"] and node.of(HangUp)
+    node.wait(LEASE_S + 2 * CONNECT_S + STAND_S)
+    assert node.called() == ["b", "c", "a"]
+
+
+def test_whoever_hears_from_its_coordinator_seeks_no_more() -> None:
+    node = Node("c")
+    node.wait(LEASE_S)
+    node.done += node.it.renewed(None, LEASE_S + 0.1)
+    assert node.of(HangUp) and node.it.deadline() == LEASE_S + 0.1 + LEASE_S
+
+
+def test_it_says_what_it_holds_and_when_it_is_free() -> None:
+    node = Node("c")
+    node.wait(LEASE_S)
+    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S + 0.1)
+    assert [(said.free, said.roster.version) for said in node.told(Seek)] == [(False, 5)]
+    node.wait(PROMISE_S)
+    assert [said.free for said in node.told(Seek)] == [False, True]
+
+
+def test_the_past_is_as_old_as_it_is_by_then() -> None:
+    node = Node("c")
+    node.wait(LEASE_S)
+    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S + 0.5)
+    past = node.told(Seek)[0].roster.past
+    assert (past.age_s, past.restart_ages_s) == (100.0 + LEASE_S + 0.5, (10.0 + LEASE_S + 0.5,))
+
+
+def test_it_follows_whoever_it_is_told_leads() -> None:
+    node = Node("c")
+    node.wait(LEASE_S)
+    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S)
+    node.hear(Leads(endpoint="b", term=1, life="L"), LEASE_S + 0.1, link=node.it.link)
+    assert node.of(Follow)[-1] == Follow(endpoint="b") and node.it.term == 1
+
+
+@pytest.mark.parametrize("leads", [Leads(endpoint="a", term=0, life="L"), Leads(endpoint="z", term=-1, life="L")])
+def test_old_news_is_none(leads: Leads) -> None:
+    node = Node("c")
+    assert node.it.told(leads, LEASE_S) == []
+
+
+def test_whoever_has_a_leader_tells_those_who_seek() -> None:
+    node = Node("c")
+    node.it.link_is(True, 0.0)
+    node.hear(seek("d"), 1.0)
+    assert node.told(Leads) == [Leads(endpoint="a", term=0, life="L")]
+
+
+def test_whoever_has_lost_it_too_does_not() -> None:
+    node = Node("c")
+    node.hear(seek("d"), LEASE_S + 1.0)
+    assert node.told(Leads) == []
+
+
+# --- votes ------------------------------------------------------------------------------------------------------------------
+
+
+def test_with_the_support_of_a_majority_it_proposes_itself_and_with_its_votes_it_leads() -> None:
+    node = Node("b")
+    node.hear(seek("c"), PROMISE_S)
+    assert node.told(Propose) == [Propose(term=1, mark=PROMISE_S, roster=5)]
+    node.hear(Vote(node="c", term=1, mark=PROMISE_S), PROMISE_S + 0.01)
+    (lead,) = node.of(Lead)
+    assert (lead.past.round, lead.past.restarts, lead.past.fence_s) == (4, 1, FENCE_S)
+    assert node.told(Leads) == [Leads(endpoint="b", term=1, life="L")]
+    assert any("2 of 3 nodes" in said.text for said in node.of(Say))
+
+
+def test_it_proposes_nothing_before_its_own_promise_is_over() -> None:
+    node = Node("b")
+    node.hear(seek("c"), PROMISE_S - 0.1)
+    assert not node.told(Propose)
+    node.wait(PROMISE_S)
+    assert node.told(Propose)
+
+
+def test_support_that_is_not_free_yet_and_support_that_is_gone_do_not_count() -> None:
+    node = Node("b")
+    node.hear(seek("c", free=False), PROMISE_S)
+    assert not node.told(Propose)
+    other = Node("b", roster("a", "b", "c", "d"))
+    other.hear(seek("c", other.it.roster), PROMISE_S)
+    other.see(LinkDown(link=GUEST, reason="broken"), PROMISE_S + 0.1)
+    other.hear(seek("d", other.it.roster), PROMISE_S + 0.2, link=GUEST + 1)
+    assert not other.told(Propose), "two of four"
+
+
+def test_whoever_stands_in_no_line_proposes_nothing() -> None:
+    node = Node("d", replace(ABC, electorates=(Electorate(id=5, size=3),)))
+    node.hear(seek("b"), PROMISE_S)
+    node.hear(seek("c"), PROMISE_S, link=GUEST + 1)
+    assert not node.told(Propose)
+
+
+def test_whoever_is_linked_to_one_that_comes_before_it_leaves_that_the_proposing() -> None:
+    node = Node("c")
+    node.wait(LEASE_S)
+    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S)
+    node.hear(seek("b"), PROMISE_S)
+    assert not node.told(Propose)
+    node.wait(PROMISE_S + WAIT_S)
+    assert node.told(Propose), "it had its chance"
+
+
+def test_a_vote_is_given_once_in_a_term_and_binds() -> None:
+    node = Node("c")
+    node.wait(PROMISE_S)
+    node.see(LinkUp(link=node.it.link, ours=True), PROMISE_S)
+    for term, mark in ((1, 7.0), (1, 8.0), (2, 9.0)):
+        node.hear(Propose(term=term, mark=mark, roster=5), PROMISE_S + 0.1, link=node.it.link)
+    assert node.told(Vote) == [Vote(node="c", term=1, mark=7.0)]
+
+
+def test_no_vote_before_the_promise_is_over_nor_for_an_older_roster() -> None:
+    node = Node("c")
+    node.wait(LEASE_S)
+    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S)
+    node.hear(Propose(term=1, mark=7.0, roster=5), PROMISE_S - 0.1, link=node.it.link)
+    node.hear(Propose(term=1, mark=7.0, roster=4), PROMISE_S + 0.1, link=node.it.link)
+    assert not node.told(Vote)
+
+
+def test_votes_that_come_too_late_or_for_an_older_proposal_elect_nobody() -> None:
+    node = Node("b")
+    node.hear(seek("c"), PROMISE_S)
+    node.hear(Vote(node="c", term=1, mark=1.0), PROMISE_S + 0.1)
+    node.hear(Vote(node="c", term=1, mark=PROMISE_S), PROMISE_S + 60.0)
+    assert not node.of(Lead)
+
+
+def test_a_proposal_that_fails_is_made_again_in_a_later_term() -> None:
+    node = Node("b")
+    node.hear(seek("c"), PROMISE_S)
+    node.wait(PROMISE_S + 1.5)
+    assert [said.term for said in node.told(Propose)] == [1, 2]
+
+
+def test_while_an_electorate_changes_both_must_agree() -> None:
+    joint = roster("a", "b", "c", older=5)
+    node = Node("b", joint)
+    node.hear(seek("c", joint), PROMISE_S)
+    assert not node.told(Propose), "two of three, and two of five"
+    outgoing = replace(joint, version=4, electorates=(Electorate(id=4, size=5, mine=True),))
+    node.hear(seek("e", outgoing), PROMISE_S, link=GUEST + 1)
+    assert node.told(Propose)
+
+
+def test_a_newer_roster_is_taken_over_from_whoever_brings_it() -> None:
+    node = Node("b", roster("a", "b", "c", "d", "e"))
+    node.hear(seek("c", roster("a", "b", "c", version=6, round=9)), PROMISE_S)
+    assert node.told(Propose)[0].roster == 6
+    node.hear(Vote(node="c", term=1, mark=PROMISE_S), PROMISE_S)
+    assert node.of(Lead)[0].past.round == 9
+
+
+def test_whoever_was_renewed_without_a_roster_takes_none_from_others() -> None:
+    node = Node("c", None)
+    node.it.renewed(None, 0.0)
+    node.hear(seek("b"), 100.0)
+    assert node.it.roster is None, "its coordinator counts on it that it can vote for nobody"
+
+
+# --- leading ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_steps_down_when_its_mandate_is_over_and_seeks_as_the_others_do() -> None:
+    node = elected()
+    node.wait(2 * PROMISE_S - 0.1)
+    assert not node.of(StepDown)
+    node.it.renewed(ABC, 2 * PROMISE_S - 0.1)
+    node.wait(2 * PROMISE_S)
+    assert "only 1 of 3 nodes answer" in node.of(StepDown)[0].reason
+    assert node.it.mandate is None and node.it.free_at == 2 * PROMISE_S
+
+
+def test_on_split_continue_it_leads_on_and_says_what_it_risks() -> None:
+    node = Node("b", goes_on=True)
+    node.hear(seek("c"), PROMISE_S)
+    node.hear(Vote(node="c", term=1, mark=PROMISE_S), PROMISE_S)
+    node.wait(2 * PROMISE_S)
+    assert not node.of(StepDown) and any("the job runs twice" in said.text for said in node.of(Say))
+
+
+def test_a_successor_knocks_at_the_endpoint_and_whoever_founds_there_follows() -> None:
+    node = elected()
+    node.wait(PROMISE_S)
+    assert node.called()[-1] == ORIGIN
+    (did,) = [did for did in node.see(LinkUp(link=node.it.link, ours=True), PROMISE_S + 0.1) if isinstance(did, Transmit)]
+    founder = Node("a", None, founder=True)
+    founder.hear(did.message, 0.5)
+    assert founder.of(StepDown) and founder.of(Follow)[-1] == Follow(endpoint="b")
+    node.see(LinkDown(link=node.it.link, reason="gone"), PROMISE_S + 0.2)
+    calls = len(node.called())
+    node.it.mandate.waive()  # type: ignore[union-attr]
+    node.wait(PROMISE_S + 0.2 + KNOCK_S)
+    assert len(node.called()) == calls + 1
+
+
+def test_of_two_that_lead_the_one_of_the_earlier_term_follows() -> None:
+    node = elected()
+    node.hear(Seek(node="x", term=3, leads=Leads(endpoint="x", term=3, life="L")), PROMISE_S + 0.1)
+    assert node.of(StepDown) and node.of(Follow)[-1] == Follow(endpoint="x")
+    other = elected()
+    other.hear(Seek(node="x", term=0, leads=Leads(endpoint="x", term=0, life="L")), PROMISE_S + 0.1)
+    assert not other.of(StepDown) and other.told(Leads)[-1].endpoint == "b"
+
+
+def test_whoever_follows_into_another_life_of_the_job_has_no_say_from_its_own() -> None:
+    node = elected()
+    node.hear(Seek(node="x", term=3, leads=Leads(endpoint="x", term=3, life="another")), PROMISE_S + 0.1)
+    assert node.it.roster is None and node.it.deadline() == NEVER
+
+
+# --- two nodes --------------------------------------------------------------------------------------------------------------
+
+
+def test_one_of_two_is_no_majority_and_says_once_what_would_help() -> None:
+    node = Node("b", roster("a", "b"))
+    node.wait(60.0)
+    assert not node.of(Lead)
+    (said,) = [said for said in node.of(Say) if said.level == "error"]
+    assert "--witness DIR" in said.text and "--on-split continue" in said.text
+
+
+def test_a_witness_makes_it_one() -> None:
+    node = Node("b", roster("a", "b", witness=True), witness=True)
+    node.wait(PROMISE_S)
+    assert node.of(Claim) == [Claim(life="L", id=5, endpoint="b")]
+    node.see(Claimed(id=5, granted=True), PROMISE_S + 0.1)
+    assert node.of(Lead)
+
+
+def test_a_witness_that_speaks_for_the_other_does_not_and_is_asked_again() -> None:
+    node = Node("b", roster("a", "b", witness=True), witness=True)
+    node.wait(PROMISE_S)
+    node.see(Claimed(id=5, granted=False, reason="it speaks for a"), PROMISE_S + 0.1)
+    assert not node.of(Lead) and any("it speaks for a" in said.text for said in node.of(Say))
+    node.wait(PROMISE_S + 5.0)
+    assert len(node.of(Claim)) == 2
+
+
+def test_nobody_asks_for_the_witness_while_its_promise_binds() -> None:
+    node = Node("b", roster("a", "b", witness=True), witness=True)
+    node.wait(PROMISE_S - 0.01)
+    assert not node.of(Claim)
+
+
+def test_a_side_may_go_on_without_a_majority_if_it_is_told_to_and_meets_nobody_before_it() -> None:
+    node = Node("b", roster("a", "b"), goes_on=True)
+    node.wait(60.0)
+    (lead,) = node.of(Lead)
+    assert lead.past.fence_s == FENCE_S + LEASE_S
+    last = Node("c", roster("a", "b", "c", "d", "e"), goes_on=True)
+    last.wait(LEASE_S)
+    last.see(LinkUp(link=last.it.link, ours=True), LEASE_S)
+    last.wait(PROMISE_S + WAIT_S + 1.0)
+    assert not last.of(Lead), "b is there: it is for b to lead"
