@@ -20,13 +20,16 @@ class Cluster(Ranks):
         super().__init__(folder, wait_until)
         self.holdfast, self.port, self.program = holdfast, port, program
 
-    def agent(self, name: str, nnodes: str = "2", *options: object, nproc: int = 2) -> Any:
+    def agent(
+        self, name: str, nnodes: str = "2", *options: object, nproc: int = 2, env: dict[str, str] | None = None
+    ) -> Any:
         return self.holdfast.start(
             "run",
             *("--nnodes", nnodes, "--nproc-per-node", nproc, "--node-name", name),
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{self.port}", "--rdzv-id", "several"),
             *options,
             *(self.program, self.folder),
+            env=env or {},
         )
 
     def host(self) -> str:

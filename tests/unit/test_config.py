@@ -48,6 +48,8 @@ ROWS = [
     ((), "--state-dir", "/var/hf", "state_dir", "/var/hf"),
     ((), "--node-name", "n07", "node_name", "n07"),
     ((), "--token-file", "secret", "token_file", "/home/me/secret"),
+    ((), "--witness", "shared", "witness", "/home/me/shared"),
+    ((), "--on-split", "continue", "on_split", "continue"),
 ]
 SWITCHES = [("standalone", ()), ("module", ()), ("no_python", ()), ("run_path", ()), ("virtual_local_rank", ())]
 VARIABLES = {flag.name: flag.env for flag in FLAGS}
@@ -229,6 +231,7 @@ MISTAKES = [
     (("--lease", "0"), "--lease: 0 is not above zero", ""),
     (("--nproc-per-node", "100000"), "--nproc-per-node: 100000 is too large", "10000 or less"),
     (("--lease", "inf"), "--lease: inf is too long", "31 years"),
+    (("--on-split", "contine"), "--on-split: there is no 'contine'", "continue"),
     (("--restart-period", "0"), "--restart-period: 0 is not above zero", ""),
     (("--backoff", "-1"), "--backoff: -1 is negative", ""),
 ]

@@ -188,3 +188,10 @@ def test_the_way_to_etcd_is_told_by_torchrun_s_names():
 def test_etcd_s_join_timeout_has_both_of_torchrun_s_names(key):
     line = ("--nnodes", "2", "--rdzv-backend", "etcd", "--rdzv-endpoint", "a")
     assert config(*line, "--rdzv-conf", f"{key}=7").join_timeout_s == 7
+
+
+def test_a_witness_is_for_nodes_that_choose_a_successor_and_a_variable_for_all_jobs_is_no_mistake():
+    assert "--witness is ignored" in warnings("--witness", "/shared")
+    assert "--on-split is ignored" in warnings(*STATIC, "--on-split", "continue")
+    assert "ignored" not in warnings(*TWO, "--witness", "/shared")
+    assert "ignored" not in warnings(env={"HOLDFAST_WITNESS": "/shared"})

@@ -284,7 +284,11 @@ class Agent:
             backend=config.rdzv_backend,
         )
         self._record(started)
-        links = [] if self.network is None else [open_doors(config, self.network), room_for_links(config, self.network)]
+        links: list[str] = []
+        if self.network is not None and (config.rdzv_backend != "embedded" or self.node.group.hosting):
+            links.append(open_doors(config, self.network))
+        if self.network is not None:
+            links.append(room_for_links(config, self.network))
         for what in filter(None, (self.job_dir.degraded, *self.workers.plan.warnings, *links)):
             self._degraded(what)
 

@@ -40,7 +40,13 @@ def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | 
         from holdfast.agent.candidate import candidate
 
         return candidate(config, host, network, _join(config, name, addr), _rules(config), lambda: _policy(config))
-    return _node(config, host, name, hosting=_hosts(config, network), addr=addr), network, None
+    hosting = _hosts(config, network)
+    if config.rdzv_backend == "embedded" and config.max_nodes > 1:
+        from holdfast.agent.candidate import heir
+
+        join, rules = _join(config, name, addr), _rules(config)
+        return heir(config, host, network, join, rules, lambda: _policy(config), hosting=hosting)
+    return _node(config, host, name, hosting=hosting, addr=addr), network, None
 
 
 def _hosts(config: RunConfig, network: Network) -> bool:

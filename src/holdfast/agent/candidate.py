@@ -1,4 +1,4 @@
-"""From a configuration to a node that may come to lead: its machines, where it would serve, and the store that elects."""
+"""From a configuration to a node that may come to lead: its machines, where it would serve, and who elects or decides."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 
 from holdfast.agent.elected import ElectedNode
 from holdfast.agent.group import Group
+from holdfast.agent.heir import HeirNode
 from holdfast.core.errors import RendezvousError, UsageError
 from holdfast.core.grammar import shown_endpoint
 from holdfast.core.machine import NEVER
@@ -14,6 +15,7 @@ from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous, Rules
 from holdfast.rendezvous.server import Server
+from holdfast.rendezvous.succession import Succession
 from holdfast.runtime.ports import hold_port
 
 TYPE_CHECKING = False
@@ -67,12 +69,64 @@ def candidate(
         stop_signals=config.signals_to_handle,
         echoing="SLURM_STEP_ID" in os.environ,
     )
+    return ElectedNode(group, member, election, _founder(rules, policy, host)), network, store_hands
 
+
+def heir(
+    config: RunConfig,
+    host: Host,
+    network: Network,
+    join: Join,
+    rules: Rules,
+    policy: Callable[[], RestartOnFailure],
+    *,
+    hosting: bool,
+) -> tuple[HeirNode, Network, Store | None]:
+    """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already."""
+    witness = None if config.witness is None else open_witness(config.witness, host)
+    endpoint = config.rdzv_endpoint if hosting else _listen_if_possible(network, join.addr, host)
+    now = host.now()
+    succession = Succession(
+        endpoint,
+        origin=config.rdzv_endpoint,
+        founder=hosting,
+        lease_s=config.lease_s,
+        fresh_life=os.urandom(8).hex(),
+        witness=witness is not None,
+        goes_on=config.on_split == "continue",
+        now=now,
+    )
+    member = Member(join.node, endpoint=config.rdzv_endpoint, join_timeout_s=config.join_timeout_s, now=now)
+    group = Group(
+        join,
+        grace_s=config.shutdown_timeout_s,
+        hosting=hosting,
+        endpoint=config.rdzv_endpoint,
+        backend="embedded",
+        stop_signals=config.signals_to_handle,
+        echoing="SLURM_STEP_ID" in os.environ,
+    )
+    found = _founder(rules, policy, host)
+    return HeirNode(group, member, succession, found, patience_s=config.join_timeout_s), network, witness
+
+
+def _founder(
+    rules: Rules, policy: Callable[[], RestartOnFailure], host: Host
+) -> Callable[[float], tuple[Server, RestartOnFailure]]:
     def found(now: float) -> tuple[Server, RestartOnFailure]:
         fresh = policy()
         return Server(Rendezvous(rules, fresh, now=now, now_unix=host.unix())), fresh
 
-    return ElectedNode(group, member, election, found), network, store_hands
+    return found
+
+
+def _listen_if_possible(network: Network, addr: str, host: Host) -> str:
+    """Where others can reach us; empty where that cannot be: then this node has no say in who leads."""
+    try:
+        return _listen(network, addr)
+    except (RendezvousError, OSError) as error:
+        host.complain(f"this node cannot take over if the coordinator is lost: {error}")
+        return ""
 
 
 def _listen(network: Network, addr: str) -> str:
@@ -84,6 +138,15 @@ def _listen(network: Network, addr: str) -> str:
                 f"cannot listen at {addr}, this node's own address", hint="give --local-addr an address that this host has"
             )
     return shown_endpoint(*network.endpoint)
+
+
+def open_witness(folder: str, host: Host) -> Store:
+    """The directory that decides between two halves. Raises UsageError if it is none."""
+    from holdfast.agent.witness import Witness
+
+    if not os.path.isdir(folder):
+        raise UsageError(f"--witness: {folder} is not a directory", hint="create it, on a file system that all nodes share")
+    return Witness(folder, host)
 
 
 def open_etcd(config: RunConfig, host: Host) -> Store:

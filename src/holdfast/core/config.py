@@ -56,6 +56,10 @@ class RunConfig(Value):
     """How long a round with the least number of nodes waits for more."""
     lease_s: float = 3.0
     """Silence after which a node counts as lost."""
+    witness: str | None = None
+    """Directory that the nodes share. None: nobody decides between two halves. Absolute."""
+    on_split: str = "stop"
+    """stop · continue: what a side without a majority does once the coordinator is lost."""
     token_file: str | None = None
     """File with the job's secret. None: `HOLDFAST_TOKEN`, if anything."""
     tls_cert: str | None = None

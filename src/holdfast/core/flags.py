@@ -72,6 +72,7 @@ def _ours(name: str, help: str, **rest: Any) -> Flag:
 _NO_PET = "torchrun has no variable for this flag."
 START_METHODS = ("spawn", "fork", "forkserver")
 EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
+SPLITS = ("stop", "continue")
 NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
 
 GROW = ("at-once", "next-failure", "never")
@@ -338,6 +339,20 @@ FLAGS: tuple[Flag, ...] = (
         default="3.0",
         metavar="S",
         env="HOLDFAST_LEASE",
+    ),
+    _ours(
+        "--witness",
+        "directory that the nodes share: it decides which half goes on where they are cut in two, or of two one is lost",
+        metavar="DIR",
+        env="HOLDFAST_WITNESS",
+    ),
+    _ours(
+        "--on-split",
+        "what nodes do that are cut off with fewer than half: stop, or continue and risk that the others do too",
+        default="stop",
+        choices=SPLITS,
+        metavar="WORD",
+        env="HOLDFAST_ON_SPLIT",
     ),
     Flag(
         names=("--ft-segment", "--ft_segment", "--segment"),

@@ -129,7 +129,7 @@ def _workers(draft: Draft) -> None:
         )
     interval = grammar.seconds(draft.text("monitor_interval"), draft.name("monitor_interval"), zero=False)
     draft.keep("monitor_interval", interval)
-    for dest in ("start_method", "numa_binding", "event_log_handler"):
+    for dest in ("start_method", "numa_binding", "event_log_handler", "on_split"):
         _check_choice(draft, dest)
     draft.keep("start_method", draft.text("start_method"))
     for dest in ("role", "event_log_handler"):
@@ -245,6 +245,11 @@ def _state(draft: Draft) -> None:
         draft.put("state_dir", draft.host.state_home, "derived: $XDG_STATE_HOME, the home directory or /tmp")
     draft.keep("node_name", draft.text("node_name") or None)
     draft.keep("token_file", _absolute(draft.text("token_file"), draft.host.cwd) or None)
+    draft.keep("witness", _absolute(draft.text("witness"), draft.host.cwd) or None)
+    draft.keep("on_split", draft.text("on_split"))
+    for dest in ("witness", "on_split"):
+        if draft.settings[dest].origin.startswith("--") and draft.fields["rdzv_backend"] != "embedded":
+            draft.tell("WARNING", f"{draft.name(dest)} is ignored: only nodes of the embedded rendezvous choose a successor")
     _tls(draft)
     _log_level(draft)
 

@@ -1,0 +1,253 @@
+"""A node of a job whose nodes choose the coordinator's successor among themselves.
+
+The same parts as in `agent.elected`, with `rendezvous.succession` in the election's place and the other nodes in the store's:
+
+         ┌───────┐ Send  ┌────────┐   link to the leader, which may be ourselves
+         │ Group ├──────▶│ Member │◀──────────────────────────────────┐
+         │       │◀──────┤        │                                   ▼
+         └───────┘ Told  └───▲────┘                        ┌─────────────────────┐
+                             │ Follow             Lead     │ Server ─ Rendezvous │  only while we lead
+                         ┌───┴────────┐ ─────────────────▶ │     └── Mandate     │
+                         │ Succession │                    └─────────────────────┘
+                         └─▲────────┬─┘
+              Seek · Vote  │        │  Propose · Leads
+                           └─ links ┘  (from whoever seeks, to whoever is sought)
+
+What a leader says goes through its mandate on the way out: each `Renewed` gets a mark, the roster if it is news, and no longer
+lease than the mandate lasts.
+"""
+
+from __future__ import annotations
+
+from holdfast.agent.elected import ElectedNode
+from holdfast.agent.group import Exit
+from holdfast.core.events import Decided
+from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.machine import NEVER, Action, Observation, Record, Tick
+from holdfast.core.messages import Join, Leads, Leave, Renew, Renewed, Seek, Stopped, Vote
+from holdfast.core.value import replace
+from holdfast.rendezvous.mandate import LOOK_S
+from holdfast.rendezvous.round import Heard, HostLeaves
+from holdfast.rendezvous.succession import OF_TWO, Claimed, Succession, elector_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.agent.group import Group
+    from holdfast.core.messages import Message, Past
+    from holdfast.recovery.policy import RestartOnFailure
+    from holdfast.rendezvous.member import Deliver, Member
+    from holdfast.rendezvous.round import Seat
+    from holdfast.rendezvous.server import Server
+
+
+class HeirNode(ElectedNode):
+    """One node: a group, a member, a possible successor, and a server while it leads."""
+
+    election: Succession  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        group: Group,
+        member: Member,
+        succession: Succession,
+        found: Callable[[float], tuple[Server, RestartOnFailure]],
+        *,
+        patience_s: float,
+    ) -> None:
+        super().__init__(group, member, succession, found)  # type: ignore[arg-type]
+        self.patience_s = patience_s
+        """How long after its lease a node waits where an election can still be won."""
+        self.guests: set[int] = set()
+        """Links that others opened to us."""
+        self.since_round = 0
+        """The last round of our predecessor."""
+        self.keep_at = -NEVER
+        self.told: tuple[int, float] = (0, 0.0)
+        self.of_late = self.kept
+        """What members are told of the job; of that roster's version, and worked out then."""
+        group.join = replace(group.join, endpoint=succession.endpoint)
+
+    def begin(self, now: float) -> list[Action]:
+        """See `Node.begin`."""
+        return self._from_election(self.election.begin(now), now) + self._from_group(self.group.begin(now), now)
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
+        # The succession first: whoever slept through the end of its mandate must not say another word as the leader.
+        out = self._from_election(self.election.observe(Tick(), now), now)
+        match seen:
+            case Claimed():
+                return out + self._from_election(self.election.observe(seen, now), now)
+            case LinkUp() | LinkDown() | Arrived():
+                return out + self._over_a_link(seen, now)
+            case Tick():
+                return out + self._from_group(self.group.observe(seen, now), now) + self._over_a_link(seen, now)
+        return out + self._from_group(self.group.observe(seen, now), now)
+
+    @property
+    def done(self) -> bool:
+        """See `Node.done`."""
+        return self.group.state == "ended" and (self.server is None or self.server.idle)
+
+    def will(self, now: float) -> list[Action]:
+        """See `Node.will`."""
+        return []
+
+    # --- links ----------------------------------------------------------------------------------------------------------
+
+    def _over_a_link(self, seen: Observation, now: float) -> list[Action]:
+        match seen:
+            case LinkUp(link=link, ours=False):
+                self.guests.add(link)
+            case LinkDown(link=link):
+                self.guests.discard(link)
+            case Arrived(link=link, message=message):
+                if (own := self._for_the_succession(link, message, now)) is not None:
+                    return own
+        out = [] if isinstance(seen, Tick) else self._from_election(self.election.observe(seen, now), now)
+        return out + super()._over_a_link(seen, now)
+
+    def _for_the_succession(self, link: int, message: Message, now: float) -> list[Action] | None:
+        """What is said between those who seek a coordinator; and what is said to us as to one. None: it goes its usual way."""
+        if link == self.member.link:
+            return self._from_the_leader(message, now)
+        if link not in self.guests or isinstance(message, (Seek, Vote)):
+            return self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
+        held = message.roster if isinstance(message, (Join, Renew)) else 0
+        out = self._from_election(self.election.knocked(held, now), now)
+        if self.server is None:
+            return [*out, *self.election.tell(link), HangUp(link=link)]
+        self._counted(message, now)
+        return None
+
+    def _from_the_leader(self, message: Message, now: float) -> list[Action] | None:
+        match message:
+            case Leads():
+                return self._from_election(self.election.told(message, now), now)
+            case Renewed(mark=mark, roster=roster):
+                out = self._from_election(self.election.renewed(roster, now), now)
+                self.member.mark = mark
+                self._heed_the_roster()
+                over = Arrived(link=self.member.link, message=message)
+                return out + super()._over_a_link(over, now)
+        return None
+
+    def _heed_the_roster(self) -> None:
+        """As long as others can still choose a leader, whoever has none waits; where nobody can, not for long."""
+        roster = self.election.roster
+        self.member.roster = 0 if roster is None else roster.version
+        if roster is None:
+            return
+        newest = roster.electorates[0] if roster.electorates else None
+        if newest is not None and (newest.size > 2 or newest.witness or self.election.goes_on):
+            self.member.give_up_s = self.patience_s
+        elif newest is not None:
+            self.member.hint = OF_TWO
+
+    def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
+        out: list[Action] = []
+        for action in actions:
+            out += super()._from_group([action], now)
+            if isinstance(action, Exit) and self.server is not None and self.server.rendezvous.report is None:
+                out += self._host_leaves(action, now)
+        return out
+
+    def _from_member(self, actions: Iterable[Action | Deliver], now: float) -> list[Action]:
+        return [self._stamped(action) for action in super()._from_member(actions, now)]
+
+    def _stamped(self, action: Action) -> Action:
+        """A `Join` says which roster is held now: it may be said again long after it was said first, to another coordinator."""
+        roster = self.election.roster
+        if roster is None or not isinstance(action, Transmit) or not isinstance(action.message, Join):
+            return action
+        return replace(action, message=replace(action.message, roster=roster.version, elector_of=elector_of(roster)))
+
+    def _host_leaves(self, end: Exit, now: float) -> list[Action]:
+        """Our agent goes, with the coordinator in it; its workers are gone already."""
+        assert self.server is not None
+        node, number = self.group.join.node, self.group.round
+        reason = f"the agent that hosts the coordinator ends: {end.complaint or 'stopped by a signal'}"
+        self.member.closed = True
+        out: list[Action] = [HangUp(link=self.member.link)]
+        for said in (Leave(node=node, round=number, reason=reason), Stopped(node=node, round=number)):
+            out += self._from_server(self.server.observe(Heard(message=said), now), now)
+        return out + self._from_server(self.server.observe(HostLeaves(reason=reason), now), now)
+
+    # --- leading ----------------------------------------------------------------------------------------------------------
+
+    def _counted(self, message: Message, now: float) -> None:
+        """What a member says tells also how loyal it is."""
+        mandate = self.election.mandate
+        assert self.server is not None and mandate is not None
+        match message:
+            case Join(endpoint=endpoint, roster=roster, elector_of=ids):
+                mandate.joined(endpoint, roster, ids)
+            case Renew(node=node, mark=mark, roster=roster) if (seat := self.server.rendezvous.seats.get(node)) is not None:
+                mandate.renewed(seat.join.endpoint, mark, roster, now)
+
+    def _from_server(self, actions: Iterable[Action], now: float) -> list[Action]:
+        assert self.server is not None and self.election.mandate is not None
+        out: list[Action] = []
+        for action in actions:
+            if isinstance(action, Transmit) and isinstance(action.message, Renewed):
+                seat = self.server.rendezvous.seats.get(self.server.guests.get(action.link, ""))
+                endpoint = "" if seat is None else seat.join.endpoint
+                said = self.election.mandate.answer(action.message, endpoint, lambda: self._past_of_late(now), now)
+                out += [] if said is None else [Transmit(link=action.link, message=said)]
+            else:
+                out.append(action)
+        self._keep(now)
+        return out
+
+    def _keep(self, now: float) -> list[Action]:
+        """Tell the succession when somebody comes or goes, or a round has formed."""
+        assert self.server is not None and self.election.mandate is not None
+        rendezvous = self.server.rendezvous
+        if (own := rendezvous.seats.get(self.group.join.node)) is not None:
+            own.here = True  # after a pause we would blame ourselves first; its workers are under a lease all the same
+        if rendezvous.report is not None:
+            self.election.mandate.waive()
+            return []
+        counts = rendezvous.round, rendezvous.restarts, rendezvous.arrivals, len(rendezvous.seats)
+        noted = *counts, *rendezvous.excluded.names
+        if noted != self.noted and rendezvous.round > self.since_round and now >= self.keep_at:
+            self.noted, self.keep_at = noted, now + LOOK_S  # thousands may come back at once
+            self.election.write(self._line(), now)
+        return []
+
+    def _past_of_late(self, now: float) -> Past:
+        """Worked out once for all who are told the same; it is some milliseconds old for the last."""
+        assert self.election.mandate is not None
+        if self.told != (self.election.mandate.version, now // LOOK_S):
+            self.told = self.election.mandate.version, now // LOOK_S
+            self.of_late = self._past(now)
+        return self.of_late
+
+    def _line(self) -> tuple[str, ...]:
+        """Who comes after whom: ourselves, then by group rank, then whoever waits, by arrival."""
+        assert self.server is not None
+
+        def turn(seat: Seat) -> tuple[float, int]:
+            return seat.place.group_rank if seat.place is not None else NEVER, seat.arrival
+
+        seats = sorted(self.server.rendezvous.seats.values(), key=turn)
+        others = (seat.join.endpoint for seat in seats if seat.join.endpoint)
+        return tuple(dict.fromkeys((self.election.endpoint, *others)))
+
+    def _lead(self, past: Past, reason: str, now: float) -> list[Action]:
+        self.group.hosting = True
+        out = self._take_the_lead(past, now)
+        assert self.server is not None and self.policy is not None
+        self.since_round, self.noted, self.keep_at = self.server.rendezvous.round, (), now
+        self.server.guests = dict.fromkeys(self.guests, "")
+        if not reason:
+            return out
+        self.server.rendezvous.why = reason
+        left = self.policy.restarts_left(now)
+        return [Record(event=Decided(decision="rejoin", reason=reason, restarts_left=left)), *out]
+
+    def _step_down(self, reason: str) -> list[Action]:
+        self.group.hosting = False
+        return super()._step_down(reason)

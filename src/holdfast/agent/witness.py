@@ -1,0 +1,85 @@
+"""Which of two halves goes on? A directory that both can reach says: whoever is the first to put its name there.
+
+For each electorate there is one file, made by `link`, which is atomic on NFS too and fails for the second. It holds the
+endpoint of the node that the witness speaks for, and it stays: the next electorate has another. A file system that is gone
+blocks whoever touches it, so a throw-away child does (an agent that waited would lose its lease), and it gives up by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+
+from holdfast.core.machine import Action, Observation
+from holdfast.rendezvous.succession import Claim, Claimed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.runtime.host import Host
+
+DEADLINE_S = 5
+"""For one question. A directory that answers does so within milliseconds."""
+
+ASKS = """
+import os, signal, sys
+signal.alarm(int(sys.argv[4]))
+folder, name, endpoint = sys.argv[1:4]
+mine, ours = os.path.join(folder, f".{name}-{os.getpid()}-{endpoint.replace('/', '_')}"), os.path.join(folder, name)
+try:
+    with open(mine, "x") as file:
+        file.write(endpoint)
+    try:
+        os.link(mine, ours)
+    except OSError:
+        pass  # it is there; or NFS says so of a link that it has just made: who is in it tells
+    os.unlink(mine)
+    with open(ours) as file:
+        print("speaks for", file.read())
+except OSError as error:
+    print("trouble", error.strerror)
+"""
+
+
+class Witness:
+    """The hands; see `agent.candidate.Store`."""
+
+    def __init__(self, folder: str, host: Host) -> None:
+        self.folder, self.host = folder, host
+        self.asked: dict[int, tuple[subprocess.Popen[bytes], Claim]] = {}
+        """Descriptor of a child's answer → the child, and what it asks."""
+
+    def perform(self, action: Action) -> None:
+        """Begin to ask; `Claimed` follows."""
+        assert isinstance(action, Claim), f"a witness cannot do {action!r}"
+        argv = [sys.executable, "-I", "-S", "-c", ASKS, self.folder, f"holdfast-{action.life}-{action.id}"]
+        child = subprocess.Popen(
+            [*argv, action.endpoint, str(DEADLINE_S)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert child.stdout is not None
+        fd = child.stdout.fileno()
+        self.asked[fd] = child, action
+        self.host.watch(fd, select.EPOLLIN, lambda events: self._answered(fd))
+
+    def _answered(self, fd: int) -> list[Observation]:
+        child, claim = self.asked.pop(fd)
+        said = os.read(fd, 4096).decode(errors="replace").strip()
+        self.host.unwatch(fd)
+        assert child.stdout is not None
+        child.stdout.close()
+        child.kill()
+        child.wait()
+        kind, _, what = said.partition(" for " if said.startswith("speaks") else " ")
+        if kind == "speaks" and what == claim.endpoint:
+            return [Claimed(id=claim.id, granted=True)]
+        reason = f"it speaks for {what}" if kind == "speaks" else f"{self.folder}: {what or 'no answer'}"
+        return [Claimed(id=claim.id, granted=False, reason=reason)]
+
+    def close(self, last: Iterable[Action]) -> None:
+        """Give up asking."""
+        for fd, (child, _) in self.asked.items():
+            self.host.unwatch(fd)
+            child.kill()

@@ -1,0 +1,95 @@
+"""Does a job outlive the agent that hosts its coordinator, with no outside service? Real agents, killed for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from test_several_nodes import WAITS, Cluster, agent_pid
+
+LOGS = {"LOGLEVEL": "DEBUG"}
+LEASE = ("--lease", 1, "--max-restarts", 0, "--rdzv-conf", "last_call_timeout=1")
+
+
+@pytest.fixture
+def job(holdfast, free_port, tmp_path, script, wait_until) -> Cluster:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    return Cluster(holdfast, free_port, folder, script(WAITS), wait_until)
+
+
+def lose(job: Cluster, agents: dict[str, Any], name: str) -> None:
+    """The agent at the endpoint is gone, and all that ran below it."""
+    os.kill(agent_pid(job.holdfast, name), signal.SIGKILL)
+    assert agents[name].wait().returncode != 0
+
+
+def begin(job: Cluster, nodes: str, nnodes: str, *options: object) -> dict[str, Any]:
+    """Agents, one worker each, in round 1, that know who is next; the first is at the endpoint."""
+    agents = {nodes[0]: job.agent(nodes[0], nnodes, *LEASE, *options, nproc=1, env=LOGS)}
+    job.host()
+    agents |= {name: job.agent(name, nnodes, *LEASE, *options, nproc=1, env=LOGS) for name in nodes[1:]}
+    for rank in range(int(nnodes.split(":")[-1])):
+        job.rank(rank, 0, 1)
+    for name in nodes[1:]:
+        agents[name].wait_for_output(f"the {len(nodes)} nodes choose another")
+    return agents
+
+
+def test_the_next_in_line_takes_over_and_the_endpoint_s_node_comes_back_as_a_member(job, holdfast):
+    agents = begin(job, "abc", "2:3")
+    lose(job, agents, "a")
+    assert [job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    back = job.agent("a2", "2:3", *LEASE, nproc=1, env=LOGS)
+    assert [job.rank(rank, 0, 3)[1] for rank in range(3)] == [3, 3, 3]
+    job.finish()
+    assert [agent.wait().returncode for agent in (agents["b"], agents["c"], back)] == [0, 0, 0]
+    assert "this agent leads the job now, with the votes of 2 of 3 nodes" in agents["b"].stderr
+    assert "leads the job no longer" in back.stderr
+
+
+def test_a_spare_votes_and_takes_part(job, holdfast):
+    agents = begin(job, "abc", "2")
+    lose(job, agents, "a")
+    assert [job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    job.finish()
+    assert [agents[name].wait().returncode for name in "bc"] == [0, 0]
+
+
+def test_a_stopped_host_s_workers_end_before_the_next_round_begins(job, holdfast):
+    agents = begin(job, "abc", "2:3")
+    asleep = job.rank(0, 0, 1)[0]
+    os.kill(agent_pid(holdfast, "a"), signal.SIGSTOP)
+    assert job.rank(0, 0, 2)[1] == 2
+    assert not os.path.exists(f"/proc/{asleep}"), "a worker of the old round beside the new one"
+    job.finish()
+    assert [agents[name].wait().returncode for name in "bc"] == [0, 0]
+    assert agents["a"].wait().returncode != 0
+
+
+def test_of_two_nodes_the_one_left_stops_and_says_what_would_help(job, holdfast):
+    agents = begin(job, "ab", "1:2")
+    lose(job, agents, "a")
+    agents["b"].wait_for_output("--witness DIR")
+    agents["b"].kill(signal.SIGTERM)
+    end = agents["b"].wait()
+    assert end.returncode == 1 and "--on-split continue" in end.stderr
+
+
+@pytest.mark.parametrize("decides", ["witness", "on-split"])
+def test_of_two_nodes_the_one_left_goes_on_where_something_decides(job, holdfast, tmp_path, decides):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    agents = begin(job, "ab", "1:2", *(("--witness", shared) if decides == "witness" else ("--on-split", "continue")))
+    lose(job, agents, "a")
+    assert job.rank(0, 0, 2)[1] == 1
+    job.finish()
+    assert agents["b"].wait().returncode == 0
+    assert bool(list(shared.glob("holdfast-*"))) == (decides == "witness")
+
+
+def test_a_witness_that_is_no_directory_is_an_error_at_once(job, tmp_path):
+    end = job.agent("a", "2", "--witness", tmp_path / "nowhere").wait()
+    assert end.returncode == 2 and "is not a directory" in end.stderr
