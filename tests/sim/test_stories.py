@@ -87,8 +87,8 @@ def test_a_crash_on_one_node_restarts_the_ranks_of_all(start: Start) -> None:
     cluster.finish()
     assert told(cluster) == story("""
         a: starts, hosts the coordinator
-        a: a joined
         b: starts
+        a: a joined
         a: b joined
         a: round 1 of a b, group rank 0, 2 ranks (first round)
         b: round 1 of a b, group rank 1, 2 ranks (first round)
@@ -161,8 +161,8 @@ def test_a_lost_node_is_waited_for_and_its_replacement_goes_on(start: Start) -> 
     cluster.finish()
     assert told(cluster) == story("""
         a: starts, hosts the coordinator
-        a: a joined
         b: starts
+        a: a joined
         a: b joined
         a: round 1 of a b, group rank 0, 2 ranks (first round)
         b: round 1 of a b, group rank 1, 2 ranks (first round)
@@ -193,7 +193,7 @@ def test_the_next_round_begins_after_the_lease_and_the_fence_of_the_lost_node(st
     cluster.power_off("b")
     cluster.finish()
     lost_at = next(at for at, _, what in cluster.transcript.entries if isinstance(what, NodeLost))
-    assert formed_at(cluster)[1] - lost_at == pytest.approx(FENCE_S)
+    assert formed_at(cluster)[1] - lost_at == pytest.approx(FENCE_S, abs=0.001)
     assert formed_at(cluster)[1] - 1.0 < 5.0, "from power cut to training again"
 
 
@@ -350,8 +350,8 @@ def test_sigterm_to_the_hosting_agent_ends_the_job_everywhere(start: Start) -> N
     cluster.finish()
     assert told(cluster) == story("""
         a: starts, hosts the coordinator
-        a: a joined
         b: starts
+        a: a joined
         a: b joined
         a: round 1 of a b, group rank 0, 2 ranks (first round)
         b: round 1 of a b, group rank 1, 2 ranks (first round)
@@ -437,7 +437,7 @@ def test_the_end_of_the_job_that_went_down_with_its_link_is_said_again(start: St
         cluster.run_for(0.0001)
     cluster.break_links("b", lag_s=0.5, other_lag_s=0.0)
     cluster.finish()
-    assert cluster.codes == {"a": 0, "b": 0} and cluster.timeline.now < 7.0
+    assert cluster.codes == {"a": 0, "b": 0} and cluster.timeline.now < 9.0
 
 
 def test_a_link_that_only_one_end_knows_to_be_dead_is_replaced(start: Start) -> None:
@@ -455,8 +455,8 @@ def test_a_node_that_cannot_renew_stops_its_workers_before_others_take_their_ran
     cluster.finish()
     assert told(cluster) == story("""
         a: starts, hosts the coordinator
-        a: a joined
         b: starts
+        a: a joined
         a: b joined
         a: round 1 of a b, group rank 0, 2 ranks (first round)
         b: round 1 of a b, group rank 1, 2 ranks (first round)
@@ -469,6 +469,8 @@ def test_a_node_that_cannot_renew_stops_its_workers_before_others_take_their_ran
         b: warning: rank 1 did not stop within 0.5 s; sent SIGKILL
         b: rank 1 (local 0) on b was killed by SIGKILL (stopped by us)
         a: round 2 of a, group rank 0, 1 ranks (node b was lost: not heard from for 3.0 s (lease 3 s))
+        b: error: the coordinator at endpoint:29400 is lost, or cut off from this node; the other of two nodes cannot know which, so its ranks stay stopped
+          hint: let a third party decide: --witness DIR, which both nodes share; or risk two sides: --on-split continue
         b: * reachable again
         a: b joined
         a: decides to rejoin: b joined
@@ -479,7 +481,7 @@ def test_a_node_that_cannot_renew_stops_its_workers_before_others_take_their_ran
         a: decides to finish: every worker exited with 0
         a: ends with 0 (succeeded): every worker exited with 0
         b: ends with 0 (succeeded): every worker exited with 0
-    """)
+    """)  # noqa: E501
 
 
 def test_an_agent_stopped_for_longer_than_its_lease_is_ended_by_its_guardian(start: Start) -> None:
@@ -515,13 +517,13 @@ def test_whoever_finished_its_part_is_not_given_up_when_it_falls_silent(start: S
     assert rounds(cluster) == ["ab"] and cluster.codes == {"a": 0, "b": 0}
 
 
-def test_when_the_host_of_the_coordinator_is_lost_the_others_end_and_say_why(start: Start) -> None:
+def test_when_the_host_of_the_coordinator_is_lost_the_other_of_two_ends_and_says_what_would_help(start: Start) -> None:
     cluster = start("ab")
     cluster.power_off("a")
     cluster.finish()
     assert cluster.codes == {"a": None, "b": 1} and cluster.timeline.now < 40.0
     assert "the coordinator at endpoint:29400 is out of reach: no answer for 33 s" in told(cluster)
-    assert "hint: is the first node's agent running, and is its port open to this node?" in told(cluster)
+    assert "hint: let a third party decide: --witness DIR" in told(cluster)
 
 
 def test_a_restarted_coordinator_gathers_the_members_that_are_left_under_a_newer_round(start: Start) -> None:
@@ -532,7 +534,7 @@ def test_a_restarted_coordinator_gathers_the_members_that_are_left_under_a_newer
     cluster.start("a", host=True)
     cluster.finish()
     numbers = [what.round for _, place, what in cluster.transcript.entries if isinstance(what, RoundFormed) and place == "b"]
-    assert numbers == [1, 2, 3, 4] and set(cluster.codes.values()) == {0}
+    assert numbers == [1, 2, 3] and set(cluster.codes.values()) == {0}
 
 
 # --- a store that elects --------------------------------------------------------------------------------------------------

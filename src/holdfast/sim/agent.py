@@ -26,6 +26,7 @@ from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signa
 from holdfast.core.messages import Assigned
 from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.rendezvous.election import Await, Campaign, Keep, Persist, Resign
+from holdfast.rendezvous.succession import Claim
 from holdfast.sim.network import SimLinks
 from holdfast.sim.world import SimHost
 
@@ -45,6 +46,7 @@ class SimAgent:
         self.links: SimLinks
         self.node: Node
         self.store: SimStore | None = None
+        self.began_at = cluster.timeline.now
         self.local_ranks: dict[int, int] = {}
         self.paused = False
         self.resumed = False  # since its last turn
@@ -146,6 +148,8 @@ class SimAgent:
                 case Record(event=event):
                     self.cluster.transcript.note(self.cluster.timeline.now, self.place, event)
                     self.cluster.checks.recorded(self, event)
+                case Say(level="debug"):
+                    pass
                 case Say(text=text, level=level):
                     self.cluster.transcript.note(self.cluster.timeline.now, self.place, f"{level}: {text}")
                 case StartWorkers(assigned=assigned):
@@ -173,6 +177,8 @@ class SimAgent:
                 case Campaign() | Await() | Keep() | Persist() | Resign():
                     assert self.store is not None, f"an agent without a store cannot do {action!r}"
                     self.store.perform(action)
+                case Claim():
+                    self.cluster.claim(self, action)
                 case _:
                     raise AssertionError(f"an agent cannot do {action!r}")
 

@@ -42,6 +42,12 @@ class Checks:
         """place → until when whatever happens there has a cause"""
         self.stormy_until = 0.0
         """Until when everything has a cause."""
+        self.anew: set[int] = set()
+        """Lives of the coordinator that began another job, unawares."""
+        self.cut_at: dict[str, float] = {}
+        """place → when it was cut off last"""
+        self.hosted: dict[str, int] = {}
+        """node → the coordinator's life that its last round is from"""
         self.reports: dict[float, JobReport] = {}
         self.idle: dict[str, tuple[float, int]] = {}
         self.restarts = 0
@@ -55,7 +61,7 @@ class Checks:
     def starting(self, agent: SimAgent, assigned: Assigned) -> None:
         """A node is about to start its workers."""
         self._ranks_are_whole(agent, assigned)
-        self._one_round_lives(agent, assigned.round)
+        self._one_round_lives(agent, assigned)
 
     def _ranks_are_whole(self, agent: SimAgent, assigned: Assigned) -> None:
         """The ranks of a round are exactly 0…W−1, each on one node; no node is in a round twice."""
@@ -95,15 +101,29 @@ class Checks:
     def _nproc(self, node: str) -> int:
         return next(life.node.group.join.nproc for life in self.cluster.lives if life.node.group.join.node == node)
 
-    def _one_round_lives(self, agent: SimAgent, number: int) -> None:
-        """No worker of another round is alive anywhere when one is started."""
+    def _one_round_lives(self, agent: SimAgent, assigned: Assigned) -> None:
+        """No worker of another round, or of another coordinator's, is alive anywhere when one is started."""
+        number, host = assigned.round, self._life(agent.node.group.join.node, assigned)
+        self.hosted[agent.node.group.join.node] = host
+        self._note_whoever_began_anew(host)
         for life in self.cluster.lives:
+            other = self.hosted.get(life.node.group.join.node, host)
             for worker in life.world.live:
-                if worker.env["HOLDFAST_ROUND"] != str(number) and worker.life.killable:
+                same = worker.env["HOLDFAST_ROUND"] == str(number) and other == host
+                if not same and worker.life.killable and not {host, other} & self.anew:
                     raise Violation(
                         f"{agent.place} starts round {number} while rank {worker.env['RANK']} of round "
                         f"{worker.env['HOLDFAST_ROUND']} still lives on {life.place}"
                     )
+
+    def _note_whoever_began_anew(self, host: int) -> None:
+        """No coordinator knows of a job whose nodes it has never heard: an agent that is started at the endpoint, and then cut
+        off until it has gathered enough for a first round, begins another (docs/explanation/succession.md)."""
+        for life in self.cluster.lives[1:]:
+            server = life.node.server
+            first = server is not None and server.rendezvous is self.hosts[host] and server.rendezvous.round == 1
+            if first and self.cut_at.get(life.place, -1.0) >= life.began_at:
+                self.anew.add(host)
 
     # --- decisions ------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from signal import SIGKILL
 
 from holdfast.agent.elected import ElectedNode
 from holdfast.agent.group import ExclusionAsked, Group
+from holdfast.agent.heir import HeirNode
 from holdfast.agent.node import Node
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
@@ -21,6 +22,7 @@ from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous, Rules
 from holdfast.rendezvous.server import Server
+from holdfast.rendezvous.succession import Claim, Claimed, Succession
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import GUARDIAN_S, Checks, Violation
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
@@ -51,6 +53,11 @@ class Job(Value):
     """A store elects the agent that hosts the coordinator; otherwise that is the one that was started as host."""
     exclude_after: int = 0
     readmit_after_s: float = NEVER
+    succession: bool = True
+    """The nodes choose another coordinator if the endpoint's host is lost."""
+    witness: bool = False
+    """There is a shared directory that decides between two halves."""
+    on_split: str = "stop"
 
 
 class Cluster:
@@ -80,6 +87,8 @@ class Cluster:
         self.next_port = 20000
         self.asks = 0
         self.keys = Keys(self.timeline, random.Random(f"store {seed}"), self.ether)
+        self.witnessed: dict[tuple[str, int], str] = {}
+        """What stands in the witness's directory: (life of the job, electorate) → who was first."""
 
     # --- agents ---------------------------------------------------------------------------------------------------------
 
@@ -94,6 +103,7 @@ class Cluster:
         world = SimHost(self.timeline, clock, script, lambda: self._noticed(agent), first_pid=1000 * (number + 1))
         world.died = lambda worker, exitcode: self.on_worker_death(agent, worker, exitcode)
         links = SimLinks(self.ether, world, place, lambda: agent.paused)
+        succeeds = self.job.succession and not (self.job.ranks_given or self.job.elected) and self.job.max_nodes > 1
         join = Join(
             node=f"{place}#{number}",
             name=place,
@@ -105,12 +115,18 @@ class Cluster:
             group=group,
         )
         hosting = host and not self.job.elected and links.listen()
+        if succeeds and not hosting:
+            links.endpoint = f"{place}:{number}"
+            links.listen()
         machine = Group(join, grace_s=self.job.grace_s, hosting=hosting, endpoint=ENDPOINT, backend="embedded")
         self.agents[place] = agent
         self.lives.append(agent)
         self.checks.touched(place)
         self.transcript.note(self.timeline.now, place, "starts" + (", hosts the coordinator" if hosting else ""))
-        node = self._elected(agent, machine, world, links) if self.job.elected else self._node(machine, world)
+        if self.job.elected:
+            node: Node = self._elected(agent, machine, world, links)
+        else:
+            node = self._heir(machine, links.endpoint or ENDPOINT, world) if succeeds else self._node(machine, world)
         agent.begin(world, links, node)
         return agent
 
@@ -136,6 +152,21 @@ class Cluster:
         member.connect_at, member.give_up_s = NEVER, self.job.join_timeout_s
         return ElectedNode(group, member, election, lambda now: self._found(world))
 
+    def _heir(self, group: Group, endpoint: str, world: SimHost) -> HeirNode:
+        """A possible successor, as `agent.candidate` would make it."""
+        succession = Succession(
+            endpoint,
+            origin=ENDPOINT,
+            founder=group.hosting,
+            lease_s=self.job.lease_s,
+            fresh_life=group.join.node,
+            witness=self.job.witness,
+            goes_on=self.job.on_split == "continue",
+            now=world.now(),
+        )
+        member, patience_s = self._member(group.join.node, world), self.job.join_timeout_s
+        return HeirNode(group, member, succession, lambda now: self._found(world), patience_s=patience_s)
+
     def _member(self, node: str, world: SimHost) -> Member:
         return Member(node, endpoint=ENDPOINT, join_timeout_s=self.job.join_timeout_s, now=world.now())
 
@@ -159,6 +190,16 @@ class Cluster:
         rendezvous = Rendezvous(rules, policy, now=world.now(), now_unix=world.unix())
         self.checks.hosts.append(rendezvous)
         return Server(rendezvous), policy
+
+    def claim(self, agent: SimAgent, wish: Claim) -> None:
+        """Somebody asks the witness, a directory that everybody reaches in its own time."""
+
+        def answer() -> None:
+            first = self.witnessed.setdefault((wish.life, wish.id), wish.endpoint)
+            reason = "" if first == wish.endpoint else f"it speaks for {first}"
+            agent.world.see(Claimed(id=wish.id, granted=not reason, reason=reason))
+
+        self.timeline.after(self.rng.uniform(0.001, 0.1), answer)
 
     def _noticed(self, agent: SimAgent) -> None:
         agent.wake(self.timeline.now + self.rng.uniform(0.00005, 0.0003))
@@ -224,6 +265,7 @@ class Cluster:
         """Cut a host off, in one direction or both."""
         self._happens(place, f"cut off ({'both ways' if out and into else 'nothing gets out' if out else 'nothing gets in'})")
         self.checks.troubled[place] = NEVER
+        self.checks.cut_at[place] = self.timeline.now
         self.ether.partition(place, out=out, into=into)
 
     def heal(self, place: str) -> None:

@@ -99,6 +99,8 @@ class Scenario:
             grow=self.choices.choice(("at-once", "at-once", "next-failure", "never")),
             exclude_after=self.choices.choice((0, 1, 1, 2)),
             readmit_after_s=self.choices.choice((NEVER, NEVER, 3.0, 15.0)),
+            succession=self.choices.random() < 0.8,
+            witness=self.choices.random() < 0.5,
         )
 
     def _script(self, place: str, env: Mapping[str, str]) -> Life:
@@ -160,7 +162,7 @@ class Scenario:
     def _trouble(self, at: float) -> None:
         """Plan one trouble, with its end."""
         rng = self.rng
-        number = rng.randrange(len(self.places)) if rng.random() < 0.6 else len(self.places) - 1
+        number = rng.choice((0, len(self.places) - 1, *[rng.randrange(len(self.places))] * 2))  # the endpoint's, more often
         place, lasts_s = self.places[number], rng.choice((0.3, 1.5, 2.9, 3.5, 6.0, 12.0))
         cluster = self.cluster
         kind = rng.choice(("worker", "worker", "agent", "power", "pause", "cut", "half", "links", "signal", "storm"))

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterable
 
 from holdfast.core.machine import Action
+from holdfast.core.messages import Past
 from holdfast.core.value import Value
 from holdfast.rendezvous.election import (
     Await,
@@ -18,7 +19,6 @@ from holdfast.rendezvous.election import (
     Keep,
     Kept,
     Leads,
-    Past,
     Persist,
     Persisted,
     Resign,

@@ -1,0 +1,293 @@
+"""What becomes of a job whose coordinator is lost, or cut off? Told as in `test_stories`, by what the nodes record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent
+
+import pytest
+
+from holdfast.core.events import RoundFormed
+from holdfast.sim.cluster import Cluster, Job
+from holdfast.sim.world import Clock, Life
+
+Start = Callable[..., Cluster]
+
+
+@pytest.fixture
+def start() -> Start:
+    """`start("abc", **job)`: agents at these places (the first hosts), one worker each (at those in `deaf` they ignore
+    SIGTERM), that have run for three seconds."""
+
+    def begin(
+        places: str, *, runs_s: float = 30.0, clocks: dict[str, Clock] | None = None, deaf: str = "", **job: object
+    ) -> Cluster:
+        given = {"nproc": 1, "min_nodes": 1, "max_nodes": len(places), "max_restarts": 0, **job}
+        lives = {place: Life(runs_s=runs_s, on_sigterm=None) for place in deaf}
+        script = lambda place, env: lives.get(place, Life(runs_s=runs_s))
+        cluster = Cluster(Job(**given), script=script, clocks=clocks)  # type: ignore[arg-type]
+        for number, place in enumerate(places):
+            cluster.start(place, host=number == 0)
+        cluster.run(3.0)
+        return cluster
+
+    return begin
+
+
+def rounds(cluster: Cluster, place: str) -> list[str]:
+    """The nodes of each round that a place was in, in alphabetical order."""
+    entries = cluster.transcript.entries
+    return ["".join(sorted(what.nodes)) for _, at, what in entries if isinstance(what, RoundFormed) and at == place]
+
+
+def formed_at(cluster: Cluster, place: str) -> list[float]:
+    return [at for at, where, what in cluster.transcript.entries if isinstance(what, RoundFormed) and where == place]
+
+
+def leaders(cluster: Cluster) -> list[str]:
+    """Who took over, in order."""
+    return [place for _, place, what in cluster.transcript.entries if "this agent leads the job now" in str(what)]
+
+
+def said(cluster: Cluster, place: str, words: str) -> bool:
+    return any(place == where and words in str(what) for _, where, what in cluster.transcript.entries)
+
+
+# --- the host dies ----------------------------------------------------------------------------------------------------------
+
+
+def test_when_the_host_dies_the_next_in_line_takes_over_and_the_job_restarts_once(start: Start) -> None:
+    cluster = start("abc", min_nodes=2)
+    cluster.power_off("a")
+    cluster.finish()
+    assert "\n" + cluster.transcript.story() + "\n" == dedent("""
+        a: starts, hosts the coordinator
+        b: starts
+        c: starts
+        a: a joined
+        a: c joined
+        a: b joined
+        a: round 1 of a b c, group rank 0, 3 ranks (first round)
+        b: round 1 of a b c, group rank 1, 3 ranks (first round)
+        c: round 1 of a b c, group rank 2, 3 ranks (first round)
+        a: * host loses its power
+        c: error: the coordinator at endpoint:29400 has not answered for 3.0 s; stopping the workers
+        b: error: the coordinator at endpoint:29400 has not answered for 3.0 s; stopping the workers
+        c: rank 2 (local 0) on c was killed by SIGTERM (stopped by us)
+        b: rank 1 (local 0) on b was killed by SIGTERM (stopped by us)
+        b: decides to rejoin: the coordinator at endpoint:29400 was lost
+        b: warning: the coordinator at endpoint:29400 was lost: this agent leads the job now, with the votes of 2 of 3 nodes; new nodes can join at b:1
+        b: b joined
+        b: c joined
+        b: round 2 of c b, group rank 1, 2 ranks (the coordinator at endpoint:29400 was lost)
+        c: round 2 of c b, group rank 0, 2 ranks (the coordinator at endpoint:29400 was lost)
+        b: decides to finish: every worker exited with 0
+        b: ends with 0 (succeeded): every worker exited with 0
+        c: ends with 0 (succeeded): every worker exited with 0
+    """)  # noqa: E501
+
+
+def test_from_power_cut_to_training_again_it_takes_seconds(start: Start) -> None:
+    cluster = start("abcde")
+    cluster.power_off("a")
+    cluster.finish()
+    assert formed_at(cluster, "b")[1] - 3.0 < 7.0
+    assert rounds(cluster, "e") == ["abcde", "bcde"]
+
+
+def test_the_successor_s_successor_takes_over_too(start: Start) -> None:
+    cluster = start("abcde", runs_s=60.0)
+    cluster.power_off("a")
+    cluster.run(20.0)
+    cluster.power_off("b")
+    cluster.finish()
+    assert leaders(cluster) == ["b", "e"], "by group rank, and e has been given that of a"
+    assert rounds(cluster, "e") == ["abcde", "bcde", "cde"]
+
+
+def test_a_spare_votes_and_takes_the_lost_host_s_place(start: Start) -> None:
+    cluster = start("ab", runs_s=60.0, min_nodes=2)
+    cluster.start("c")
+    cluster.run(10.0)
+    cluster.power_off("a")
+    cluster.finish()
+    assert rounds(cluster, "b") == ["ab", "bc"] and leaders(cluster) == ["b"]
+
+
+def test_whoever_is_next_but_dead_as_well_is_passed_over(start: Start) -> None:
+    cluster = start("abcde")
+    cluster.power_off("a")
+    cluster.power_off("b")
+    cluster.finish()
+    assert leaders(cluster) == ["c"] and rounds(cluster, "d") == ["abcde", "cde"]
+
+
+def test_restarts_that_were_spent_stay_spent(start: Start) -> None:
+    cluster = start("abc", runs_s=60.0, max_restarts=3)
+    cluster.kill_worker("c", 0, exitcode=1)
+    cluster.run(10.0)
+    cluster.power_off("a")
+    cluster.finish()
+    report = cluster.agents["c"].report
+    assert report is not None and (report.restarts_used, report.rounds, report.outcome) == (1, 3, "succeeded")
+
+
+# --- the host comes back ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_s", [0.5, 3.5, 15.0])
+def test_the_endpoint_s_node_may_come_back_as_a_plain_member(start: Start, after_s: float) -> None:
+    cluster = start("abc", runs_s=60.0, min_nodes=2)
+    cluster.kill_agent("a")
+    cluster.run_for(after_s)
+    cluster.start("a", host=True)
+    cluster.finish()
+    assert leaders(cluster) == ["b"] and rounds(cluster, "a")[-1] == "abc"
+    assert set(cluster.codes.values()) == {0} and len(rounds(cluster, "b")) == (2 if after_s < 10 else 3)
+
+
+def test_of_two_nodes_a_host_that_comes_back_is_enough_to_go_on(start: Start) -> None:
+    cluster = start("ab", min_nodes=2)
+    cluster.kill_agent("a")
+    cluster.run_for(2.0)
+    cluster.start("a", host=True)
+    cluster.finish()
+    assert rounds(cluster, "b") == ["ab", "ab"] and set(cluster.codes.values()) == {0}
+
+
+def test_a_new_node_at_the_endpoint_is_sent_to_whoever_leads(start: Start) -> None:
+    cluster = start("abc", runs_s=60.0, min_nodes=2)
+    cluster.kill_agent("a")
+    cluster.run(15.0)
+    cluster.start("a", host=True)
+    cluster.run_for(1.0)
+    cluster.kill_agent("c")
+    cluster.start("d")
+    cluster.finish()
+    assert "abd" in rounds(cluster, "d")
+
+
+def test_a_host_that_comes_back_at_once_begins_nothing_with_a_spare_that_was_there_before(start: Start) -> None:
+    cluster = start("ab", runs_s=60.0)  # seed 5860: the spare's Join was from before it held a roster
+    cluster.start("c")
+    cluster.run(6.0)
+    cluster.kill_agent("a")
+    cluster.run_for(0.5)
+    cluster.start("a", host=True)
+    cluster.finish()
+    assert said(cluster, "a", "this job was there before") and set(cluster.codes.values()) == {0}
+
+
+def test_a_job_that_was_begun_anew_unawares_gives_way_to_the_old_one(start: Start) -> None:
+    cluster = start("abc", runs_s=60.0)
+    cluster.kill_agent("a")
+    cluster.start("a", host=True)
+    cluster.partition("a")
+    cluster.run(20.0)
+    assert rounds(cluster, "a") == ["abc", "a"] and rounds(cluster, "b") == ["abc", "bc"]
+    cluster.heal("a")
+    cluster.finish()
+    assert said(cluster, "a", "leads the job no longer: b:1 leads it")
+    assert rounds(cluster, "a")[-1] == rounds(cluster, "b")[-1] == "abc"
+
+
+# --- a cut in the network ---------------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_is_cut_off_stops_and_comes_back_as_a_member(start: Start) -> None:
+    cluster = start("abc", runs_s=40.0, min_nodes=2)
+    cluster.partition("a")
+    cluster.run(20.0)
+    assert said(cluster, "a", "leads the job no longer") and not cluster.agents["a"].world.live
+    cluster.heal("a")
+    cluster.finish()
+    assert rounds(cluster, "b") == ["abc", "bc", "abc"] and leaders(cluster) == ["b"]
+
+
+@pytest.mark.parametrize("rates", [(1.0002, 0.9998), (0.9998, 1.0002)])
+def test_no_worker_of_the_lost_side_lives_beside_the_new_round_though_clocks_drift(
+    start: Start, rates: tuple[float, float]
+) -> None:
+    clocks = {"a": Clock(origin=7.0, rate=rates[0]), "b": Clock(origin=9e5, rate=rates[1]), "c": Clock(rate=rates[1])}
+    cluster = start("abc", clocks=clocks, deaf="a", grace_s=60.0)
+    cluster.partition("a")
+    cluster.finish()  # the rule itself is checked at every start of a worker
+    assert rounds(cluster, "b") == ["abc", "bc"]
+
+
+def test_a_minority_stops_its_workers_and_waits_for_the_others(start: Start) -> None:
+    cluster = start("abcde", runs_s=60.0)
+    for place in "de":
+        cluster.partition(place)
+    cluster.run(20.0)
+    assert leaders(cluster) == [] and rounds(cluster, "a") == ["abcde", "abc"]
+    assert said(cluster, "e", "of 5 nodes are here, and 3 could go on")
+    for place in "de":
+        cluster.heal(place)
+    cluster.finish()
+    assert set(cluster.codes.values()) == {0} and rounds(cluster, "e")[-1] == "abcde"
+
+
+def test_a_link_to_the_host_that_breaks_for_one_node_only_moves_no_lead(start: Start) -> None:
+    cluster = start("abc", runs_s=40.0, min_nodes=2)
+    cluster.partition("c", into=False)
+    cluster.run(15.0)
+    cluster.heal("c")
+    cluster.finish()
+    assert leaders(cluster) == [] and rounds(cluster, "a") == ["abc", "ab", "abc"]
+
+
+def test_while_the_host_lives_it_alone_decides_and_the_job_shrinks_to_one(start: Start) -> None:
+    cluster = start("abc", runs_s=60.0)
+    cluster.power_off("c")
+    cluster.run(15.0)
+    cluster.power_off("b")
+    cluster.finish()
+    assert rounds(cluster, "a") == ["abc", "ab", "a"] and leaders(cluster) == []
+
+
+# --- two nodes --------------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_nodes_the_one_that_is_left_stops_and_says_what_to_set(start: Start) -> None:
+    cluster = start("ab")
+    cluster.power_off("a")
+    cluster.finish()
+    assert cluster.codes["b"] == 1 and rounds(cluster, "b") == ["ab"]
+    assert said(cluster, "b", "--witness DIR") and said(cluster, "b", "--on-split continue")
+
+
+def test_a_witness_lets_the_one_that_is_left_go_on(start: Start) -> None:
+    cluster = start("ab", witness=True)
+    cluster.power_off("a")
+    cluster.finish()
+    assert rounds(cluster, "b") == ["ab", "b"] and cluster.codes["b"] == 0
+
+
+def test_a_witness_speaks_for_one_of_two_that_are_cut_apart(start: Start) -> None:
+    cluster = start("ab", witness=True, runs_s=40.0)
+    cluster.partition("b")
+    cluster.run(20.0)
+    at_work = [place for place in "ab" if cluster.agents[place].world.live]
+    assert len(at_work) == 1
+    cluster.heal("b")
+    cluster.finish()
+    assert set(cluster.codes.values()) == {0} and rounds(cluster, "a")[-1] == rounds(cluster, "b")[-1] == "ab"
+
+
+def test_a_witness_that_was_needed_for_a_moment_is_free_again_for_the_next_loss(start: Start) -> None:
+    cluster = start("ab", witness=True, runs_s=60.0)
+    cluster.partition("b")
+    cluster.run(12.0)
+    cluster.heal("b")
+    cluster.run(25.0)
+    cluster.power_off("a")
+    cluster.finish()
+    assert rounds(cluster, "b")[-1] == "b" and cluster.codes["b"] == 0
+
+
+def test_on_split_continue_goes_on_without_a_majority_and_says_what_it_risks(start: Start) -> None:
+    cluster = start("ab", on_split="continue")
+    cluster.power_off("a")
+    cluster.finish()
+    assert rounds(cluster, "b") == ["ab", "b"] and said(cluster, "b", "without a majority (--on-split continue)")
