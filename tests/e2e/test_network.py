@@ -165,7 +165,8 @@ def test_a_job_that_is_stopped_at_one_host_s_terminal_goes_on_without_that_host(
     """Ctrl-Z, and `fg` when it is too late."""
     job = hosts("a", "b", "c")
     job.commands["b"].through += ("bash", "-c", 'set -m; "$@" & wait -f $!', "shell")
-    job.running("a", "b", spares=("c",))
+    job.agent("b", words=("stubborn",))
+    job.running("a", spares=("c",), ranks=2)
     guardian = int(Path(f"/proc/{job.agent_pid('b')}/stat").read_text().rpartition(")")[2].split()[1])  # its parent
     job.signal(signal.SIGTSTP, guardian)
     assert job.rank(1, 2).host == "c"

@@ -282,6 +282,7 @@ def test_at_the_end_of_its_lease_the_workers_get_no_grace(stage: Stage) -> None:
 
 def test_a_lease_that_ended_long_ago_leaves_no_time_at_all(stage: Stage) -> None:
     stage.see(LeaseOver(reason="no answer", until=50.5), 70.0)
+    assert stage.only(SignalWorkers).signum == signal.SIGKILL, "SIGTERM would also continue a rank that was stopped"
     assert stage.group.deadline() < 70.0
     stage.see(Tick(), 70.0)
     assert stage.does(KillWorkers)

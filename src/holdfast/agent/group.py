@@ -506,7 +506,8 @@ class Group:
         actions: list[Action] = [Say(text=f"{reason}; stopping the workers", level="error")]
         if self.state == "running":
             self.rejoin = True
-            actions += self._stop(signal.SIGTERM, reason, now)
+            # Where we have slept ourselves, nothing that a handler would do may be done any more.
+            actions += self._stop(signal.SIGTERM if now < until else signal.SIGKILL, reason, now)
         if self.kill_at != NEVER:
             # No grace: after that moment others may have started these ranks again.
             self.kill_at = min(self.kill_at, until)

@@ -173,9 +173,9 @@ class _Guardian:
             # Not sigtimedwait: CPython's returns uninitialised memory when it was stopped and continued past its deadline.
             signal.setitimer(signal.ITIMER_REAL, patience)
             seen = signal.sigwaitinfo(self.passed_on)
-            now = time.monotonic()
             if seen.si_signo != signal.SIGALRM or seen.si_code != _SI_KERNEL:
-                self._pass_on(seen.si_signo)
+                self._pass_on(seen.si_signo)  # where that is a Ctrl-Z, it comes back when we are continued
+            now = time.monotonic()
             status = self._agent_status()
             if status is not None:
                 self._end_like(status)
