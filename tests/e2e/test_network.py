@@ -94,7 +94,7 @@ def test_on_a_poor_network_joining_failing_and_restarting_work_and_nobody_is_giv
     victim = job.rank(1, 1)
     assert victim.host == "b"
     job.signal(signal.SIGKILL, victim.pid)
-    job.goes_on(job.rank(1, 2), 4.0)  # for longer than the lease
+    job.goes_on(job.rank(1, 2), 3.3)  # for longer than the lease
     job.finish("a", "b")
     assert {(life.round, life.attempt) for life in job.lives()} == {(1, 0), (2, 1)}
     assert job.lost() == []
@@ -104,12 +104,12 @@ def test_on_a_poor_network_joining_failing_and_restarting_work_and_nobody_is_giv
 def test_an_interface_that_is_down_for_half_a_lease_costs_nothing(hosts):
     job = hosts("a", "b")
     job.running("a", "b", lease=None)
-    for whose in "abab":  # the coordinator's and a member's, wherever between two of the member's words it begins
+    for whose in "ab":  # the coordinator's and a member's, wherever between two of the member's words it begins
         job.switch.down(whose)
         time.sleep(FLAP_S)
         job.switch.down(whose, up=True)
         job.goes_on(job.rank(1, 1), 1.3)
-    job.goes_on(job.rank(1, 1), 3.5)
+    job.goes_on(job.rank(1, 1), 2.0)  # whoever had lost the other would have said so by now
     job.finish("a", "b")
     assert job.rounds() == {1} and job.lost() == []
 
@@ -123,7 +123,7 @@ def test_the_ranks_of_a_stopped_agent_end_by_its_guardian_s_hand_before_others_t
     job.signal(STOP, job.agent_pid("b"))
     assert job.rank(1, 2).host == "c"
     ended = job.agents["b"].wait()
-    assert ended.returncode == 1 and "does not run any more (stopped?) and its lease is over" in ended.stderr
+    assert ended.returncode == 1 and "(stopped?) and its lease is over" in ended.stderr
     again = job.agent("b")  # whatever has started it starts it again
     job.joined(4)
     job.finish("a", "c")
@@ -181,12 +181,12 @@ def test_a_job_that_is_stopped_at_one_host_s_terminal_goes_on_without_that_host(
 def test_a_host_that_loses_its_power_is_replaced_and_training_goes_on(hosts, tmp_path):
     """Real training, and the defaults. Nothing says goodbye: the cable is pulled first."""
     job = hosts("a", "b", "c")
-    options = ("--checkpoint", tmp_path / "checkpoint.pt", "--steps", 100, "--step-s", 0.03)
+    options = ("--checkpoint", tmp_path / "checkpoint.pt", "--steps", 60, "--step-s", 0.03)
     for name in ("a", "b"):
         job.start(name, "2", program=(TRAIN, *options))
     job.joined(2)
     job.start("c", "2", program=(TRAIN, *options))
-    job.agents["a"].wait_for_output("step 40 ")
+    job.agents["a"].wait_for_output("step 20 ")
     job.joined(3)
     job.switch.unplug("b")
     job.switch.places["b"].kill()
