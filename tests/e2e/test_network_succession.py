@@ -1,0 +1,186 @@
+"""What when the host is lost where the nodes meet? A majority goes on without it, or, where there is none, what the user says.
+
+Hosts are network namespaces, as in test_network.py. The endpoint is on host a.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from infra.netjob import CONT, STOP
+
+pytestmark = pytest.mark.root
+CUTS = ["both ways", "what it says", "what it is told"]
+
+
+def settle(job: Any) -> None:
+    """Until every node has heard who comes after whom in this round: that goes out with the answers to their next words."""
+    job.goes_on(max(job.lives()), 0.7)
+
+
+def cut_off(job: Any, name: str, lost: str = "both ways") -> None:
+    """Cut a host off from all others, in one direction or both."""
+    settle(job)
+    for other in job.switch.places:
+        if other != name and lost != "what it is told":
+            job.switch.cut_one_way(name, other)
+        if other != name and lost != "what it says":
+            job.switch.cut_one_way(other, name)
+
+
+def lose_power(job: Any, name: str) -> None:
+    """No word of farewell: the cable is pulled first."""
+    settle(job)
+    job.switch.unplug(name)
+    job.switch.places[name].kill()
+
+
+def hosts_of(job: Any, round: int, ranks: int) -> list[str]:
+    """Who has the ranks of a round, once it runs; in the order of their names."""
+    lives = [job.rank(rank, round) for rank in range(ranks)]
+    assert {life.world for life in lives} == {ranks}
+    return sorted(life.host for life in lives)
+
+
+# --- three hosts: there is a majority ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", CUTS)
+def test_a_majority_goes_on_when_the_endpoint_s_host_is_cut_off_and_takes_it_back(hosts, lost):
+    job = hosts("a", "b", "c")
+    for name in "abc":
+        job.agent(name, "2:3", words=("stubborn",) if name == "a" else ())
+    assert hosts_of(job, 1, 3) == ["a", "b", "c"]
+    cut_off(job, "a", lost)
+    assert hosts_of(job, 2, 2) == ["b", "c"]
+    job.switch.heal()
+    assert hosts_of(job, 3, 3) == ["a", "b", "c"]
+    job.finish("a", "b", "c")
+    assert job.rounds() == {1, 2, 3}, "one restart for the loss, one for the return"
+    assert {life.attempt for life in job.lives()} == {0}, "neither is a failure"
+    job.never_two_rounds()
+
+
+def test_a_spare_votes_and_takes_the_place_of_the_endpoint_s_host_which_comes_back_as_a_spare(hosts):
+    job = hosts("a", "b", "c")
+    job.running("a", "b", spares=("c",))
+    lose_power(job, "a")
+    assert hosts_of(job, 2, 2) == ["b", "c"]
+    job.switch.unplug("a", plug=True)
+    job.agent("a")
+    job.joined_elsewhere("a")
+    job.finish("a", "b", "c")
+    assert job.rounds() == {1, 2}
+    job.never_two_rounds()
+
+
+def test_the_ranks_beside_a_stopped_coordinator_end_by_its_guardian_s_hand(hosts):
+    job = hosts("a", "b", "c")
+    job.running("a", "b", spares=("c",))
+    settle(job)
+    job.signal(STOP, job.agent_pid("a"))
+    assert hosts_of(job, 2, 2) == ["b", "c"]
+    assert job.agents["a"].wait().returncode == 1
+    job.finish("b", "c")
+    assert job.rounds() == {1, 2}
+    job.never_two_rounds()
+
+
+def test_a_coordinator_that_slept_with_its_whole_host_leads_nobody_when_it_wakes(hosts):
+    job = hosts("a", "b", "c")
+    job.running("a", "b", spares=("c",))
+    rank, others = job.rank(0, 1).pid, [pid for pid in job.switch.places["a"].pids() if pid != job.rank(0, 1).pid]
+    settle(job)
+    job.signal(STOP, rank, *others)
+    assert hosts_of(job, 2, 2) == ["b", "c"]
+    job.signal(CONT, *others)
+    job.joined_elsewhere("a")
+    job.finish("a", "b", "c")
+    assert job.rounds() == {1, 2}
+    job.never_two_rounds()
+
+
+def test_the_successor_is_lost_too(hosts):
+    job = hosts("a", "b", "c", "d", "e")
+    for name in "abcde":
+        job.agent(name, "2:5")
+    assert hosts_of(job, 1, 5) == list("abcde")
+    lose_power(job, "a")
+    assert hosts_of(job, 2, 4) == list("bcde")
+    lose_power(job, "b")
+    assert hosts_of(job, 3, 3) == list("cde")
+    job.finish("c", "d", "e")
+    job.never_two_rounds()
+
+
+def test_a_network_that_breaks_in_two_has_one_job_on_the_larger_side(hosts):
+    """The endpoint's host is on the smaller."""
+    job = hosts(*"abcde")
+    for name in "abcde":
+        job.agent(name, "2:5")
+    assert hosts_of(job, 1, 5) == list("abcde")
+    settle(job)
+    for one in "ab":
+        for another in "cde":
+            job.switch.cut(one, another)
+    assert hosts_of(job, 2, 3) == list("cde")
+    job.switch.heal()  # they come back one by one, or together
+    job.wait_until(lambda: len([life for life in job.lives() if (life.round > 2 and life.world == 5)]) == 5)
+    job.finish(*"abcde")
+    job.never_two_rounds()
+
+
+def test_a_host_that_reaches_the_others_but_not_the_endpoint_s_takes_nothing_over(hosts):
+    job = hosts("a", "b", "c")
+    for name in "abc":
+        job.agent(name, "2:3", words=("stubborn",) if name == "c" else ())
+    assert hosts_of(job, 1, 3) == list("abc")
+    settle(job)
+    job.switch.cut("a", "c")
+    assert hosts_of(job, 2, 2) == ["a", "b"]
+    job.goes_on(job.rank(0, 2), 1.2)
+    job.switch.heal()
+    assert hosts_of(job, 3, 3) == list("abc")
+    job.finish("a", "b", "c")
+    assert job.rounds() == {1, 2, 3}
+    job.never_two_rounds()
+
+
+# --- two hosts: there is none -----------------------------------------------------------------------------------------------
+
+
+def test_of_two_hosts_the_one_that_is_left_stops_and_says_what_to_set(hosts):
+    job = hosts("a", "b")
+    job.running("a", "b", nnodes="1:2")
+    lose_power(job, "a")
+    job.agents["b"].wait_for_output("--on-split")
+    assert "witness" in job.agents["b"].stderr
+    job.wait_until(lambda: job.has_ended(job.rank(1, 1)), what="its rank to end")
+    job.agents["b"].kill(signal.SIGTERM)  # it would wait for half a minute
+    assert job.agents["b"].wait().returncode == 1
+    assert job.rounds() == {1}
+
+
+def test_of_two_hosts_the_one_that_is_left_goes_on_where_it_may(hosts):
+    job = hosts("a", "b")
+    job.running("a", "b", nnodes="1:2", options=("--on-split", "continue"))
+    lose_power(job, "a")
+    assert hosts_of(job, 2, 1) == ["b"]
+    job.finish("b")
+    job.never_two_rounds()
+
+
+def test_of_two_hosts_a_shared_directory_lets_one_go_on_and_never_both(hosts, tmp_path):
+    (tmp_path / "witness").mkdir()
+    job = hosts("a", "b")
+    job.running("a", "b", nnodes="1:2", options=("--witness", tmp_path / "witness"))
+    cut_off(job, "a")
+    assert len(hosts_of(job, 2, 1)) == 1
+    job.goes_on(job.rank(0, 2), 1.2)
+    job.switch.heal()
+    assert hosts_of(job, 3, 2) == ["a", "b"]
+    job.finish("a", "b")
+    assert len([life for life in job.lives() if life.round == 2]) == 1
+    job.never_two_rounds()
