@@ -20,7 +20,7 @@ from holdfast.agent.group import PASSED_ON, Answer, Exit, KillWorkers, SignalWor
 from holdfast.agent.voice import RETRY_S, Voice
 from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
-from holdfast.core.events import AgentStarted, Decided, Degraded, FailureSeen, NodeExcluded, NodeReadmitted, RoundFormed
+from holdfast.core.events import AgentStarted, Degraded, FailureSeen, RoundFormed
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.runtime import guardian
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from holdfast.core.machine import Action, Observation
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-
-ABOUT_THE_JOB = (Decided, NodeExcluded, NodeReadmitted)
-"""Events that belong to the coordinator's round, which the group in its process may not be in."""
 
 FAREWELL_S = 5.0
 """How long a hosting agent stays, at most, until every other has taken the final report. On purpose longer than a lease: a node
@@ -184,8 +181,8 @@ class Agent:
             actions.sort(key=lambda action: not isinstance(action, (SignalWorkers, Transmit)))
         for action in actions:
             match action:
-                case Record(event=event):
-                    self._record(event, decided_at_unix)
+                case Record(event=event, life=life):
+                    self._record(event, decided_at_unix, life)
                 case Say(text=text, level=level):
                     self._say(text, level)
                 case StartWorkers(assigned=assigned):
@@ -251,16 +248,13 @@ class Agent:
 
     # --- telling --------------------------------------------------------------------------------------------------------
 
-    def _record(self, event: Event, at_unix: float | None = None) -> None:
+    def _record(self, event: Event, at_unix: float | None = None, life: tuple[int, int] = (0, 0)) -> None:
         """Write down what happened at `at_unix`; None: now."""
         if isinstance(event, RoundFormed):
             # Not the group's own: one step of it can end a life and begin the next, and what is recorded comes after.
             assigned = self.node.group.assigned
             self.life = event.round, assigned.restart_count if assigned else 0
-        round, attempt = self.life
-        if isinstance(event, ABOUT_THE_JOB) and (server := self.node.server) is not None:
-            # A coordinator in a spare's agent has seen more rounds than that has.
-            round, attempt = max(self.life, (server.rendezvous.round, server.rendezvous.attempt))
+        round, attempt = max(self.life, life)
         at_unix = self.host.unix() if at_unix is None else at_unix
         self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
         if isinstance(event, FailureSeen) and not event.failure.innocent:

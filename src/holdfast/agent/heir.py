@@ -246,7 +246,8 @@ class HeirNode(ElectedNode):
             return out
         self.server.rendezvous.why = reason
         left = self.policy.restarts_left(now)
-        return [Record(event=Decided(decision="rejoin", reason=reason, restarts_left=left)), *out]
+        life = self.server.rendezvous.round, self.server.rendezvous.attempt
+        return [Record(event=Decided(decision="rejoin", reason=reason, restarts_left=left), life=life), *out]
 
     def _step_down(self, reason: str) -> list[Action]:
         self.group.hosting = False

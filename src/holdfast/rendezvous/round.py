@@ -362,7 +362,7 @@ class Rendezvous:
             self.arrivals += 1
             seat.here = here
             self._know(seat, join)
-            actions = [Record(event=NodeJoined(name=join.name)), *self._of_itself(join, now)]
+            actions = [self._record(NodeJoined(name=join.name)), *self._of_itself(join, now)]
             if self.phase == "running":
                 actions += self._newcomer(seat, now)
             return actions
@@ -491,13 +491,13 @@ class Rendezvous:
     def _exclude(self, name: str, reason: str, by: str, now: float) -> list[Action]:
         self.excluded.add(name, reason, by, now)
         self.unplaced_at = -1
-        return [Record(event=NodeExcluded(name=name, reason=self.excluded.why(name), by=by))]
+        return [self._record(NodeExcluded(name=name, reason=self.excluded.why(name), by=by))]
 
     def _readmit(self, name: str, reason: str, now: float) -> list[Action]:
         self.excluded.remove(name)
         self.policy.pardon(name)
         self.unplaced_at = -1
-        actions: list[Action] = [Record(event=NodeReadmitted(name=name, reason=reason))]
+        actions: list[Action] = [self._record(NodeReadmitted(name=name, reason=reason))]
         for seat in list(self.seats.values()):
             if seat.name == name and seat.state == "ready" and self.phase == "running":
                 actions += self._newcomer(seat, now)
@@ -520,7 +520,7 @@ class Rendezvous:
         self.unplaced_at = -1
         for name in names:
             self.excluded.remove(name)  # what it did is still known, and the next spare will have its place
-        return [Record(event=NodeReadmitted(name=name, reason="too few nodes are left without it")) for name in names]
+        return [self._record(NodeReadmitted(name=name, reason="too few nodes are left without it")) for name in names]
 
     def _is_needed(self, name: str) -> str:
         """Why the running round's nodes and the spares do not suffice without that one. Empty: they do."""
@@ -570,14 +570,14 @@ class Rendezvous:
         del self.seats[seat.join.node]
         self.tally.moved(seat.state, "")
         self.of_rank.get(seat.join.wanted_rank, {}).pop(seat.join.node, None)
-        return [Record(event=event) for event in events]
+        return [self._record(event) for event in events]
 
     # --- from one phase to the next -------------------------------------------------------------------------------------
 
     def _regroup(self, decision: str, why: str, now: float, *, delay_s: float = 0.0, left: int | None = None) -> list[Action]:
         """Stop the running round; the next one forms when all its members are ready again."""
         left = self.policy.restarts_left(now) if left is None else left
-        actions: list[Action] = [Record(event=Decided(decision=decision, reason=why, delay_s=delay_s, restarts_left=left))]
+        actions: list[Action] = [self._record(Decided(decision=decision, reason=why, delay_s=delay_s, restarts_left=left))]
         self.phase, self.why, self.gathering_since, self.quorum_since = "gathering", why, now, NEVER
         self.notice_at = now + NOTICE_S
         return actions + self._stop_all(why, rejoin=True)
@@ -591,7 +591,7 @@ class Rendezvous:
             reason=why,
             restarts_left=self.policy.restarts_left(now),
         )
-        return [Record(event=decided), *self._stop_all(why, rejoin=False)]
+        return [self._record(decided), *self._stop_all(why, rejoin=False)]
 
     def _stop_all(self, why: str, *, rejoin: bool) -> list[Action]:
         actions: list[Action] = []
@@ -789,6 +789,9 @@ class Rendezvous:
     def _members(self) -> list[Seat]:
         """Seats of the round that runs."""
         return [seat for seat in self.seats.values() if seat.state != "ready"]
+
+    def _record(self, event: Event) -> Record:
+        return Record(event=event, life=(self.round, self.attempt))
 
     def _unix(self, now: float) -> float:
         return self.started_at_unix + now - self.started_at
