@@ -19,7 +19,7 @@ def measure(contender: str, count: int) -> float:
     """Milliseconds."""
     argv = [sys.executable, worker("agents"), contender, str(count), str(PATIENCE_S)]
     env = clean_environment() | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE_S + 60)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE_S + 200)
     if done.returncode:
         raise RuntimeError(f"{contender}, {count} agents: {done.stderr[-3000:]}")
     return 1000 * float(done.stdout)
