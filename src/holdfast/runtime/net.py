@@ -31,6 +31,7 @@ from holdfast.runtime.frames import (
     refusal,
     stranger,
 )
+from holdfast.runtime.names import Names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.core.machine import Observation
     from holdfast.core.messages import Message
     from holdfast.runtime.host import Host
+    from holdfast.runtime.names import Addresses
     from holdfast.runtime.tls import Tunnel
 
     Shelter = Callable[[bool], Tunnel]
@@ -117,6 +119,9 @@ class Network:
         self.identity = identity
         self.endpoint = endpoint
         self.shelter = shelter
+        self.names = Names(host)
+        self.sought: set[int] = set()
+        """Links whose address is not known yet."""
         self.wires: dict[int, Wire] = {}
         self.timed: dict[int, Wire] = {}
         """Those with a deadline, the earliest first: all are given the same time."""
@@ -174,12 +179,17 @@ class Network:
     def connect(self, link: int, endpoint: str = "") -> list[Observation]:
         """Begin a link to `endpoint`, or to the job's; its `LinkUp` or `LinkDown` follows."""
         name, port = host_and_port(endpoint) if endpoint else self.endpoint
-        try:
-            infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            return [LinkDown(link=link, reason=f"cannot resolve {name}: {error.strerror}")]
+        self.sought.add(link)
+        return self.names.ask(name, port, lambda found: self._reach(link, name, port, found))
+
+    def _reach(self, link: int, name: str, port: int, found: Addresses) -> list[Observation]:
+        if link not in self.sought:
+            return []
+        self.sought.remove(link)
+        if isinstance(found, OSError):
+            return [LinkDown(link=link, reason=f"cannot resolve {name}: {found.strerror}")]
         # Each attempt takes the next address, so a name with a dead IPv6 address still works.
-        family, _, _, _, address = infos[link % len(infos)]
+        family, _, _, _, address = found[link % len(found)]
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         code = sock.connect_ex(address)
@@ -198,6 +208,7 @@ class Network:
 
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
+        self.sought.discard(link)
         if (wire := self.wires.get(link)) and not wire.closing:
             wire.closing = True
             wire.until = self.host.now() + HANDSHAKE_S
@@ -208,6 +219,7 @@ class Network:
     def close(self) -> None:
         """Close everything at once."""
         self._unlisten()
+        self.names.close()
         for wire in list(self.wires.values()):
             self._drop(wire)
         self.door.tell()
