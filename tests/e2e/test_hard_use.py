@@ -420,7 +420,7 @@ os.write(1, f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n".encode())
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["0 of 2", "1 of 2"]), done.stderr
 
 
-def test_a_state_directory_that_hangs_costs_the_record_and_not_the_job(holdfast, script):
+def test_a_state_directory_that_hangs_costs_the_record_and_not_the_job(holdfast, script, free_port):
     holder = open_job(str(holdfast.state_dir), "hung", "other")  # so that the agent comes to this run, and to this file
     events = Path(holder.path, "events-n1.jsonl")
     os.mkfifo(events)
@@ -430,7 +430,8 @@ def test_a_state_directory_that_hangs_costs_the_record_and_not_the_job(holdfast,
             os.write(full, b"\n" * 4096)
     source = "import os\nos.write(1, b'life\\n')\nraise SystemExit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')\n"
     try:
-        done = holdfast("run", "--node-name", "n1", "--rdzv-id", "hung", "--max-restarts", 1, script(source))
+        several = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-conf", "last_call_timeout=0.1")
+        done = holdfast("run", *several, "--node-name", "n1", "--rdzv-id", "hung", "--max-restarts", 1, script(source))
     finally:
         os.close(full)
         holder.close()
