@@ -32,7 +32,7 @@ def ours(number: int, count: int, port: int) -> Callable[[], int]:
     from holdfast.core.messages import Join
     from holdfast.elastic.rendezvous.attendance import Enter
     from holdfast.elastic.rendezvous.attendant import Attendant
-    from holdfast.rendezvous.round import Rules
+    from holdfast.rendezvous.rules import Rules
     from holdfast.runtime import codec
     from holdfast.runtime.frames import Identity
 

@@ -24,7 +24,7 @@ from holdfast.elastic.rendezvous.memory_store import MemoryStore
 from holdfast.elastic.rendezvous.store import PrefixedStore, Store, StoreEmpty, StoreError, StoreTimeout, StoreUnreachable
 from holdfast.elastic.rendezvous.stores import with_prefix
 from holdfast.elastic.utils.store import barrier, synchronize
-from holdfast.rendezvous.round import Rules
+from holdfast.rendezvous.rules import Rules
 from holdfast.runtime.frames import Identity
 from holdfast.runtime.tls import shelter
 

@@ -39,7 +39,8 @@ from holdfast.rendezvous.election import (
 )
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Heard, Rendezvous, Rules, Tell
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Heard, Rules, Tell
 from holdfast.rendezvous.server import Server
 from holdfast.runtime.codec import build
 
@@ -431,7 +432,7 @@ def test_a_job_that_lost_nobody_is_forgotten_when_it_ends(leading: Story) -> Non
 def test_a_node_that_was_lost_can_still_learn_how_the_job_ended(leading: Story) -> None:
     start(leading)
     assert leading.node.server is not None
-    leading.node.server.rendezvous.lost_names.append("b")
+    leading.node.server.rendezvous.seats.lost.append("b")
     assert not ended(leading)
 
 

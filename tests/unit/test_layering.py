@@ -34,7 +34,14 @@ FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in f
 IN_A_RANK = ("fault_tolerance", "google")
 """Packages that a training script imports: loading them must load nothing of the agent."""
 MAY_KNOW_CLIENT = ("elastic", "fault_tolerance", "google", "integrations", "cli", "sim")
-PURE_MODULES = ("holdfast.rendezvous.round", "holdfast.rendezvous.placement", "holdfast.agent.group")
+PURE_MODULES = (
+    "holdfast.rendezvous.round",
+    "holdfast.rendezvous.gathering",
+    "holdfast.rendezvous.seats",
+    "holdfast.rendezvous.exclusion",
+    "holdfast.rendezvous.placement",
+    "holdfast.agent.group",
+)
 PURE_PACKAGES = ("core", "recovery")
 IMPURE = frozenset(
     ("time", "os", "socket", "random", "subprocess", "logging", "threading", "datetime", "uuid", "secrets", "select", "asyncio")

@@ -15,7 +15,8 @@ from holdfast.core.machine import NEVER, Signalled, Tick
 from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed, Stop, Stopped, Succeeded
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 
 

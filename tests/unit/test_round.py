@@ -28,7 +28,8 @@ from holdfast.core.messages import (
 from holdfast.core.report import JobReport
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.lease import FENCE_S
-from holdfast.rendezvous.round import Heard, HostLeaves, Rendezvous, Rules, Tell, Unlinked
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Heard, HostLeaves, Rules, Tell, Unlinked
 
 LEASE_S = 3.0
 

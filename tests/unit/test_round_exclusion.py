@@ -11,7 +11,8 @@ from holdfast.core.events import NodeExcluded, NodeReadmitted
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Exclude, Join, Leave, Message, Noted, Readmit, Stop, Stopped, Succeeded, Waiting
 from holdfast.rendezvous.lease import FENCE_S
-from holdfast.rendezvous.round import Heard, Rendezvous
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Heard
 
 
 def asked(job: Job, name: str, *, readmit: bool = False, now: float | None = None) -> list[Message]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from test_round import Job
 
 from holdfast.core.messages import Join
-from holdfast.rendezvous.round import Heard
+from holdfast.rendezvous.rules import Heard
 
 
 def arrive(job: Job, nodes: str, *, domain: str, now: float | None = None) -> list[str]:
@@ -20,7 +20,7 @@ def test_a_round_forms_as_soon_as_its_segments_are_complete() -> None:
     job = Job("4:4", segment=2)
     assert arrive(job, "abc", domain="x") == []
     assert arrive(job, "d", domain="y") == []  # four nodes, but c and d make no segment
-    assert "domain x has 3 nodes, 1 short of 4" in job.machine.unplaced_why
+    assert "domain x has 3 nodes, 1 short of 4" in job.machine.gathering.unplaced_why
     assert arrive(job, "e", domain="y") == ["Assigned"] * 4 + ["Waiting"]
     assert job.members() == "abde"
 

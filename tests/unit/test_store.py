@@ -14,7 +14,8 @@ from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Tick
 from holdfast.core.messages import Join, StoreAnswer, StoreAsk
 from holdfast.recovery.policy import RestartOnFailure
-from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 from holdfast.rendezvous.store import LONGEST_WAIT_S, KeyValues
 from holdfast.rendezvous.table import EMPTY, FULL, OVER, TIMEOUT, WRONG

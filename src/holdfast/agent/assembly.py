@@ -11,7 +11,8 @@ from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 
 TYPE_CHECKING = False

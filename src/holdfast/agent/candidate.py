@@ -13,7 +13,8 @@ from holdfast.core.grammar import shown_endpoint
 from holdfast.core.machine import NEVER
 from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 from holdfast.rendezvous.succession import Succession
 from holdfast.runtime.ports import hold_port

@@ -102,7 +102,7 @@ class ElectedNode(Node):
         if rendezvous is None:
             return []
         # Whoever was lost on the way may come back and ask: it must hear that the job is over, not begin it again.
-        forget = rendezvous.report is not None and self._everyone_knows and self.from_the_start and not rendezvous.lost_names
+        forget = rendezvous.report is not None and self._everyone_knows and self.from_the_start and not rendezvous.seats.lost
         return self.election.will(self._past(now, leaving=True), forget=forget)
 
     @property
@@ -249,9 +249,9 @@ class ElectedNode(Node):
             restarts=rendezvous.restarts,
             restart_ages_s=tuple(now - at for at in self.policy.budget.spent_at),
             # Until our own first round has formed, those that our predecessor left are still to be waited for.
-            members=max(members, rendezvous.awaited),
-            largest=rendezvous.largest,
-            fence_s=max(0.0, rendezvous.not_before - now),
+            members=max(members, rendezvous.gathering.awaited),
+            largest=rendezvous.seats.largest,
+            fence_s=max(0.0, rendezvous.gathering.not_before - now),
             age_s=rendezvous.age_s + now - rendezvous.started_at,
             excluded=rendezvous.excluded.kept(now),
             fault_ages_s=self.policy.suspects.ages_s(now),

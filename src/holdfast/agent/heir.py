@@ -27,7 +27,7 @@ from holdfast.core.machine import NEVER, Action, Observation, Record, Tick
 from holdfast.core.messages import Join, Leads, Leave, Renew, Renewed, Seek, Stopped, Vote
 from holdfast.core.value import replace
 from holdfast.rendezvous.mandate import LOOK_S
-from holdfast.rendezvous.round import Heard, HostLeaves
+from holdfast.rendezvous.rules import Heard, HostLeaves
 from holdfast.rendezvous.succession import OF_TWO, Claimed, Succession, elector_of
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.core.messages import Message, Past
     from holdfast.recovery.policy import RestartOnFailure
     from holdfast.rendezvous.member import Deliver, Member
-    from holdfast.rendezvous.round import Seat
+    from holdfast.rendezvous.seats import Seat
     from holdfast.rendezvous.server import Server
 
 
@@ -210,7 +210,7 @@ class HeirNode(ElectedNode):
         if rendezvous.report is not None:
             self.election.mandate.waive()
             return []
-        counts = rendezvous.round, rendezvous.restarts, rendezvous.arrivals, len(rendezvous.seats)
+        counts = rendezvous.round, rendezvous.restarts, rendezvous.seats.arrivals, len(rendezvous.seats)
         noted = *counts, *rendezvous.excluded.names
         if noted != self.noted and rendezvous.round > self.since_round and now >= self.keep_at:
             self.noted, self.keep_at = noted, now + LOOK_S  # thousands may come back at once

@@ -17,7 +17,7 @@ from holdfast.agent.group import Exit, Group, LeaseOver, Send, Told
 from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.rendezvous.member import Deliver, Member
-from holdfast.rendezvous.round import HostLeaves
+from holdfast.rendezvous.rules import HostLeaves
 from holdfast.rendezvous.server import TO_HOST, Server
 
 TYPE_CHECKING = False

@@ -23,6 +23,8 @@ class Excluded:
         """How long one lasts; NEVER: until somebody readmits the node. A node's own word lasts until it says otherwise."""
         self._held: dict[str, tuple[Exclusion, float]] = {}
         """name → what, and since when on our clock"""
+        self.changes = 0
+        """How often somebody has been added or removed."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -43,10 +45,12 @@ class Excluded:
     def add(self, name: str, reason: str, by: str, now: float) -> None:
         """Leave it out from now on."""
         self._held[name] = Exclusion(name=name, reason=reason[:CHARS], by=by), now
+        self.changes += 1
 
     def remove(self, name: str) -> None:
         """Let it take part again."""
         self._held.pop(name, None)
+        self.changes += 1
 
     def over(self, now: float) -> list[str]:
         """Those whose time is up."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.messages import Finish, Leave, Message, Refused, StoreAsk
-from holdfast.rendezvous.round import Heard, Rendezvous, Tell, Unlinked
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Heard, Tell, Unlinked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from holdfast.core.value import Value
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 from holdfast.rendezvous.succession import Claim, Claimed, Succession
 from holdfast.sim.agent import SimAgent

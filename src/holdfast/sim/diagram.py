@@ -18,7 +18,7 @@ from holdfast.agent import agent
 from holdfast.core import resolve
 from holdfast.core.flags import by_dest
 from holdfast.recovery import policy
-from holdfast.rendezvous import election, lease, member, round
+from holdfast.rendezvous import election, gathering, lease, member, rules
 from holdfast.runtime import guardian
 from holdfast.sim.walk import Step, walk
 
@@ -54,7 +54,7 @@ Settings first; the others are fixed.
 SETTINGS = ("lease", "restart_period", "readmit_after", "backoff", "shutdown_timeout")
 """Flags that are lengths of time in the life of a round."""
 
-FIXED = (lease, member, round, election, policy, resolve, guardian, agent)
+FIXED = (lease, member, gathering, election, policy, resolve, guardian, agent)
 
 
 def page(steps: Iterable[Step]) -> str:
@@ -96,7 +96,7 @@ def _settings() -> Iterator[tuple[str, str, str]]:
     for dest in SETTINGS:
         yield f"`{flags[dest].name}`", flags[dest].default or "-", flags[dest].help
     for field, key in (("join_timeout_s", "join_timeout"), ("last_call_s", "last_call_timeout")):
-        yield f"`--rdzv-conf {key}=`", *next(row[1:] for row in _fields(round, "Rules") if row[0] == field)
+        yield f"`--rdzv-conf {key}=`", *next(row[1:] for row in _fields(rules, "Rules") if row[0] == field)
 
 
 def _constants(module: ModuleType) -> Iterator[tuple[str, str, str]]:

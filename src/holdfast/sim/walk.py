@@ -25,7 +25,8 @@ from holdfast.core.messages import (
 )
 from holdfast.core.value import Value
 from holdfast.recovery.policy import RestartOnFailure
-from holdfast.rendezvous.round import Heard, HostLeaves, Rendezvous, Rules
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Heard, HostLeaves, Rules
 
 NODES = ("a", "b")
 RULES = Rules(job="job", min_nodes=1, max_nodes=len(NODES), lease_s=3.0)
@@ -81,7 +82,7 @@ def _everything(machine: Watched, now: float) -> Iterator[tuple[str, str, Observ
     if machine.deadline() != NEVER:
         yield "", "time passes", Tick(), max(now, machine.deadline())
     if machine.phase == "gathering":
-        yield "", "time passes", Tick(), max(now, machine.gathering_since + RULES.join_timeout_s)
+        yield "", "time passes", Tick(), max(now, machine.gathering.gives_up_at)
 
 
 def _messages(node: str, machine: Watched) -> Iterator[tuple[str, Message]]:

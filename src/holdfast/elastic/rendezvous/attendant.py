@@ -20,7 +20,8 @@ from holdfast.core.machine import Action, Observation, Record, Say, Tick
 from holdfast.core.policy import Decision
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Rendezvous, Rules
+from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 from holdfast.runtime.addresses import host_and_port
 from holdfast.runtime.frames import Identity

@@ -229,7 +229,7 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     import os
 
     from holdfast.core.messages import Join
-    from holdfast.rendezvous.round import Rules
+    from holdfast.rendezvous.rules import Rules
     from holdfast.runtime.addresses import is_here, own_address
     from holdfast.runtime.frames import Identity
 

@@ -1,0 +1,80 @@
+"""What is a rendezvous to keep to, what is it shown, and what does it ask for? The values at its edge, without the machine."""
+
+from __future__ import annotations
+
+from holdfast.core.machine import NEVER, Action, Observation
+from holdfast.core.messages import Message
+from holdfast.core.value import Value
+from holdfast.rendezvous.placement import PlacementRules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Rules(Value):
+    """What a rendezvous is to keep to."""
+
+    job: str
+    min_nodes: int
+    max_nodes: int
+    join_timeout_s: float = 600.0
+    """Seconds to wait for `min_nodes`. torchrun: 600 (join_timeout)."""
+    last_call_s: float = 30.0
+    """Seconds to wait for more than `min_nodes` in the first round. torchrun: 30 (last_call_timeout)."""
+    lease_s: float = NEVER
+    """A member not heard from for so long is lost. NEVER: it shares our process."""
+    grow: str = "at-once"
+    """What a node does that comes while the job could be larger: at-once (all restart with it) · next-failure (it takes part
+    when they restart anyway) · never (it only takes the place of another: no round is larger than the largest before)."""
+    ranks_given: bool = False
+    """Each node brings its group rank (static): exactly `max_nodes` of them, 0 to max-1."""
+    master_addr: str = ""
+    """MASTER_ADDR given by the user. Empty: that of the node of group rank 0."""
+    master_port: int | None = None
+    """MASTER_PORT given by the user. None: the one that the node of group rank 0 holds, a fresh one each round."""
+    max_restarts: int = 0
+    readmit_after_s: float = NEVER
+    """Seconds after which an excluded node may take part again. NEVER: when somebody readmits it."""
+    segment: int | None = None
+    node_unit: int = 1
+    replacement_group_size: int = 0
+    """As in `PlacementRules`."""
+
+    def placement(self, unhealthy_groups: Iterable[str] = (), most: int = 0) -> PlacementRules:
+        """What its placements are to keep to. `most`: no more nodes than that, though max_nodes are allowed; 0: as many."""
+        return PlacementRules(
+            min_nodes=self.min_nodes,
+            max_nodes=min(self.max_nodes, most or self.max_nodes),
+            segment=self.segment,
+            unit=self.node_unit,
+            group_size=self.replacement_group_size,
+            unhealthy_groups=frozenset(unhealthy_groups),
+        )
+
+
+class Heard(Observation):
+    """A member said something."""
+
+    message: Message
+    here: bool = False
+    """It shares our process: if it is gone, so are we."""
+
+
+class Unlinked(Observation):
+    """The link to a member broke. It may come back within its lease."""
+
+    node: str
+
+
+class HostLeaves(Observation):
+    """The agent that hosts this machine goes before the end: the job cannot go on."""
+
+    reason: str
+
+
+class Tell(Action):
+    """Say something to one member."""
+
+    node: str
+    message: Message

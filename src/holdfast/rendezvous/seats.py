@@ -1,0 +1,228 @@
+"""What is known of each member, and who of them could make a round? Says so when asked; `rendezvous.round` decides."""
+
+from __future__ import annotations
+
+from holdfast.core.machine import NEVER
+from holdfast.core.messages import Assigned, Join, Refused, Stop
+from holdfast.rendezvous.placement import Candidate, Place, Placement, place
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.rendezvous.exclusion import Excluded
+    from holdfast.rendezvous.rules import Rules
+
+
+class Tally:
+    """How many seats are in which state: kept up, so that nobody has to count thousands after each message."""
+
+    def __init__(self) -> None:
+        self.seats: dict[str, int] = {}
+        self.changes = 0
+        """How often the seats that are ready have become others."""
+
+    def moved(self, before: str, after: str) -> None:
+        """A seat's state was `before` and is `after`; empty: there was, or is, no seat."""
+        self.seats[before] = self.seats.get(before, 0) - 1
+        self.seats[after] = self.seats.get(after, 0) + 1
+        self.changes += (before == "ready") != (after == "ready")
+
+    def of(self, *states: str) -> int:
+        """Seats in any of these states."""
+        return sum(self.seats.get(state, 0) for state in states)
+
+
+class Seat:
+    """What is known of one member."""
+
+    def __init__(self, join: Join, arrival: int, now: float, tally: Tally) -> None:
+        self.join = join
+        self.arrival = arrival
+        self.heard_at = now
+        self.linked = True
+        self.here = False
+        self.tally = tally
+        self._state = ""
+        self.state = "ready"
+        self.place: Place | None = None
+        self.assigned: Assigned | None = None
+        self.stop: Stop | None = None
+        """The last answers, to be said again when a link broke and may have swallowed them."""
+
+    @property
+    def name(self) -> str:
+        return self.join.name
+
+    @property
+    def state(self) -> str:
+        """ready (for the next round) · running · succeeded · stopping · stopped (not ready yet) · leaving"""
+        return self._state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        self.tally.moved(self._state, state)
+        self._state = state
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether workers of its last round may be alive."""
+        return self.state in ("running", "stopping", "leaving")
+
+    def candidate(self, last_round: int, excluded: str) -> Candidate:
+        """As placement sees it. A rank in an older round than the last is nobody's any more."""
+        number, rank = self.join.round, self.join.group_rank  # where we did not assign it, another coordinator did
+        if self.assigned is not None and self.assigned.round >= number:
+            number, rank = self.assigned.round, self.assigned.group_rank
+        return Candidate(
+            node=self.join.node,
+            name=self.name,
+            nproc=self.join.nproc,
+            role=self.join.role,
+            arrival=self.arrival,
+            wanted_rank=self.join.wanted_rank,
+            previous_rank=rank if number == last_round else None,
+            domain=self.join.domain,
+            switches=self.join.switches,
+            group=self.join.group,
+            group_size=self.join.group_size,
+            excluded=excluded,
+        )
+
+
+class Seats(dict[str, Seat]):
+    """All of them, by node."""
+
+    def __init__(self, rules: Rules, excluded: Excluded) -> None:
+        self.rules, self.excluded = rules, excluded
+        self.tally = Tally()
+        self.of_rank: dict[int | None, dict[str, Seat]] = {}
+        """Where ranks are given: who brought which. Two have one only while the first one's link is broken."""
+        self.look_at = NEVER
+        """No lease is over before then. They are only ever renewed, so it is enough to look at them all at that time."""
+        self.arrivals = 0
+        self.largest = 0
+        """Nodes of the largest round so far; 0: there was none, as far as we know."""
+        self.lost: list[str] = []
+        """Names of those that were given up."""
+
+    # --- coming and going -----------------------------------------------------------------------------------------------
+
+    def add(self, join: Join, *, here: bool, now: float) -> Seat:
+        """A seat for a node that has none."""
+        seat = self[join.node] = Seat(join, self.arrivals, now, self.tally)
+        self.arrivals += 1
+        seat.here = here
+        self.know(seat, join)
+        return seat
+
+    def know(self, seat: Seat, join: Join) -> None:
+        """Keep what a node said of itself."""
+        if self.rules.ranks_given:
+            self.of_rank.get(seat.join.wanted_rank, {}).pop(join.node, None)
+            self.of_rank.setdefault(join.wanted_rank, {})[join.node] = seat
+        seat.join = join
+
+    def remove(self, seat: Seat) -> None:
+        """It is a member no longer."""
+        del self[seat.join.node]
+        self.tally.moved(seat.state, "")
+        self.of_rank.get(seat.join.wanted_rank, {}).pop(seat.join.node, None)
+
+    def refusal(self, join: Join) -> Refused | None:
+        """What a node hears that brings a rank which it cannot have."""
+        if not self.rules.ranks_given:
+            return None
+        rank, hint = join.wanted_rank, "give each node its own --node-rank"
+        if rank is None or not 0 <= rank < self.rules.max_nodes:
+            return Refused(reason=f"node rank {rank} is not within 0 to {self.rules.max_nodes - 1}", hint=hint)
+        for other in self.of_rank.get(rank, {}).values():
+            # One whose link is broken may be gone, and this one its successor: it waits for the other's lease.
+            if other.join.node != join.node and other.linked:
+                return Refused(reason=f"node rank {rank} is already taken by {other.name}", hint=hint)
+        return None
+
+    def lease_ends(self, seat: Seat) -> float:
+        """NEVER: one that shares our process, or has done its part and has nothing left to lose."""
+        return NEVER if seat.here or seat.state == "succeeded" else seat.heard_at + self.rules.lease_s
+
+    # --- who they are ---------------------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """Grows whenever others are ready, or may take part, than before."""
+        return self.tally.changes + self.excluded.changes
+
+    @property
+    def all_ready(self) -> bool:
+        """Nobody has workers, or has not said yet that it wants another round."""
+        return self.tally.of("ready") == len(self)
+
+    @property
+    def members(self) -> list[Seat]:
+        """Those of the round that runs."""
+        return [seat for seat in self.values() if seat.state != "ready"]
+
+    @property
+    def ready(self) -> list[Seat]:
+        """Those of the next round, if all have a place; one of each rank where ranks are given."""
+        ready = [seat for seat in self.values() if seat.state == "ready"]
+        if not self.rules.ranks_given:
+            return ready
+        by_rank: dict[int | None, Seat] = {}
+        for seat in ready:
+            by_rank.setdefault(seat.join.wanted_rank, seat)
+        return list(by_rank.values())
+
+    def fit(self, seats: list[Seat]) -> list[Seat]:
+        """Those of them that may take part."""
+        return [seat for seat in seats if not self.excluded.why(seat.name)] if self.excluded else seats
+
+    @property
+    def fit_count(self) -> int:
+        """How many are ready and may take part. They are looked at one by one only if they may be enough, and where that
+        matters: two may have brought the same rank, or some are excluded."""
+        count = self.tally.of("ready")
+        if count < self.rules.min_nodes or not (self.rules.ranks_given or self.excluded):
+            return count
+        return len(self.fit(self.ready))
+
+    # --- who could make a round -----------------------------------------------------------------------------------------
+
+    @property
+    def most(self) -> int:
+        """Nodes that a round may have."""
+        return self.largest if self.rules.grow == "never" and self.largest else self.rules.max_nodes
+
+    def newest_round(self, seats: list[Seat], ours: int) -> int:
+        """The newest that we or these have known: members may remember an earlier life of the coordinator."""
+        return max(ours, *(max(seat.join.round, seat.join.known_round) for seat in seats), 0)
+
+    def place(self, seats: list[Seat], last_round: int, *, without: str = "") -> Placement:
+        """Who of these would take part, now; if one of them could not."""
+        why = {seat.join.node: self.excluded.why(seat.name) for seat in seats} if self.excluded else {}
+        grouped = [(seat.join.group, seat) for seat in seats if seat.join.group is not None]
+        ill = {group for group, seat in grouped if seat.name == without or why.get(seat.join.node)}
+        rules = self.rules.placement(ill if len({group for group, _ in grouped}) > 1 else (), self.most)
+        there = [seat for seat in seats if seat.name != without]
+        last = self.newest_round(seats, last_round)
+        return place([seat.candidate(last, why.get(seat.join.node, "")) for seat in there], rules)
+
+    def place_without(self, name: str, last_round: int) -> Placement:
+        """Who would take part of those that stay, were it not for that one."""
+        return self.place([seat for seat in self.values() if seat.state != "leaving"], last_round, without=name)
+
+    def no_place_yet(self, seat: Seat, last_round: int) -> str:
+        """Why the running round goes on without it. Empty: it would gain from that node, now."""
+        members = self.members
+        if why := self.excluded.why(seat.name):
+            return f"excluded: {why}"
+        if len(members) >= self.most:
+            return f"the job has its {self.most} nodes"
+        if self.rules.grow != "at-once":
+            return f"the job takes in more nodes only when it restarts anyway (--grow {self.rules.grow})"
+        if any(member.state == "succeeded" for member in members):
+            return "some nodes have finished their part already"
+        together = self.place(list(self.values()), last_round)
+        if len(together.active) > len(members):
+            return ""
+        # To restart for it would gain nothing.
+        return {spare.node: spare.why for spare in together.spares}.get(seat.join.node, "it completes no segment or unit")
