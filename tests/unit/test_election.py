@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.agent.candidate import open_etcd
 from holdfast.agent.elected import ElectedNode
-from holdfast.agent.group import Exit, Group, Started, StartWorkers
+from holdfast.agent.group import Group
+from holdfast.agent.words import Exit, Started, StartWorkers
 from holdfast.core.errors import UsageError
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Say, Tick

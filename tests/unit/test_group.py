@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.group import (
-    ECHO_S,
-    HELD_S,
+from holdfast.agent.group import ECHO_S, HELD_S, Group
+from holdfast.agent.words import (
     Answer,
     Ended,
     ExclusionAsked,
     Exit,
-    Group,
     KillWorkers,
     LeaseOver,
     PortHeld,
@@ -184,14 +182,14 @@ def test_a_failure_seen_twice_is_one_failure_with_the_later_details(stage: Stage
     stage.end(0, 1, gone=False, at=5.0)
     stage.end(0, 1, at=6.0, message="ValueError: bad")
     assert not any(isinstance(message, Failed) for message in stage.said)
-    failure = stage.group.failures[0]
+    failure = stage.group.workers.failures[0]
     assert (failure.at_unix, failure.message, failure.cause) == (5.0, "ValueError: bad", "exit")
 
 
 def test_a_sibling_that_dies_of_our_signal_is_innocent_and_of_its_own_error_is_not(stage: Stage) -> None:
     stage.end(0, 1)
     stage.end(1, 1, message="RuntimeError: connection closed by peer")
-    assert [stage.group.failures[i].cause for i in (0, 1)] == ["exit", "exception"]
+    assert [stage.group.workers.failures[i].cause for i in (0, 1)] == ["exit", "exception"]
 
 
 def test_who_cannot_be_started_takes_those_after_it_along() -> None:

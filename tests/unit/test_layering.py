@@ -41,6 +41,7 @@ PURE_MODULES = (
     "holdfast.rendezvous.exclusion",
     "holdfast.rendezvous.placement",
     "holdfast.agent.group",
+    "holdfast.agent.crew",
 )
 PURE_PACKAGES = ("core", "recovery")
 IMPURE = frozenset(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.group import Ended, Exit, Group, Started, StartWorkers
+from holdfast.agent.group import Group
 from holdfast.agent.node import Node
+from holdfast.agent.words import Ended, Exit, Started, StartWorkers
 from holdfast.core.failure import Evidence
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Signalled, Tick

@@ -16,8 +16,9 @@ import socket
 from holdfast.agent import farewell, logs
 from holdfast.agent.assembly import assemble, open_doors, room_for_links
 from holdfast.agent.desk import Desk
-from holdfast.agent.group import PASSED_ON, Answer, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
+from holdfast.agent.group import PASSED_ON
 from holdfast.agent.voice import RETRY_S, Voice
+from holdfast.agent.words import Answer, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
 from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
 from holdfast.core.events import AgentStarted, Degraded, FailureSeen, RoundFormed

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 
-from holdfast.agent.group import ExclusionAsked, StopAsked
+from holdfast.agent.words import ExclusionAsked, StopAsked
 from holdfast.core.machine import Signalled
 
 TYPE_CHECKING = False
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.agent.control import ControlSocket, Request
-    from holdfast.agent.group import Answer, Group
+    from holdfast.agent.group import Group
+    from holdfast.agent.words import Answer
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host
     from holdfast.telemetry.health_http import HealthHttpServer

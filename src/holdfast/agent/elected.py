@@ -19,8 +19,9 @@ So no two leaders give two rounds the same number.
 
 from __future__ import annotations
 
-from holdfast.agent.group import Group, Send, Told
+from holdfast.agent.group import Group
 from holdfast.agent.node import Node
+from holdfast.agent.words import Send, Told
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.messages import Assigned, Past, Refused, Stop

@@ -13,6 +13,27 @@ from __future__ import annotations
 
 import signal
 
+from holdfast.agent.crew import Crew, WorkerSeat
+from holdfast.agent.words import (
+    Answer,
+    Ended,
+    ExclusionAsked,
+    Exit,
+    KillWorkers,
+    LeaseOver,
+    PortHeld,
+    Send,
+    SignalWorkers,
+    Started,
+    StartFailed,
+    StartWorkers,
+    StopAsked,
+    Stuck,
+    Sweep,
+    TimerExpired,
+    Told,
+    Unguarded,
+)
 from holdfast.core.events import (
     Decided,
     FailureSeen,
@@ -28,7 +49,7 @@ from holdfast.core.events import (
     WorkersStopped,
     WorkerStarted,
 )
-from holdfast.core.failure import Evidence, Failure
+from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.messages import (
     Assigned,
@@ -70,153 +91,6 @@ HELD_S = 0.2
 it twice. Both come within milliseconds; without an echo it was meant for us alone, and is passed on."""
 
 
-class Told(Observation):
-    """The coordinator said something."""
-
-    message: Message
-
-
-class PortHeld(Observation):
-    """The World holds this port for the next round, in case this node gets group rank 0."""
-
-    port: int
-
-
-class Started(Observation):
-    """A worker runs."""
-
-    local_rank: int
-    pid: int
-    argv: tuple[str, ...]
-    log_dir: str | None
-
-
-class StartFailed(Observation):
-    """A worker could not be started."""
-
-    local_rank: int
-    message: str
-    at_unix: float
-
-
-class Ended(Observation):
-    """A worker is dying, or gone."""
-
-    local_rank: int
-    exitcode: int | None
-    """None: not known yet."""
-    gone: bool
-    """False: dead, but the kernel still frees its memory. True: reaped."""
-    at_unix: float
-    evidence: Evidence
-
-
-class Stuck(Observation):
-    """A worker sleeps in the kernel, deaf to every signal, for longer than the user allows."""
-
-    local_rank: int
-    asleep_s: float
-    at_unix: float
-
-
-class TimerExpired(Observation):
-    """A worker did not leave a scope in time (`timer.expires`); `signum` is what its timer asks for."""
-
-    pid: int
-    scope: str
-    signum: int
-    late_s: float
-
-
-class LeaseOver(Observation):
-    """The coordinator has not answered for a whole lease: others may go on without us, so our workers must not."""
-
-    reason: str
-    until: float
-    """The last moment at which a worker of ours may live."""
-
-
-class StopAsked(Observation):
-    """An operator wants the job stopped."""
-
-    reason: str
-    grace_s: float | None = None  # None: the usual grace
-
-
-class ExclusionAsked(Observation):
-    """An operator wants a node left out of the job, or taken again."""
-
-    ask: int
-    """Number of the request; `Answer` names it."""
-    name: str
-    reason: str
-    readmit: bool = False
-
-
-class Unguarded(Observation):
-    """The guardian is dead: nobody would see to it that a slow end is an end."""
-
-
-class Send(Action):
-    """Say something to the coordinator."""
-
-    message: Message
-
-
-class StartWorkers(Action):
-    """Start the workers of a round."""
-
-    assigned: Assigned
-
-
-class SignalWorkers(Action):
-    """Send a signal to the process groups of some workers."""
-
-    local_ranks: tuple[int, ...]
-    signum: int
-
-
-class KillWorkers(Action):
-    """SIGKILL some workers with everything below them."""
-
-    local_ranks: tuple[int, ...]
-
-
-class Sweep(Action):
-    """Kill whatever the workers of the last round have left behind."""
-
-
-class Answer(Action):
-    """Tell an operator what became of a request."""
-
-    ask: int
-    ok: bool
-    text: str
-
-
-class Exit(Action):
-    """This agent is done."""
-
-    code: int
-    """Negative: die by that signal."""
-    report: JobReport | None = None
-    complaint: str = ""
-
-
-class WorkerSeat:
-    """What the machine knows of one worker."""
-
-    def __init__(self, local_rank: int, rank: int) -> None:
-        self.local_rank = local_rank
-        self.rank = rank
-        self.pid = -1
-        self.state = "starting"
-        """starting · running · dying · gone"""
-        self.exitcode: int | None = None
-        self.charge: tuple[str, str] | None = None
-        """(cause, message) of what was found against it while it still ran. None: nothing."""
-
-
 class Group:
     """The machine."""
 
@@ -245,18 +119,15 @@ class Group:
         self.assigned: Assigned | None = None
         self.spare_because = ""
         """Why there is no place for this node, as far as it has been told."""
-        self.workers: dict[int, WorkerSeat] = {}
-        self.failures: dict[int, Failure] = {}
+        self.workers = Crew(join)
         self.joined_at = 0.0
         self.rejoin: bool | None = None  # None: the coordinator has not said yet
         self.leaving_by = 0  # signal that told us to go; 0: none
         self.leaving_since = NEVER
         self.leaving_why = ""
-        self.stop_signal = 0
         self.stopping_since = NEVER
         self.kill_at = NEVER
         self.abandon_at = NEVER
-        self.killed: set[int] = set()
 
     @property
     def round(self) -> int:
@@ -266,8 +137,7 @@ class Group:
     @property
     def has_workers(self) -> bool:
         """Whether workers run here that we have not killed."""
-        alive = ("starting", "running")
-        return any(worker.state in alive and i not in self.killed for i, worker in self.workers.items())
+        return self.workers.can_work
 
     # --- the machine's face ---------------------------------------------------------------------------------------------
 
@@ -281,8 +151,7 @@ class Group:
             case Started(local_rank=local_rank, pid=pid):
                 worker = self.workers[local_rank]
                 worker.pid, worker.state = pid, "running"
-                ids = {"rank": worker.rank, "local_rank": local_rank, "pid": pid}
-                return [Record(event=WorkerStarted(**ids, argv=seen.argv, log_dir=seen.log_dir))]
+                return [Record(event=WorkerStarted(**worker.ids, argv=seen.argv, log_dir=seen.log_dir))]
             case StartFailed(local_rank=local_rank):
                 return self._start_failed(self.workers[local_rank], seen, now)
             case Signalled(signum=signum):
@@ -347,10 +216,9 @@ class Group:
         return []
 
     def _start(self, assigned: Assigned, now: float) -> list[Action]:
-        self.assigned, self.state, self.failures, self.killed, self.stop_signal = assigned, "running", {}, set(), 0
-        self.spare_because = ""
+        self.assigned, self.state, self.spare_because = assigned, "running", ""
         self.stopping_since = self.kill_at = self.abandon_at = NEVER
-        self.workers = {i: WorkerSeat(i, assigned.base_rank + i) for i in range(self.join.nproc)}
+        self.workers = Crew(self.join, assigned)
         formed = RoundFormed(
             round=assigned.round,
             nodes=assigned.nodes,
@@ -373,50 +241,20 @@ class Group:
         worker = self.workers[seen.local_rank]
         worker.exitcode = seen.exitcode if seen.exitcode is not None else worker.exitcode
         actions: list[Action] = []
-        ids = {"rank": worker.rank, "local_rank": worker.local_rank, "pid": worker.pid}
         if seen.gone and seen.exitcode is not None:
             worker.state = "gone"
-            actions.append(Record(event=WorkerExited(exitcode=seen.exitcode, **ids)))
+            actions.append(Record(event=WorkerExited(exitcode=seen.exitcode, **worker.ids)))
         elif worker.state == "running":
             worker.state = "dying"
-            actions.append(Record(event=WorkerDying(exitcode=seen.exitcode, **ids)))
+            actions.append(Record(event=WorkerDying(exitcode=seen.exitcode, **worker.ids)))
         if worker.exitcode != 0:
-            return actions + self._fail(worker, seen.at_unix, self._cause(worker, seen.evidence), seen.evidence, now)
+            return actions + self._fail(worker, seen.at_unix, self.workers.cause(worker, seen.evidence), seen.evidence, now)
         return actions + self._settle(now)
 
-    def _cause(self, worker: WorkerSeat, evidence: Evidence) -> str:
-        if worker.charge:
-            return worker.charge[0]
-        by = -worker.exitcode if worker.exitcode is not None and worker.exitcode < 0 else 0
-        if by and by in (self.stop_signal, signal.SIGKILL if worker.local_rank in self.killed else 0):
-            return "stopped"
-        if evidence.traceback or evidence.error_record:
-            return "exception"
-        return "signal" if by > 0 else "exit"
-
     def _fail(self, worker: WorkerSeat, at_unix: float, cause: str, evidence: Evidence, now: float) -> list[Action]:
-        before = self.failures.get(worker.local_rank)
-        assert self.assigned is not None
-        failure = Failure(
-            node=self.join.name,
-            rank=worker.rank,
-            local_rank=worker.local_rank,
-            role=self.join.role,
-            pid=worker.pid,
-            exitcode=worker.exitcode,
-            at_unix=before.at_unix if before else min(evidence.at_unix or at_unix, at_unix),
-            cause=before.cause if before else cause,
-            message=worker.charge[1] if worker.charge else evidence.message,
-            traceback=evidence.traceback,
-            error_file=evidence.error_file,
-            error_record=evidence.error_record,
-            log_tail=evidence.log_tail,
-            log_path=evidence.log_path,
-            round=self.round,
-            attempt=self.assigned.restart_count,
-        )
-        self.failures[worker.local_rank] = failure
-        actions: list[Action] = [] if before else [Record(event=FailureSeen(failure=failure))]
+        news = worker.local_rank not in self.workers.failures
+        failure = self.workers.fail(worker, at_unix, cause, evidence)
+        actions: list[Action] = [Record(event=FailureSeen(failure=failure))] if news else []
         if self.state == "running":
             actions.append(Send(message=Failed(node=self.join.node, round=self.round, failure=failure)))
             return actions + self._stop(signal.SIGTERM, f"rank {worker.rank} failed", now)
@@ -424,12 +262,12 @@ class Group:
 
     def _settle(self, now: float) -> list[Action]:
         """See whether the workers' ends add up to something."""
-        if self.state == "running" and all(worker.state == "gone" for worker in self.workers.values()):
+        if self.workers.alive:
+            return []
+        if self.state == "running":
             self.state = "succeeded"
             return [Send(message=Succeeded(node=self.join.node, round=self.round))]
-        if self.state == "stopping" and all(worker.state == "gone" for worker in self.workers.values()):
-            return self._all_gone(now)
-        return []
+        return self._all_gone(now) if self.state == "stopping" else []
 
     # --- stopping -------------------------------------------------------------------------------------------------------
 
@@ -450,23 +288,23 @@ class Group:
         return heard
 
     def _stop(self, signum: int, reason: str, now: float) -> list[Action]:
-        self.state, self.stop_signal, self.stopping_since = "stopping", signum, now
+        self.state, self.workers.stop_signal, self.stopping_since = "stopping", signum, now
         self.kill_at, self.abandon_at = now + self.grace_s, NEVER
         # Not those that are dying already: a signal would only cut their exit handlers short.
-        alive = tuple(i for i in self._alive() if self.workers[i].state != "dying")
+        alive = tuple(i for i in self.workers.alive if self.workers[i].state != "dying")
         if not alive:
             return self._settle(now)
-        ranks = tuple(self.workers[i].rank for i in alive)
-        sent = StopSent(signal=signal.Signals(signum).name, grace_s=self.grace_s, reason=reason, ranks=ranks)
+        name, ranks = signal.Signals(signum).name, self.workers.ranks(alive)
+        sent = StopSent(signal=name, grace_s=self.grace_s, reason=reason, ranks=ranks)
         return [SignalWorkers(local_ranks=alive, signum=signum), Record(event=sent)]
 
     def _late(self, now: float) -> list[Action]:
         if due := [signum for signum, until in self.held.items() if now >= until]:
-            return [SignalWorkers(local_ranks=self._alive(), signum=signum) for signum in due if self.held.pop(signum)]
+            return [SignalWorkers(local_ranks=self.workers.alive, signum=signum) for signum in due if self.held.pop(signum)]
         if self.state == "stopping" and now >= self.kill_at:
             return self._kill(now)
         if self.state == "stopping" and now >= self.abandon_at:
-            stuck = [worker for worker in self.workers.values() if worker.state != "gone"]
+            stuck = [self.workers[i] for i in self.workers.alive]
             for worker in stuck:
                 worker.state = "gone"
             pids = ", ".join(str(worker.pid) for worker in stuck)
@@ -476,11 +314,11 @@ class Group:
         return []
 
     def _kill(self, now: float) -> list[Action]:
-        alive = self._alive()
-        self.killed.update(alive)
+        alive = self.workers.alive
+        self.workers.killed.update(alive)
         self.kill_at, self.abandon_at = NEVER, now + max(self.grace_s, 1.0)
         waited_s = now - self.stopping_since
-        ranks = ", ".join(str(self.workers[i].rank) for i in alive)
+        ranks = ", ".join(map(str, self.workers.ranks(alive)))
         return [
             KillWorkers(local_ranks=alive),
             Say(text=f"rank {ranks} did not stop within {waited_s:.1f} s; sent SIGKILL", level="warning"),
@@ -488,10 +326,10 @@ class Group:
 
     def _all_gone(self, now: float) -> list[Action]:
         took_s = now - self.stopping_since if self.stopping_since != NEVER else 0.0
-        killed = tuple(self.workers[i].rank for i in sorted(self.killed))
+        killed = self.workers.ranks(tuple(sorted(self.workers.killed)))
         self.kill_at = self.abandon_at = NEVER
         actions: list[Action] = [Sweep(), Record(event=WorkersStopped(took_s=took_s, killed=killed))]
-        failures = tuple(self.failures[i] for i in self.failures)
+        failures = tuple(self.workers.failures.values())
         actions.append(Send(message=Stopped(node=self.join.node, round=self.round, failures=failures)))
         self.state = "stopped"
         if self.rejoin:
@@ -532,7 +370,7 @@ class Group:
 
     def _pass_on(self, signum: int, now: float) -> list[Action]:
         if not self.echoing:
-            return [SignalWorkers(local_ranks=self._alive(), signum=signum)]
+            return [SignalWorkers(local_ranks=self.workers.alive, signum=signum)]
         if self.held.pop(signum, None) is None:
             self.held[signum] = now + HELD_S
         return []
@@ -573,7 +411,7 @@ class Group:
         if self.hosting:
             return [Send(message=StopJob(node=self.join.node, reason=f"{self.join.name} {why}"))]
         goodbye: list[Action] = [Send(message=Leave(node=self.join.node, round=self.round, reason=why))]
-        if not self._alive():
+        if not self.workers.alive:
             # Said at once, because an assignment may be on its way to us that makes others wait for our workers.
             goodbye.append(Send(message=Stopped(node=self.join.node, round=self.round)))
         return goodbye
@@ -608,13 +446,13 @@ class Group:
     def _finish(self, report: JobReport, now: float) -> list[Action]:
         if self.state == "ended":
             return []
-        killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self._alive()) else []
+        killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self.workers.alive) else []
         return killed + self._exit(report.exit_code, report=report)
 
     def _refused(self, reason: str, hint: str, now: float) -> list[Action]:
         if self.state == "ended":
             return []
-        killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self._alive()) else []
+        killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self.workers.alive) else []
         complaint = f"cannot take part in the job: {reason}"
         decided = Record(event=Decided(decision="stop", reason=complaint))
         shown = complaint + (f"\n  hint: {hint}" if hint else "")
@@ -631,6 +469,3 @@ class Group:
             Record(event=JobEnded(outcome=outcome, exit_code=code, reason=reason)),
             Exit(code=code, report=report, complaint=complaint),
         ]
-
-    def _alive(self) -> tuple[int, ...]:
-        return tuple(i for i, worker in self.workers.items() if worker.state in ("running", "dying", "starting"))

@@ -20,7 +20,7 @@ lease than the mandate lasts.
 from __future__ import annotations
 
 from holdfast.agent.elected import ElectedNode
-from holdfast.agent.group import Exit
+from holdfast.agent.words import Exit
 from holdfast.core.events import Decided
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Record, Tick

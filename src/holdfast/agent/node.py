@@ -13,7 +13,8 @@ a machine again, and the simulator runs thousands of them.
 
 from __future__ import annotations
 
-from holdfast.agent.group import Exit, Group, LeaseOver, Send, Told
+from holdfast.agent.group import Group
+from holdfast.agent.words import Exit, LeaseOver, Send, Told
 from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.rendezvous.member import Deliver, Member

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 
-from holdfast.agent.group import TimerExpired
+from holdfast.agent.words import TimerExpired
 from holdfast.core.machine import NEVER
 
 TYPE_CHECKING = False

@@ -10,8 +10,8 @@ import os
 import select
 
 from holdfast.agent import error_files, launch, logs
-from holdfast.agent.group import Ended, PortHeld, Started, StartFailed, Stuck
 from holdfast.agent.stuck import Sleepers
+from holdfast.agent.words import Ended, PortHeld, Started, StartFailed, Stuck
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.agent import FAREWELL_S
-from holdfast.agent.group import (
+from holdfast.agent.node import Node
+from holdfast.agent.words import (
     Answer,
     Ended,
     Exit,
@@ -18,7 +19,6 @@ from holdfast.agent.group import (
     StartWorkers,
     Sweep,
 )
-from holdfast.agent.node import Node
 from holdfast.core.errors import StartError
 from holdfast.core.failure import Evidence
 from holdfast.core.links import Connect, HangUp, Transmit

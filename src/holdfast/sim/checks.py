@@ -10,7 +10,7 @@ from holdfast.core.messages import Assigned, Finish, Message, Refused, Stop
 from holdfast.runtime.guardian import SLACK_S
 
 if TYPE_CHECKING:
-    from holdfast.agent.group import Exit
+    from holdfast.agent.words import Exit
     from holdfast.core.report import JobReport
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.sim.agent import SimAgent

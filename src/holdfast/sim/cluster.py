@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from signal import SIGKILL
 
 from holdfast.agent.elected import ElectedNode
-from holdfast.agent.group import ExclusionAsked, Group
+from holdfast.agent.group import Group
 from holdfast.agent.heir import HeirNode
 from holdfast.agent.node import Node
+from holdfast.agent.words import ExclusionAsked
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
 from holdfast.core.value import Value

@@ -11,7 +11,7 @@ own rules, and comes back with `Enter` whenever it has none. So the coordinator 
 
 from __future__ import annotations
 
-from holdfast.agent.group import Exit, LeaseOver, Send, Told
+from holdfast.agent.words import Exit, LeaseOver, Send, Told
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
 from holdfast.core.report import JobReport

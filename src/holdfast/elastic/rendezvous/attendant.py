@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
-from holdfast.agent.group import Exit
 from holdfast.agent.node import Node
+from holdfast.agent.words import Exit
 from holdfast.core.events import Decided
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import Action, Observation, Record, Say, Tick

@@ -1,0 +1,141 @@
+"""What is a node's group shown, and what does it want done? The words between the machine (`agent.group`) and its host."""
+
+from __future__ import annotations
+
+from holdfast.core.failure import Evidence
+from holdfast.core.machine import Action, Observation
+from holdfast.core.messages import Assigned, Message
+from holdfast.core.report import JobReport
+
+
+class Told(Observation):
+    """The coordinator said something."""
+
+    message: Message
+
+
+class PortHeld(Observation):
+    """The World holds this port for the next round, in case this node gets group rank 0."""
+
+    port: int
+
+
+class Started(Observation):
+    """A worker runs."""
+
+    local_rank: int
+    pid: int
+    argv: tuple[str, ...]
+    log_dir: str | None
+
+
+class StartFailed(Observation):
+    """A worker could not be started."""
+
+    local_rank: int
+    message: str
+    at_unix: float
+
+
+class Ended(Observation):
+    """A worker is dying, or gone."""
+
+    local_rank: int
+    exitcode: int | None
+    """None: not known yet."""
+    gone: bool
+    """False: dead, but the kernel still frees its memory. True: reaped."""
+    at_unix: float
+    evidence: Evidence
+
+
+class Stuck(Observation):
+    """A worker sleeps in the kernel, deaf to every signal, for longer than the user allows."""
+
+    local_rank: int
+    asleep_s: float
+    at_unix: float
+
+
+class TimerExpired(Observation):
+    """A worker did not leave a scope in time (`timer.expires`); `signum` is what its timer asks for."""
+
+    pid: int
+    scope: str
+    signum: int
+    late_s: float
+
+
+class LeaseOver(Observation):
+    """The coordinator has not answered for a whole lease: others may go on without us, so our workers must not."""
+
+    reason: str
+    until: float
+    """The last moment at which a worker of ours may live."""
+
+
+class StopAsked(Observation):
+    """An operator wants the job stopped."""
+
+    reason: str
+    grace_s: float | None = None  # None: the usual grace
+
+
+class ExclusionAsked(Observation):
+    """An operator wants a node left out of the job, or taken again."""
+
+    ask: int
+    """Number of the request; `Answer` names it."""
+    name: str
+    reason: str
+    readmit: bool = False
+
+
+class Unguarded(Observation):
+    """The guardian is dead: nobody would see to it that a slow end is an end."""
+
+
+class Send(Action):
+    """Say something to the coordinator."""
+
+    message: Message
+
+
+class StartWorkers(Action):
+    """Start the workers of a round."""
+
+    assigned: Assigned
+
+
+class SignalWorkers(Action):
+    """Send a signal to the process groups of some workers."""
+
+    local_ranks: tuple[int, ...]
+    signum: int
+
+
+class KillWorkers(Action):
+    """SIGKILL some workers with everything below them."""
+
+    local_ranks: tuple[int, ...]
+
+
+class Sweep(Action):
+    """Kill whatever the workers of the last round have left behind."""
+
+
+class Answer(Action):
+    """Tell an operator what became of a request."""
+
+    ask: int
+    ok: bool
+    text: str
+
+
+class Exit(Action):
+    """This agent is done."""
+
+    code: int
+    """Negative: die by that signal."""
+    report: JobReport | None = None
+    complaint: str = ""
