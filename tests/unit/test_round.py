@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.events import Decided, NodeLeft, NodeLost
 from holdfast.core.failure import Failure
-from holdfast.core.machine import NEVER, Record, Tick
+from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.messages import (
     Assigned,
     Failed,
@@ -159,6 +159,24 @@ def test_nodes_that_were_lost_are_named_when_too_few_are_left() -> None:
     job.tick(LEASE_S)
     job.tick(63.0)
     assert "(a) after" in job.report.reason and "; lost before: b." in job.report.reason
+
+
+def test_whoever_waits_is_told_for_whom() -> None:
+    job = Job("2:2")
+    job.join("a", "b")
+    job.fail("b", now=10.0)
+    job.stopped_and_back("a", now=11.0)
+    job.renew("a", "b", now=14.0)
+    said = [action.text for action in job.machine.observe(Tick(), 15.0) if isinstance(action, Say)]
+    assert said == ["waiting for nodes: 1 of 2 are ready (a); still stopping: b; giving up in 55 s"]
+
+
+def test_the_only_node_is_not_missing_while_it_stops_its_workers() -> None:
+    job = Job("1:1", lease_s=NEVER)
+    job.join("a")
+    job.fail("a", now=10.0)
+    said = [action.text for action in job.machine.observe(Tick(), 15.0) if isinstance(action, Say)]
+    assert said == ["waiting for nodes: 0 of 1 are ready; still stopping: a; giving up in 55 s"]
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------------

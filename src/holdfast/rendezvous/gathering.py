@@ -102,37 +102,41 @@ class Gathering:
         if now < self.notice_at:
             return []
         self.notice_at = now + NOTICE_AGAIN_S
-        ready = self.seats.ready
-        fit = self.seats.fit(ready)
-        here = named([seat.name for seat in fit]) or "none"
-        state = f"{len(fit)} of {self.rules.min_nodes} are ready ({here})" + "".join(self._left_out(ready))
-        if len(fit) >= self.rules.min_nodes:
+        here = self._here
+        state = f"{len(here)} of {self.rules.min_nodes} are ready{_in_brackets(here)}{self._others(here)}"
+        if len(here) >= self.rules.min_nodes:
             state = self.unplaced_why
         text = f"waiting for nodes: {state}; giving up in {self.gives_up_at - now:.0f} s"
         return [Say(text=text, level="warning")]
 
     def too_few(self, last_round: int, now: float) -> str:
         """Why no round was formed, and what would help."""
-        ready = self.seats.ready
-        nodes, here = {seat.join.node for seat in ready}, [seat.name for seat in self.seats.fit(ready)]
-        busy = [seat.name for node, seat in self.seats.items() if node not in nodes]
-        back = set(here)
-        lost = [name for name in dict.fromkeys(self.seats.lost) if name not in back]
-        said = [f" ({named(here)})" if here else ""]
-        said += [f"; {what}: {named(names)}" for what, names in (("still stopping", busy), ("lost before", lost)) if names]
-        said += self._left_out(ready)
+        here, waited = self._here, f"after {now - self.since:.0f} s"
+        others, number = self._others(here), last_round + 1
         if len(here) >= self.rules.min_nodes:
-            waited = f"after {now - self.since:.0f} s"
-            return f"round {last_round + 1} could not be placed {waited}: {self.unplaced_why}{''.join(said[1:])}"
+            return f"round {number} could not be placed {waited}: {self.unplaced_why}{others}"
         return (
-            f"round {last_round + 1} had {len(here)} of {self.rules.min_nodes} nodes{said[0]} "
-            f"after {now - self.since:.0f} s{''.join(said[1:])}. "
+            f"round {number} had {len(here)} of {self.rules.min_nodes} nodes{_in_brackets(here)} {waited}{others}. "
             f"Start the missing nodes, or allow fewer: --nnodes {max(1, len(here))}:{self.rules.max_nodes}"
         )
 
-    def _left_out(self, seats: list[Seat]) -> list[str]:
-        names = [f"{seat.name} ({why})" for seat in seats if (why := self.seats.excluded.why(seat.name))]
-        return [f"; excluded: {named(names)}"] if names else []
+    @property
+    def _here(self) -> list[str]:
+        return [seat.name for seat in self.seats.fit(self.seats.ready)]
+
+    def _others(self, here: list[str]) -> str:
+        """Who might have been among these, and is not."""
+        back = set(here)
+        groups = {
+            "still stopping": [seat.name for seat in self.seats.members],
+            "lost before": [name for name in dict.fromkeys(self.seats.lost) if name not in back],
+            "excluded": [f"{seat.name} ({why})" for seat in self.seats.ready if (why := self.seats.excluded.why(seat.name))],
+        }
+        return "".join(f"; {what}: {named(names)}" for what, names in groups.items() if names)
+
+
+def _in_brackets(names: list[str]) -> str:
+    return f" ({named(names)})" if names else ""
 
 
 def named(names: list[str]) -> str:
