@@ -203,21 +203,12 @@ class Agent:
                 case Exit():
                     self.exit, self.leave_at = action, self.host.now() + FAREWELL_S
                 case Connect() | Transmit() | HangUp():
-                    self._network(action)
+                    assert self.network is not None, "a job of one node has no links"
+                    for seen in self.network.perform(action):
+                        self._observe(seen)
                 case _:
                     assert self.store is not None, f"an agent cannot do {action!r}"
                     self.store.perform(action)
-
-    def _network(self, action: Connect | Transmit | HangUp) -> None:
-        assert self.network is not None, "a job of one node has no links"
-        match action:
-            case Connect(link=link, endpoint=endpoint):
-                for seen in self.network.connect(link, endpoint):
-                    self._observe(seen)
-            case Transmit(link=link, message=message):
-                self.network.transmit(link, message)
-            case HangUp(link=link):
-                self.network.hang_up(link)
 
     def _settle(self) -> None:
         """Do what was put off until the first worker runs."""

@@ -12,7 +12,7 @@ import socket
 from functools import partial
 
 from holdfast.core.errors import ProtocolError, RendezvousError
-from holdfast.core.links import Arrived, LinkDown, LinkUp
+from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER
 from holdfast.runtime.addresses import bind_addresses, host_and_port
 from holdfast.runtime.codec import decode, encode, warm
@@ -175,6 +175,17 @@ class Network:
     def warm(self) -> None:
         """Do now what the first message would otherwise have to wait for."""
         warm()
+
+    def perform(self, action: Connect | Transmit | HangUp) -> list[Observation]:
+        """Do what a machine wants done with a link; what can be told at once is returned."""
+        match action:
+            case Connect(link=link, endpoint=endpoint):
+                return self.connect(link, endpoint)
+            case Transmit(link=link, message=message):
+                self.transmit(link, message)
+            case HangUp(link=link):
+                self.hang_up(link)
+        return []
 
     def connect(self, link: int, endpoint: str = "") -> list[Observation]:
         """Begin a link to `endpoint`, or to the job's; its `LinkUp` or `LinkDown` follows."""

@@ -175,13 +175,9 @@ class Attendant:
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
-                case Connect(link=link, endpoint=endpoint):
-                    for seen in self.network.connect(link, endpoint):
+                case Connect() | Transmit() | HangUp():
+                    for seen in self.network.perform(action):
                         self._observe(seen)
-                case Transmit(link=link, message=message):
-                    self.network.transmit(link, message)
-                case HangUp(link=link):
-                    self.network.hang_up(link)
                 case Say(text=text, level=level):
                     logger.warning("%s", text) if level in ("warning", "error") else logger.info("%s", text)
                 case Record(event=event):
