@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.group import ECHO_S, HELD_S, Group
+from holdfast.agent.group import ECHO_S, Group
+from holdfast.agent.signals import HELD_S
 from holdfast.agent.words import (
     Answer,
     Ended,

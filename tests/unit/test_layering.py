@@ -42,6 +42,7 @@ PURE_MODULES = (
     "holdfast.rendezvous.placement",
     "holdfast.agent.group",
     "holdfast.agent.crew",
+    "holdfast.agent.signals",
 )
 PURE_PACKAGES = ("core", "recovery")
 IMPURE = frozenset(

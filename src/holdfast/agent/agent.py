@@ -16,7 +16,7 @@ import socket
 from holdfast.agent import farewell, logs
 from holdfast.agent.assembly import assemble, open_doors, room_for_links
 from holdfast.agent.desk import Desk
-from holdfast.agent.group import PASSED_ON
+from holdfast.agent.signals import PASSED_ON
 from holdfast.agent.voice import RETRY_S, Voice
 from holdfast.agent.words import Answer, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
 from holdfast.agent.workers import Workers

@@ -14,6 +14,7 @@ from __future__ import annotations
 import signal
 
 from holdfast.agent.crew import Crew, WorkerSeat
+from holdfast.agent.signals import ForScript
 from holdfast.agent.words import (
     Answer,
     Ended,
@@ -76,19 +77,9 @@ if TYPE_CHECKING:
 
     from holdfast.core.report import JobReport
 
-PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that mean something to the script, not to us (Slurm's notice of pre-emption, for one), unless the user has named
-them in --signals-to-handle."""
-
-
 ECHO_S = 1.0
 """The same signal within this time is the same request: whoever signals a whole cgroup (Slurm, systemd) reaches us twice, once
 directly and once through our guardian. A person who is in a hurry presses again."""
-
-
-HELD_S = 0.2
-"""How long to wait for a signal's echo where a scheduler signals whole steps: the workers then have it already, and would see
-it twice. Both come within milliseconds; without an echo it was meant for us alone, and is passed on."""
 
 
 class Group:
@@ -110,11 +101,7 @@ class Group:
         self.hosting = hosting
         """This agent's process also holds the coordinator: when it goes, the job ends."""
         self.endpoint, self.backend = endpoint, backend
-        self.passed_on = [signum for signum in PASSED_ON if signum not in stop_signals]
-        self.echoing = echoing
-        """We are in a step of Slurm's, which may signal every process in it."""
-        self.held: dict[int, float] = {}
-        """Signal to be passed on → when, if no echo comes before."""
+        self.for_script = ForScript(stop_signals, echoing=echoing)
         self.state = "new"
         self.assigned: Assigned | None = None
         self.spare_because = ""
@@ -179,7 +166,7 @@ class Group:
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        return min(self.kill_at, self.abandon_at, *self.held.values())
+        return min(self.kill_at, self.abandon_at, self.for_script.deadline())
 
     def begin(self, now: float) -> list[Action]:
         """Ask for the first round."""
@@ -299,8 +286,8 @@ class Group:
         return [SignalWorkers(local_ranks=alive, signum=signum), Record(event=sent)]
 
     def _late(self, now: float) -> list[Action]:
-        if due := [signum for signum, until in self.held.items() if now >= until]:
-            return [SignalWorkers(local_ranks=self.workers.alive, signum=signum) for signum in due if self.held.pop(signum)]
+        if due := self.for_script.due(now):
+            return self._pass_on(due)
         if self.state == "stopping" and now >= self.kill_at:
             return self._kill(now)
         if self.state == "stopping" and now >= self.abandon_at:
@@ -358,8 +345,8 @@ class Group:
         noted: list[Action] = [Record(event=SignalReceived(signal=name))]
         if self.state == "ended":
             return noted
-        if signum in self.passed_on:
-            return noted + self._pass_on(signum, now)
+        if signum in self.for_script.signums:
+            return noted + self._pass_on(self.for_script.came(signum, now))
         if self.leaving_by:
             echo = signum == self.leaving_by and now - self.leaving_since < ECHO_S
             return noted if echo else noted + self._hurry(now)
@@ -368,12 +355,8 @@ class Group:
             noted.append(Say(text=text, level="warning"))
         return noted + self._go(signum, f"received {name}", now)
 
-    def _pass_on(self, signum: int, now: float) -> list[Action]:
-        if not self.echoing:
-            return [SignalWorkers(local_ranks=self.workers.alive, signum=signum)]
-        if self.held.pop(signum, None) is None:
-            self.held[signum] = now + HELD_S
-        return []
+    def _pass_on(self, signums: tuple[int, ...]) -> list[Action]:
+        return [SignalWorkers(local_ranks=self.workers.alive, signum=signum) for signum in signums]
 
     def _unguarded(self, now: float) -> list[Action]:
         text = "the process that was started (our guardian) was killed; stopping everything at once"
