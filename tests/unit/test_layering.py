@@ -38,6 +38,7 @@ PURE_MODULES = (
     "holdfast.rendezvous.round",
     "holdfast.rendezvous.gathering",
     "holdfast.rendezvous.seats",
+    "holdfast.rendezvous.dial",
     "holdfast.rendezvous.exclusion",
     "holdfast.rendezvous.placement",
     "holdfast.agent.group",

@@ -10,10 +10,11 @@ from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Tran
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.messages import Electorate, Leads, Message, Past, Propose, Roster, Seek, Vote
 from holdfast.core.value import replace
+from holdfast.rendezvous.dial import CONNECT_S, WAIT_S
 from holdfast.rendezvous.election import Follow, Lead, StepDown
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.mandate import promise_of
-from holdfast.rendezvous.succession import CONNECT_S, KNOCK_S, STAND_S, WAIT_S, YIELD_S, Claim, Claimed, Succession
+from holdfast.rendezvous.succession import KNOCK_S, STAND_S, YIELD_S, Claim, Claimed, Succession
 
 LEASE_S = 3.0
 PROMISE_S = promise_of(LEASE_S)
@@ -141,7 +142,7 @@ def test_whoever_hears_from_its_coordinator_seeks_no_more() -> None:
 def test_it_says_what_it_holds_and_when_it_is_free() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S + 0.1)
+    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S + 0.1)
     assert [(said.free, said.roster.version) for said in node.told(Seek)] == [(False, 5)]
     node.wait(PROMISE_S)
     assert [said.free for said in node.told(Seek)] == [False, True]
@@ -150,7 +151,7 @@ def test_it_says_what_it_holds_and_when_it_is_free() -> None:
 def test_the_past_is_as_old_as_it_is_by_then() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S + 0.5)
+    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S + 0.5)
     past = node.told(Seek)[0].roster.past
     assert (past.age_s, past.restart_ages_s) == (100.0 + LEASE_S + 0.5, (10.0 + LEASE_S + 0.5,))
 
@@ -158,8 +159,8 @@ def test_the_past_is_as_old_as_it_is_by_then() -> None:
 def test_it_follows_whoever_it_is_told_leads() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S)
-    node.hear(Leads(endpoint="b", term=1, life="L"), LEASE_S + 0.1, link=node.it.link)
+    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S)
+    node.hear(Leads(endpoint="b", term=1, life="L"), LEASE_S + 0.1, link=node.it.dial.link)
     assert node.of(Follow)[-1] == Follow(endpoint="b") and node.it.term == 1
 
 
@@ -225,7 +226,7 @@ def test_whoever_stands_in_no_line_proposes_nothing() -> None:
 def test_whoever_is_linked_to_one_that_comes_before_it_leaves_that_the_proposing() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S)
+    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S)
     node.hear(seek("b"), PROMISE_S)
     assert not node.told(Propose)
     node.wait(PROMISE_S + WAIT_S)
@@ -235,18 +236,18 @@ def test_whoever_is_linked_to_one_that_comes_before_it_leaves_that_the_proposing
 def test_a_vote_is_given_once_in_a_term_and_binds() -> None:
     node = Node("c")
     node.wait(PROMISE_S)
-    node.see(LinkUp(link=node.it.link, ours=True), PROMISE_S)
+    node.see(LinkUp(link=node.it.dial.link, ours=True), PROMISE_S)
     for term, mark in ((1, 7.0), (1, 8.0), (2, 9.0)):
-        node.hear(Propose(term=term, mark=mark, roster=5), PROMISE_S + 0.1, link=node.it.link)
+        node.hear(Propose(term=term, mark=mark, roster=5), PROMISE_S + 0.1, link=node.it.dial.link)
     assert node.told(Vote) == [Vote(node="c", term=1, mark=7.0)]
 
 
 def test_no_vote_before_the_promise_is_over_nor_for_an_older_roster() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.link, ours=True), LEASE_S)
-    node.hear(Propose(term=1, mark=7.0, roster=5), PROMISE_S - 0.1, link=node.it.link)
-    node.hear(Propose(term=1, mark=7.0, roster=4), PROMISE_S + 0.1, link=node.it.link)
+    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S)
+    node.hear(Propose(term=1, mark=7.0, roster=5), PROMISE_S - 0.1, link=node.it.dial.link)
+    node.hear(Propose(term=1, mark=7.0, roster=4), PROMISE_S + 0.1, link=node.it.dial.link)
     assert not node.told(Vote)
 
 
@@ -315,11 +316,11 @@ def test_a_successor_knocks_at_the_endpoint_and_whoever_founds_there_follows() -
     node = elected()
     node.wait(PROMISE_S)
     assert node.called()[-1] == ORIGIN
-    (did,) = [did for did in node.see(LinkUp(link=node.it.link, ours=True), PROMISE_S + 0.1) if isinstance(did, Transmit)]
+    (did,) = [did for did in node.see(LinkUp(link=node.it.dial.link, ours=True), PROMISE_S + 0.1) if isinstance(did, Transmit)]
     founder = Node("a", None, founder=True)
     founder.hear(did.message, 0.5)
     assert founder.of(StepDown) and founder.of(Follow)[-1] == Follow(endpoint="b")
-    node.see(LinkDown(link=node.it.link, reason="gone"), PROMISE_S + 0.2)
+    node.see(LinkDown(link=node.it.dial.link, reason="gone"), PROMISE_S + 0.2)
     calls = len(node.called())
     node.it.mandate.waive()  # type: ignore[union-attr]
     node.wait(PROMISE_S + 0.2 + KNOCK_S)
@@ -382,6 +383,6 @@ def test_a_side_may_go_on_without_a_majority_if_it_is_told_to_and_meets_nobody_b
     assert lead.past.fence_s == FENCE_S + LEASE_S
     last = Node("c", roster("a", "b", "c", "d", "e"), goes_on=True)
     last.wait(LEASE_S)
-    last.see(LinkUp(link=last.it.link, ours=True), LEASE_S)
+    last.see(LinkUp(link=last.it.dial.link, ours=True), LEASE_S)
     last.wait(PROMISE_S + WAIT_S + 1.0)
     assert not last.of(Lead), "b is there: it is for b to lead"

@@ -15,11 +15,12 @@ was there before: then it is a node as any other, the first in line.
 
 from __future__ import annotations
 
-from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say
 from holdfast.core.messages import Leads, Past, Propose, Roster, Seek, Vote
 from holdfast.core.value import replace
 from holdfast.rendezvous.ballot import Ballot
+from holdfast.rendezvous.dial import WAIT_S, Dial
 from holdfast.rendezvous.election import Follow, Lead, StepDown
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.mandate import TERM, Body, Mandate
@@ -27,15 +28,6 @@ from holdfast.rendezvous.mandate import TERM, Body, Mandate
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.messages import Electorate
-
-LINKS_FROM = 1 << 19
-"""Numbers of our links, apart from the member's and from those that others open."""
-
-CONNECT_S = 0.5
-"""Time for a link to the next in line. A host without power does not even refuse."""
-
-WAIT_S = 2.0
-"""How long to wait for one that is there. Promises end within a renewal of each other, at most a second apart."""
 
 STAND_S = 1.0
 """How long to wait at one's own place in the line for the others to come."""
@@ -124,11 +116,8 @@ class Succession:
         self.look_at = NEVER
         """When something that we wait for is due, apart from the links."""
         # the one link of our own, and where in the line it goes
-        self.link = LINKS_FROM
-        self.dialled = ""
-        self.up = False
+        self.dial = Dial()
         self.place = 1
-        self.next_at, self.until = -NEVER, NEVER
         self.met_elder = False
         self.said_free = False
         self.complained = False
@@ -148,17 +137,18 @@ class Succession:
         if self.mandate is not None and self.mandate.ends(now) <= now:
             out += self._mandate_over(now)
         match seen:
-            case LinkUp(link=link) if link == self.link and self.dialled:
-                self.up, self.until, self.said_free = True, now + WAIT_S, False
-                self.met_elder |= self._is_elder(self.dialled)
+            case LinkUp(link=link) if self.dial.uses(link):
+                self.dial.answered(now)
+                self.said_free = False
+                self.met_elder |= self._is_elder(self.dial.to)
                 out += self._speak(now)
-            case LinkDown(link=link) if link == self.link and self.dialled:
-                self.dialled, self.up, self.next_at = "", False, max(self.next_at, now + KNOCK_S * (self.mandate is not None))
+            case LinkDown(link=link) if self.dial.uses(link):
+                self.dial.broke(now + KNOCK_S * (self.mandate is not None))
             case LinkDown(link=link):
                 self.ballot.went(link)
-            case Arrived(link=link, message=Leads() as leads) if link == self.link:
+            case Arrived(link=link, message=Leads() as leads) if link == self.dial.link:
                 out += self.told(leads, now)
-            case Arrived(link=link, message=Propose() as proposed) if link == self.link:
+            case Arrived(link=link, message=Propose() as proposed) if link == self.dial.link:
                 out += self._asked_to_vote(proposed, now)
             case Arrived(link=link, message=Seek() as seek):
                 out += self._sought(seek, link, now)
@@ -171,20 +161,16 @@ class Succession:
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
         if self.mandate is not None:
-            dial_at = self._dial_at if self.endpoint != self.origin else NEVER
+            dial_at = self.dial.due_at if self.endpoint != self.origin else NEVER
             return min(self.mandate.counted, dial_at, self.look_at)
         if self.roster is None:
             return self.lead_at
-        return min(max(self.seek_at, self._dial_at), self.look_at)
+        return min(max(self.seek_at, self.dial.due_at), self.look_at)
 
     def link_is(self, up: bool, now: float) -> list[Action]:
         """Our member's link to the leader came up, or broke."""
         self.linked = up
         return []
-
-    @property
-    def _dial_at(self) -> float:
-        return self.until if self.dialled else self.next_at
 
     def _due(self, now: float) -> list[Action]:
         if now >= self.look_at:
@@ -193,7 +179,7 @@ class Succession:
             return self._knock(now) + self._ask_witness_to_stay(now)
         if self.roster is None:
             return self._found(now) if now >= self.lead_at else []
-        return (self._dial(now) if now >= self.seek_at else []) + self._stand(now)
+        return (self._go_down(now) if now >= self.seek_at else []) + self._stand(now)
 
     # --- leading ----------------------------------------------------------------------------------------------------------
 
@@ -217,9 +203,9 @@ class Succession:
 
     def _step_down(self, reason: str, now: float) -> list[Action]:
         self.mandate, self.founding, self.leader = None, False, ""
-        self.free_at = self.seek_at = self.next_at = now
+        self.free_at = self.seek_at = self.dial.next_at = now
         self.ballot.clear()
-        return [StepDown(reason=reason), *self._hang_up(now)]
+        return [StepDown(reason=reason), *self.dial.hang_up(now)]
 
     def _mandate_over(self, now: float) -> list[Action]:
         assert self.mandate is not None
@@ -233,12 +219,12 @@ class Succession:
 
     def _knock(self, now: float) -> list[Action]:
         """Whoever begins anew at the job's endpoint is to hear of us before it has gathered enough to form a round."""
-        if self.endpoint == self.origin or now < self._dial_at:
+        if self.endpoint == self.origin or now < self.dial.due_at:
             return []
-        if self.dialled:
-            self.next_at = now + KNOCK_S
-            return self._hang_up(now)
-        return self._call(self.origin, now)
+        if self.dial.to:
+            self.dial.next_at = now + KNOCK_S
+            return self.dial.hang_up(now)
+        return self.dial.call(self.origin, now)
 
     def _ask_witness_to_stay(self, now: float) -> list[Action]:
         assert self.mandate is not None
@@ -271,7 +257,7 @@ class Succession:
         self.free_at = max(self.free_at, now + self.roster.promise_s)
         self.seek_at = now + self.lease_s
         self.place, self.met_elder, self.complained = 1, False, False
-        return self._hang_up(now) if self.dialled else []
+        return self.dial.hang_up(now)
 
     def told(self, leads: Leads, now: float) -> list[Action]:
         """Somebody says who leads."""
@@ -289,7 +275,7 @@ class Succession:
             self.roster = None  # of another job by the same name, which had begun unawares; who has a say in it has none here
         self.leader, self.term, self.lead_at = leads.endpoint, max(self.term, leads.term), NEVER
         self.seek_at, self.place = now + self.lease_s, 0
-        return [*self._hang_up(now), Follow(endpoint=leads.endpoint)]
+        return [*self.dial.hang_up(now), Follow(endpoint=leads.endpoint)]
 
     def tell(self, link: int) -> list[Action]:
         """Tell whoever is looking for the coordinator where it is, if we know."""
@@ -298,54 +284,42 @@ class Succession:
 
     # --- seeking ----------------------------------------------------------------------------------------------------------
 
-    def _dial(self, now: float) -> list[Action]:
+    def _go_down(self, now: float) -> list[Action]:
         """Go down the line, from one to the next, and begin again at its end."""
         assert self.roster is not None
-        if now < self._dial_at:
+        if now < self.dial.due_at:
             return []
-        if self.dialled:
-            hang_up = self._hang_up(now)
-            return hang_up + self._dial(now)
+        if self.dial.to:
+            return self.dial.hang_up(now) + self._go_down(now)
         if self.place >= len(self.roster.line):
             self.place = 0
-            return self._round_made(now) or self._dial(now)
+            return self._round_made(now) or self._go_down(now)
         endpoint = self.roster.line[self.place]
         self.place += 1
         if endpoint == self.endpoint:
-            self.next_at = now + STAND_S
+            self.dial.next_at = now + STAND_S
             return []
-        return self._call(endpoint, now)
-
-    def _call(self, endpoint: str, now: float) -> list[Action]:
-        self.link += 1
-        self.dialled, self.up, self.until = endpoint, False, now + CONNECT_S
-        return [Connect(link=self.link, endpoint=endpoint)]
-
-    def _hang_up(self, now: float) -> list[Action]:
-        if not self.dialled:
-            return []
-        self.dialled, self.up, self.next_at = "", False, max(self.next_at, now)
-        return [HangUp(link=self.link)]
+        return self.dial.call(endpoint, now)
 
     def _speak(self, now: float) -> list[Action]:
         """Say to whoever we are linked to what we want of it."""
         if self.mandate is not None:
             leads = Leads(endpoint=self.endpoint, term=self.term, life=self.life)
-            return [Transmit(link=self.link, message=Seek(node=self.endpoint, term=self.term, leads=leads))]
+            return self.dial.say(Seek(node=self.endpoint, term=self.term, leads=leads))
         assert self.roster is not None
         self.said_free = now >= self.free_at
         if not self.said_free:
             self.look_at = min(self.look_at, self.free_at)
-            self.until = max(self.until, self.free_at + WAIT_S)
+            self.dial.until = max(self.dial.until, self.free_at + WAIT_S)
         roster = replace(self.roster, past=self._past(now))
-        return [Transmit(link=self.link, message=Seek(node=self.endpoint, term=self.term, roster=roster, free=self.said_free))]
+        return self.dial.say(Seek(node=self.endpoint, term=self.term, roster=roster, free=self.said_free))
 
     def _round_made(self, now: float) -> list[Action]:
         """We have been down the whole line."""
         assert self.roster is not None
         free, elder, self.met_elder = now >= self.free_at, self.met_elder, False
         if not free:
-            self.next_at = now + STAND_S
+            self.dial.next_at = now + STAND_S
             return []
         if self.goes_on and not elder and self._is_in_line:
             return self._win(now, alone=True)
@@ -373,8 +347,8 @@ class Succession:
             return []
         if proposed.term <= self.term or now < max(self.free_at, self.proposed_until):
             return []
-        self.term, self.free_at, self.until = proposed.term, now + self.roster.promise_s, now + WAIT_S
-        return [Transmit(link=self.link, message=Vote(node=self.endpoint, term=proposed.term, mark=proposed.mark))]
+        self.term, self.free_at, self.dial.until = proposed.term, now + self.roster.promise_s, now + WAIT_S
+        return self.dial.say(Vote(node=self.endpoint, term=proposed.term, mark=proposed.mark))
 
     def _sought(self, seek: Seek, link: int, now: float) -> list[Action]:
         if seek.leads is not None:
@@ -407,10 +381,10 @@ class Succession:
 
     def _stand(self, now: float) -> list[Action]:
         """Propose ourselves if a majority would have us."""
-        if self.up and not self.said_free and now >= self.free_at:
-            self.until = now + WAIT_S
+        if self.dial.up and not self.said_free and now >= self.free_at:
+            self.dial.until = now + WAIT_S
             return self._speak(now) + self._stand(now)
-        if not self._is_in_line or now < self.seek_at or (self.up and self._is_elder(self.dialled)):
+        if not self._is_in_line or now < self.seek_at or (self.dial.up and self._is_elder(self.dial.to)):
             return []
         if now < (free_at := max(self.free_at, self.proposed_until)):
             self.look_at = min(self.look_at, free_at) if self.ballot.seeks else self.look_at
@@ -467,14 +441,14 @@ class Succession:
         past = replace(self._past(now), fence_s=FENCE_S + alone * self.lease_s)
         links = list(self.ballot.seeks)
         self.ballot.clear()
-        self.next_at = now
+        self.dial.next_at = now
         votes = f"with the votes of {len(voters)} of {roster.electorates[0].size} nodes"
         how = "without a majority (--on-split continue)" if alone else votes
         lost = f"the coordinator at {before} was lost"
         told = f"{lost}: this agent leads the job now, {how}; new nodes can join at {self.endpoint}"
         leads = Leads(endpoint=self.endpoint, term=self.term, life=self.life)
         return [
-            *self._hang_up(now),
+            *self.dial.hang_up(now),
             Lead(past=past, reason=lost),
             Say(text=told, level="warning"),
             *(Transmit(link=link, message=leads) for link in links),
