@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -224,10 +225,13 @@ def wait_until() -> Callable[..., Any]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port that is free on this host now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that is free on this host now, and that the kernel gives to nobody's outgoing connection meanwhile."""
+    for _ in range(1000):
+        port = random.randrange(10_000, 20_000)  # below ip_local_port_range, and below the ports that go by Slurm's job ids
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("1,000 ports between 10,000 and 20,000 are taken")
 
 
 @pytest.fixture
