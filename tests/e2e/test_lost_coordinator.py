@@ -90,6 +90,17 @@ def test_of_two_nodes_the_one_left_goes_on_where_something_decides(job, holdfast
     assert bool(list(shared.glob("holdfast-*"))) == (decides == "witness")
 
 
+def test_a_node_whose_address_is_translated_takes_part_though_it_cannot_take_over(job, holdfast):
+    agents = {"a": job.agent("a", "2", nproc=1)}
+    job.host()
+    agents["b"] = job.agent("b", "2", "--local-addr", "192.0.2.7", nproc=1)  # of TEST-NET-1: no address of this host
+    assert [job.rank(rank, 0, 1)[1] for rank in range(2)] == [2, 2]
+    job.finish()
+    assert [agents[name].wait().returncode for name in "ab"] == [0, 0]
+    assert "this node cannot take over if the coordinator is lost: cannot listen at 192.0.2.7" in agents["b"].stderr
+    assert any("cannot take over" in event["what"] for event in holdfast.events("Degraded"))
+
+
 def test_a_witness_that_is_no_directory_is_an_error_at_once(job, tmp_path):
     end = job.agent("a", "2", "--witness", tmp_path / "nowhere").wait()
     assert end.returncode == 2 and "is not a directory" in end.stderr

@@ -81,6 +81,8 @@ class Agent:
         self.config = config
         self.name = config.node_name or socket.gethostname()
         self.voice = Voice()
+        self.early: list[str] | None = []
+        """What to complain of once there is a record; None: there is."""
         self.host = Host(self._degraded)
         self.host.catch((*config.signals_to_handle, *(s for s in PASSED_ON if s not in config.signals_to_handle)))
         if (fd := guardian.guardian_lost_fd()) >= 0:
@@ -275,7 +277,8 @@ class Agent:
             links.append(open_doors(config, self.network))
         if self.network is not None:
             links.append(room_for_links(config, self.network))
-        for what in filter(None, (self.job_dir.degraded, *self.workers.plan.warnings, *links)):
+        early, self.early = self.early or (), None
+        for what in filter(None, (*early, self.job_dir.degraded, *self.workers.plan.warnings, *links)):
             self._degraded(what)
 
     def _say(self, text: str, level: str) -> None:
@@ -286,6 +289,8 @@ class Agent:
             self.voice.say("\n".join(lines) + "\n")
 
     def _degraded(self, what: str) -> None:
+        if self.early is not None:
+            return self.early.append(what)
         self._record(Degraded(what=what, instead=""))
         self._say(what, "warning")
 
