@@ -151,6 +151,17 @@ def test_a_lost_node_is_a_disturbance_and_the_rest_goes_on() -> None:
     assert [(node.name, node.is_running) for node in told.nodes] == [("a", True), ("b", False)]
 
 
+def test_time_is_lost_from_when_the_ranks_were_stopped_though_another_coordinator_decides_later() -> None:
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    story.exit("b", 1, -15)  # its lease is over; a, which hosted the coordinator, is heard of no more
+    story.then("b", Decided(decision="rejoin", reason="the coordinator at a was lost"), 2.0)
+    story.life(2, 0, "b")
+    told = story.told("b")
+    assert told.lives[0].disturbed_at == 5.0 and told.lives[0].lost_s == 3.0
+
+
 def test_a_finished_job_has_lost_nothing() -> None:
     story = Story()
     story.agents("a", "b")

@@ -293,9 +293,11 @@ def _failures(records: Iterable[Record]) -> tuple[Failure, ...]:
     return tuple(in_order(seen.values()))
 
 
-def _disturbed_at(records: Iterable[Record], decisions: Iterable[Decision]) -> float | None:
-    """When the first thing went wrong in a life: a failure or a lost node was seen, or it was decided to start over."""
+def _disturbed_at(records: Sequence[Record], decisions: Iterable[Decision]) -> float | None:
+    """When the first thing went wrong in a life: a failure or a lost node was seen, a rank was stopped (by a node whose lease
+    was over: what is decided comes later, from another coordinator), or it was decided to start over."""
     moments = [record.at - _silence(record) for record in records if _is_trouble(record)]
+    moments += [record.at for record in records if isinstance(record.event, WorkerExited) and record.event.exitcode != 0]
     moments += [decision.at_unix for decision in decisions if decision.decision in AGAIN]
     return min(moments, default=None)
 
