@@ -72,3 +72,10 @@ def test_a_seed_is_the_same_run_under_any_hash_seed_and_in_any_process() -> None
     told = [simulate(*line, jobs, PYTHONHASHSEED=by).stdout for jobs, by in ("11", "12", "23")]
     digest = hashlib.sha256("".join(run(seed).digest for seed in range(60)).encode()).hexdigest()
     assert told == [digest + "\n"] * 3
+
+
+@pytest.mark.parametrize("seeds", ["3:1", "3:3", "3", "a:b", "0:-3"])
+def test_a_range_of_no_seeds_is_an_error_and_no_success(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([f"--seeds={seeds}"])
+    assert end.value.code == 2 and "names none" in capsys.readouterr().err
