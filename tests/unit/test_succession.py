@@ -353,6 +353,14 @@ def test_one_of_two_is_no_majority_and_says_once_what_would_help() -> None:
     assert "--witness DIR" in said.text and "--on-split continue" in said.text
 
 
+def test_a_minority_says_how_many_are_missing_and_what_it_does() -> None:
+    node = Node("c", roster("a", "b", "c"))
+    node.wait(60.0)
+    (said,) = [said for said in node.of(Say) if said.level == "error"]
+    assert "1 of 3 nodes are here, and 2 could go on" in said.text
+    assert "joins the others as soon as it reaches one" in said.text and "--on-split continue" in said.text
+
+
 def test_a_witness_makes_it_one() -> None:
     node = Node("b", roster("a", "b", witness=True), witness=True)
     node.wait(PROMISE_S)

@@ -48,6 +48,9 @@ RETRY_S = 1.0
 OF_TWO = "let a third party decide: --witness DIR, which both nodes share; or risk two sides: --on-split continue"
 """What helps where one of two nodes is left."""
 
+OF_MORE = "it joins the others as soon as it reaches one; to go on without them, at the risk of two sides: --on-split continue"
+"""What helps where fewer than half are left."""
+
 
 class Claim(Action):
     """Ask the witness for its vote in an electorate: answered by `Claimed`."""
@@ -337,7 +340,8 @@ class Succession:
         if newest.size == 2 and not newest.witness:
             stays = "the other of two nodes cannot know which, so its ranks stay stopped"
             return f"{what}; {stays}\n  hint: {OF_TWO}"
-        return f"{what}; {here} of {newest.size} nodes are here, and {newest.majority} could go on: the ranks stay stopped"
+        short = f"{here} of {newest.size} nodes are here, and {newest.majority} could go on: the ranks stay stopped"
+        return f"{what}; {short}\n  hint: {OF_MORE}"
 
     # --- voting -----------------------------------------------------------------------------------------------------------
 
