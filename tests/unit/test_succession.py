@@ -361,12 +361,21 @@ def test_a_minority_says_how_many_are_missing_and_what_it_does() -> None:
     assert "joins the others as soon as it reaches one" in said.text and "--on-split continue" in said.text
 
 
+def test_a_half_is_told_of_the_witness_too() -> None:
+    node = Node("c", roster("a", "b", "c", "d"))
+    node.hear(seek("d", roster("a", "b", "c", "d")), PROMISE_S)
+    node.wait(60.0)
+    (said,) = [said for said in node.of(Say) if said.level == "error"]
+    assert "2 of 4 nodes are here, and 3 could go on" in said.text and "--witness DIR" in said.text
+
+
 def test_a_witness_makes_it_one() -> None:
     node = Node("b", roster("a", "b", witness=True), witness=True)
     node.wait(PROMISE_S)
     assert node.of(Claim) == [Claim(life="L", id=5, endpoint="b")]
     node.see(Claimed(id=5, granted=True), PROMISE_S + 0.1)
     assert node.of(Lead)
+    assert any("with the votes of 1 of 2 nodes and the witness's" in said.text for said in node.of(Say))
 
 
 def test_a_witness_that_speaks_for_the_other_does_not_and_is_asked_again() -> None:

@@ -28,7 +28,7 @@ from holdfast.core.messages import Join, Leads, Leave, Renew, Renewed, Seek, Sto
 from holdfast.core.value import replace
 from holdfast.rendezvous.mandate import LOOK_S
 from holdfast.rendezvous.rules import Heard, HostLeaves
-from holdfast.rendezvous.succession import OF_TWO, Claimed, Succession, elector_of
+from holdfast.rendezvous.succession import OF_HALF, Claimed, Succession, elector_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class HeirNode(ElectedNode):
         if newest is not None and (newest.size > 2 or newest.witness or self.election.goes_on):
             self.member.give_up_s = self.patience_s
         elif newest is not None:
-            self.member.hint = OF_TWO
+            self.member.hint = OF_HALF
 
     def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
         out: list[Action] = []

@@ -45,8 +45,8 @@ RETRY_S = 1.0
 """Pause before a witness that could not be asked is asked again."""
 
 
-OF_TWO = "let a third party decide: --witness DIR, which both nodes share; or risk two sides: --on-split continue"
-"""What helps where one of two nodes is left."""
+OF_HALF = "let a third party decide: --witness DIR, which all nodes share; or risk two sides: --on-split continue"
+"""What helps where one half is left: one of two nodes, above all."""
 
 OF_MORE = "it joins the others as soon as it reaches one; to go on without them, at the risk of two sides: --on-split continue"
 """What helps where fewer than half are left."""
@@ -339,9 +339,9 @@ class Succession:
         what = f"the coordinator at {self.leader or self.roster.line[0]} is lost, or cut off from this node"
         if newest.size == 2 and not newest.witness:
             stays = "the other of two nodes cannot know which, so its ranks stay stopped"
-            return f"{what}; {stays}\n  hint: {OF_TWO}"
+            return f"{what}; {stays}\n  hint: {OF_HALF}"
         short = f"{here} of {newest.size} nodes are here, and {newest.majority} could go on: the ranks stay stopped"
-        return f"{what}; {short}\n  hint: {OF_MORE}"
+        return f"{what}; {short}\n  hint: {OF_HALF if 2 * here == newest.size and not newest.witness else OF_MORE}"
 
     # --- voting -----------------------------------------------------------------------------------------------------------
 
@@ -447,6 +447,7 @@ class Succession:
         self.ballot.clear()
         self.dial.next_at = now
         votes = f"with the votes of {len(voters)} of {roster.electorates[0].size} nodes"
+        votes += " and the witness's" if any(body.claimed for body in bodies) else ""
         how = "without a majority (--on-split continue)" if alone else votes
         lost = f"the coordinator at {before} was lost"
         told = f"{lost}: this agent leads the job now, {how}; new nodes can join at {self.endpoint}"
