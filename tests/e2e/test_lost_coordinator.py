@@ -50,6 +50,19 @@ def test_the_next_in_line_takes_over_and_the_endpoint_s_node_comes_back_as_a_mem
     assert "leads the job no longer" in back.stderr
 
 
+def test_fresh_agents_at_the_endpoint_run_nothing_beside_the_successor(job, holdfast):
+    agents = begin(job, "abc", "2")
+    lose(job, agents, "a")
+    assert [job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    fresh = [job.agent(name, "2", *LEASE, nproc=1, env=LOGS) for name in ("a", "d")]  # enough of them for a round of their own
+    for name in ("a", "d"):
+        agents["b"].wait_for_output(f"{name} waits as a spare")
+    job.finish()
+    assert [agent.wait().returncode for agent in (agents["b"], agents["c"], *fresh)] == [0] * 4
+    assert {event["round"] for event in holdfast.events("WorkerStarted")} == {1, 2}
+    assert "was here before and did not see its end" in fresh[0].stderr
+
+
 def test_a_spare_votes_and_takes_part(job, holdfast):
     agents = begin(job, "abc", "2")
     lose(job, agents, "a")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.core.errors import StartError, UsageError
 from holdfast.telemetry import state_dir
 from holdfast.telemetry.prune import prune
-from holdfast.telemetry.state_dir import JobDir, job_name, open_job, safe_name, split_run, state_home
+from holdfast.telemetry.state_dir import JobDir, job_name, open_job, safe_name, split_run, state_home, was_cut_short
 
 
 @pytest.fixture
@@ -251,3 +251,26 @@ def test_pruning_does_not_follow_links(home: str, tmp_path: Path) -> None:
     ended_job(home, "new", touched=2.0)
     assert prune(home, keep=1) == ["old"]
     assert (tmp_path / "data" / "checkpoint").read_text() == "precious"
+
+
+# ---- was another agent of the job here?
+
+
+@pytest.mark.parametrize(
+    ("events", "cut_short"),
+    [
+        ((), False),
+        (("AgentStarted",), False),
+        (("AgentStarted", "RoundFormed"), True),
+        (("AgentStarted", "RoundFormed", "JobEnded"), False),
+        (("AgentStarted", "RoundFormed", "JobEnded", "AgentStarted", "RoundFormed", "FailureSeen"), True),
+    ],
+)
+def test_an_agent_that_died_in_a_round_was_cut_short(home: str, events: tuple[str, ...], cut_short: bool) -> None:
+    with_old_run = ended_job(home, "train", 0.0)
+    agent = open_job(home, "train", "n1")
+    Path(agent.events_path).write_text("".join(f'{{"event": "{event}"}}\n' for event in events))
+    assert with_old_run.exists() and not was_cut_short(home, "train"), "it lives"
+    agent.close()
+    assert was_cut_short(home, "train") == cut_short
+    assert not was_cut_short(home, "another") and not was_cut_short(home + "/nowhere", "train")

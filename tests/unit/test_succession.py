@@ -403,3 +403,8 @@ def test_a_side_may_go_on_without_a_majority_if_it_is_told_to_and_meets_nobody_b
     last.see(LinkUp(link=last.it.dial.link, ours=True), LEASE_S)
     last.wait(PROMISE_S + WAIT_S + 1.0)
     assert not last.of(Lead), "b is there: it is for b to lead"
+
+
+def test_whoever_comes_after_one_that_was_cut_short_waits_for_the_knock_of_a_successor() -> None:
+    (led,) = Node("a", None, founder=True, again=True).of(Lead)
+    assert led.past.fence_s > 2 * KNOCK_S

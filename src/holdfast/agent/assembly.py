@@ -44,9 +44,11 @@ def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | 
     hosting = _hosts(config, network)
     if config.rdzv_backend == "embedded" and config.max_nodes > 1:
         from holdfast.agent.candidate import heir
+        from holdfast.telemetry.state_dir import was_cut_short
 
         join, rules = _join(config, name, addr), _rules(config)
-        return heir(config, host, network, join, rules, lambda: _policy(config), hosting=hosting)
+        again = hosting and was_cut_short(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)
+        return heir(config, host, network, join, rules, lambda: _policy(config), hosting=hosting, again=again)
     return _node(config, host, name, hosting=hosting, addr=addr), network, None
 
 

@@ -82,8 +82,10 @@ def heir(
     policy: Callable[[], RestartOnFailure],
     *,
     hosting: bool,
+    again: bool,
 ) -> tuple[HeirNode, Network, Store | None]:
-    """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already."""
+    """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
+    `again`: an agent of this job did so before, on this host, and was cut short."""
     witness = None if config.witness is None else open_witness(config.witness, host)
     endpoint = config.rdzv_endpoint if hosting else _listen_if_possible(network, join.addr, host)
     now = host.now()
@@ -95,6 +97,7 @@ def heir(
         fresh_life=os.urandom(8).hex(),
         witness=witness is not None,
         goes_on=config.on_split == "continue",
+        again=again,
         now=now,
     )
     member = Member(join.node, endpoint=config.rdzv_endpoint, join_timeout_s=config.join_timeout_s, now=now)

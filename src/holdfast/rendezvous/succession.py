@@ -35,8 +35,12 @@ STAND_S = 1.0
 PROPOSE_S = 1.0
 """How long a proposal waits for its votes."""
 
-KNOCK_S = 2.0
+KNOCK_S = 0.5
 """How often a successor looks whether somebody began anew at the job's endpoint."""
+
+ELDER_S = 3.0
+"""How long an agent at the endpoint, where another of this job was cut short, waits for a successor's knock before its first
+round: a few knocks."""
 
 YIELD_S = 30.0
 """How long an agent at the endpoint that found an older job leaves the lead to that, if it hears no more of it."""
@@ -82,6 +86,7 @@ class Succession:
         fresh_life: str,
         witness: bool = False,
         goes_on: bool = False,
+        again: bool = False,
         now: float,
     ) -> None:
         self.endpoint = endpoint
@@ -94,6 +99,8 @@ class Succession:
         self.with_witness = witness
         self.goes_on = goes_on
         """A side without a majority goes on all the same (--on-split continue)."""
+        self.again = again
+        """An agent of this job was at the endpoint before us, and did not see the job's end."""
         self.began_at = now
         self.founding = False
         """We lead since nobody else did, and have formed no round yet."""
@@ -189,7 +196,10 @@ class Succession:
     def _found(self, now: float) -> list[Action]:
         self.founding, self.leader, self.lead_at = True, self.endpoint, NEVER
         self.mandate = Mandate(self.endpoint, term=self.term, lease_s=self.lease_s, witness=self.with_witness)
-        return [Lead(past=Past(life=self.life))]
+        if not self.again:
+            return [Lead(past=Past(life=self.life))]
+        waits = f"an agent of this job was here before and did not see its end: {ELDER_S:g} s for its nodes, should they go on"
+        return [Say(text=waits), Lead(past=Past(life=self.life, fence_s=ELDER_S))]
 
     def write(self, line: tuple[str, ...], now: float) -> None:
         """A round of ours has formed, or who has a seat has changed: `line` is theirs, in the order of succession."""

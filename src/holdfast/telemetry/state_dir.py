@@ -274,6 +274,28 @@ def is_running(path: str) -> bool:
     return bool(running_nodes(path))
 
 
+def was_cut_short(home: str, run_id: str, *, endpoint: str = "") -> bool:
+    """Whether an agent on this host was in a round of the job's newest run, and died before it saw the end."""
+    jobs, name = os.path.join(home, "jobs"), job_name(run_id, endpoint)
+    try:
+        newest = max((split_run(found)[1], found) for found in os.listdir(jobs) if split_run(found)[0] == name)[1]
+    except (OSError, ValueError):
+        return False
+    path = os.path.join(jobs, newest)
+    alive = running_nodes(path)
+    return any(node not in alive and _breaks_off(events) for node, events in events_files(path))
+
+
+def _breaks_off(events: str) -> bool:
+    try:
+        with open(events, "rb") as file:
+            said = file.read()
+    except OSError:
+        return False
+    last = said.rstrip().rpartition(b"\n")[2]
+    return b'"RoundFormed"' in said and b'"JobEnded"' not in last
+
+
 def events_files(path: str) -> list[tuple[str, str]]:
     """(node, path) of each node's events file, by node."""
     try:
