@@ -16,7 +16,7 @@ CUTS = ["both ways", "what it says", "what it is told"]
 
 
 def settle(job: Any) -> None:
-    """Until every node has heard who comes after whom in this round: that goes out with the answers to their next words."""
+    """Until who has a say is settled: that takes a renewal of leases where it was somebody else before."""
     job.goes_on(max(job.lives()), 0.7)
 
 
@@ -30,9 +30,10 @@ def cut_off(job: Any, name: str, lost: str = "both ways") -> None:
             job.switch.cut_one_way(other, name)
 
 
-def lose_power(job: Any, name: str) -> None:
+def lose_power(job: Any, name: str, *, settled: bool = True) -> None:
     """No word of farewell: the cable is pulled first."""
-    settle(job)
+    if settled:
+        settle(job)
     job.switch.unplug(name)
     job.switch.places[name].kill()
 
@@ -60,6 +61,18 @@ def test_a_majority_goes_on_when_the_endpoint_s_host_is_cut_off_and_takes_it_bac
     job.finish("a", "b", "c")
     assert job.rounds() == {1, 2, 3}, "one restart for the loss, one for the return"
     assert {life.attempt for life in job.lives()} == {0}, "neither is a failure"
+    job.never_two_rounds()
+
+
+def test_an_endpoint_s_host_that_is_lost_as_soon_as_all_ranks_run_is_succeeded_too(hosts):
+    """By default there is a second between two renewals of a lease."""
+    job = hosts("a", "b", "c")
+    for name in "abc":
+        job.agent(name, "2:3", lease=None)
+    assert hosts_of(job, 1, 3) == ["a", "b", "c"]
+    lose_power(job, "a", settled=False)
+    assert hosts_of(job, 2, 2) == ["b", "c"]
+    job.finish("b", "c")
     job.never_two_rounds()
 
 

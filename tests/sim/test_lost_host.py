@@ -7,6 +7,7 @@ from textwrap import dedent
 
 import pytest
 
+from holdfast.agent.heir import HeirNode
 from holdfast.core.events import RoundFormed
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Clock, Life
@@ -17,10 +18,16 @@ Start = Callable[..., Cluster]
 @pytest.fixture
 def start() -> Start:
     """`start("abc", **job)`: agents at these places (the first hosts), one worker each (at those in `deaf` they ignore
-    SIGTERM), that have run for three seconds."""
+    SIGTERM), that have run for three seconds, or those in `until` for none yet."""
 
     def begin(
-        places: str, *, runs_s: float = 30.0, clocks: dict[str, Clock] | None = None, deaf: str = "", **job: object
+        places: str,
+        *,
+        runs_s: float = 30.0,
+        clocks: dict[str, Clock] | None = None,
+        deaf: str = "",
+        until: str = "",
+        **job: object,
     ) -> Cluster:
         given = {"nproc": 1, "min_nodes": 1, "max_nodes": len(places), "max_restarts": 0, **job}
         lives = {place: Life(runs_s=runs_s, on_sigterm=None) for place in deaf}
@@ -28,7 +35,10 @@ def start() -> Start:
         cluster = Cluster(Job(**given), script=script, clocks=clocks)  # type: ignore[arg-type]
         for number, place in enumerate(places):
             cluster.start(place, host=number == 0)
-        cluster.run(3.0)
+        while until and not all(cluster.agents[place].world.live for place in until):
+            assert cluster.timeline.step(3.0)
+        if not until:
+            cluster.run(3.0)
         return cluster
 
     return begin
@@ -47,6 +57,12 @@ def formed_at(cluster: Cluster, place: str) -> list[float]:
 def leaders(cluster: Cluster) -> list[str]:
     """Who took over, in order."""
     return [place for _, place, what in cluster.transcript.entries if "this agent leads the job now" in str(what)]
+
+
+def holds_a_roster(cluster: Cluster, place: str) -> bool:
+    node = cluster.agents[place].node
+    assert isinstance(node, HeirNode)
+    return node.election.roster is not None
 
 
 def said(cluster: Cluster, place: str, words: str) -> bool:
@@ -71,10 +87,10 @@ def test_when_the_host_dies_the_next_in_line_takes_over_and_the_job_restarts_onc
         b: round 1 of a b c, group rank 1, 3 ranks (first round)
         c: round 1 of a b c, group rank 2, 3 ranks (first round)
         a: * host loses its power
-        c: error: the coordinator at endpoint:29400 has not answered for 3.0 s; stopping the workers
         b: error: the coordinator at endpoint:29400 has not answered for 3.0 s; stopping the workers
-        c: rank 2 (local 0) on c was killed by SIGTERM (stopped by us)
+        c: error: the coordinator at endpoint:29400 has not answered for 3.0 s; stopping the workers
         b: rank 1 (local 0) on b was killed by SIGTERM (stopped by us)
+        c: rank 2 (local 0) on c was killed by SIGTERM (stopped by us)
         b: decides to rejoin: the coordinator at endpoint:29400 was lost
         b: warning: the coordinator at endpoint:29400 was lost: this agent leads the job now, with the votes of 2 of 3 nodes; new nodes can join at b:1
         b: b joined
@@ -130,6 +146,26 @@ def test_restarts_that_were_spent_stay_spent(start: Start) -> None:
     cluster.finish()
     report = cluster.agents["c"].report
     assert report is not None and (report.restarts_used, report.rounds, report.outcome) == (1, 3, "succeeded")
+
+
+@pytest.mark.parametrize("places", ["abc", "abcde"])
+def test_a_host_that_is_lost_as_soon_as_all_ranks_run_costs_no_more_than_later(start: Start, places: str) -> None:
+    cluster = start(places, runs_s=60.0, min_nodes=2, until=places)
+    cluster.run_for(0.01)
+    cluster.power_off("a")
+    cluster.finish()
+    assert rounds(cluster, "c") == [places, places[1:]] and formed_at(cluster, "c")[1] < 8.0
+
+
+def test_a_node_that_was_never_told_who_is_next_is_found_by_one_that_was(start: Start) -> None:
+    cluster = start("abc", runs_s=60.0, min_nodes=2, until="c")
+    cluster.partition("c")
+    cluster.run_for(0.01)
+    assert [holds_a_roster(cluster, place) for place in "bc"] == [True, False]
+    cluster.power_off("a")
+    cluster.heal("c")
+    cluster.finish()
+    assert rounds(cluster, "b") == ["abc", "bc"] and {cluster.codes[place] for place in "bc"} == {0}
 
 
 # --- the host comes back ----------------------------------------------------------------------------------------------------

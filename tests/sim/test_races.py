@@ -61,6 +61,7 @@ def test_stale_slot_a_node_that_died_while_it_waited_is_in_no_round() -> None:
 
 def test_stale_slot_a_spare_that_died_unnoticed_gives_way_to_the_next() -> None:
     cluster = job(spares="cd")
+    cluster.run_for(2.0)  # until those who have a say are four: of three, two would be lost
     cluster.power_off("c")
     cluster.power_off("b")
     succeeds(cluster, "ad")

@@ -38,7 +38,14 @@ def test_a_promise_covers_every_lease_that_is_granted_while_its_mark_is_on_the_w
 
 def test_before_anybody_can_elect_another_the_mandate_has_no_end():
     assert Mandate("a", term=0, lease_s=LEASE_S).ends(1e9) == NEVER
-    assert Office("b", "c").mandate.ends(1e9) == NEVER, "nobody has been sent a roster yet"
+
+
+def test_those_who_hold_no_roster_yet_are_counted_on_for_a_promise_and_then_for_what_they_say():
+    """Others may hand it on to them: see test_succession.py."""
+    office = Office("b", "c", now=1.0)
+    assert office.mandate.ends(2.0) == 1.0 + PROMISE_S
+    office.hear("c", mark=4.0, now=5.0, holds=0)
+    assert office.mandate.ends(6.0) == 4.0 + PROMISE_S
 
 
 def test_with_half_of_the_electorate_loyal_it_may_lead_and_with_less_it_may_not():

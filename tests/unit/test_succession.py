@@ -284,11 +284,24 @@ def test_a_newer_roster_is_taken_over_from_whoever_brings_it() -> None:
     assert node.of(Lead)[0].past.round == 9
 
 
-def test_whoever_was_renewed_without_a_roster_takes_none_from_others() -> None:
+def test_whoever_has_heard_its_coordinator_without_a_roster_takes_one_from_others_and_keeps_its_promise() -> None:
     node = Node("c", None)
-    node.it.renewed(None, 0.0)
+    node.it.renewed(None, 2.0)
+    node.hear(seek("b"), 3.0)
+    node.wait(2.0 + PROMISE_S - 0.1)
+    assert node.it.roster is not None and not node.told(Propose)
+    node.wait(2.0 + PROMISE_S)
+    assert node.told(Propose)
+
+
+def test_whoever_has_never_heard_it_votes_no_sooner_than_a_promise_after_the_roster_was_drawn_up() -> None:
+    """Whoever brings the roster has lost the coordinator for a lease already."""
+    node = Node("c", None)
     node.hear(seek("b"), 100.0)
-    assert node.it.roster is None, "its coordinator counts on it that it can vote for nobody"
+    node.wait(100.0 + PROMISE_S - LEASE_S - 0.1)
+    assert not node.told(Propose)
+    node.wait(100.0 + PROMISE_S - LEASE_S)
+    assert node.told(Propose)
 
 
 # --- leading ----------------------------------------------------------------------------------------------------------------

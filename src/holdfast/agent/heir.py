@@ -114,7 +114,9 @@ class HeirNode(ElectedNode):
         if link == self.member.link:
             return self._from_the_leader(message, now)
         if link not in self.guests or isinstance(message, (Seek, Vote)):
-            return self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
+            out = self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
+            self._heed_the_roster()
+            return out
         held = message.roster if isinstance(message, (Join, Renew)) else 0
         out = self._from_election(self.election.knocked(held, now), now)
         if self.server is None:
@@ -212,7 +214,8 @@ class HeirNode(ElectedNode):
             return []
         counts = rendezvous.round, rendezvous.restarts, rendezvous.seats.arrivals, len(rendezvous.seats)
         noted = *counts, *rendezvous.excluded.names
-        if noted != self.noted and rendezvous.round > self.since_round and now >= self.keep_at:
+        fresh = noted[:1] != self.noted[:1]  # whoever hears of its round asks for the roster at once
+        if noted != self.noted and rendezvous.round > self.since_round and (fresh or now >= self.keep_at):
             self.noted, self.keep_at = noted, now + LOOK_S  # thousands may come back at once
             self.election.write(self._line(), now)
         return []

@@ -86,7 +86,7 @@ class Mandate:
         self.bodies = list(bodies)
         """Electorates with a say, the newest first."""
         self.until = dict(loyal or {})
-        """Endpoint → end of its loyalty. Who is not here holds no roster, and can vote for nobody."""
+        """Endpoint → end of its loyalty. Who is not here has a say in nothing."""
         self.holds: dict[str, int] = {}
         """Endpoint → version of the roster that it holds."""
         self.line: tuple[str, ...] = ()
@@ -111,8 +111,8 @@ class Mandate:
 
     def renewed(self, endpoint: str, mark: float, roster: int, now: float) -> None:
         """A member said `Renew`."""
-        if mark and endpoint in self.until:
-            self.until[endpoint] = max(self.until[endpoint], mark + self.promise_s)
+        if mark:
+            self.until[endpoint] = max(self.until.get(endpoint, -NEVER), mark + self.promise_s)
         if roster:
             self.holds[endpoint] = max(roster, self.holds.get(endpoint, 0))
         if (len(self.bodies) > 1 or self.wanted is not None) and now >= self.settle_at:
@@ -128,9 +128,6 @@ class Mandate:
         roster = None
         if self.issued and endpoint and self.holds.get(endpoint, 0) < self.version:
             roster = self._roster(endpoint, past())
-            if endpoint not in self.until and endpoint != self.endpoint:
-                self.until[endpoint] = now + self.promise_s
-                self.counted = min(self.counted, self.until[endpoint])
         return replace(said, lease_s=lease_s, mark=now, roster=roster)
 
     # --- who has a say --------------------------------------------------------------------------------------------------
@@ -171,6 +168,8 @@ class Mandate:
         line, version = self.wanted, self.version + 1
         if not self.bodies or not self.bodies[0].is_of(line) or self.bodies[0].claimed:
             body = Body(version, len(line), line, witness=self.with_witness and len(line) % 2 == 0)
+            for one in line:
+                self.until.setdefault(one, now + self.promise_s)  # nobody votes by a roster sooner: see `Succession._adopt`
             if self._ends(body) < now + self.lease_s:
                 return  # whoever has just come back has not said yet that it is loyal
             self.bodies, self.counted = [body, *self.bodies], -NEVER

@@ -166,6 +166,8 @@ class Member:
             return []
         assigned, self.held = self.held, None
         self.round, self.nodes, self.outbox = assigned.round, assigned.group_world_size, []
+        # The answer brings the round's roster: until then this node cannot tell who comes after the coordinator.
+        self.renew_at = min(self.renew_at, now + self._spread_s())
         return [Deliver(message=assigned)]
 
     def _due(self, now: float) -> list[Action | Deliver]:

@@ -379,12 +379,13 @@ class Succession:
         """Take over a newer roster from one that would support us: what it says of itself does not hold for us."""
         if self.roster is not None and self.roster.version >= roster.version:
             return
-        if self.roster is None and self.renewed_at != -NEVER:
-            return  # our coordinator has sent us none, and counts on it that we can vote for nobody
         if self.roster is None:
-            # We may be an elector under our endpoint's name in an earlier life, and have promised something then.
-            self.free_at = max(self.free_at, self.began_at + roster.promise_s)
-            self.seek_at, self.place = now, 0
+            # We may have promised something as an elector under our endpoint's name in an earlier life, or by a `Renewed` that
+            # brought us none. And the coordinator counts on whoever it has not heard of for a promise from when it drew the
+            # roster up: whoever has it from there seeks a lease later at the earliest, and we have it from that one.
+            promised_at = max(self.began_at, self.renewed_at, now - self.lease_s)
+            self.free_at = max(self.free_at, promised_at + roster.promise_s)
+            self.seek_at, self.place = max(now, self.renewed_at + self.lease_s), 0
         mine = {one.id for one in self.roster.electorates if one.mine} if self.roster is not None else set()
         if self.endpoint in roster.line:
             mine.add(roster.electorates[0].id)
