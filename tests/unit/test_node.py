@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.elected import FAILURES_KEPT, shortened
 from holdfast.agent.group import Group
 from holdfast.agent.node import Node
 from holdfast.agent.words import Ended, Exit, Started, StartWorkers
-from holdfast.core.failure import Evidence
+from holdfast.core.failure import Evidence, Failure
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Signalled, Tick
 from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed, Stop, Stopped, Succeeded
+from holdfast.core.report import JobReport
+from holdfast.core.value import replace
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous
@@ -224,3 +227,10 @@ def test_a_member_that_was_told_to_go_says_goodbye_and_is_done(one: Node) -> Non
 
 def test_a_member_does_not_listen_to_links_that_others_open(one: Node) -> None:
     assert one.observe(LinkUp(link=GUEST, ours=False), 0.5) == []
+
+
+def test_what_a_successor_keeps_of_a_report_counts_the_failures_that_it_leaves_out() -> None:
+    failures = tuple(Failure(node="a", rank=rank, at_unix=1.0) for rank in range(FAILURES_KEPT + 4))
+    report = JobReport(job="j", outcome="failed", exit_code=1, started_at_unix=0.0, ended_at_unix=1.0, reason="one failed")
+    kept = shortened(replace(report, failures=failures, failures_left_out=5))
+    assert (kept.failures, kept.failures_left_out) == (failures[:FAILURES_KEPT], 9) and shortened(kept) == kept

@@ -34,6 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from holdfast.core.report import JobReport
     from holdfast.recovery.policy import RestartOnFailure
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.rendezvous.server import Server
@@ -256,5 +257,11 @@ class ElectedNode(Node):
             age_s=rendezvous.age_s + now - rendezvous.started_at,
             excluded=rendezvous.excluded.kept(now),
             fault_ages_s=self.policy.suspects.ages_s(now),
-            report=None if report is None else replace(report, failures=report.failures[:FAILURES_KEPT]),
+            report=None if report is None else shortened(report),
         )
+
+
+def shortened(report: JobReport) -> JobReport:
+    """With the first failures only, and the others counted: as those are told who missed the end."""
+    more = max(0, len(report.failures) - FAILURES_KEPT)
+    return replace(report, failures=report.failures[:FAILURES_KEPT], failures_left_out=report.failures_left_out + more)
