@@ -59,6 +59,17 @@ def turn(*places: Place, until: Callable[[], bool], wait_until: Callable[..., ob
     return seen
 
 
+def test_who_has_no_use_for_a_link_any_more_proves_itself_before_it_hangs_up(place, free_port, wait_until):
+    """As a seeker whose coordinator has answered: the node that it was about to ask is told of no stranger."""
+    here, there = place(), place()
+    assert here.network.listen()
+    there.network.connect(7)
+    turn(there, until=lambda: 7 in there.network.wires, wait_until=wait_until)
+    there.network.hang_up(7)
+    seen = turn(here, there, until=lambda: not there.network.wires and not here.network.wires, wait_until=wait_until)
+    assert not [one for one in seen[there] if isinstance(one, LinkUp)] and here.told == []
+
+
 def test_who_drips_bytes_is_dropped_when_the_time_is_over(place, free_port, wait_until):
     here = place()
     assert here.network.listen()

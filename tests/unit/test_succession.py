@@ -382,6 +382,13 @@ def test_a_half_is_told_of_the_witness_too() -> None:
     assert "2 of 4 nodes are here, and 3 could go on" in said.text and "--witness DIR" in said.text
 
 
+def test_one_that_has_just_lost_others_speaks_of_all_whose_votes_it_lacks() -> None:
+    node = Node("c", roster("a", "c", older=3))
+    node.wait(60.0)
+    (said,) = [said for said in node.of(Say) if said.level == "error"]
+    assert "1 of 3 nodes are here, and 2 could go on" in said.text
+
+
 def test_a_witness_makes_it_one() -> None:
     node = Node("b", roster("a", "b", witness=True), witness=True)
     node.wait(PROMISE_S)

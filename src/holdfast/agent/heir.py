@@ -142,10 +142,9 @@ class HeirNode(ElectedNode):
         self.member.roster = 0 if roster is None else roster.version
         if roster is None:
             return
-        newest = roster.electorates[0] if roster.electorates else None
-        if newest is not None and (newest.size > 2 or newest.witness or self.election.goes_on):
+        if roster.largest.size > 2 or roster.largest.witness or self.election.goes_on:
             self.member.give_up_s = self.patience_s
-        elif newest is not None:
+        elif roster.largest.size:
             self.member.hint = OF_HALF
 
     def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:

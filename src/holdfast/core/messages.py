@@ -87,6 +87,11 @@ class Roster(Value):
     """The newest first. Until most of an older one have heard of it, that has a say too."""
     past: Past
 
+    @property
+    def largest(self) -> Electorate:
+        """The one with most nodes: an older one, where a coordinator has just lost some. Of none where nobody has a say."""
+        return max(self.electorates, key=lambda one: one.size, default=Electorate(id=0, size=0))
+
 
 # --- from an agent to the coordinator -------------------------------------------------------------------------------
 

@@ -344,14 +344,13 @@ class Succession:
     def _trouble(self) -> str:
         """Why nobody leads, and what would help."""
         assert self.roster is not None
-        newest = self.roster.electorates[0]
-        here = len(self.ballot.willing)
+        largest, here = self.roster.largest, len(self.ballot.willing)
         what = f"the coordinator at {self.leader or self.roster.line[0]} is lost, or cut off from this node"
-        if newest.size == 2 and not newest.witness:
+        if largest.size == 2 and not largest.witness:
             stays = "the other of two nodes cannot know which, so its ranks stay stopped"
             return f"{what}; {stays}\n  hint: {OF_HALF}"
-        short = f"{here} of {newest.size} nodes are here, and {newest.majority} could go on: the ranks stay stopped"
-        return f"{what}; {short}\n  hint: {OF_HALF if 2 * here == newest.size and not newest.witness else OF_MORE}"
+        short = f"{here} of {largest.size} nodes are here, and {largest.majority} could go on: the ranks stay stopped"
+        return f"{what}; {short}\n  hint: {OF_HALF if 2 * here == largest.size and not largest.witness else OF_MORE}"
 
     # --- voting -----------------------------------------------------------------------------------------------------------
 

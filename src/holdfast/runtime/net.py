@@ -103,6 +103,8 @@ class Wire:
         """Of what we send, of what comes; None before the proof."""
         self.unsent = bytearray()
         self.connecting = handshake.ours
+        self.leaving = False
+        """We have something to do with it no more, and hang up once we have proved who we were."""
         self.closing = False
 
     @property
@@ -220,7 +222,10 @@ class Network:
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
         self.sought.discard(link)
-        if (wire := self.wires.get(link)) and not wire.closing:
+        wire = self.wires.get(link)
+        if wire is not None and wire.handshake.ours and not wire.handshake.done:
+            wire.leaving = True  # to the other side, which is of our job too, we would be a stranger that gave up
+        elif wire is not None and not wire.closing:
             wire.closing = True
             wire.until = self.host.now() + HANDSHAKE_S
             self.timed.pop(link, None)  # to the end of the line
@@ -406,6 +411,9 @@ class Network:
         wire.frames.limit = FRAME_BYTES
         wire.seals = wire.handshake.seals()
         self._known_now(wire)
+        if wire.leaving:
+            self.hang_up(wire.link)
+            return []
         return [LinkUp(link=wire.link, ours=wire.handshake.ours)]
 
     def _heard(self, wire: Wire, payload: bytes) -> Arrived:
