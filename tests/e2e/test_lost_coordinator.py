@@ -117,3 +117,37 @@ def test_a_node_whose_address_is_translated_takes_part_though_it_cannot_take_ove
 def test_a_witness_that_is_no_directory_is_an_error_at_once(job, tmp_path):
     end = job.agent("a", "2", "--witness", tmp_path / "nowhere").wait()
     assert end.returncode == 2 and "is not a directory" in end.stderr
+
+
+NODES = """#!/bin/sh
+[ "$*" = "show --oneliner node" ] && sed "s/@/$(cat {state})/" {folder}/nodes
+"""
+
+
+def test_slurm_speaks_for_the_node_that_is_left_once_the_other_is_down(job, tmp_path):
+    program, state = tmp_path / "scontrol", tmp_path / "said"
+    program.write_text(NODES.format(state=state, folder=tmp_path))
+    program.chmod(0o755)
+    ours = "NodeName=n2 NodeAddr=127.0.0.2 State=MIXED+DRAIN"
+    (tmp_path / "nodes").write_text(f"NodeName=n1 Arch=x86_64 NodeAddr=127.0.0.1 State=@ ThreadsPerCore=1\n{ours}\n")
+    state.write_text("ALLOCATED*+DRAIN")
+    env = {**LOGS, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    options = (*LEASE, "--witness", "slurm")
+    agents = {"a": job.agent("a", "1:2", *options, nproc=1, env=env)}
+    job.host()
+    agents["b"] = job.agent("b", "1:2", *options, "--local-addr", "127.0.0.2", nproc=1, env=env)
+    for rank in range(2):
+        job.rank(rank, 0, 1)
+    agents["b"].wait_for_output("the 2 nodes choose another")
+    lose(job, agents, "a")
+    agents["b"].wait_for_output("ALLOCATED+DRAIN")
+    state.write_text("DOWN*+NOT_RESPONDING")
+    assert job.rank(0, 0, 2)[1] == 1
+    job.finish()
+    assert agents["b"].wait().returncode == 0
+    assert "the witness does not speak for this node: slurm: 127.0.0.2:" in agents["b"].stderr
+
+
+def test_slurm_as_a_witness_needs_its_commands(job, tmp_path):
+    end = job.agent("a", "2", "--witness", "slurm", env={"PATH": str(tmp_path)}).wait()
+    assert end.returncode == 2 and "there is no scontrol on this node" in end.stderr

@@ -49,6 +49,7 @@ ROWS = [
     ((), "--node-name", "n07", "node_name", "n07"),
     ((), "--token-file", "secret", "token_file", "/home/me/secret"),
     ((), "--witness", "shared", "witness", "/home/me/shared"),
+    ((), "--witness", "slurm", "witness", "slurm"),
     ((), "--on-split", "continue", "on_split", "continue"),
 ]
 SWITCHES = [("standalone", ()), ("module", ()), ("no_python", ()), ("run_path", ()), ("virtual_local_rank", ())]

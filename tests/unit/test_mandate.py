@@ -164,6 +164,7 @@ def test_with_a_witness_a_tie_is_nobody_s_until_it_has_spoken():
     office.roster("b", 0.0)
     assert office.mandate.ends(0.5) == PROMISE_S and office.mandate.wants_witness(0.5) == 0
     wanted = office.mandate.wants_witness(PROMISE_S - 1.0)
+    assert office.mandate.missing(wanted, PROMISE_S - 1.0) == ["b"] and office.mandate.missing(wanted, 0.5) == []
     assert wanted == office.mandate.bodies[0].id
     office.mandate.claimed(wanted)
     assert office.mandate.ends(PROMISE_S) == NEVER

@@ -392,10 +392,16 @@ def test_one_that_has_just_lost_others_speaks_of_all_whose_votes_it_lacks() -> N
 def test_a_witness_makes_it_one() -> None:
     node = Node("b", roster("a", "b", witness=True), witness=True)
     node.wait(PROMISE_S)
-    assert node.of(Claim) == [Claim(life="L", id=5, endpoint="b")]
+    assert node.of(Claim) == [Claim(life="L", id=5, endpoint="b", missing=("a",))]
     node.see(Claimed(id=5, granted=True), PROMISE_S + 0.1)
     assert node.of(Lead)
     assert any("with the votes of 1 of 2 nodes and the witness's" in said.text for said in node.of(Say))
+
+
+def test_the_witness_is_told_who_is_missing() -> None:
+    node = Node("b", roster("a", "b", "c", "d", witness=True), witness=True)
+    node.hear(seek("c", roster("a", "b", "c", "d", witness=True)), PROMISE_S)
+    assert node.of(Claim)[0].missing == ("a", "d")
 
 
 def test_a_witness_that_speaks_for_the_other_does_not_and_is_asked_again() -> None:

@@ -9,6 +9,7 @@ from holdfast.agent.elected import ElectedNode
 from holdfast.agent.group import Group
 from holdfast.agent.heir import HeirNode
 from holdfast.core.errors import RendezvousError, UsageError
+from holdfast.core.flags import SLURM
 from holdfast.core.grammar import shown_endpoint
 from holdfast.core.machine import NEVER
 from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
@@ -145,10 +146,14 @@ def _listen(network: Network, addr: str) -> str:
 
 
 def open_witness(folder: str, host: Host) -> Store:
-    """The directory that decides between two halves. Raises UsageError if it is none."""
+    """The directory, or the scheduler, that decides between two halves. Raises UsageError if there is none."""
+    from shutil import which
+
     from holdfast.agent.witness import Witness
 
-    if not os.path.isdir(folder):
+    if folder == SLURM and which("scontrol") is None:
+        raise UsageError("--witness slurm: there is no scontrol on this node", hint="give a directory that all nodes share")
+    if folder != SLURM and not os.path.isdir(folder):
         raise UsageError(f"--witness: {folder} is not a directory", hint="create it, on a file system that all nodes share")
     return Witness(folder, host)
 

@@ -73,6 +73,9 @@ _NO_PET = "torchrun has no variable for this flag."
 START_METHODS = ("spawn", "fork", "forkserver")
 EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
 SPLITS = ("stop", "continue")
+SLURM = "slurm"
+"""A witness that is no directory."""
+
 NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
 
 GROW = ("at-once", "next-failure", "never")
@@ -342,7 +345,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _ours(
         "--witness",
-        "directory that the nodes share: it decides which half goes on where they are cut in two, or of two one is lost",
+        "directory that the nodes share, or slurm: decides which half goes on where they are cut in two, or of two one is lost",
         metavar="DIR",
         env="HOLDFAST_WITNESS",
     ),

@@ -155,6 +155,11 @@ class Mandate:
                 return body.id
         return 0
 
+    def missing(self, id: int, now: float) -> list[str]:
+        """Who of that electorate may soon be loyal no more."""
+        members = {one for body in self.bodies if body.id == id for one in body.members}
+        return sorted(one for one in members if self._loyal(one) < now + self.lease_s * 2 / 3)
+
     def _settle(self, now: float) -> None:
         """Forget electorates that can elect nobody any more; draw up the next."""
         if len(self.bodies) > 1:

@@ -27,6 +27,8 @@ from holdfast.rendezvous.mandate import TERM, Body, Mandate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.core.messages import Electorate
 
 STAND_S = 1.0
@@ -62,6 +64,8 @@ class Claim(Action):
     life: str
     id: int
     endpoint: str
+    missing: tuple[str, ...] = ()
+    """Endpoints of those of that electorate who are not with us, as far as they are known by name."""
 
 
 class Claimed(Observation):
@@ -244,7 +248,7 @@ class Succession:
         if not self.with_witness or self.claiming or now < self.claim_at:
             return []
         if self.mandate.counted < now + self.lease_s and (id := self.mandate.wants_witness(now)):
-            return self._claim(id)
+            return self._claim(id, self.mandate.missing(id, now))
         return []
 
     # --- following --------------------------------------------------------------------------------------------------------
@@ -488,11 +492,16 @@ class Succession:
         """Where one vote more would do, ask for it."""
         if not self.with_witness or self.claiming or now < self.claim_at:
             return []
-        return self._claim(short[0].id) if self.ballot.lacks_the_witness(short) else []
+        if not self.ballot.lacks_the_witness(short):
+            return []
+        assert self.roster is not None
+        newest = short[0].id == self.roster.electorates[0].id
+        missing = (one for one in self.roster.line if newest and one not in self.ballot.willing)
+        return self._claim(short[0].id, missing)
 
-    def _claim(self, id: int) -> list[Action]:
+    def _claim(self, id: int, missing: Iterable[str]) -> list[Action]:
         self.claiming = True
-        return [Claim(life=self.life, id=id, endpoint=self.endpoint)]
+        return [Claim(life=self.life, id=id, endpoint=self.endpoint, missing=tuple(missing))]
 
     def _claimed(self, answer: Claimed, now: float) -> list[Action]:
         self.claiming = False
