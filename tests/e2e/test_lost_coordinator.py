@@ -55,12 +55,12 @@ def test_fresh_agents_at_the_endpoint_run_nothing_beside_the_successor(job, hold
     lose(job, agents, "a")
     assert [job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
     fresh = [job.agent(name, "2", *LEASE, nproc=1, env=LOGS) for name in ("a", "d")]  # enough of them for a round of their own
-    for name in ("a", "d"):
-        agents["b"].wait_for_output(f"{name} waits as a spare")
+    said = [f"{name} waits as a spare: the job has its 2 nodes" for name in ("a", "d")]  # by b or c, whichever leads
+    job.wait_until(lambda: all(text in agents["b"].stderr + agents["c"].stderr for text in said))
     job.finish()
     assert [agent.wait().returncode for agent in (agents["b"], agents["c"], *fresh)] == [0] * 4
     assert {event["round"] for event in holdfast.events("WorkerStarted")} == {1, 2}
-    assert "was here before and did not see its end" in fresh[0].stderr
+    assert "was here before and did not see its end" in fresh[0].stderr + fresh[1].stderr
 
 
 def test_a_spare_votes_and_takes_part(job, holdfast):

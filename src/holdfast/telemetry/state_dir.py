@@ -287,6 +287,8 @@ def was_cut_short(home: str, run_id: str, *, endpoint: str = "") -> bool:
 
 
 def _breaks_off(events: str) -> bool:
+    if not os.path.isfile(events):
+        return False
     try:
         with open(events, "rb") as file:
             said = file.read()
