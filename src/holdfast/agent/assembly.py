@@ -40,15 +40,16 @@ def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | 
     if config.rdzv_backend == "etcd":
         from holdfast.agent.candidate import candidate
 
-        return candidate(config, host, network, _join(config, name, addr), _rules(config), lambda: _policy(config))
+        group = _group(config, _join(config, name, addr), hosting=False)
+        return candidate(config, host, network, group, _rules(config), lambda: _policy(config))
     hosting = _hosts(config, network)
     if config.rdzv_backend == "embedded" and config.max_nodes > 1:
         from holdfast.agent.candidate import heir
         from holdfast.telemetry.state_dir import was_cut_short
 
-        join, rules = _join(config, name, addr), _rules(config)
+        group = _group(config, _join(config, name, addr), hosting=hosting)
         again = hosting and was_cut_short(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)
-        return heir(config, host, network, join, rules, lambda: _policy(config), hosting=hosting, again=again)
+        return heir(config, host, network, group, _rules(config), lambda: _policy(config), again=again)
     return _node(config, host, name, hosting=hosting, addr=addr), network, None
 
 
@@ -109,9 +110,8 @@ def _join(config: RunConfig, name: str, addr: str) -> Join:
     )
 
 
-def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str) -> Node:
-    join = _join(config, name, addr)
-    group = Group(
+def _group(config: RunConfig, join: Join, *, hosting: bool) -> Group:
+    return Group(
         join,
         grace_s=config.shutdown_timeout_s,
         hosting=hosting,
@@ -120,10 +120,14 @@ def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str)
         stop_signals=config.signals_to_handle,
         echoing="SLURM_STEP_ID" in os.environ,
     )
+
+
+def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str) -> Node:
+    group = _group(config, _join(config, name, addr), hosting=hosting)
     now = host.now()
     if hosting:
         return Node(group, server=Server(Rendezvous(_rules(config), _policy(config), now=now, now_unix=host.unix())))
-    member = Member(join.node, endpoint=config.rdzv_endpoint, join_timeout_s=config.join_timeout_s, now=now)
+    member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=config.join_timeout_s, now=now)
     return Node(group, member=member)
 
 

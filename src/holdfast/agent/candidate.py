@@ -6,7 +6,6 @@ import math
 import os
 
 from holdfast.agent.elected import ElectedNode
-from holdfast.agent.group import Group
 from holdfast.agent.heir import HeirNode
 from holdfast.core.errors import RendezvousError, UsageError
 from holdfast.core.flags import SLURM
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Protocol
 
+    from holdfast.agent.group import Group
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Action
-    from holdfast.core.messages import Join
     from holdfast.recovery.policy import RestartOnFailure
     from holdfast.runtime.host import Host
     from holdfast.runtime.net import Network
@@ -43,12 +42,12 @@ if TYPE_CHECKING:
 
 
 def candidate(
-    config: RunConfig, host: Host, network: Network, join: Join, rules: Rules, policy: Callable[[], RestartOnFailure]
+    config: RunConfig, host: Host, network: Network, group: Group, rules: Rules, policy: Callable[[], RestartOnFailure]
 ) -> tuple[ElectedNode, Network, Store]:
     """A node that listens at its own address, and campaigns."""
     store = f"etcd at {config.rdzv_endpoint}"
     store_hands = open_etcd(config, host)
-    endpoint = _listen(network, join.addr)
+    endpoint = _listen(network, group.join.addr)
     now = host.now()
     election = Election(
         endpoint,
@@ -57,20 +56,11 @@ def candidate(
         ttl_s=float(math.ceil(config.lease_s + STORE_FAILOVER_S)),  # etcd counts in whole seconds
         now=now,
     )
-    member = Member(join.node, endpoint=f"that {store} names", join_timeout_s=config.join_timeout_s, now=now)
+    member = Member(group.join.node, endpoint=f"that {store} names", join_timeout_s=config.join_timeout_s, now=now)
     member.connect_at = NEVER
     # A store may be away for longer than a coordinator that restarts: while it is, nobody else can run this job either.
     member.give_up_s = config.join_timeout_s
     member.hint = "does etcd answer there, and are the other nodes' ports open to this node?"
-    group = Group(
-        join,
-        grace_s=config.shutdown_timeout_s,
-        hosting=False,
-        endpoint=config.rdzv_endpoint,
-        backend="etcd",
-        stop_signals=config.signals_to_handle,
-        echoing="SLURM_STEP_ID" in os.environ,
-    )
     return ElectedNode(group, member, election, _founder(rules, policy, host)), network, store_hands
 
 
@@ -78,22 +68,21 @@ def heir(
     config: RunConfig,
     host: Host,
     network: Network,
-    join: Join,
+    group: Group,
     rules: Rules,
     policy: Callable[[], RestartOnFailure],
     *,
-    hosting: bool,
     again: bool,
 ) -> tuple[HeirNode, Network, Store | None]:
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
     `again`: an agent of this job did so before, on this host, and was cut short."""
     witness = None if config.witness is None else open_witness(config.witness, host)
-    endpoint = config.rdzv_endpoint if hosting else _listen_if_possible(network, join.addr, host)
+    endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(network, group.join.addr, host)
     now = host.now()
     succession = Succession(
         endpoint,
         origin=config.rdzv_endpoint,
-        founder=hosting,
+        founder=group.hosting,
         lease_s=config.lease_s,
         fresh_life=os.urandom(8).hex(),
         witness=witness is not None,
@@ -101,16 +90,7 @@ def heir(
         again=again,
         now=now,
     )
-    member = Member(join.node, endpoint=config.rdzv_endpoint, join_timeout_s=config.join_timeout_s, now=now)
-    group = Group(
-        join,
-        grace_s=config.shutdown_timeout_s,
-        hosting=hosting,
-        endpoint=config.rdzv_endpoint,
-        backend="embedded",
-        stop_signals=config.signals_to_handle,
-        echoing="SLURM_STEP_ID" in os.environ,
-    )
+    member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=config.join_timeout_s, now=now)
     found = _founder(rules, policy, host)
     return HeirNode(group, member, succession, found, patience_s=config.join_timeout_s), network, witness
 
