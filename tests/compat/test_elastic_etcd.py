@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backend_contract import BackendContract
 from infra import etcd as infra
 
 from holdfast.elastic.rendezvous import (
@@ -58,26 +59,8 @@ def params(etcd: infra.Etcd, backend: str, run_id: str, nodes: int = 1, **config
 # --- the shared state -------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_no_state_at_first(backend):
-    assert backend.get_state() is None and backend.name == "etcd-v2"
-
-
-def test_a_state_is_written_and_read(backend):
-    state, token, wrote = backend.set_state(b"x")
-    assert (state, wrote) == (b"x", True) and backend.get_state() == (b"x", token)
-
-
-def test_the_current_token_wins(backend):
-    _, first, _ = backend.set_state(b"x")
-    state, second, wrote = backend.set_state(b"y", first)
-    assert (state, wrote) == (b"y", True) and second != first
-    assert backend.set_state(b"z", first) == (b"y", second, False)
-
-
-@pytest.mark.parametrize("token", [None, "not one of its own"])
-def test_no_token_writes_only_the_first_state(backend, token):
-    state, first, _ = backend.set_state(b"x")
-    assert backend.set_state(b"y", token) == (state, first, False)
+class TestTheSharedState(BackendContract):
+    name = "etcd-v2"
 
 
 def test_a_token_of_another_kind_writes_nothing(backend):

@@ -10,6 +10,7 @@ from datetime import timedelta
 from unittest.mock import patch
 
 import pytest
+from backend_contract import BackendContract
 
 from holdfast.elastic.rendezvous.memory_store import MemoryStore
 
@@ -38,26 +39,8 @@ def backend(names, store):
     return names("rendezvous.c10d_rendezvous_backend").C10dRendezvousBackend(store, "job")
 
 
-def test_there_is_no_state_at_first(backend):
-    assert backend.get_state() is None and backend.name == "c10d"
-
-
-def test_a_state_is_written_and_read(backend):
-    state, token, wrote = backend.set_state(b"x")
-    assert (state, wrote) == (b"x", True) and backend.get_state() == (b"x", token)
-
-
-def test_the_current_token_wins(backend):
-    _, first, _ = backend.set_state(b"x")
-    state, second, wrote = backend.set_state(b"y", first)
-    assert (state, wrote) == (b"y", True) and second != first
-    assert backend.set_state(b"z", first) == (b"y", second, False)
-
-
-@pytest.mark.parametrize("token", [None, "not one of its own"])
-def test_no_token_writes_only_the_first_state(backend, token):
-    state, first, _ = backend.set_state(b"x")
-    assert backend.set_state(b"y", token) == (state, first, False)
+class TestTheSharedState(BackendContract):
+    name = "c10d"
 
 
 def test_a_backend_needs_a_job(names, store):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.error_files import MAX_BYTES, hand_on, hand_on_ours, read, torch_record, with_error_file
+from holdfast.agent.error_files import MAX_BYTES, hand_on, hand_on_ours, read, torch_record
 from holdfast.core.failure import Failure
 
 BOOM = {"message": {"message": "RuntimeError: boom\nmore", "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1000"}}}
@@ -30,15 +30,15 @@ def write(path: Path, content: object, at: float = 1500.0) -> str:
     return str(path)
 
 
-def test_an_exception_record_becomes_part_of_the_failure(path: Path):
-    seen = with_error_file(failure(), write(path, BOOM))
-    assert (seen.cause, seen.message, seen.traceback) == ("exception", "RuntimeError: boom more", "Traceback …")
-    assert (seen.at_unix, seen.error_file, seen.error_record) == (1000.0, str(path), BOOM)
+def test_an_exception_record_is_read(path: Path):
+    record = read(write(path, BOOM))
+    assert record and (record.message, record.traceback) == ("RuntimeError: boom more", "Traceback …")
+    assert (record.at_unix, record.content) == (1000.0, BOOM)
 
 
 def test_a_plain_text_message_has_its_time_beside_it(path: Path):
-    seen = with_error_file(failure(), write(path, {"message": "out of luck", "timestamp": "1000"}))
-    assert (seen.message, seen.traceback, seen.at_unix) == ("out of luck", None, 1000.0)
+    record = read(write(path, {"message": "out of luck", "timestamp": "1000"}))
+    assert record and (record.message, record.traceback, record.at_unix) == ("out of luck", None, 1000.0)
 
 
 def test_whole_seconds_are_refined_by_the_time_of_the_file(path: Path):
@@ -46,21 +46,16 @@ def test_whole_seconds_are_refined_by_the_time_of_the_file(path: Path):
     assert record and record.at_unix == 1000.75
 
 
-def test_a_record_from_the_future_or_without_a_time_leaves_the_time_that_we_saw(path: Path):
-    assert with_error_file(failure(at_unix=900.0), write(path, BOOM)).at_unix == 900.0
-    assert with_error_file(failure(), write(path, {"message": "x", "timestamp": 0}, at=1e9)).at_unix == 2000.0
-    assert with_error_file(failure(), write(path, {"message": "x", "timestamp": 1_500_000})).at_unix == 2000.0
-    assert with_error_file(failure(), write(path, {"message": {"message": "x"}})).at_unix == 2000.0
+@pytest.mark.parametrize(
+    "said", [{"message": "x", "timestamp": 0}, {"message": "x", "timestamp": 1_500_000}, {"message": {"message": "x"}}]
+)
+def test_a_time_far_from_the_file_s_own_is_not_believed(path: Path, said: object):
+    record = read(write(path, said, at=1e9))
+    assert record and record.message == "x" and record.at_unix is None
 
 
-@pytest.mark.parametrize("cause", ["signal", "stopped", "watchdog"])
-def test_a_record_does_not_change_how_a_worker_was_ended(path: Path, cause: str):
-    seen = with_error_file(failure(cause=cause, exitcode=-6), write(path, BOOM))
-    assert seen.cause == cause and seen.traceback
-
-
-def test_no_file_changes_nothing(path: Path):
-    assert with_error_file(failure(), str(path)) == failure() == with_error_file(failure(), "")
+def test_no_file_is_no_record(path: Path):
+    assert read(str(path)) is read("") is None
 
 
 @pytest.mark.parametrize(
@@ -76,9 +71,9 @@ def test_no_file_changes_nothing(path: Path):
 )
 def test_an_unreadable_record_is_noted_and_never_fatal(path: Path, content: str, said: str):
     path.write_bytes(content.encode("utf-8", "surrogatepass"))
-    seen = with_error_file(failure(message="first"), str(path))
-    assert seen.message.startswith(f"first; error file {path} ") and said in seen.message
-    assert seen.cause == "exit" and seen.error_file is None and seen.error_record is None
+    record = read(str(path))
+    assert record and record.trouble.startswith(f"error file {path} ") and said in record.trouble
+    assert record.message == "" and record.content is None
 
 
 @pytest.mark.parametrize("content", [{}, {"message": None}, {"message": {"extraInfo": []}}, {"message": {"message": ""}}])
@@ -90,10 +85,10 @@ def test_a_record_that_says_nothing_is_noted(path: Path, content: object):
 def test_a_huge_file_a_pipe_and_a_directory_are_not_read(path: Path, tmp_path: Path):
     path.touch()
     os.truncate(path, MAX_BYTES + 1)
-    assert "too large" in with_error_file(failure(), str(path)).message
     os.mkfifo(tmp_path / "pipe")
-    assert "not a regular file" in with_error_file(failure(), str(tmp_path / "pipe")).message
-    assert "not a regular file" in with_error_file(failure(), str(tmp_path)).message
+    for place, said in ((path, "too large"), (tmp_path / "pipe", "not a regular file"), (tmp_path, "not a regular file")):
+        record = read(str(place))
+        assert record and said in record.trouble
 
 
 JSON = st.recursive(
@@ -108,9 +103,10 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=JSON, exitcode=st.sampled_from([None, 1, -9]))
 def test_no_record_breaks_reading_or_handing_on(path: Path, content: object, exitcode: int | None):
-    seen = with_error_file(failure(exitcode=exitcode), write(path, content))
-    assert "\n" not in seen.message and 0 < seen.at_unix <= 2000.0
-    assert hand_on(seen, str(path.with_name("ours.json"))) == (seen.error_record is not None)
+    record = read(write(path, content))
+    assert record and "\n" not in record.message and (record.at_unix is None or record.at_unix > 0)
+    seen = failure(exitcode=exitcode, error_record=record.content)
+    assert hand_on(seen, str(path.with_name("ours.json"))) == (record.content is not None)
 
 
 def test_the_root_cause_is_handed_on_with_its_exit_code(path: Path, monkeypatch: pytest.MonkeyPatch):

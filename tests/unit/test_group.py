@@ -187,6 +187,19 @@ def test_a_failure_seen_twice_is_one_failure_with_the_later_details(stage: Stage
     assert (failure.at_unix, failure.message, failure.cause) == (5.0, "ValueError: bad", "exit")
 
 
+@pytest.mark.parametrize(
+    ("exitcode", "cause", "written_at", "at"),
+    [(1, "exception", 70.0, 70.0), (1, "exception", 78.0, 77.0), (1, "exception", None, 77.0), (-6, "exception", 70.0, 70.0)],
+)
+def test_an_error_record_says_what_it_died_of_and_when_unless_that_is_later_than_seen(
+    stage: Stage, exitcode: int, cause: str, written_at: float | None, at: float
+) -> None:
+    evidence = Evidence(at_unix=written_at, message="ValueError: bad", traceback="Traceback", error_file="f", error_record={})
+    stage.see(Ended(local_rank=0, exitcode=exitcode, gone=False, at_unix=77.0, evidence=evidence))
+    failure = stage.group.workers.failures[0]
+    assert (failure.cause, failure.at_unix, failure.message, failure.error_file) == (cause, at, "ValueError: bad", "f")
+
+
 def test_a_sibling_that_dies_of_our_signal_is_innocent_and_of_its_own_error_is_not(stage: Stage) -> None:
     stage.end(0, 1)
     stage.end(1, 1, message="RuntimeError: connection closed by peer")

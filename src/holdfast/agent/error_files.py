@@ -69,29 +69,6 @@ def read(path: str) -> ErrorRecord | None:
     return record
 
 
-def with_error_file(failure: Failure, path: str) -> Failure:
-    """`failure` with what the worker's error file says about it. Unchanged where there is none.
-
-    An exit becomes an exception; a worker that died of a signal, or that we stopped, keeps its cause. The time is the
-    record's, where that is not later than what we saw.
-    """
-    record = read(path)
-    if record is None:
-        return failure
-    if record.content is None:
-        return replace(failure, message="; ".join(filter(None, (failure.message, record.trouble))))
-    told = record.at_unix is not None and record.at_unix <= failure.at_unix
-    return replace(
-        failure,
-        cause="exception" if failure.cause == "exit" else failure.cause,
-        message=record.message or failure.message,
-        traceback=record.traceback or failure.traceback,
-        at_unix=record.at_unix if told else failure.at_unix,
-        error_file=path,
-        error_record=record.content,
-    )
-
-
 def torch_record(failure: Failure) -> dict[str, Any]:
     """What torch calls `error_file_data`: the record, or what stands for it where the worker wrote none."""
     if failure.error_record is not None:
