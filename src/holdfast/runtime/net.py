@@ -31,6 +31,7 @@ from holdfast.runtime.frames import (
     refusal,
     stranger,
 )
+from holdfast.runtime.mirror import Mirror
 from holdfast.runtime.names import Names
 
 TYPE_CHECKING = False
@@ -136,6 +137,7 @@ class Network:
         """When to accept again; NEVER: we do."""
         self.door = Door(host.complain)
         self.next_guest = GUESTS_FROM
+        self.mirror = Mirror()
         self.encoded: tuple[Message | None, bytes] = None, b""
         """The last message that was sent: often thousands are told the same."""
 
@@ -192,6 +194,9 @@ class Network:
     def connect(self, link: int, endpoint: str = "") -> list[Observation]:
         """Begin a link to `endpoint`, or to the job's; its `LinkUp` or `LinkDown` follows."""
         name, port = host_and_port(endpoint) if endpoint else self.endpoint
+        if self.listeners and (name, port) == self.endpoint:
+            self.mirror.open(link, self._guest())
+            return []
         self.sought.add(link)
         return self.names.ask(name, port, lambda found: self._reach(link, name, port, found))
 
@@ -214,7 +219,9 @@ class Network:
 
     def transmit(self, link: int, message: Message) -> None:
         """Send a message; it is lost when the link is down."""
-        if (wire := self.wires.get(link)) and not wire.closing:
+        if link in self.mirror.pairs:
+            self.mirror.say(link, message)
+        elif (wire := self.wires.get(link)) and not wire.closing:
             if self.encoded[0] is not message:
                 self.encoded = message, encode(message, FRAME_BYTES - SEAL_BYTES)
             self._write(wire, [self.encoded[1]])
@@ -222,6 +229,7 @@ class Network:
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
         self.sought.discard(link)
+        self.mirror.close(link)
         wire = self.wires.get(link)
         if wire is not None and wire.handshake.ours and not wire.handshake.done:
             wire.leaving = True  # to the other side, which is of our job too, we would be a stranger that gave up
@@ -243,18 +251,20 @@ class Network:
     # --- asked for by time ----------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When the next handshake or goodbye runs out, or something is to be told."""
+        """When the next handshake or goodbye runs out, or something is to be told or heard."""
+        if self.mirror.said:
+            return 0.0
         first = next(iter(self.timed.values()), None)
         return min(NEVER if first is None else first.until, self.door.tell_at, self.rest_until)
 
     def expire(self, now: float) -> list[Observation]:
-        """Drop whoever took too long to prove itself, or to go."""
+        """What this process has said to itself; drop whoever took too long to prove itself, or to go."""
         self.door.due(now)
         if now >= self.rest_until:
             self.rest_until = NEVER
             for sock in self.listeners:
                 self._welcome(sock)
-        seen: list[Observation] = []
+        seen = self.mirror.heard()
         for wire in list(self.timed.values()):
             if now < wire.until:
                 break
@@ -289,9 +299,12 @@ class Network:
             sock.setblocking(False)
             if self.unproven >= STRANGERS:
                 dropped += self._make_room()
-            self._add(sock, self.next_guest, ours=False, peer=str(address[0]))
-            self.next_guest += 1
+            self._add(sock, self._guest(), ours=False, peer=str(address[0]))
         return dropped
+
+    def _guest(self) -> int:
+        self.next_guest += 1
+        return self.next_guest
 
     def _are_young(self) -> bool:
         """Are those without proof likely to be members, who have only just come?"""
