@@ -34,8 +34,8 @@ class Node:
         self.ahead_s = ahead_s
 
     def saw(self, at: float, event: Event, round: int = 0, attempt: int = 0) -> None:
-        self.recorder.flush()
         self.recorder.record(event, at_unix=at + self.ahead_s, round=round, attempt=attempt)
+        self.recorder.flush()
 
 
 def formed(number: int, nodes: tuple[str, ...] = ("a", "b"), group_rank: int = 0) -> RoundFormed:

@@ -17,7 +17,7 @@ import pytest
 from holdfast.core.events import CATALOGUE, Decided, Degraded, Event, FailureSeen, JobEnded, RoundFormed, SignalReceived
 from holdfast.core.failure import Failure
 from holdfast.telemetry import aside
-from holdfast.telemetry.recorder import Recorder
+from holdfast.telemetry.recorder import HELD_LIMIT, Recorder
 
 TERM, HUP = SignalReceived(signal="SIGTERM"), SignalReceived(signal="SIGHUP")
 
@@ -51,18 +51,20 @@ def full_disk() -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
-def test_nothing_is_written_before_the_first_flush(recorder: Recorder, path: Path) -> None:
+def test_nothing_is_written_before_a_flush(recorder: Recorder, path: Path) -> None:
     recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
     assert not path.exists()
     recorder.flush()
-    assert [line["signal"] for line in lines(path)] == ["SIGTERM"]
-
-
-def test_after_the_flush_each_record_is_written_at_once(recorder: Recorder, path: Path) -> None:
-    recorder.flush()
-    recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
     recorder.record(HUP, at_unix=2.0, round=0, attempt=0)
+    assert [line["signal"] for line in lines(path)] == ["SIGTERM"]
+    recorder.flush()
     assert [(line["seq"], line["signal"]) for line in lines(path)] == [(1, "SIGTERM"), (2, "SIGHUP")]
+
+
+def test_however_long_nobody_flushes_memory_is_bounded(recorder: Recorder, path: Path) -> None:
+    for _ in range(HELD_LIMIT):
+        recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    assert path.exists()
 
 
 def test_the_envelope_comes_first_and_an_event_keeps_its_own_fields(recorder: Recorder, path: Path) -> None:
@@ -122,21 +124,22 @@ def test_a_line_torn_by_a_killed_agent_does_not_swallow_the_next(path: Path) -> 
 def test_a_full_disk_costs_one_line_and_no_exception(path: Path) -> None:
     said: list[str] = []
     recorder = Recorder(str(path), "n1", complain=said.append)
-    recorder.flush()
     recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    recorder.flush()
     with full_disk():
         for _ in range(3):
             recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+            recorder.flush()
         recorder.close()
     assert len(said) == 1 and str(path) in said[0] and "the job goes on" in said[0].lower()
 
 
 def test_when_there_is_room_again_it_records_what_was_missed(path: Path) -> None:
     recorder = Recorder(str(path), "n1", complain=lambda line: None)
-    recorder.flush()
     with full_disk():
         for _ in range(4):
             recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+            recorder.flush()
     recorder.record(HUP, at_unix=2.0, round=0, attempt=0)
     recorder.close()
     whole = []
@@ -181,9 +184,9 @@ def drained(fd: int, lines: int) -> list[dict[str, Any]]:
 def test_a_file_system_that_hangs_does_not_hang_the_agent_and_gets_the_events_when_it_answers(path: Path, hanging: int) -> None:
     said: list[str] = []
     recorder = Recorder(str(path), "n1", complain=said.append)
-    recorder.flush()
     for number in range(30):
         recorder.record(TERM, at_unix=float(number), round=0, attempt=0)
+        recorder.flush()
     assert recorder.aside.is_late and len(said) == 1 and "takes no events" in said[0]
     assert [line["seq"] for line in drained(hanging, 30)] == [*range(1, 31)]
     recorder.close()
@@ -193,11 +196,12 @@ def test_a_file_system_that_hangs_does_not_hang_the_agent_and_gets_the_events_wh
 def test_what_finds_no_room_to_wait_is_counted(path: Path, hanging: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "LIMIT", 5)
     recorder = Recorder(str(path), "n1")
-    recorder.flush()
     for number in range(12):
         recorder.record(TERM, at_unix=float(number), round=0, attempt=0)
+        recorder.flush()
     drained(hanging, 5)
     recorder.record(HUP, at_unix=12.0, round=0, attempt=0)
+    recorder.flush()
     missed, last = drained(hanging, 2)
     assert missed["what"].startswith("7 events") and last["signal"] == "SIGHUP"
     recorder.close()
@@ -218,8 +222,8 @@ def test_where_no_thread_can_be_had_it_writes_itself(recorder: Recorder, path: P
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(aside._thread, "start_new_thread", refuse)
-    recorder.flush()
     recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
+    recorder.flush()
     assert [line["signal"] for line in lines(path)] == ["SIGTERM"]
 
 
@@ -227,8 +231,8 @@ def test_two_writers_of_one_file_do_not_mix_their_lines(path: Path) -> None:
     recorders = [Recorder(str(path), "n1"), Recorder(str(path), "n1")]
     for number in range(50):
         for recorder in recorders:
-            recorder.flush()
             recorder.record(SignalReceived(signal="x" * 1000 * (number % 5)), at_unix=1.0, round=0, attempt=0)
+            recorder.flush()
     for recorder in recorders:
         recorder.close()
     assert len(lines(path)) == 100

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.agent.watchdog import Watchdog
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
+    from holdfast.core.failure import Failure
     from holdfast.core.machine import Action, Observation
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -97,6 +98,8 @@ class Agent:
         self.desk = Desk(self.node.group, self.host, self.name)
         self.exit: Exit | None = None
         self.leave_at = NEVER
+        self.incidents: list[Failure] = []
+        """Not on disk yet."""
         self.life = 0, 0
         """Round and attempt of the workers that the next record is about."""
         self.settle_at = self.host.now() + SETTLE_S
@@ -113,13 +116,16 @@ class Agent:
         self._observe(self.workers.hold_port())
         self.perform(self.node.begin(self.host.now()))
         while not self._done():
-            for seen in [*self.host.wait(self._deadline()), *self._due()]:
+            until = self._deadline()
+            if until > self.host.now():
+                self._write_down()
+            for seen in [*self.host.wait(until), *self._due()]:
                 for understood in self.workers.understood(seen):
                     self._observe(understood)
             self._show_lease()
         assert self.exit is not None
         self.workers.close_logs(patient=True)
-        self.recorder.flush()
+        self._write_down()
         if self.exit.complaint:
             self._say(self.exit.complaint, "error")
         if self.exit.report is not None:
@@ -178,10 +184,8 @@ class Agent:
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
     def perform(self, actions: Iterable[Action]) -> None:
-        """Carry out actions, in order; where workers are stopped, what others wait for comes before what is written down."""
-        actions, decided_at_unix = list(actions), self.host.unix()
-        if any(isinstance(action, SignalWorkers) for action in actions):
-            actions.sort(key=lambda action: not isinstance(action, (SignalWorkers, Transmit)))
+        """Carry out actions, in order. What is to be recorded is only noted: nobody waits for a disk (`_write_down`)."""
+        decided_at_unix = self.host.unix()
         for action in actions:
             match action:
                 case Record(event=event, life=life):
@@ -216,7 +220,7 @@ class Agent:
         """Do what was put off until the first worker runs."""
         if self.settle_at != NEVER:
             self.settle_at = NEVER
-            self.recorder.flush()
+            self._write_down()
             self.desk.open_control(self.job_dir.socket_path)
             if self.network is not None:
                 self.network.warm()
@@ -252,8 +256,16 @@ class Agent:
         at_unix = self.host.unix() if at_unix is None else at_unix
         self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
         if isinstance(event, FailureSeen) and not event.failure.innocent:
-            failure = event.failure
-            if trouble := self.recorder.aside.attempt(lambda: farewell.keep_incident(failure, self.job_dir)):
+            self.incidents.append(event.failure)
+
+    def _write_down(self) -> None:
+        """Put on disk what has been noted, once nothing is pressing and the first worker is on its way."""
+        if self.settle_at != NEVER and self.exit is None:
+            return
+        self.recorder.flush()
+        failures, self.incidents = self.incidents, []
+        for failure in failures:
+            if trouble := self.recorder.aside.attempt(lambda failure=failure: farewell.keep_incident(failure, self.job_dir)):
                 self.host.complain(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
 
     def _record_start(self) -> None:

@@ -5,10 +5,10 @@
 The envelope comes first, then the event's own fields. An event that carries its own `round` (a round that was formed, or
 is asked for) belongs to that round: its own wins. The environment is never recorded: it holds people's secrets.
 
-Until the first `flush` records are kept in memory, so that the way to the first worker loads no JSON and touches no disk.
-After that each is one write() to a file opened for appending: lines of several writers never mix, and what was recorded
-is on its way even if the agent is killed a microsecond later. A disk that is full or gone costs one line on stderr and
-the events of that time, never the job; one that hangs costs a tenth of a second, once (`aside`).
+Records are kept in memory until the next `flush`, so that the way to the first worker loads no JSON, and the way from a failure
+to those who must hear of it touches no disk. Each then is one write() to a file opened for appending: lines of several writers
+never mix. The agent flushes whenever it is about to rest. A disk that is full or gone costs one line on stderr and the events
+of that time, never the job; one that hangs costs a tenth of a second, once (`aside`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event
 
 HELD_LIMIT = 10_000
-"""Records kept in memory before the first flush comes by itself. A start of 1,000 ranks makes some 1,010."""
+"""Records kept in memory before a flush comes by itself. A start of 1,000 ranks makes some 1,010."""
 
 LATE_S = 2.0
 """After so long without an event on disk, the next one says so: a busy host is no reason to alarm anybody."""
@@ -44,7 +44,7 @@ class Recorder:
         self.path = path
         self.node = node
         self._complain = complain or _to_stderr
-        self._held: list[dict[str, Any]] | None = []  # None: flushed once, so write at once
+        self._held: list[dict[str, Any]] = []
         self.aside = Aside()
         self._late_since: float | None = None  # time of the event that was first to wait; None: none waits
         self._fd = -1
@@ -54,20 +54,18 @@ class Recorder:
         self._refused = 0
 
     def record(self, event: Event, *, at_unix: float, round: int, attempt: int) -> None:
-        """Record `event`, at a time given in seconds since the epoch. A bad disk never raises."""
+        """Note `event`, at a time given in seconds since the epoch, for the next `flush`."""
         line: dict[str, Any] = {"at_unix": at_unix, "node": self.node, "round": round, "attempt": attempt}
         line["event"] = type(event).__name__
         for field in event.__fields__:
             line[field] = getattr(event, field)
-        if self._held is not None and len(self._held) < HELD_LIMIT:
-            self._held.append(line)
-            return
-        self.flush()
-        self._hand_over([line])
+        self._held.append(line)
+        if len(self._held) >= HELD_LIMIT:
+            self.flush()
 
     def flush(self) -> None:
-        """Write what was held; from now on each record is written at once."""
-        held, self._held = self._held, None
+        """Write what was held. A bad disk never raises."""
+        held, self._held = self._held, []
         if held:
             self._hand_over(held)
 
