@@ -1,4 +1,4 @@
-"""What every keeper of a rendezvous' shared state does, whatever it stands on. A test file subclasses it and gives `backend`."""
+"""What every keeper of a rendezvous' shared state does, whatever it stands on. A subclass gives `backend`."""
 
 from __future__ import annotations
 

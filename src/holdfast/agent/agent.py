@@ -264,9 +264,10 @@ class Agent:
             return
         self.recorder.flush()
         failures, self.incidents = self.incidents, []
-        for failure in failures:
-            if trouble := self.recorder.aside.attempt(lambda failure=failure: farewell.keep_incident(failure, self.job_dir)):
-                self.host.complain(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
+        if not failures:
+            return
+        if trouble := self.recorder.aside.attempt(lambda: farewell.keep_incidents(failures, self.job_dir)):
+            self.host.complain(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
 
     def _record_start(self) -> None:
         from holdfast import __version__

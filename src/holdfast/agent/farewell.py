@@ -12,7 +12,7 @@ from holdfast.telemetry.prune import KEEP_JOBS, prune
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from holdfast.core.config import RunConfig
     from holdfast.core.failure import Failure
@@ -45,14 +45,15 @@ def make_room(state_dir: str) -> None:
         prune(state_dir)
 
 
-def keep_incident(failure: Failure, job_dir: JobDir) -> None:
-    """Keep what is known of one rank's failure in `incidents/round-1-rank-3.json`. OSError where that cannot be."""
+def keep_incidents(failures: Iterable[Failure], job_dir: JobDir) -> None:
+    """Keep what is known of each rank's failure in `incidents/round-1-rank-3.json`. OSError where that cannot be."""
     import json
 
     os.makedirs(job_dir.incidents_path, 0o700, exist_ok=True)
-    path = os.path.join(job_dir.incidents_path, f"round-{failure.round}-rank-{failure.rank}.json")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(to_plain(failure), file, indent=2, default=str)
+    for failure in failures:
+        path = os.path.join(job_dir.incidents_path, f"round-{failure.round}-rank-{failure.rank}.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(to_plain(failure), file, indent=2, default=str)
 
 
 def keep(report: JobReport, job_dir: JobDir) -> None:
