@@ -69,7 +69,8 @@ def ours(argv: list[str]) -> dict[str, object] | None:
 
 
 SPELLINGS = sorted(name for flag in FLAGS if flag.torchrun for name in flag.names)
-PREFIXES = sorted({name[:length] for name in SPELLINGS for length in range(1, len(name) + 1)})
+PREFIXES = sorted({name[:length] for name in SPELLINGS for length in range(1, len(name) + 1)} - {"--monitor"})
+"""Without the one prefix that is a flag of ours: no Python up to 3.11 lets torchrun take it, for it could be two spellings."""
 VALUES = [
     "1",
     "2:4",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.config import RunConfig
+from holdfast.core.fault_tolerance import FaultTolerance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ VALUE_WIDTH = 44
 
 def as_text(resolved: Resolved) -> str:
     """One aligned line per value: name, value, origin."""
-    names = list(RunConfig.__fields__)
-    wide = max(map(len, names))
-    rows = [(name, _shown(name, getattr(resolved.config, name)), resolved.origins.get(name, "default")) for name in names]
+    values = _values(resolved)
+    wide = max(map(len, values))
+    rows = [(name, _shown(name, value), resolved.origins.get(name, "default")) for name, value in values.items()]
     across = min(VALUE_WIDTH, max(len(value) for _, value, _ in rows))
     return "\n".join(f"{name:<{wide}}  {value:<{across}}  {origin}" for name, value, origin in rows)
 
@@ -28,10 +29,16 @@ def as_json(resolved: Resolved) -> str:
     import json
 
     plain = {
-        name: {"value": _plain(getattr(resolved.config, name)), "origin": resolved.origins.get(name, "default")}
-        for name in RunConfig.__fields__
+        name: {"value": _plain(value), "origin": resolved.origins.get(name, "default")}
+        for name, value in _values(resolved).items()
     }
     return json.dumps(plain, indent=2, ensure_ascii=False)
+
+
+def _values(resolved: Resolved) -> dict[str, Any]:
+    """Every value by its name; those of `ft` as `ft.monitor` and so on."""
+    values = {name: getattr(resolved.config, name) for name in RunConfig.__fields__ if name != "ft"}
+    return values | {f"ft.{name}": getattr(resolved.config.ft, name) for name in FaultTolerance.__fields__}
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ a `PET_*` variable again.
 
 from __future__ import annotations
 
+from holdfast.core.fault_tolerance import FaultTolerance
 from holdfast.core.flags import FLAGS
 from holdfast.core.value import Value
 
@@ -111,6 +112,9 @@ class RunConfig(Value):
     """So often may a node's workers be the first to fail, before a spare takes its place. 0: as often as it comes."""
     readmit_after_s: float | None = None
     """Seconds after which an excluded node may take part again. None: when an operator says so."""
+
+    ft: FaultTolerance = FaultTolerance()
+    """How it is watched, judged and placed: ft_launcher's settings, and ours of that kind."""
 
     # what is kept and shown
     state_dir: str

@@ -9,6 +9,7 @@ ambiguous because of them.
 
 from __future__ import annotations
 
+from holdfast.core.fault_tolerance import MONITORS, ON_STRAGGLER
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
@@ -356,6 +357,29 @@ FLAGS: tuple[Flag, ...] = (
         choices=SPLITS,
         metavar="WORD",
         env="HOLDFAST_ON_SPLIT",
+    ),
+    _ours(
+        "--monitor",
+        "auto: a rank that makes no more progress is found and the job restarted; off: only deaths are seen",
+        default="auto",
+        choices=MONITORS,
+        metavar="WORD",
+        env="HOLDFAST_MONITOR",
+    ),
+    _ours(
+        "--progress-regex",
+        "a line of a rank's output that matches is a sign of progress; its group `step`, if it has one, is the step's number",
+        metavar="REGEX",
+        env="HOLDFAST_PROGRESS_REGEX",
+    ),
+    _ours(
+        "--on-straggler",
+        "what is done about a rank that is much slower than the others: report, exclude its node if a spare can take its "
+        "place, or ignore",
+        default="report",
+        choices=ON_STRAGGLER,
+        metavar="WORD",
+        env="HOLDFAST_ON_STRAGGLER",
     ),
     Flag(
         names=("--ft-segment", "--ft_segment", "--segment"),

@@ -11,6 +11,7 @@ from holdfast.core import grammar
 from holdfast.core.config import Notice, Resolved, RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.core.flags import NUMA_MODES, SLURM, by_dest
+from holdfast.core.resolve_fault_tolerance import choose_fault_tolerance
 from holdfast.core.resolve_placement import choose_placement
 from holdfast.core.resolve_rendezvous import choose_rendezvous
 
@@ -90,6 +91,7 @@ def resolve(
     _workers(draft)
     choose_rendezvous(draft)
     choose_placement(draft)
+    choose_fault_tolerance(draft)
     _entry_point(draft)
     _ending(draft)
     _logs(draft)
