@@ -41,7 +41,7 @@ def page_write_us() -> float:
     env = clean_environment() | bootstrap_env({}, page_fd=page.fd)
     how = {"capture_output": True, "text": True, "check": True}
     done = subprocess.run([sys.executable, worker("beat")], env=env, pass_fds=[page.fd], **how)
-    if not page.beats:
+    if not page.signs().beats:
         raise RuntimeError("the heartbeats did not reach the page")
     page.close()
     return float(done.stdout)

@@ -195,7 +195,7 @@ def test_the_client_finds_the_page(folder: Path) -> None:
     ran = run(["train.py"], ours=True, cwd=folder)
     assert ran.result == (0, "", "")
     assert ran.page is not None
-    assert (ran.page.step, ran.page.beats) == (41, 2)
+    assert (ran.page.signs().step, ran.page.signs().beats) == (41, 2)
 
 
 def test_the_client_is_silent_without_an_agent(folder: Path) -> None:

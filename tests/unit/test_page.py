@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from holdfast.core import page
 
-AGENTS = {"MAGIC_AT", "VERSION_AT", "AGENT_PID", "REQUEST", "REQUEST_COUNT"}
+AGENTS = {"MAGIC_AT", "VERSION_AT", "AGENT_PID", "REQUEST", "REQUEST_COUNT", "HOOK"}
 WORKERS = {
-    "LOCK_AT", "REQUEST_SEEN", "PID", "BOOTED_NS", "STATE", "EXIT_NS", "ERROR", "ERROR_UNIX_NS",
-    "BEAT_NS", "BEATS", "STEP", "STEP_NS",
+    "LOCK_AT", "REQUEST_SEEN", "DUMP_SIGNAL", "DUMP_FD", "PID", "BOOTED_NS", "STATE", "EXIT_NS", "ERROR", "ERROR_UNIX_NS",
+    "BEAT_NS", "BEATS", "STEP", "STEP_NS", "STEP_TOOK_NS", "FIRST_BEAT_NS", "LONGEST_GAP_NS", "OUT_SINCE_NS", "LONGEST_OUT_NS",
+    "INITIAL_LIMIT_NS", "BEAT_LIMIT_NS", "OUT_LIMIT_NS", "LIMITS_COUNT", "CONTROL_COUNT", "CONTROL_KIND", "CONTROL_TEXT",
+    "TROUBLE", "SECTIONS",
 }  # fmt: skip
-AREAS = {"MUTEX": page.MUTEX_BYTES // 8, "SECTIONS": page.SECTIONS_WORDS, "TROUBLE": page.TROUBLE_BYTES // 8}
+AREAS = {
+    "MUTEX": page.MUTEX_BYTES // 8,
+    "CONTROL_TEXT": page.CONTROL_TEXT_BYTES // 8,
+    "TROUBLE": page.TROUBLE_BYTES // 8,
+    "SECTIONS": page.SECTION_SLOTS * page.SECTION_WORDS,
+}
+SLOT = {"OPEN_NS", "TOOK_NS", "LONGEST_NS", "CLOSED", "LIMIT_NS"}
 WORDS_PER_CACHE_LINE = 8
 
 
@@ -24,6 +32,12 @@ def test_fields_do_not_overlap_and_fit() -> None:
         assert not taken & words_of(name), name
         taken |= words_of(name)
     assert max(taken) < page.SIZE // 8
+
+
+def test_a_section_s_fields_follow_its_name_within_the_slot() -> None:
+    places = [getattr(page, name) for name in SLOT]
+    assert len(set(places)) == len(SLOT)
+    assert min(places) >= page.SECTION_NAME_BYTES // 8 and max(places) < page.SECTION_WORDS
 
 
 def test_the_two_writers_share_no_cache_line() -> None:

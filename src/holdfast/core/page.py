@@ -1,27 +1,30 @@
 """Where is each fact in a worker's shared page? The layout only: who maps it is `runtime.shm` and `client.bootstrap`.
 
-A page is 4096 bytes of memory shared by one worker and its agent. Every field has exactly one writer and one reader, is
+A page is 8192 bytes of memory shared by one worker and its agent. Every field has exactly one writer and one reader, is
 eight bytes wide and eight-aligned (so that one store is one machine store), and is named here by its index into the page
 seen as 64-bit words. Fields that different sides write lie on different cache lines.
 
     words    writer   what
-    0-15     agent    magic, version, agent's pid, requests to the worker
-    16-31    worker   where the lock word is; answer to the request
+    0-15     agent    magic, version, agent's pid, wishes and requests to the worker
+    16-31    worker   where the lock word is; answers to wishes and requests
     32-39    kernel   the robust mutex: taken by the worker, marked OWNER_DIED by the kernel when the worker is gone
     40-63    worker   pid, state, exit mark, error mark
     64-79    worker   heartbeat and progress (hot)
-    80-207   worker   sections (reserved)
+    80-95    worker   limits that the script itself has set
+    96-127   worker   what the script asks of the job, with a reason in words
     208-239  worker   text: why the bootstrap could not do its whole work
-    240-511  -        reserved
+    512-1023 worker   sections: 32 slots
+    others   -        reserved
 
-The layout has a version, since the worker's interpreter may hold another copy of this file than the agent's.
+Times are nanoseconds of CLOCK_MONOTONIC; 0 means never. The layout has a version, since the worker's interpreter may hold
+another copy of this file than the agent's. What it all means, as a value, is `core.signs`.
 """
 
 from __future__ import annotations
 
-SIZE = 4096
+SIZE = 8192
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 1
+VERSION = 2
 
 # Agent → worker.
 MAGIC_AT = 0
@@ -32,7 +35,9 @@ REQUEST = 8
 REQUEST_COUNT = 9
 """Raised by one with each new request."""
 
-REQUEST_DUMP = 1
+HOOK = 10
+"""1: take what an unmodified script does (an optimizer's steps, its checkpoints) for signs of life."""
+
 REQUEST_CHECKPOINT = 2
 REQUEST_STOP = 4
 
@@ -41,6 +46,10 @@ LOCK_AT = 16
 """Byte offset of the mutex's lock word; 0 until the worker has taken it. The low half is a futex that the agent waits on."""
 REQUEST_SEEN = 24
 """Last REQUEST_COUNT that the worker has acted on."""
+DUMP_SIGNAL = 25
+"""The signal at which the worker writes its stacks behind the page, into the same nameless file; 0: it does not."""
+DUMP_FD = 26
+"""The worker's descriptor for that. Whoever sends the signal looks first whether it still is that file."""
 
 MUTEX = 32
 MUTEX_BYTES = 64
@@ -62,15 +71,60 @@ BOOTING, RUNNING, FINISHING = 0, 1, 2
 
 # Worker → agent: progress.
 BEAT_NS = 64
-"""CLOCK_MONOTONIC of the last heartbeat; 0: none yet."""
+"""The last heartbeat."""
 BEATS = 65
 STEP = 66
 STEP_NS = 67
+"""When that step was reported."""
+STEP_TOOK_NS = 68
+"""From the report before to that one."""
+FIRST_BEAT_NS = 69
+LONGEST_GAP_NS = 70
+"""Longest time between two heartbeats."""
+OUT_SINCE_NS = 71
+"""Since when no section is open; 0: one is, or none has ever been used."""
+LONGEST_OUT_NS = 72
+"""Longest time between two sections, of those that are over."""
 
-SECTIONS = 80
-SECTIONS_WORDS = 128
+# Worker → agent: limits that the script has set or calculated, in nanoseconds. 0: not set.
+INITIAL_LIMIT_NS = 80
+"""From the start to the first heartbeat."""
+BEAT_LIMIT_NS = 81
+"""Between two heartbeats."""
+OUT_LIMIT_NS = 82
+"""With no section open."""
+LIMITS_COUNT = 83
+"""Raised by one after each complete change, a section's limit included; 0: none has been set."""
+NO_LIMIT = 0xFFFF_FFFF_FFFF_FFFF
+"""In the place of a limit: there is to be none."""
+
+# Worker → agent: what the script asks of the job. The agent is woken for it, as for an error.
+CONTROL_COUNT = 96
+"""Raised by one with each complete request. A later one takes the place of the one before."""
+CONTROL_KIND = 97
+"""Index into CONTROL_KINDS; 0 while one is being written."""
+CONTROL_TEXT = 98
+CONTROL_TEXT_BYTES = 240
+CONTROL_KINDS = ("", "exclude", "stop", "restart", "continue")
+
 TROUBLE = 208
 TROUBLE_BYTES = 256
+
+# Worker → agent: sections. A slot is taken once its first word is not 0, and keeps its name.
+SECTIONS = 512
+SECTION_SLOTS = 32
+SECTION_WORDS = 16
+SECTION_NAME_BYTES = 64
+"""Of UTF-8, padded with NUL."""
+OPEN_NS = 8
+"""Within a slot: since when it is open; 0: it is closed."""
+TOOK_NS = 9
+"""How long it was open the last time."""
+LONGEST_NS = 10
+CLOSED = 11
+"""How often it has been closed."""
+LIMIT_NS = 12
+"""As the limits above."""
 
 # The kernel's marks in a robust mutex's lock word (linux/futex.h).
 FUTEX_WAITERS = 0x80000000

@@ -17,10 +17,11 @@ import os
 
 from holdfast.core import page as layout
 from holdfast.core.errors import HoldfastError
+from holdfast.core.signs import Limits, SectionSigns, Signs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 CLOSE_PATIENCE_S = 1.0
 """How long `DeathWatch.close` waits for its thread, which needs microseconds."""
@@ -53,25 +54,51 @@ class Page:
         """When an uncaught exception ended the main thread (its record is on disk); None: none has."""
         return self.words[layout.ERROR_UNIX_NS] / 1e9 if self.words[layout.ERROR] else None
 
-    @property
-    def beat_at(self) -> float | None:
-        """Last heartbeat, monotonic seconds; None: none yet."""
-        return self.words[layout.BEAT_NS] / 1e9 or None
+    def signs(self) -> Signs:
+        """What the worker has shown so far. It may be writing meanwhile: fields are whole, and moments apart."""
+        words = self.words
+        stepped = words[layout.STEP_NS]
+        return Signs(
+            booted_at=_at(words[layout.BOOTED_NS]),
+            first_beat_at=_at(words[layout.FIRST_BEAT_NS]),
+            beat_at=_at(words[layout.BEAT_NS]),
+            beats=words[layout.BEATS],
+            longest_gap_s=words[layout.LONGEST_GAP_NS] / 1e9,
+            step=words[layout.STEP] if stepped else None,
+            step_at=_at(stepped),
+            step_took_s=words[layout.STEP_TOOK_NS] / 1e9,
+            out_since=_at(words[layout.OUT_SINCE_NS]),
+            longest_out_s=words[layout.LONGEST_OUT_NS] / 1e9,
+            limits=Limits(
+                initial_s=_limit(words[layout.INITIAL_LIMIT_NS]),
+                beat_s=_limit(words[layout.BEAT_LIMIT_NS]),
+                out_s=_limit(words[layout.OUT_LIMIT_NS]),
+                count=words[layout.LIMITS_COUNT],
+            ),
+            sections=tuple(self._sections()),
+        )
 
-    @property
-    def beats(self) -> int:
-        return self.words[layout.BEATS]
+    def _sections(self) -> Iterator[SectionSigns]:
+        for slot in range(layout.SECTION_SLOTS):
+            at = layout.SECTIONS + slot * layout.SECTION_WORDS
+            if not self.words[at]:
+                return
+            yield SectionSigns(
+                name=self._text(at, layout.SECTION_NAME_BYTES),
+                open_since=_at(self.words[at + layout.OPEN_NS]),
+                took_s=self.words[at + layout.TOOK_NS] / 1e9,
+                longest_s=self.words[at + layout.LONGEST_NS] / 1e9,
+                count=self.words[at + layout.CLOSED],
+                limit_s=_limit(self.words[at + layout.LIMIT_NS]),
+            )
 
-    @property
-    def step(self) -> int | None:
-        """Last step that the script told of; None: none yet."""
-        return self.words[layout.STEP] if self.words[layout.STEP_NS] else None
+    def _text(self, at: int, size: int) -> str:
+        return self.map[at * 8 : at * 8 + size].split(b"\0", 1)[0].decode("utf-8", "replace")
 
     @property
     def trouble(self) -> str:
         """Why the bootstrap could not do its whole work; empty if it could."""
-        start = layout.TROUBLE * 8
-        return self.map[start : start + layout.TROUBLE_BYTES].split(b"\0", 1)[0].decode("utf-8", "replace")
+        return self._text(layout.TROUBLE, layout.TROUBLE_BYTES)
 
     def close_fd(self) -> None:
         """Give the fd back once the worker has it; the mapping stays."""
@@ -87,6 +114,16 @@ class Page:
             self.map.close()
         except BufferError:  # a watch still looks at it: the mapping goes when the watch does
             pass
+
+
+def _at(time_ns: int) -> float | None:
+    return time_ns / 1e9 if time_ns else None
+
+
+def _limit(limit_ns: int) -> float | None:
+    if limit_ns == layout.NO_LIMIT:
+        return float("inf")
+    return limit_ns / 1e9 if limit_ns else None
 
 
 def create_page() -> Page:
