@@ -242,7 +242,7 @@ def test_every_end_marks_the_lock_and_the_kernel_knows_the_code(script: str, cod
 def test_a_fat_workers_death_is_known_before_its_memory_is_freed() -> None:
     def attempt() -> bool:
         worker = Worker("b = bytearray(300 << 20)\nimport holdfast.client as c, time; c.heartbeat(); time.sleep(60)")
-        until(lambda: worker.page.beats)
+        until(lambda: worker.page.signs().beats)
         os.kill(worker.process.pid, signal.SIGKILL)
         worker.wakes()
         assert process.dying(worker.process.pid) == process.Dying(exitcode=-9)

@@ -33,7 +33,8 @@ def main() -> None:
     print("flags", sys.flags, sys.warnoptions, sys._xoptions, sys.dont_write_bytecode)
     print("environment", sorted(os.environ.items()))
     print("child's environment", subprocess.run(["env"], capture_output=True, text=True, check=True).stdout)
-    print("fds", sorted(os.listdir("/proc/self/fd"))[:-1], os.getcwd(), os.umask(0o22))
+    fds = [fd for fd in sorted(os.listdir("/proc/self/fd"))[:-1] if "holdfast-page" not in os.readlink(f"/proc/self/fd/{fd}")]
+    print("fds", fds, os.getcwd(), os.umask(0o22))
     print("streams", [(s.encoding, s.errors, s.line_buffering, s.write_through, s.fileno()) for s in (sys.stdout, sys.stderr)])
     print("stdin", sys.stdin.read())
     print("signals", [(s.name, repr(signal.getsignal(s)).split(" at ")[0]) for s in signal.Signals])

@@ -91,6 +91,15 @@ class ExclusionAsked(Observation):
     readmit: bool = False
 
 
+class ControlAsked(Observation):
+    """A worker asks for something that concerns the whole job."""
+
+    local_rank: int
+    kind: str
+    """exclude (this node) · stop (the job) · restart (all ranks) · continue (as if it had not asked)"""
+    reason: str
+
+
 class Unguarded(Observation):
     """The guardian is dead: nobody would see to it that a slow end is an end."""
 

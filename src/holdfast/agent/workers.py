@@ -11,11 +11,11 @@ import select
 
 from holdfast.agent import error_files, launch, logs
 from holdfast.agent.stuck import Sleepers
-from holdfast.agent.words import Ended, PortHeld, Started, StartFailed, Stuck
+from holdfast.agent.words import ControlAsked, Ended, PortHeld, Started, StartFailed, Stuck
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER
-from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessErred, ProcessGone
 from holdfast.runtime.ports import hold_port
 
 TYPE_CHECKING = False
@@ -95,7 +95,9 @@ class Workers:
                 return [self._ended(pid, 1, gone=False)]
             case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
                 return [self._ended(pid, exitcode, gone=True)]
-            case ProcessDying() | ProcessErred() | ProcessGone():
+            case ProcessAsked(pid=pid, kind=kind, reason=reason) if pid in self.local_ranks:
+                return [ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
+            case ProcessDying() | ProcessErred() | ProcessGone() | ProcessAsked():
                 return []
         return [seen]
 
@@ -155,6 +157,18 @@ class Workers:
             for pid, asleep_s in self.sleepers.look(self.host.states(), now)
             if pid in self.local_ranks
         ]
+
+    # --- stacks ---------------------------------------------------------------------------------------------------------
+
+    def dump(self, local_ranks: Iterable[int]) -> dict[int, str]:
+        """Have some workers write down the stacks of all their threads. Returns why one cannot, by local rank; the others have
+        been asked, and what they write is `dumped` within a millisecond, unless they are stopped or deaf to signals."""
+        asked = {self.local_ranks[pid]: self.host.ask_for_stacks(pid) for pid in self._pids(local_ranks)}
+        return {local_rank: why for local_rank, why in asked.items() if why}
+
+    def dumped(self, local_rank: int) -> str:
+        """What a worker has written since the last `dump`: faulthandler's text, the main thread last. Empty: nothing yet."""
+        return "".join(self.host.stacks(pid) for pid in self._pids([local_rank]))
 
     # --- evidence -------------------------------------------------------------------------------------------------------
 

@@ -1,58 +1,42 @@
-"""What may a training script say to Holdfast? That it lives, and how far it is.
+"""What may a training script say to Holdfast? That it lives, how far it is, what it is doing, and what it wants of the job.
 
-Cheap on purpose: importing this costs no more than the standard library's lightest modules, and each call is a store or two
-into shared memory. Without an agent every call does nothing, so a script can be run by hand unchanged.
+Cheap on purpose: importing this costs no more than the standard library's lightest modules, and a call is a few stores into
+shared memory. Without an agent every call does nothing, so a script can be run by hand unchanged; so it is in forked children,
+data loaders for example, which are none of the agent's workers. Any thread may call anything (`client.writer` says more).
 """
 
 from __future__ import annotations
 
 import sys
-from time import monotonic_ns
 
 from holdfast.client.record import record
 from holdfast.core import page as _layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
+    from holdfast.client.writer import Writer
 
-    class _Worker(Protocol):
-        words: memoryview | None
-
-
-__all__ = ["heartbeat", "progress", "record"]
+__all__ = ["control", "heartbeat", "progress", "record", "section", "set_limits"]
 
 
-class _Alone:
-    """No agent: a script started by hand."""
+def _find_writer() -> Writer:
+    """That of the bootstrap, if its page is laid out as we know it; else one without a page."""
+    bootstrap = sys.modules.get("_holdfast_bootstrap")
+    if bootstrap is not None and getattr(bootstrap.layout, "VERSION", None) == _layout.VERSION:
+        found: Writer = bootstrap.writer()
+        return found
+    from holdfast.client.writer import Writer
 
-    words: memoryview | None = None
-
-
-def _find_worker() -> _Worker:
-    """The bootstrap that mapped the page, if its page is laid out as we know it."""
-    worker = sys.modules.get("_holdfast_bootstrap")
-    if worker is not None and getattr(worker.layout, "VERSION", None) == _layout.VERSION:
-        return worker
-    return _Alone()
+    return Writer()
 
 
-_worker = _find_worker()
-_BEAT_NS, _BEATS, _STEP, _STEP_NS = _layout.BEAT_NS, _layout.BEATS, _layout.STEP, _layout.STEP_NS
+this_worker = _find_writer()
+"""What all of the below writes with."""
 
+# Its methods themselves: a function around each would cost half as much again.
+heartbeat = this_worker.heartbeat
+progress = this_worker.progress
+section = this_worker.section
+set_limits = this_worker.set_limits
 
-def heartbeat() -> None:
-    """Say that this worker is getting on."""
-    words = _worker.words
-    if words is not None:
-        words[_BEAT_NS] = monotonic_ns()
-        words[_BEATS] += 1
-
-
-def progress(step: int) -> None:
-    """Say that `step` (0 or more) is done. It counts as a heartbeat."""
-    words = _worker.words
-    if words is not None:
-        words[_STEP] = step
-        words[_STEP_NS] = words[_BEAT_NS] = monotonic_ns()
-        words[_BEATS] += 1
+from holdfast.client import control  # noqa: E402  it needs this_worker

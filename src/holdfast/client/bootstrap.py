@@ -10,7 +10,9 @@ has its pidfd.
 
 `start` does this, each step on its own, since a platform may lack one and still have the others:
 
-- maps the page from the inherited fd and closes the fd;
+- maps the page from the inherited fd;
+- has faulthandler write all threads' stacks behind the page when the agent sends a real-time signal: C code, which needs
+  neither the GIL nor a main thread that gets on;
 - takes the page's robust mutex, for as long as the main thread lives: the kernel marks it before it frees memory. It
   is never unlocked, so that the mark comes at the end of every life; the agent asks the kernel for the exit code then;
 - asks to die with the agent;
@@ -19,14 +21,16 @@ has its pidfd.
 - leaves a mark when the interpreter begins to end in good order.
 
 The script can see of it: a few modules more in sys.modules (`_holdfast_bootstrap` among them, by which `holdfast.client`
-finds the page), faulthandler enabled, and one function in the place of sys.excepthook. Forked children are none of the agent's
-workers: in them `words` is None and the hook only prints.
+finds the page), faulthandler enabled, one function in the place of sys.excepthook, and one descriptor of a high number, the
+page's file, which it may close. Forked children are none of the agent's workers: in them `words` is None, and the hook only
+prints.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from _thread import allocate_lock
 from time import monotonic_ns, time_ns
 
 TYPE_CHECKING = False
@@ -35,14 +39,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType, TracebackType
 
+    from holdfast.client.writer import Writer
+
 words: memoryview | None = None
 """The page as 64-bit fields (`core.page`); None without a page, and in forked children."""
 
 layout: ModuleType | None = None
 """The `core.page` by which `words` is to be read."""
 
-_wake_agent: Callable[[], None] | None = None
-"""Rouses the agent's watch on our lock, to have it look at the page."""
+_wake_agent: Callable[[], int] | None = None
+"""Rouses the agent's watch on our lock, to have it look at the page. Returns how many it has roused: 1, or 0."""
+
+_load: Callable[..., ModuleType] | None = None
+_writer: Writer | None = None
+_making = allocate_lock()
+
+_DUMP_SIGNAL = 57
+"""A real-time signal (34 to 64), and not near either end, where those who need one begin."""
+
+_DUMP_AT = 1000
+"""The lowest descriptor for the page's file: few scripts close so high a number, and it is below select's 1024."""
 
 _PDEATHSIG, _SIGKILL = 1, 9
 _READ_WRITE, _SHARED = 3, 1
@@ -63,12 +79,12 @@ def restore(boot_dir: str) -> None:
 
 def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
     """All of the above. `load(name, *path)` gives another of our files as a module."""
-    global words, layout
-    layout = page_layout
+    global layout, _load
+    layout, _load = page_layout, load
     fd = os.environ.pop("HOLDFAST_PAGE_FD", "")
     steps: list[Callable[[], None]] = [_enable_faulthandler]
     if fd:
-        steps.insert(0, lambda: _open_page(int(fd)))
+        steps[:0] = [lambda: _open_page(int(fd)), lambda: _offer_stacks(int(fd)), lambda: os.close(int(fd))]
     for step in steps:
         try:
             step()
@@ -78,6 +94,18 @@ def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
     os.register_at_fork(after_in_child=_forget)
     if words is not None:
         words[layout.STATE] = layout.RUNNING
+
+
+def writer() -> Writer:
+    """What writes into our page, for the script (`holdfast.client`) and for whoever watches what it does: there is but one."""
+    global _writer
+    with _making:
+        if _writer is None:
+            assert _load is not None
+            _writer = _load("_holdfast_writer", "client", "writer.py").Writer()
+            if words is not None:
+                _writer.attach(words, _wake_agent)
+        return _writer
 
 
 def _open_page(fd: int) -> None:
@@ -92,7 +120,6 @@ def _open_page(fd: int) -> None:
     libc.mmap.restype = ctypes.c_void_p
     base = libc.mmap(None, ctypes.c_size_t(layout.SIZE), _READ_WRITE, _SHARED, fd, ctypes.c_long(0))
     problem = ctypes.get_errno()
-    os.close(fd)
     if base == ctypes.c_void_p(-1).value:
         raise OSError(problem, os.strerror(problem))
     fields = memoryview((ctypes.c_ubyte * layout.SIZE).from_address(base)).cast("B").cast("Q")
@@ -103,6 +130,22 @@ def _open_page(fd: int) -> None:
     words = fields
     _die_with(libc, fields[layout.AGENT_PID])
     _lock(libc, base)
+
+
+def _offer_stacks(fd: int) -> None:
+    """Write our stacks behind the page whenever the agent's signal comes. It looks first whether the descriptor is ours yet."""
+    if words is None:
+        return
+    import faulthandler
+    import fcntl
+
+    assert layout is not None
+    limit = os.sysconf("SC_OPEN_MAX")
+    kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _DUMP_AT if limit < 0 else min(_DUMP_AT, limit - 1))
+    os.lseek(kept, layout.SIZE, os.SEEK_SET)
+    faulthandler.register(_DUMP_SIGNAL, file=kept, all_threads=True, chain=False)
+    words[layout.DUMP_FD] = kept
+    words[layout.DUMP_SIGNAL] = _DUMP_SIGNAL
 
 
 def _lock(libc: ctypes.CDLL, base: int) -> None:
@@ -131,9 +174,9 @@ def _lock(libc: ctypes.CDLL, base: int) -> None:
     if number is None:
         return
 
-    def wake(address: int) -> None:
+    def wake(address: int) -> int:
         one = ctypes.c_int(1)
-        libc.syscall(ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_long(wake_code), one, None, None, 0)
+        return int(libc.syscall(ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_long(wake_code), one, None, None, 0))
 
     wake_code = layout.FUTEX_WAKE
     wake(base + layout.LOCK_AT * 8)

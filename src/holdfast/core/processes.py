@@ -1,4 +1,4 @@
-"""The words for a process's end, as a World reports it."""
+"""The words for a process's end and for its last wishes, as a World reports them."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ class ProcessGone(Observation):
     pid: int
     exitcode: int
     """As `Popen.returncode`: negative for a signal."""
+
+
+class ProcessAsked(Observation):
+    """A process asks something of its job."""
+
+    pid: int
+    kind: str
+    """exclude (its node) · stop · restart · continue"""
+    reason: str

@@ -9,7 +9,7 @@ import time
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import Signalled
-from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessErred, ProcessGone
 from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, reap, spawn, state
 from holdfast.runtime.shm import DeathWatch, Page, create_page
 
@@ -164,6 +164,18 @@ class Host:
         """Each worker's state in the kernel's eyes, by its pid."""
         return {pid: seen for pid in self.children if (seen := state(pid))}
 
+    def ask_for_stacks(self, pid: int) -> str:
+        """Have a worker write down its stacks (`Page.ask_for_stacks`). Returns why it cannot; empty: it has been asked."""
+        child = self.children.get(pid)
+        if child is None:
+            return "it is gone"
+        return child.page.ask_for_stacks() if child.page else "it is no Python that we can reach"
+
+    def stacks(self, pid: int) -> str:
+        """What it has written so far of what it was asked for last."""
+        child = self.children.get(pid)
+        return child.page.stacks() if child and child.page else ""
+
     def _alarm_for(self, pid: int) -> Callable[[], None]:
         def notify() -> None:
             self.dead.append(pid)
@@ -177,6 +189,8 @@ class Host:
         while self.dead:
             pid = self.dead.pop()
             child = self.children.get(pid)
+            if child:
+                seen += _asked(pid, child)
             # A worker that merely called exec has lost its mutex too, but is not dying.
             if child and (death := dying(pid)) and death.exitcode is not None:
                 seen.append(ProcessDying(pid=pid, exitcode=death.exitcode))
@@ -195,9 +209,10 @@ class Host:
         child.process.close()
         if child.watch:
             child.watch.close()
+        seen: list[Observation] = [*_asked(pid, child), ProcessGone(pid=pid, exitcode=exitcode)]
         if child.page:
             child.page.close()
-        return [ProcessGone(pid=pid, exitcode=exitcode)]
+        return seen
 
     def _reap_all(self) -> list[Observation]:
         return [seen for pid, child in list(self.children.items()) if child.process.pidfd is None for seen in self._gone(pid)]
@@ -218,6 +233,14 @@ class Host:
                 os.close(fd)
         os.close(self.alarm)
         self.epoll.close()
+
+
+def _asked(pid: int, child: Child) -> list[Observation]:
+    """What it has asked of the job and we have not heard yet."""
+    if child.page is None or (asked := child.page.asked()) is None:
+        return []
+    kind, reason = asked
+    return [ProcessAsked(pid=pid, kind=kind, reason=reason)]
 
 
 def _noted(signum: int, frame: object) -> None:

@@ -6,7 +6,7 @@ readable only after the whole address space has been torn down (about 0.1 s per 
 
 The mark says that the worker's main thread is gone *or has called exec*. Whoever is woken asks `process.dying(pid)`, which
 tells the two apart and knows the exit code. The same thread is roused by a worker whose script ends with an uncaught exception
-(`Page.error_at_unix`), which takes Python a while longer to die of.
+(`Page.error_at_unix`), which takes Python a while longer to die of, and by one that asks something of the job (`Page.asked`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Page:
         self.fd = fd
         self.map = mmap.mmap(fd, layout.SIZE)
         self.words = memoryview(self.map).cast("Q")
+        self._heard = 0
+        self._file = _identity(os.fstat(fd))
+        self._stacks = -1, 0
+        """Where to read the stacks that were asked for last: descriptor and offset."""
 
     @property
     def pid(self) -> int:
@@ -53,6 +57,16 @@ class Page:
     def error_at_unix(self) -> float | None:
         """When an uncaught exception ended the main thread (its record is on disk); None: none has."""
         return self.words[layout.ERROR_UNIX_NS] / 1e9 if self.words[layout.ERROR] else None
+
+    def asked(self) -> tuple[str, str] | None:
+        """What the script asks of the job, and why: each request once. None: nothing new."""
+        count = self.words[layout.CONTROL_COUNT]
+        kind = self.words[layout.CONTROL_KIND]
+        reason = self._text(layout.CONTROL_TEXT, layout.CONTROL_TEXT_BYTES)
+        if count == self._heard or not 0 < kind < len(layout.CONTROL_KINDS) or self.words[layout.CONTROL_KIND] != kind:
+            return None  # or it is just being replaced by another, which we shall be woken for
+        self._heard = count
+        return layout.CONTROL_KINDS[kind], reason
 
     def signs(self) -> Signs:
         """What the worker has shown so far. It may be writing meanwhile: fields are whole, and moments apart."""
@@ -100,6 +114,37 @@ class Page:
         """Why the bootstrap could not do its whole work; empty if it could."""
         return self._text(layout.TROUBLE, layout.TROUBLE_BYTES)
 
+    def ask_for_stacks(self) -> str:
+        """Have the worker write all its threads' stacks, which takes it less than a millisecond, though it may hold the GIL or
+        be deadlocked; a stopped one does when it is continued. Returns why it cannot; empty: it has been asked."""
+        pid, signum = self.words[layout.PID], self.words[layout.DUMP_SIGNAL]
+        if not signum:
+            return "its interpreter has not started, or offers none"
+        path = f"/proc/{pid}/fd/{self.words[layout.DUMP_FD]}"
+        try:
+            # Opened only if it is ours: it could be anything by now. This also proves that the pid is.
+            if _identity(os.stat(path)) != self._file:
+                return "the script uses the descriptor for something else"
+            if not _catches(pid, signum):
+                return "the script has reset the signal"
+            self._forget_stacks()
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._stacks = fd, os.fstat(fd).st_size
+            os.kill(pid, signum)
+        except OSError as error:
+            return f"the script has closed the descriptor, or is gone: {error.strerror}"
+        return ""
+
+    def stacks(self) -> str:
+        """What it has written since it was asked last: faulthandler's text, which ends with the main thread."""
+        fd, start = self._stacks
+        return os.pread(fd, os.fstat(fd).st_size - start, start).decode("utf-8", "replace") if fd >= 0 else ""
+
+    def _forget_stacks(self) -> None:
+        if self._stacks[0] >= 0:
+            os.close(self._stacks[0])
+        self._stacks = -1, 0
+
     def close_fd(self) -> None:
         """Give the fd back once the worker has it; the mapping stays."""
         if self.fd >= 0:
@@ -109,11 +154,23 @@ class Page:
     def close(self) -> None:
         """Forget the page. A DeathWatch on it must be closed first."""
         self.close_fd()
+        self._forget_stacks()
         self.words.release()
         try:  # noqa: SIM105
             self.map.close()
         except BufferError:  # a watch still looks at it: the mapping goes when the watch does
             pass
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _catches(pid: int, signum: int) -> bool:
+    """Whether `pid` has a handler for the signal, which would else end it."""
+    with open(f"/proc/{pid}/status", "rb") as file:
+        caught = next((line for line in file if line.startswith(b"SigCgt:")), b"SigCgt: 0")
+    return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
 
 
 def _at(time_ns: int) -> float | None:
@@ -153,7 +210,7 @@ def _nameless_file() -> int:
 
 class DeathWatch:
     """Calls `notify()`, in a thread of its own, when the kernel has marked the worker's lock, and before that when an uncaught
-    exception is ending its script. Once each at most.
+    exception is ending its script (once each at most), and whenever the script asks something of the job.
 
     One thread per worker, not one futex_waitv for all: that call needs Linux 5.16, and a sleeping thread costs about 40 kB."""
 
@@ -162,6 +219,7 @@ class DeathWatch:
         self.died = False
         """The lock's mark was seen."""
         self._told_of_error = False
+        self._told_of_requests = 0
         self._futex = _Futex()
         self._notify = notify
         self._anchor = self._futex.ctypes.c_char.from_buffer(page.map)
@@ -213,6 +271,9 @@ class DeathWatch:
                 return False
             if self._words[layout.ERROR * 2] and not self._told_of_error:
                 self._told_of_error = True
+                self._notify()
+            if (requests := self._words[layout.CONTROL_COUNT * 2]) != self._told_of_requests:
+                self._told_of_requests = requests
                 self._notify()
             self._futex.wait(self._base + at, word)
         return False

@@ -1,0 +1,302 @@
+"""How does a worker write into its page? Heartbeats, steps, sections, limits, and what it asks of the job.
+
+`holdfast.client` calls this for the script, `client.hooks` for a script that says nothing itself; both use the same `Writer`.
+Who finds the page is the bootstrap, or whoever calls `attach`. Without a page every call does nothing, and so it does in forked
+children: the page is their parent's.
+
+Any thread may call anything, and so may a signal handler in the midst of another call. Sections, limits and requests are exact
+whatever the threads do. Heartbeats take no lock: two at the very same moment may count as one.
+
+The bootstrap loads this file into interpreters that may have no Holdfast: only the standard library is used, nothing newer than
+Python 3.8. Who changes what other files call here raises the version of the page, since theirs may be another copy.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import RLock
+from time import monotonic_ns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING or __name__ == "holdfast.client.writer":
+    from holdfast.core import page as layout
+else:
+    layout = sys.modules["_holdfast_bootstrap"].layout
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+WAKE_PATIENCE_NS = 500_000_000
+"""How long a request tries to find the agent's watch asleep, to wake it. It is awake for microseconds at a time; where there is
+none, the agent reads the request when this process ends."""
+
+# Looked up once: a call on them is to cost less than half a microsecond.
+_BEAT_NS, _BEATS, _FIRST_BEAT_NS, _LONGEST_GAP_NS = layout.BEAT_NS, layout.BEATS, layout.FIRST_BEAT_NS, layout.LONGEST_GAP_NS
+_STEP, _STEP_NS, _STEP_TOOK_NS = layout.STEP, layout.STEP_NS, layout.STEP_TOOK_NS
+_OUT_SINCE_NS, _LONGEST_OUT_NS = layout.OUT_SINCE_NS, layout.LONGEST_OUT_NS
+
+
+class Writer:
+    """The worker's side of its page."""
+
+    def __init__(self) -> None:
+        self.words: memoryview | None = None
+        """The page as 64-bit fields (`core.page`). None: there is none, or it is our parent's."""
+        self.steps_told = False
+        """The script itself says how far it is."""
+        self._wake: Callable[[], int] | None = None
+        self.lock = RLock()  # not a plain one: a signal handler may come while its own thread holds it
+        self._sections: dict[str, Section] = {}
+        self.open = self.out_since = self.longest_out = 0  # of sections; theirs to change
+        self._beat_at = self._beats = self._longest_gap = self._step_at = 0
+
+    def attach(self, words: memoryview, wake: Callable[[], int] | None = None) -> None:
+        """Write into this page from now on. `wake` rouses who watches it, and says how many it has roused."""
+        self.words, self._wake = words, wake
+        for section in self._sections.values():
+            section.publish(words)
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self.words = None
+
+    # --- heartbeats and steps -------------------------------------------------------------------------------------------
+
+    def heartbeat(self) -> None:
+        """Say that this worker is getting on."""
+        words = self.words
+        if words is not None:
+            now = monotonic_ns()
+            if now - self._beat_at > self._longest_gap:
+                self._note_gap(words, now)
+            self._beat_at = words[_BEAT_NS] = now
+            self._beats = words[_BEATS] = self._beats + 1
+
+    def progress(self, step: int) -> None:
+        """Say that `step` (0 or more) is done. It counts as a heartbeat."""
+        self.steps_told = True
+        self.stepped(step)
+
+    def stepped(self, step: int) -> None:
+        """As `progress`, said by somebody else than the script."""
+        words = self.words
+        if words is None:
+            return
+        try:
+            words[_STEP] = step
+        except (TypeError, ValueError):
+            raise ValueError(f"a step is a whole number, 0 or more; not {step!r}") from None
+        now = monotonic_ns()
+        took = now - self._step_at
+        if took < now:  # there was one before; it may be later than `now`, by another thread
+            words[_STEP_TOOK_NS] = took if took > 0 else 0
+        if now - self._beat_at > self._longest_gap:
+            self._note_gap(words, now)
+        self._step_at = self._beat_at = words[_STEP_NS] = words[_BEAT_NS] = now
+        self._beats = words[_BEATS] = self._beats + 1
+
+    def _note_gap(self, words: memoryview, now: int) -> None:
+        last = self._beat_at  # read again: another thread may just have had the first heartbeat
+        if not last:
+            words[_FIRST_BEAT_NS] = now
+        elif now - last > self._longest_gap:
+            self._longest_gap = words[_LONGEST_GAP_NS] = now - last
+
+    # --- sections -------------------------------------------------------------------------------------------------------
+
+    def section(self, name: str, limit_s: float | None = None) -> Section:
+        """The part of the script called `name`: a context manager, and a decorator.
+
+        It may be entered again while it is open, by the same thread or by others; it is closed when all have left. Sections may
+        overlap. `limit_s`: how long it may stay open, infinity for as long as it likes; None: what was said before, or
+        what the agent learns. ValueError: a name of more than 64 bytes of UTF-8, or a 33rd name.
+        """
+        found = self._sections.get(name) or self._add(name)
+        if limit_s is not None:
+            self._limit_section(found, limit_s)
+        return found
+
+    def _add(self, name: str) -> Section:
+        encoded = name.encode("utf-8", "replace") if isinstance(name, str) else b""
+        if not 0 < len(encoded) <= layout.SECTION_NAME_BYTES or b"\0" in encoded:
+            raise ValueError(f"a section's name is text of 1 to {layout.SECTION_NAME_BYTES} bytes (UTF-8); not {name!r}")
+        with self.lock:
+            found = self._sections.get(name)
+            if found is None:
+                if len(self._sections) == layout.SECTION_SLOTS:
+                    known = ", ".join(self._sections)
+                    raise ValueError(f"no section {name!r}: there can be {layout.SECTION_SLOTS} names, and there are {known}")
+                found = Section(self, encoded, layout.SECTIONS + len(self._sections) * layout.SECTION_WORDS)
+                if self.words is not None:
+                    found.publish(self.words)
+                self._sections[name] = found
+            return found
+
+    def close_all(self) -> None:
+        """Close every section, however often it was entered."""
+        with self.lock:
+            for section in self._sections.values():
+                while section.depth:
+                    section.__exit__()
+
+    # --- limits ---------------------------------------------------------------------------------------------------------
+
+    def set_limits(self, initial_s: float | None = None, beat_s: float | None = None, out_s: float | None = None) -> None:
+        """Say how long it may take until the first heartbeat, from one to the next, and between two sections. Infinity: no
+        limit; None: the agent's own holds."""
+        if self.words is not None:
+            with self.lock:
+                self.words[layout.INITIAL_LIMIT_NS] = _limit_ns(initial_s)
+                self.words[layout.BEAT_LIMIT_NS] = _limit_ns(beat_s)
+                self.words[layout.OUT_LIMIT_NS] = _limit_ns(out_s)
+                self.words[layout.LIMITS_COUNT] += 1
+
+    def _limit_section(self, section: Section, limit_s: float) -> None:
+        limit_ns = _limit_ns(limit_s)
+        if section.limit_ns != limit_ns:
+            section.limit_ns = limit_ns
+            if self.words is not None:
+                with self.lock:
+                    self.words[section.at + layout.LIMIT_NS] = limit_ns
+                    self.words[layout.LIMITS_COUNT] += 1
+
+    # --- requests -------------------------------------------------------------------------------------------------------
+
+    def ask(self, kind: str, reason: str) -> bool:
+        """Ask something of the job (one of `CONTROL_KINDS`), and wake the agent. A second request takes the place of the first,
+        unless that has been read. False: there is no agent."""
+        words = self.words
+        if words is None:
+            return False
+        text = _cut(reason.replace("\0", " "), layout.CONTROL_TEXT_BYTES)
+        with self.lock:
+            words[layout.CONTROL_KIND] = 0
+            _put(words, layout.CONTROL_TEXT, text, layout.CONTROL_TEXT_BYTES)
+            words[layout.CONTROL_KIND] = layout.CONTROL_KINDS.index(kind)
+            words[layout.CONTROL_COUNT] += 1
+        if self._wake is not None:
+            patience_ends = monotonic_ns() + WAKE_PATIENCE_NS
+            # Nobody roused: it is just about to fall asleep, and may have looked before we wrote.
+            while not self._wake() and monotonic_ns() < patience_ends:
+                os.sched_yield()
+        return True
+
+
+class Section:
+    """One named part of the script. Made by `Writer.section`."""
+
+    __slots__ = (
+        "_acquire", "_closed", "_closed_at", "_longest", "_longest_at", "_open_at", "_release", "_since", "_took_at", "_writer",
+        "at", "depth", "limit_ns", "name",
+    )  # fmt: skip
+
+    def __init__(self, writer: Writer, name: bytes, at: int) -> None:
+        self.name = name
+        self.at = at
+        """Index of its first word in the page."""
+        self.depth = 0
+        """How often it has been entered and not yet left; 0: it is closed."""
+        self.limit_ns = 0
+        self._writer, self._acquire, self._release = writer, writer.lock.acquire, writer.lock.release
+        self._since = self._longest = self._closed = 0
+        self._open_at, self._took_at = at + layout.OPEN_NS, at + layout.TOOK_NS
+        self._longest_at, self._closed_at = at + layout.LONGEST_NS, at + layout.CLOSED
+
+    def publish(self, words: memoryview) -> None:
+        """Take its slot in the page."""
+        words[self.at + layout.LIMIT_NS] = self.limit_ns
+        # The first word last: whoever reads takes the slot for used then.
+        _put(words, self.at + 1, self.name[8:], layout.SECTION_NAME_BYTES - 8)
+        _put(words, self.at, self.name[:8], 8)
+
+    def __enter__(self) -> Section:
+        writer = self._writer
+        words = writer.words
+        if words is None:
+            return self
+        self._acquire()
+        try:
+            now = monotonic_ns()  # the last call: from here on no signal handler can come in between
+            self.depth += 1
+            if self.depth == 1:
+                self._since = words[self._open_at] = now
+                writer.open += 1
+                out_since = writer.out_since
+                if out_since:
+                    if now - out_since > writer.longest_out:
+                        writer.longest_out = words[_LONGEST_OUT_NS] = now - out_since
+                    writer.out_since = words[_OUT_SINCE_NS] = 0
+        finally:
+            self._release()
+        return self
+
+    def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
+        writer = self._writer
+        words = writer.words
+        if words is None or not self.depth:  # not entered: there was no page then
+            return
+        self._acquire()
+        try:
+            now = monotonic_ns()
+            self.depth -= 1
+            if self.depth == 0:
+                took = words[self._took_at] = now - self._since
+                if took > self._longest:
+                    self._longest = words[self._longest_at] = took
+                self._closed = words[self._closed_at] = self._closed + 1
+                writer.open -= 1
+                if not writer.open:  # said before the section is closed, so that nobody sees neither
+                    writer.out_since = words[_OUT_SINCE_NS] = now
+                words[self._open_at] = 0
+        finally:
+            self._release()
+
+    def __call__(self, fn: F) -> F:
+        """Decorate a function, a generator or a coroutine function: the section is open while it runs."""
+        from functools import wraps
+
+        flags = getattr(getattr(fn, "__code__", None), "co_flags", 0)
+        section, decorated = self, fn
+
+        if flags & 0x200:  # an asynchronous generator
+            raise TypeError(f"{fn!r} is an asynchronous generator: use `with section(…)` inside it")
+        if flags & 0x80:  # inspect.CO_COROUTINE
+
+            @wraps(fn)
+            async def within(*args: Any, **kwargs: Any) -> Any:
+                with section:
+                    return await decorated(*args, **kwargs)
+        elif flags & 0x20:  # inspect.CO_GENERATOR
+
+            @wraps(fn)
+            def within(*args: Any, **kwargs: Any) -> Any:
+                with section:
+                    return (yield from decorated(*args, **kwargs))
+        else:
+
+            @wraps(fn)
+            def within(*args: Any, **kwargs: Any) -> Any:
+                with section:
+                    return decorated(*args, **kwargs)
+
+        return within  # type: ignore
+
+
+def _limit_ns(limit_s: float | None) -> int:
+    if limit_s is None:
+        return 0
+    if not limit_s > 0:
+        raise ValueError(f"a limit is a number of seconds above 0, or infinity; not {limit_s!r}")
+    return int(min(limit_s * 1e9, layout.NO_LIMIT - 1)) or 1 if limit_s != float("inf") else layout.NO_LIMIT
+
+
+def _put(words: memoryview, at: int, text: bytes, size: int) -> None:
+    words.cast("B")[at * 8 : at * 8 + size] = text.ljust(size, b"\0")
+
+
+def _cut(text: str, size: int) -> bytes:
+    """`text` as UTF-8 of at most `size` bytes, whole characters only."""
+    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode("utf-8")

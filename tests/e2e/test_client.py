@@ -1,0 +1,313 @@
+"""What a script says by `holdfast.client` reaches its agent, in real processes: signs of life, requests, stacks on demand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.core import entry
+from holdfast.core.machine import Observation
+from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessGone
+from holdfast.runtime.host import Host
+
+PATIENCE_S = 30.0
+PAGE_FD = 100
+
+
+class Ran:
+    """One worker of a real host."""
+
+    def __init__(self, host: Host, script: str) -> None:
+        page = host.page()
+        assert page is not None
+        self.host, self.page = host, page
+        self.seen: list[Observation] = []
+        env = entry.bootstrap_env(os.environ, page_fd=PAGE_FD)
+        self.pid = host.start([sys.executable, "-c", script], env, stdout=None, stderr=None, page=page, page_fd=PAGE_FD)
+        host.watch_pages()
+
+    def until(self, what: Callable[[], object]) -> None:
+        """Let the host see things until it is so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not what():
+            assert time.monotonic() < deadline
+            self.host.wait(self.host.now() + 0.005)
+
+    def sees(self) -> Observation:
+        """What the host sees next."""
+        deadline = self.host.now() + PATIENCE_S
+        while not self.seen:
+            assert self.host.now() < deadline
+            self.seen += self.host.wait(deadline)
+        return self.seen.pop(0)
+
+    def stacks(self) -> str:
+        """What it writes when it is asked, as soon as its main thread is in it."""
+        assert self.host.ask_for_stacks(self.pid) == ""
+        self.until(lambda: "in <module>" in self.host.stacks(self.pid))
+        return self.host.stacks(self.pid)
+
+    @property
+    def said(self) -> bool:
+        """Its script has called `heartbeat`."""
+        return self.page.signs().beats > 0
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[[str], Ran]]:
+    host = Host(lambda what: pytest.fail(what))
+    yield lambda script: Ran(host, script)
+    host.kill(list(host.children))
+    deadline = host.now() + PATIENCE_S
+    while host.children and host.now() < deadline:
+        host.wait(deadline)
+    host.close()
+
+
+# --- signs of life ------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_a_script_says_is_in_its_page(run: Callable[[str], Ran]) -> None:
+    script = """
+import time, holdfast.client as client
+@client.section("load")
+def load(): return 1
+load()
+with client.section("checkpoint", limit_s=60):
+    client.progress(41)
+    client.heartbeat()
+    time.sleep(60)
+"""
+    worker = run(script)
+    worker.until(lambda: worker.page.signs().beats == 2)
+    seen = worker.page.signs()
+    now = time.monotonic()
+    assert seen.booted_at is not None and seen.first_beat_at is not None and seen.beat_at is not None
+    assert seen.booted_at < seen.first_beat_at <= seen.beat_at < now
+    assert (seen.step, seen.out_since) == (41, None)
+    load, checkpoint = seen.sections
+    assert (load.name, load.open_since, load.count, load.limit_s) == ("load", None, 1, None)
+    assert (checkpoint.name, checkpoint.count, checkpoint.limit_s) == ("checkpoint", 0, 60.0)
+    assert checkpoint.open_since is not None and seen.booted_at < checkpoint.open_since < now
+
+
+def test_forked_children_say_nothing(run: Callable[[str], Ran]) -> None:
+    script = """
+import os, time, warnings, holdfast.client as client
+with client.section("mine"):
+    if os.fork() == 0:
+        client.progress(99)
+        with client.section("theirs"): pass
+        warnings.simplefilter("ignore")
+        client.control.stop_job("a data loader's whim")
+        with client.section("mine"): pass
+        os._exit(0)
+    os.wait()
+    client.progress(1)
+    time.sleep(60)
+"""
+    worker = run(script)
+    worker.until(lambda: worker.said)
+    seen = worker.page.signs()
+    assert (seen.step, seen.beats) == (1, 1)
+    assert [(section.name, section.open_since is None, section.count) for section in seen.sections] == [("mine", False, 0)]
+    assert worker.page.asked() is None
+
+
+def test_importing_the_client_loads_next_to_nothing() -> None:
+    probe = "import os, sys; before = set(sys.modules); import holdfast.client; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, env={"PYTHONPATH": _src()})
+    loaded = [name for name in done.stdout.split() if not name.startswith("holdfast")]
+    assert set(loaded) <= {"__future__", "time"}, done.stdout + done.stderr
+
+
+def _src() -> str:
+    return str(Path(__file__).parents[2] / "src")
+
+
+# --- requests -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [("exclude_this_node", "exclude"), ("stop_job", "stop"), ("restart_job", "restart")],
+)
+def test_the_agent_is_woken_for_a_request(run: Callable[[str], Ran], call: str, kind: str) -> None:
+    worker = run(f"import time\nfrom holdfast.client import control\ncontrol.{call}('GPU 3 is too hot')\ntime.sleep(60)")
+    assert worker.sees() == ProcessAsked(pid=worker.pid, kind=kind, reason="GPU 3 is too hot")
+
+
+def test_a_request_is_heard_before_the_end_that_follows_it(run: Callable[[str], Ran]) -> None:
+    worker = run("import os\nfrom holdfast.client import control\ncontrol.stop_job('the loss is not a number')\nos._exit(3)")
+    seen: list[Observation] = []
+    while not any(isinstance(one, ProcessGone) for one in seen):
+        seen.append(worker.sees())
+    kinds = [type(one) for one in seen if not isinstance(one, ProcessDying)]
+    assert kinds == [ProcessAsked, ProcessGone]
+
+
+def test_no_request_is_slept_through(run: Callable[[str], Ran]) -> None:
+    worker = run(
+        "import signal, holdfast.client as client\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+        "while True:\n"
+        "    client.control.restart_job('again')\n"
+        "    signal.sigwait([signal.SIGUSR1])\n"
+    )
+    for _ in range(50):  # each time the agent's watch may be on its way to sleep
+        assert worker.sees() == ProcessAsked(pid=worker.pid, kind="restart", reason="again")
+        os.kill(worker.pid, signal.SIGUSR1)
+
+
+def test_without_an_agent_a_request_is_answered_by_a_warning() -> None:
+    script = "from holdfast.client import control\ncontrol.stop_job('enough')\nprint('goes on')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "goes on\n")
+    assert "<string>:2: RuntimeWarning: nobody to ask that the job stop (enough): this process is no" in done.stderr
+
+
+def test_a_request_needs_a_reason() -> None:
+    from holdfast.client import control
+
+    with pytest.raises(ValueError, match="say why, in words"):
+        control.stop_job(" ")
+
+
+# --- stacks -------------------------------------------------------------------------------------------------------------
+
+SAID = "import os, sys, time, threading, holdfast.client as client\n"
+STUCK = {
+    "a deadlock of two threads": """
+first, second = threading.Lock(), threading.Lock()
+ready = threading.Barrier(2)
+def other():
+    with second:
+        ready.wait()
+        first.acquire()
+threading.Thread(target=other, daemon=True).start()
+def wait_for_second():
+    with first:
+        ready.wait()
+        client.heartbeat()
+        second.acquire()
+wait_for_second()
+""",
+    "C code that holds the GIL": """
+import ctypes
+def wait_for_c():
+    client.heartbeat()
+    ctypes.PyDLL(None).sleep(1000)
+wait_for_c()
+""",
+    "a loop": """
+def loop():
+    client.heartbeat()
+    while True: pass
+loop()
+""",
+    "a read": """
+def read():
+    client.heartbeat()
+    os.read(os.pipe()[0], 1)
+read()
+""",
+}
+
+
+@pytest.mark.parametrize("how", STUCK)
+def test_a_rank_that_hangs_shows_where(run: Callable[[str], Ran], how: str) -> None:
+    worker = run(SAID + STUCK[how])
+    worker.until(lambda: worker.said)
+    text = worker.stacks()
+    function = STUCK[how].rstrip().rpartition("\n")[2].partition("(")[0]
+    assert f" in {function}\n" in text, text
+    if "two threads" in how:
+        assert " in other\n" in text, text
+    assert worker.host.states()[worker.pid] in "RS", "it lives on"
+
+
+def test_it_can_be_asked_again_and_only_what_is_new_is_shown(run: Callable[[str], Ran]) -> None:
+    script = (
+        "def one():\n    client.heartbeat()\n    sys.stdin.read(1)\ndef two():\n    client.progress(2)\n    time.sleep(9)\n"
+    )
+    reader, writer = os.pipe()
+    kept = os.dup(0)
+    os.dup2(reader, 0)
+    try:
+        worker = run(SAID + script + "one()\ntwo()")
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    worker.until(lambda: worker.said)
+    assert " in one\n" in worker.stacks()
+    os.write(writer, b"x")
+    worker.until(lambda: worker.page.signs().step == 2)
+    again = worker.stacks()
+    assert " in two\n" in again and " in one\n" not in again
+    for fd in (reader, writer):
+        os.close(fd)
+
+
+def test_a_stopped_rank_shows_its_stacks_when_it_goes_on(run: Callable[[str], Ran]) -> None:
+    worker = run(SAID + "client.heartbeat()\ntime.sleep(60)")
+    worker.until(lambda: worker.said)
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.until(lambda: worker.host.states()[worker.pid] == "T")
+    assert worker.host.ask_for_stacks(worker.pid) == ""
+    assert worker.host.stacks(worker.pid) == ""
+    os.kill(worker.pid, signal.SIGCONT)
+    worker.until(lambda: "in <module>" in worker.host.stacks(worker.pid))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "import faulthandler, signal; faulthandler.enable(); faulthandler.register(signal.SIGUSR1)",
+        "import faulthandler; faulthandler.disable(); faulthandler.dump_traceback_later(600)",
+        "os.closerange(3, 256)",
+        "import signal; [signal.signal(s, lambda *a: None) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]",
+        "os.close(2)",
+        "os.chdir('/'); os.setsid() if os.getpid() != os.getsid(0) else None",
+    ],
+)
+def test_what_scripts_do_for_themselves_leaves_the_stacks_alone(run: Callable[[str], Ran], own: str) -> None:
+    worker = run(SAID + own + "\nclient.heartbeat()\ntime.sleep(60)")
+    worker.until(lambda: worker.said)
+    assert "in <module>" in worker.stacks()
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ("os.closerange(3, 4096)", "the script has closed the descriptor"),
+        ("[os.dup2(1, int(fd)) for fd in os.listdir('/proc/self/fd') if int(fd) > 2]", "the descriptor for something else"),
+        ("import faulthandler; [faulthandler.unregister(s) for s in range(34, 65)]", "the script has reset the signal"),
+    ],
+)
+def test_a_script_that_has_taken_it_away_is_left_in_peace(run: Callable[[str], Ran], own: str, why: str) -> None:
+    worker = run(SAID + own + "\nclient.heartbeat()\ntime.sleep(60)")
+    worker.until(lambda: worker.said)
+    assert why in worker.host.ask_for_stacks(worker.pid)
+    assert worker.host.stacks(worker.pid) == ""
+    assert worker.host.wait(worker.host.now() + 0.05) == [], "nothing has happened to it"
+
+
+def test_another_program_in_its_place_is_not_killed_by_the_question(run: Callable[[str], Ran]) -> None:
+    worker = run("import os; os.execvp('sleep', ['sleep', '60'])")
+    worker.until(lambda: Path(f"/proc/{worker.pid}/comm").read_text() == "sleep\n")
+    assert worker.host.ask_for_stacks(worker.pid) != ""
+    assert worker.host.wait(worker.host.now() + 0.05) == []
+
+
+def test_who_is_gone_cannot_be_asked(run: Callable[[str], Ran]) -> None:
+    worker = run("pass")
+    worker.until(lambda: worker.pid not in worker.host.children)
+    assert worker.host.ask_for_stacks(worker.pid) == "it is gone"
+    assert worker.host.stacks(worker.pid) == ""
