@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.failure import Evidence
+from holdfast.core.failure import Evidence, Position
 from holdfast.core.machine import Action, Observation
 from holdfast.core.messages import Assigned, Message
 from holdfast.core.report import JobReport
@@ -55,6 +55,21 @@ class Stuck(Observation):
     local_rank: int
     asleep_s: float
     at_unix: float
+
+
+class Hung(Observation):
+    """A worker has given no sign of life for longer than its limit."""
+
+    local_rank: int
+    reason: str
+    """Which sign, for how long, and its limit: `no heartbeat for 12.3 s (limit 12 s), in section checkpoint`."""
+    at_unix: float
+
+
+class Looked(Observation):
+    """What `LookAtWorkers` has found, of those that live. Their stacks are in hand, until `KeepStacks` or another look."""
+
+    positions: tuple[Position, ...]
 
 
 class TimerExpired(Observation):
@@ -121,6 +136,19 @@ class SignalWorkers(Action):
 
     local_ranks: tuple[int, ...]
     signum: int
+
+
+class LookAtWorkers(Action):
+    """Have all workers dump their stacks, and see where they are. `Looked` follows, within `within_s` seconds."""
+
+    within_s: float
+
+
+class KeepStacks(Action):
+    """Keep what was found at the last look in the incident's folder."""
+
+    reason: str
+    """Whose hang it was for, in words."""
 
 
 class KillWorkers(Action):

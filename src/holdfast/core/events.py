@@ -126,6 +126,32 @@ class FailureSeen(Event):
     """As described [below](#the-failure-in-it)."""
 
 
+class RankHung(Event):
+    """A rank gave no sign of life for longer than its limit. What follows is its end, by us."""
+
+    rank: int
+    """Global rank."""
+    local_rank: int
+    """Its place on this node, from 0."""
+    pid: int
+    """Its process."""
+    reason: str
+    """Which sign was missed for how long, and its limit, in words."""
+
+
+class StacksKept(Event):
+    """This node's ranks were looked at, because a rank of the job hung: where each of them was."""
+
+    path: str
+    """Folder with a file for each rank, on this host."""
+    ranks: tuple[int, ...]
+    """Global ranks that have shown their Python stacks."""
+    silent: tuple[int, ...]
+    """Ranks that have not: what the kernel says of them is in their files."""
+    reason: str
+    """For whose sake, in words."""
+
+
 class WatchdogExpired(Event):
     """A worker did not leave a scope in time (`timer.expires`), or another process with a timer."""
 

@@ -25,6 +25,35 @@ class Evidence(Value):
     log_path: str | None = None
 
 
+class Position(Value):
+    """Where one rank was when all of them were looked at, because some rank had hung."""
+
+    rank: int
+    """Global rank."""
+    local_rank: int
+    """Its place on its node, from 0."""
+    pid: int
+    """Its process."""
+    overdue: str = ""
+    """Which limit it has exceeded, in words. Empty: none."""
+    step: int | None = None
+    """The last step that it has reported. None: it reports none."""
+    sections: int = 0
+    """Sections that it has been through."""
+    section: str = ""
+    """The section that it was in: of several, the one that it entered last. Empty: none."""
+    quiet_s: float | None = None
+    """Seconds since it last gave a sign of life by itself. None: it has never given one."""
+    state: str = ""
+    """Its state in the kernel's eyes: R S D T t Z. Empty: not known."""
+    where: str = ""
+    """Innermost frame of its main thread, `load (data.py:88)`. Empty: it has not shown its stacks."""
+    waits: bool | None = None
+    """Whether it was waiting for other ranks there, in a collective. None: not known."""
+    stacks_path: str | None = None
+    """Where its stacks are, on its own host. None: they are not kept."""
+
+
 class Failure(Value):
     """One worker's end that was not a success, or a node's loss (`rank` -1)."""
 
@@ -43,7 +72,7 @@ class Failure(Value):
     at_unix: float
     """When: from the error record, else when the agent saw it (seconds since the epoch)."""
     cause: str = "exit"
-    """exit · signal · exception · watchdog · stuck · start · node_lost · stopped (by us, after another's failure)"""
+    """exit · signal · exception · watchdog · hung · stuck · start · node_lost · stopped (by us, after another's failure)"""
     message: str = ""
     """One line: the exception's type and text, or what happened."""
     traceback: str | None = None
@@ -56,6 +85,8 @@ class Failure(Value):
     """The last lines of its log, oldest first; empty: it has none, or its output is not kept."""
     log_path: str | None = None
     """Where its whole log is, on its own host. None: it is not kept."""
+    stacks_path: str | None = None
+    """Of a rank that hung: where the stacks of its node's ranks are, on its own host. None: it did not, or nothing is kept."""
     round: int = 0
     """In which round it happened."""
     attempt: int = 0
@@ -92,7 +123,7 @@ def describe(failure: Failure) -> str:
     if failure.rank < 0:
         return f"node {failure.node} was lost: {failure.message or 'no longer heard from'}"
     who = f"rank {failure.rank} (local {failure.local_rank}) on {failure.node}"
-    if failure.cause in ("watchdog", "stuck"):
+    if failure.cause in ("watchdog", "hung", "stuck"):
         how = failure.message
     elif failure.signal_name:
         how = f"was killed by {failure.signal_name}"
@@ -102,4 +133,6 @@ def describe(failure: Failure) -> str:
         how = "ended"
     if failure.cause in ("exception", "start") and failure.message:
         how += f": {failure.message}"
+    if failure.stacks_path:
+        how += f"; stacks: {failure.stacks_path}"
     return f"{who} {how}"

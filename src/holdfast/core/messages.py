@@ -6,7 +6,7 @@ names the round that it is about.
 
 from __future__ import annotations
 
-from holdfast.core.failure import Failure
+from holdfast.core.failure import Failure, Position
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value
 
@@ -153,6 +153,25 @@ class Failed(Message):
     failure: Failure
 
 
+class HangFound(Message):
+    """A worker of mine hangs: have all ranks looked at before any of them is stopped. `Failed` follows."""
+
+    node: str
+    round: int
+    rank: int
+    reason: str
+    within_s: float
+    """So long may a look take on this node: others are no slower."""
+
+
+class Positions(Message):
+    """Where my ranks of that round were when I looked, because one of the job's hangs."""
+
+    node: str
+    round: int
+    positions: tuple[Position, ...]
+
+
 class Stopped(Message):
     """All my workers of that round have ended, these of them badly."""
 
@@ -269,6 +288,14 @@ class Stop(Message):
     round: int
     reason: str
     rejoin: bool
+
+
+class Look(Message):
+    """A rank of that round hangs: keep the stacks of yours, and tell me where they are."""
+
+    round: int
+    reason: str
+    """Which rank on which node, in words."""
 
 
 class Waiting(Message):
