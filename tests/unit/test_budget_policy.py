@@ -40,7 +40,6 @@ def test_a_restart_comes_back_when_its_period_is_over() -> None:
 def test_a_failure_restarts_the_group_at_once_and_says_what_is_left() -> None:
     decision = crash(RestartOnFailure(max_restarts=3))
     assert decision == Decision(
-        restart=True,
         reason="rank 3 (local 1) on n1 exited with code 1; restarting all ranks (2 of 3 restarts left)",
         restarts_left=2,
     )
@@ -48,14 +47,14 @@ def test_a_failure_restarts_the_group_at_once_and_says_what_is_left() -> None:
 
 def test_without_restarts_the_reason_names_the_flag() -> None:
     decision = crash(RestartOnFailure(max_restarts=0))
-    assert not decision.restart and decision.reason.endswith("no restarts allowed (--max-restarts 0)")
+    assert decision.then == "end" and decision.reason.endswith("no restarts allowed (--max-restarts 0)")
 
 
 def test_a_spent_period_is_named_in_the_reason() -> None:
     policy = RestartOnFailure(max_restarts=1, period_s=60.0)
     crash(policy, now=0.0)
     assert crash(policy, now=30.0).reason.endswith("no restart is left (1 of 1 used within 60 s)")
-    assert crash(policy, now=60.0).restart
+    assert crash(policy, now=60.0).then == "restart"
 
 
 def test_the_pause_doubles_with_each_instant_crash_up_to_its_limit() -> None:
@@ -80,7 +79,7 @@ def test_even_the_longest_crash_loop_has_a_finite_pause() -> None:
 def test_a_program_that_cannot_be_started_is_not_started_again_and_spends_nothing() -> None:
     policy = RestartOnFailure(max_restarts=3)
     unstartable = Failure(node="n1", rank=0, local_rank=0, at_unix=0.0, cause="start", message="no such file")
-    assert not policy.consider(unstartable, uptime_s=0.0, now=0.0).restart
+    assert policy.consider(unstartable, uptime_s=0.0, now=0.0).then == "end"
     assert policy.restarts_left(0.0) == 3
 
 

@@ -115,6 +115,13 @@ class ControlAsked(Observation):
     reason: str
 
 
+class Reached(Observation):
+    """How far the job has come, as this node can tell: before its first `Join`, and when the workers of a round are gone."""
+
+    iteration: int | None
+    """None: it cannot tell."""
+
+
 class Unguarded(Observation):
     """The guardian is dead: nobody would see to it that a slow end is an end."""
 

@@ -152,6 +152,19 @@ class StacksKept(Event):
     """For whose sake, in words."""
 
 
+class ControlRequested(Event):
+    """A worker asked for something that concerns the whole job."""
+
+    rank: int
+    """Global rank."""
+    local_rank: int
+    """Its place on this node, from 0."""
+    kind: str
+    """exclude (its node) · stop (the job) · restart (all ranks) · continue (nothing is done)"""
+    reason: str
+    """What it said, in words."""
+
+
 class WatchdogExpired(Event):
     """A worker did not leave a scope in time (`timer.expires`), or another process with a timer."""
 
@@ -167,7 +180,7 @@ class Decided(Event):
     """A decision, with its reason in words. `why` prints exactly this."""
 
     decision: str
-    """restart · rejoin · stop · finish"""
+    """restart · rejoin · carry-on (the same round, without those that failed) · stop · finish"""
     reason: str
     """In words."""
     delay_s: float = 0.0
@@ -222,7 +235,7 @@ class NodeExcluded(Event):
     reason: str
     """What was said against it, in words."""
     by: str
-    """operator · failures (its workers were the first to fail, again and again) · itself"""
+    """operator · failures (its workers were the first to fail, again and again) · script (a rank of it asked) · itself"""
 
 
 class NodeReadmitted(Event):

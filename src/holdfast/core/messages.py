@@ -22,7 +22,7 @@ class Exclusion(Value):
     """As people call the node: another life of it is left out too."""
     reason: str
     by: str = "operator"
-    """operator · failures (its workers were the first to fail, again and again) · itself"""
+    """operator · failures (its workers were the first to fail, again and again) · script (a rank of it asked) · itself"""
     age_s: float = 0.0
     """For how long it has been so."""
 
@@ -51,6 +51,10 @@ class Past(Value):
     """Nodes that must not take part."""
     fault_ages_s: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
     """By node: how long ago its workers were the first to fail, each time (`recovery.suspects`)."""
+    reached: int | None = None
+    """The furthest iteration known at the last restart (`recovery.progress`)."""
+    idle_restarts: int = 0
+    """So many in a row have not got the job any further."""
     report: JobReport | None = None
     """How it ended. None: it has not."""
 
@@ -124,6 +128,8 @@ class Join(Message):
     """As in `core.infrastructure.Infrastructure`."""
     unhealthy: str = ""
     """Why this node should not take part, as it has found out itself. Empty: it is fit, as far as it knows."""
+    reached: int | None = None
+    """How far the job has come, as this node can tell (`agent.words.Reached`)."""
     endpoint: str = ""
     """Where this agent can be reached by others, and could serve them. Empty: nowhere; then it has no say in who leads."""
     roster: int = 0
@@ -146,7 +152,7 @@ class Renew(Message):
 
 
 class Failed(Message):
-    """A worker of mine failed; I am stopping the others."""
+    """A worker of mine failed; I am stopping the others, unless the round may go on without some (`Assigned.carries_on`)."""
 
     node: str
     round: int
@@ -221,6 +227,17 @@ class Readmit(Message):
     reason: str
 
 
+class Requested(Message):
+    """A worker of mine asks for something."""
+
+    node: str
+    round: int
+    kind: str
+    """exclude (its node) · stop (the job) · restart (all ranks)"""
+    rank: int
+    reason: str
+
+
 class StoreAsk(Message):
     """Do this in the key-value store of that round, over a link that carries nothing else (see `rendezvous.store`)."""
 
@@ -277,6 +294,8 @@ class Assigned(Message):
     nodes: tuple[str, ...]
     """Names, in group-rank order; only told to group rank 0 and in small jobs (a table for everybody is O(N²))."""
     reason: str
+    carries_on: bool = False
+    """The round may go on without some of its workers: where one fails, the others of its node are left alone until `Stop`."""
 
 
 class Stop(Message):

@@ -28,3 +28,8 @@ class Budget:
         self.spent_at = [at for at in self.spent_at if now - at < self.period_s]
         self.spent_at.append(now)
         return True
+
+    def take_back(self) -> None:
+        """The restart last taken does not come after all."""
+        if self.spent_at:
+            self.spent_at.pop()

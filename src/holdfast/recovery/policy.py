@@ -1,4 +1,7 @@
-"""What next, after a failure? Restart while the budget lasts; the longer a crash loop, the longer the pause in it."""
+"""What next, after a failure? Restart while the budget lasts; the longer a crash loop, the longer the pause in it.
+
+By `any-failed` every failure is one of all; by `min-healthy` only one that leaves too few nodes is (`recovery.min_healthy`).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ from holdfast.core.failure import describe
 from holdfast.core.machine import NEVER
 from holdfast.core.policy import Decision
 from holdfast.recovery.budget import Budget
+from holdfast.recovery.min_healthy import verdict
+from holdfast.recovery.progress import Progress
 from holdfast.recovery.suspects import Suspects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.failure import Failure
+    from holdfast.core.policy import Health
 
 INSTANT_S = 5.0
 """A group that lived shorter than this crashed at once: most likely it will do so again. Kubernetes forgets a crash loop
@@ -19,6 +25,10 @@ after 600 s of life, systemd counts starts within 10 s; imports alone take a tra
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
 """The first crash restarts without delay (it may be a fluke), the second in a row after 0.5 s, then twice as long each
 time. Kubernetes: 10 s doubling to 300 s."""
+
+
+NO_RESTART = 93
+"""Exit code of a job that we ended ourselves although it had restarts left: ft_launcher's, and a hint not to queue it again."""
 
 
 class RestartOnFailure:
@@ -31,12 +41,19 @@ class RestartOnFailure:
         period_s: float | None = None,
         longest_delay_s: float = LONGEST_DELAY_S,
         exclude_after: int = 0,
+        carries_on: bool = False,
+        progress: Progress | None = None,
+        no_restart_exit_code: int = NO_RESTART,
     ) -> None:
         within_s = NEVER if period_s is None else period_s
         self.budget = Budget(restarts=max_restarts, period_s=within_s)
         self.suspects = Suspects(after=exclude_after, period_s=within_s)
         self.longest_delay_s = longest_delay_s
         self.instant_crashes = 0
+        self.carries_on = carries_on
+        """See `core.policy.Policy`."""
+        self.progress = progress or Progress()
+        self.no_restart_exit_code = no_restart_exit_code
 
     def restarts_left(self, now: float) -> int:
         """How many restarts may still come."""
@@ -46,25 +63,45 @@ class RestartOnFailure:
         """Hold nothing against that node any more."""
         self.suspects.pardon(name)
 
+    def judge(self, health: Health, what: str) -> Decision:
+        """Whether the round may go on without some of its nodes."""
+        return verdict(health, what) if self.carries_on else Decision(reason="")
+
     def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
         """Decide about the first failure of a round that had run `uptime_s` seconds."""
-        self.instant_crashes = self.instant_crashes + 1 if uptime_s < INSTANT_S else 0
         what = describe(failure)
         if failure.cause == "start":
-            return Decision(restart=False, reason=f"{what}; starting it again would fail the same way")
+            return Decision(then="end", reason=f"{what}; starting it again would fail the same way")
         if failure.cause == "stuck":
-            return Decision(restart=False, reason=f"{what}; what it holds, a new process on its node would need")
+            return Decision(then="end", reason=f"{what}; what it holds, a new process on its node would need")
+        blame = "" if self.budget.left(now) <= 0 else self.suspects.blame(failure.node, now)
+        return self._again(what, uptime_s, now, exclude=blame)
+
+    def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
+        """Decide about a worker's wish that all ranks restart. It spends one as a failure does: what else would bound it?"""
+        return self._again(what, uptime_s, now)
+
+    def stalled(self, reached: int | None, *, restarting: bool) -> Decision | None:
+        """Whether the round about to form is a restart in vain. The restart that does not come is not counted."""
+        why = self.progress.note(reached, restarting=restarting)
+        if not why:
+            return None
+        self.budget.take_back()
+        code = self.no_restart_exit_code
+        return Decision(then="end", reason=f"{why}; it is not restarted again (exit code {code})", exit_code=code)
+
+    def _again(self, what: str, uptime_s: float, now: float, *, exclude: str = "") -> Decision:
+        self.instant_crashes = self.instant_crashes + 1 if uptime_s < INSTANT_S else 0
         if not self.budget.spend(now):
-            return Decision(restart=False, reason=f"{what}; {self._spent()}")
+            return Decision(then="end", reason=f"{what}; {self._spent()}")
         left = self.budget.left(now)
         delay_s = self._delay_s()
         pause = f", after {delay_s:g} s because it crashed at once {self.instant_crashes} times" if delay_s else ""
         return Decision(
-            restart=True,
             reason=f"{what}; restarting all ranks{pause} ({left} of {self.budget.restarts} restarts left)",
             delay_s=delay_s,
             restarts_left=left,
-            exclude=self.suspects.blame(failure.node, now),
+            exclude=exclude,
         )
 
     def _delay_s(self) -> float:

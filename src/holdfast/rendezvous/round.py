@@ -212,7 +212,7 @@ class Rendezvous:
             why = f"{describe(failure)}, right after the link to {named(broken)} broke: taken for a consequence of that"
             return self._regroup("rejoin", why, now)
         decision = self.policy.consider(failure, uptime_s=now - self.formed_at, now=now)
-        if not decision.restart:
+        if decision.then != "restart":
             return self._end("failed", decision.reason, now)
         self.restarts += 1
         self.gathering.not_before = now + decision.delay_s

@@ -17,7 +17,7 @@ from holdfast.agent.words import Exit
 from holdfast.core.events import Decided
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import Action, Observation, Record, Say, Tick
-from holdfast.core.policy import Decision
+from holdfast.core.policy import Decision, Health
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous
@@ -46,9 +46,23 @@ SLICE_S = 0.5
 class MembershipOnly:
     """The policy here: no failure is reported to the coordinator, since each agent counts its own restarts."""
 
+    carries_on = False
+
+    def judge(self, health: Health, what: str) -> Decision:
+        """See `core.policy.Policy`."""
+        return Decision(reason="")
+
     def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
         """See `core.policy.Policy`."""
-        return Decision(restart=True, reason="the launchers decide about restarts")
+        return Decision(reason="the launchers decide about restarts")
+
+    def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
+        """See `core.policy.Policy`."""
+        return Decision(reason=what)
+
+    def stalled(self, reached: int | None, *, restarting: bool) -> Decision | None:
+        """See `core.policy.Policy`."""
+        return None
 
     def restarts_left(self, now: float) -> int:
         """See `core.policy.Policy`."""
