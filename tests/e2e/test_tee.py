@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.error_files import with_error_file
+from holdfast.agent.error_files import read
 from holdfast.agent.logs import LogPlan, prefixes
 from holdfast.core.config import RunConfig
 from holdfast.core.failure import Failure
@@ -133,15 +133,17 @@ def parsed(entry: str) -> Failure:
     """One entry of a box, read back."""
     at, host, rank, code, file = (line.split(": ", 1)[1] for line in entry.splitlines()[:5])
     exitcode, pid = code.split(" (pid: ")
-    failure = Failure(
+    said = None if file == "<N/A>" else read(file)
+    written = {"error_file": file, "error_record": said.content, "traceback": said.traceback} if said else {}
+    return Failure(
         node=host,
         rank=int(rank.split()[0]),
         local_rank=int(rank.split(": ")[1].rstrip(")")),
         exitcode=int(exitcode),
         pid=int(pid.split(")")[0]),
         at_unix=time.mktime(time.strptime(at, "%Y-%m-%d_%H:%M:%S")) + 0.5,
+        **written,
     )
-    return with_error_file(failure, "" if file == "<N/A>" else file)
 
 
 WRITER = """

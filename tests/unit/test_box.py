@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.error_files import with_error_file
+from holdfast.agent.error_files import read
 from holdfast.core.failure import Failure
 from holdfast.telemetry.box import entrypoint_name, failure_box
 
@@ -109,10 +109,8 @@ def test_the_box_is_that_of_torch(tmp_path: Path, name: str, ends: list[tuple[in
         seen = errors.ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=exitcode, error_file=str(path))
         seen.timestamp = int(STAMP)
         theirs[10 + rank] = seen
-        ours.append(
-            with_error_file(
-                failure(node=errors.socket.getfqdn(), rank=10 + rank, local_rank=rank, pid=100 + rank, exitcode=exitcode),
-                str(path),
-            )
-        )
+        said = read(str(path))
+        written = {"error_file": str(path), "error_record": said.content, "traceback": said.traceback} if said else {}
+        who = {"node": errors.socket.getfqdn(), "rank": 10 + rank, "local_rank": rank, "pid": 100 + rank}
+        ours.append(failure(exitcode=exitcode, **who, **written))
     assert failure_box(name, ours) == errors.ChildFailedError(name, theirs).format_msg()
