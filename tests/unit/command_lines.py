@@ -5,17 +5,27 @@ from __future__ import annotations
 import pytest
 
 from holdfast.cli import parser
+from holdfast.cli.run import flags_for
 from holdfast.core.config import HostFacts, Resolved, RunConfig, gather
 from holdfast.core.errors import UsageError
-from holdfast.core.flags import FLAGS, USE_ENV
 from holdfast.core.resolve import resolve
 
 ENTRY_POINTS = {"torchrun.handlers": ("raft", "zoo"), "torchrun.logs_specs": ("mylogs",)}
 
 
 def host(
-    gpus: int = 0, xpus: int = 0, cpus: int = 6, full_name: str = "me", slurm: dict[str, str] | None = None
+    gpus: int = 0,
+    xpus: int = 0,
+    cpus: int = 6,
+    full_name: str = "me",
+    slurm: dict[str, str] | None = None,
+    yaml: dict[str, object] | None = None,
 ) -> HostFacts:
+    def read_yaml(path: str) -> object:
+        if path not in (yaml or {}):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return (yaml or {})[path]
+
     return HostFacts(
         python="/usr/bin/python3",
         cwd="/home/me",
@@ -25,14 +35,16 @@ def host(
         fresh_id=lambda: "fresh1",
         entry_points=lambda group: ENTRY_POINTS.get(group, ()),
         full_name=lambda: full_name,
+        read_yaml=read_yaml,
         slurm_address=lambda node: slurm.get(node, node) if slurm else node,
     )
 
 
-def told(*argv: str, env: dict[str, str] | None = None, on: HostFacts | None = None, launch: bool = False) -> Resolved:
-    flags = (*FLAGS, USE_ENV) if launch else FLAGS
-    typed = parser.read([*argv, "train.py", "--lr", "3"], flags)
+def told(*argv: str, env: dict[str, str] | None = None, on: HostFacts | None = None, command: str = "run") -> Resolved:
+    words = [*argv, "train.py", "--lr", "3"]
     environ = {"OMP_NUM_THREADS": "4"} | (env or {})
+    flags = flags_for(words, environ, command)
+    typed = parser.read(words, flags)
     return resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, on or host())
 
 

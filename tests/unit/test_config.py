@@ -163,10 +163,10 @@ def test_a_module_and_no_python_exclude_each_other_unless_run_path_beats_both():
 
 def test_launch_gives_the_local_rank_as_an_argument_unless_told_otherwise():
     assert config().use_env
-    assert not told(launch=True).config.use_env
-    assert told("--use-env", launch=True).config.use_env
+    assert not told(command="launch").config.use_env
+    assert told("--use-env", command="launch").config.use_env
     with pytest.raises(UsageError, match="--local-rank"):
-        told("--no-python", launch=True)
+        told("--no-python", command="launch")
 
 
 def test_virtual_local_rank_needs_a_device_for_each_worker():

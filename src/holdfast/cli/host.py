@@ -6,6 +6,7 @@ import os
 import sys
 
 from holdfast.core.config import HostFacts
+from holdfast.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def this_host(environ: Mapping[str, str]) -> HostFacts:
         fresh_id=_fresh_id,
         entry_points=_entry_points,
         full_name=_full_name,
+        read_yaml=_read_yaml,
         slurm_address=_slurm_address,
     )
 
@@ -63,3 +65,13 @@ def _slurm_address(node: str) -> str:
     from holdfast.runtime.addresses import slurm_address
 
     return slurm_address(node)
+
+
+def _read_yaml(path: str) -> object:
+    import yaml  # type: ignore[import-untyped]  # 20 ms: only where a file is named
+
+    with open(path, encoding="utf-8") as file:
+        try:
+            return yaml.safe_load(file)
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} is no YAML: {error}") from error

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LAUNCHING = {
     "run": "launch a script on this node, or on this node's part of several; keep it running",
     "launch": "the same with the conventions of the old torch.distributed.launch",
+    "ft_launcher": "the same with the defaults and the membership of NVRx's ft_launcher",
 }
 SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
 ASKING = ("jobs", "status", "why", "events", "report", "stop", "exclude", "readmit", "doctor", "token")

@@ -25,6 +25,9 @@ argparse._ = lambda message: message  # type: ignore[attr-defined]
 # argparse has its headings translated, for which gettext searches the disk for catalogues: more than half of the time it takes.
 
 
+YES_OR_NO = ("true", "false", "1", "0", "yes", "no", "t", "f", "y", "n", "on", "off")
+
+
 class Typed(Value):
     """A command line, taken apart."""
 
@@ -98,8 +101,17 @@ class _Parser(argparse.ArgumentParser):
                 self.add_argument(f"{name}=json", dest="print_config", action="store_const", const="json")
         elif flag.kind == "switch":
             self.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True)
+        elif flag.kind == "yes":
+            self.add_argument(*flag.names, dest=flag.dest, nargs="?", const="true")
         else:
             self.add_argument(*flag.names, dest=flag.dest)
+
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        if action.nargs == "?":  # takes the next word only if that is a yes or no: it may be the script
+            at = len(self.words) - len(arg_strings_pattern)
+            if self.words[at - 1] in action.option_strings:
+                return int(arg_strings_pattern[:1] == "A" and self.words[at].lower() in YES_OR_NO)
+        return super()._match_argument(action, arg_strings_pattern)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.words = args

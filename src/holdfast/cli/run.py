@@ -12,15 +12,17 @@ import sys
 from holdfast.agent.voice import tell
 from holdfast.cli import parser
 from holdfast.cli.host import this_host
+from holdfast.core import fault_tolerance
 from holdfast.core.config import gather
 from holdfast.core.flags import FLAGS, USE_ENV
 from holdfast.core.resolve import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.core.config import Notice, Resolved, RunConfig
+    from holdfast.core.flags import Flag
 
 OURS = ("memory", "embedded", "static", "etcd")
 """Backends of our own agent; other packages' ones are written for the elastic agent."""
@@ -30,20 +32,29 @@ LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL"
 
 def run(argv: Sequence[str], *, command: str = "run") -> int:
     """Do what `holdfast run ARGV` asks. Returns the exit code; `UsageError` for what is wrong with `argv`."""
-    flags = (*FLAGS, USE_ENV) if command == "launch" else FLAGS
+    environ = dict(os.environ)
+    flags = flags_for(argv, environ, command)
     typed = parser.read(argv, flags)
     if typed.help:
         from holdfast.cli.help import run_help
 
         print(run_help(flags, command))
         return 0
-    environ = dict(os.environ)
     resolved = resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, this_host(environ))
     if typed.print_config or typed.dry_run:
         return _show(resolved, typed)
     _check_token_file(resolved.config)
     _tell(resolved.notices, resolved.config.log_level)
     return _supervise(resolved.config)
+
+
+def flags_for(argv: Sequence[str], environ: Mapping[str, str], command: str) -> tuple[Flag, ...]:
+    """The options of `holdfast COMMAND`; ft_launcher's only where one may have been said: loading them takes a millisecond."""
+    if command == "ft_launcher" or fault_tolerance.named(argv, environ):
+        from holdfast.core import fault_tolerance_flags as ft
+
+        return ft.launcher_flags() if command == "ft_launcher" else (*FLAGS, *ft.ALL, *((USE_ENV,) * (command == "launch")))
+    return (*FLAGS, USE_ENV) if command == "launch" else FLAGS
 
 
 def _supervise(config: RunConfig) -> int:

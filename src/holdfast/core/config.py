@@ -30,6 +30,8 @@ class RunConfig(Value):
     """Meaningful with the static backend only."""
     segment: int | None = None
     """Nodes per segment, all within one domain. None: domains do not matter."""
+    membership: str = "elastic"
+    """elastic: a round has from `min_nodes` to `max_nodes` nodes. fixed: always `min_nodes`, and the others are spares."""
     grow: str = "at-once"
     """When nodes that come later are taken in: at-once · next-failure (at the next restart) · never (they only replace)."""
     node_unit: int = 1
@@ -92,6 +94,8 @@ class RunConfig(Value):
     """OMP_NUM_THREADS to give the workers. None: leave it as it is."""
     signals_to_handle: tuple[int, ...] = (15, 2, 1, 3)
     shutdown_timeout_s: float = 30.0
+    term_timeout_s: float | None = None
+    """The same where a signal to the agent ends the job. None: no other than `shutdown_timeout_s`."""
     monitor_interval: float = 0.1
     """Accepted for torchrun's sake; nothing is polled."""
     event_log_handler: str = "null"
@@ -154,6 +158,8 @@ class HostFacts(Value):
     """Names registered in an entry-point group."""
     full_name: Callable[[], str]
     """This host's name with its domain, where it has one."""
+    read_yaml: Callable[[str], object]
+    """What stands in a YAML file, given its absolute path. OSError: it cannot be read. UsageError: it is no YAML."""
     slurm_address: Callable[[str], str]
     """Where a node of Slurm is reached: its name, or where that does not resolve, what Slurm says."""
 

@@ -10,6 +10,7 @@ from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from typing import Final, Literal
 
     Limit = float | Literal["auto"] | None
@@ -20,6 +21,30 @@ AUTO: Final = "auto"
 MONITORS = ("auto", "off")
 RESTART_POLICIES = ("any-failed", "min-healthy")
 ON_STRAGGLER = ("report", "exclude", "ignore")
+
+STARTS = ("--ft", "--fault", "--restart-pol", "--restart_pol", "--ignore-", "--ignore_", "--term", "--workers-", "--workers_")
+"""How words of a command line start that may be one of the table's flags."""
+
+VARIABLES = (
+    "PET_FT_CFG_PATH",
+    "PET_WORKERS_STOP_TIMEOUT",
+    "PET_TERM_TIMEOUT",
+    "PET_FT_PER_CYCLE_APPLOG_PREFIX",
+    "PET_FT_CYCLE_INFO_DIR",
+    "PET_FT_NVRX_LOGFILE",
+    "PET_FT_ENABLE_LOG_SERVER",
+    "PET_FT_LOG_SERVER_PORT",
+    "PET_FT_LOG_AGGREGATOR_COUNT",
+    "PET_FT_LOG_LEAF_MAX_QUEUE_CHUNKS",
+    "PET_FT_LOG_SERVER_LOG_PREFIX",
+    "PET_FT_LOG_SERVER_GRACEFUL_SHUTDOWN_TIMEOUT",
+)
+"""Those of the table. ft_launcher has none for its other flags."""
+
+
+def named(argv: Iterable[str], environ: Mapping[str, str]) -> bool:
+    """Whether `argv` or the environment may have one of the table's settings, so that it must be loaded."""
+    return any(word.startswith(STARTS) for word in argv) or any(variable in environ for variable in VARIABLES)
 
 
 class FaultTolerance(Value):

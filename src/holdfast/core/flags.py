@@ -33,7 +33,8 @@ class Flag(Value):
     names: tuple[str, ...]
     """Every spelling, in torchrun's order. The first long one is the name in messages."""
     kind: str = "text"
-    """text · whole (int) · number (float) · switch · list (comma separated, `,,` is a comma)"""
+    """text · whole (int) · number (float) · switch · list (comma separated, `,,` is a comma) · yes (true or false; alone: true)
+    · and those that only `core.fault_tolerance_flags` has"""
     default: str | None = None
     """As it would be typed; None: no value."""
     choices: tuple[str, ...] = ()
@@ -78,6 +79,8 @@ SLURM = "slurm"
 """A witness that is no directory."""
 
 NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
+
+MEMBERSHIPS = ("elastic", "fixed")
 
 GROW = ("at-once", "next-failure", "never")
 
@@ -310,6 +313,15 @@ FLAGS: tuple[Flag, ...] = (
         default="60",
         metavar="S",
         env="HOLDFAST_BACKOFF",
+    ),
+    _ours(
+        "--membership",
+        "elastic: the job runs with as many nodes as there are, from MIN to MAX; fixed: always with MIN, the others are "
+        "spares, and TORCHELASTIC_RESTART_COUNT counts rounds (as ft_launcher has it)",
+        default="elastic",
+        choices=MEMBERSHIPS,
+        metavar="WORD",
+        env="HOLDFAST_MEMBERSHIP",
     ),
     _ours(
         "--grow",

@@ -11,7 +11,7 @@ from holdfast.core import grammar
 from holdfast.core.config import Notice, Resolved, RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.core.flags import NUMA_MODES, SLURM, by_dest
-from holdfast.core.resolve_fault_tolerance import choose_fault_tolerance
+from holdfast.core.resolve_fault_tolerance import choose_fault_tolerance, prepare
 from holdfast.core.resolve_placement import choose_placement
 from holdfast.core.resolve_rendezvous import choose_rendezvous
 
@@ -83,6 +83,7 @@ def resolve(
     draft = Draft(settings, environ, host)
     draft.put("training_script", script, "argument")
     draft.put("training_script_args", script_args, "arguments")
+    prepare(draft)
     if any(variable in environ for variable in SCHEDULED):
         from holdfast.core.resolve_scheduler import ask_scheduler
 
@@ -104,8 +105,9 @@ def _nodes_and_restarts(draft: Draft) -> None:
     low, high = grammar.node_range(draft.text("nnodes"), draft.name("nnodes"))
     draft.keep("nnodes", low, "min_nodes")
     draft.keep("nnodes", high, "max_nodes")
-    _check_choice(draft, "grow")
-    draft.keep("grow", draft.text("grow"))
+    for dest in ("membership", "grow"):
+        _check_choice(draft, dest)
+        draft.keep(dest, draft.text(dest))
     draft.keep("max_restarts", grammar.whole(draft.text("max_restarts"), draft.name("max_restarts"), at_least=0))
     period = draft.text("restart_period")
     draft.keep(
@@ -206,18 +208,18 @@ def _entry_point(draft: Draft) -> None:
 def _ending(draft: Draft) -> None:
     draft.keep("signals_to_handle", grammar.signals(draft.text("signals_to_handle"), draft.name("signals_to_handle")))
     variable = draft.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-    if draft.settings["shutdown_timeout"].value is not None:
-        draft.keep(
-            "shutdown_timeout",
-            grammar.seconds(draft.text("shutdown_timeout"), draft.name("shutdown_timeout")),
-            "shutdown_timeout_s",
-        )
+    said = next((dest for dest in ("shutdown_timeout", "workers_stop_timeout") if draft.given(dest)), "")
+    if said:
+        draft.keep(said, grammar.seconds(draft.text(said), draft.name(said)), "shutdown_timeout_s")
     elif variable is not None:
         draft.put(
             "shutdown_timeout_s", grammar.seconds(variable, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
         )
     else:
-        draft.put("shutdown_timeout_s", GRACE_S, "default")
+        usual = draft.settings.get("workers_stop_timeout")
+        draft.put("shutdown_timeout_s", float(usual.value) if usual and usual.value else GRACE_S, "default")
+    if "term_timeout" in draft.settings and draft.text("term_timeout"):
+        draft.keep("term_timeout", grammar.seconds(draft.text("term_timeout"), draft.name("term_timeout")), "term_timeout_s")
 
 
 def _logs(draft: Draft) -> None:
@@ -274,6 +276,8 @@ def _log_level(draft: Draft) -> None:
     for dest, level in (("quiet", "ERROR"), ("verbose", "INFO")):
         if draft.on(dest):
             return draft.put("log_level", level, draft.settings[dest].origin)
+    if origin := draft.origins.get("ft.log_level"):
+        return draft.put("log_level", draft.fields["ft"].log_level, origin)
     given = draft.environ.get("LOGLEVEL", "")
     if given and given.upper() not in LOG_LEVELS:
         draft.tell("WARNING", f"LOGLEVEL={given} is no level ({grammar.did_you_mean(given, LOG_LEVELS)}); using WARNING")

@@ -46,7 +46,11 @@ KNOWN_KEYS = (
     "is_host",
     "control_port",
     "replacement_group_size",
+    "store_connect_wait_seconds",
+    "use_libuv",
+    "segment_check_interval",
 )
+"""The last three are ft_launcher's, for its store and its poll, of which we have neither."""
 
 
 def choose_rendezvous(draft: Draft) -> None:
@@ -101,6 +105,8 @@ def _backend(draft: Draft) -> str:
         return "embedded"  # an endpoint and no ranks: torchrun would take every node for rank 0 of a static job
     if asked == "static" and alone:
         return "memory"
+    if alone and not draft.given("rdzv_backend") and not draft.given("rdzv_endpoint"):
+        return "memory"  # ft_launcher's c10d, which it has without being told
     if asked == "memory" and not alone:
         raise UsageError(
             f"{name}: memory joins no nodes, and --nnodes asks for up to {draft.fields['max_nodes']}",
@@ -193,16 +199,17 @@ def _static(draft: Draft, conf: dict[str, str], node_rank: int) -> None:
 
 
 def _embedded(draft: Draft) -> None:
-    text, name = draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint")
+    asked, text, name = draft.text("rdzv_backend"), draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint")
     if draft.fields["rdzv_conf"].get("store_type", "tcp") != "tcp":
         raise UsageError(
             f"{draft.name('rdzv_conf')}: store_type={draft.fields['rdzv_conf']['store_type']} is not supported",
             hint="leave it out",
         )
-    asked = draft.text("rdzv_backend")
     given = draft.settings["rdzv_backend"].origin + (f" {asked}" if asked != "embedded" else "")
-    draft.put("rdzv_backend", "embedded", given if draft.given("rdzv_backend") else "derived: an endpoint, and no --node-rank")
-    host, port = grammar.endpoint(text, name, default_port=EMBEDDED_PORT)
+    derived = "default" if asked == "c10d" else "derived: an endpoint, and no --node-rank"
+    draft.put("rdzv_backend", "embedded", given if draft.given("rdzv_backend") else derived)
+    by_itself = not draft.given("rdzv_backend") and asked == "c10d"  # ft_launcher's, whose port is the workers' usual one
+    host, port = grammar.endpoint(text, name, default_port=MASTER_PORT if by_itself else EMBEDDED_PORT)
     alone = draft.fields["max_nodes"] == 1
     if port == 0 and not alone:
         raise UsageError(
@@ -214,7 +221,7 @@ def _embedded(draft: Draft) -> None:
         draft.tell(
             "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
         )
-    if asked not in ("embedded", "static"):
+    if asked not in ("embedded", "static") and not by_itself:
         draft.tell("NOTE", f"--rdzv-backend {asked} is served by our embedded server at {grammar.shown_endpoint(host, port)}")
     _meet_at(draft, host, port, draft.settings["rdzv_endpoint"].origin)
     draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
@@ -281,10 +288,11 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
         key: grammar.seconds(conf[key], f"{name} {key}", zero=False) for key in DURATIONS if key in conf and backend in BACKENDS
     }
     join = "timeout" if backend == "static" or (backend == "etcd" and "join_timeout" not in durations) else "join_timeout"
-    draft.put(
-        "join_timeout_s", durations.get(join, 900.0 if backend == "static" else 600.0), name if join in durations else "default"
-    )
-    draft.put("last_call_s", durations.get("last_call_timeout", 30.0), name if "last_call_timeout" in durations else "default")
+    fixed = draft.fields["membership"] == "fixed"  # then nobody waits for more nodes than have to come
+    usual = 900.0 if backend == "static" else 300.0 if fixed else 600.0
+    draft.put("join_timeout_s", durations.get(join, usual), name if join in durations else "default")
+    last_call = durations.get("last_call_timeout", 1.0 if fixed else 30.0)
+    draft.put("last_call_s", last_call, name if "last_call_timeout" in durations else "default")
     draft.keep("lease", grammar.seconds(draft.text("lease"), draft.name("lease"), zero=False), "lease_s")
     if "keep_alive_interval" in durations and not draft.given("lease"):
         attempts = grammar.whole(conf.get("keep_alive_max_attempt", "3"), f"{name} keep_alive_max_attempt", at_least=1)

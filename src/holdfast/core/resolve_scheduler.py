@@ -31,7 +31,8 @@ OUR_SERVER = ("", "c10d", "embedded", "holdfast")
 def ask_scheduler(draft: Draft) -> None:
     """Fill in what the user left open. `UsageError`: this cannot be meant, such as two agents on one node."""
     said = {dest for dest in ("nnodes", "rdzv_backend", "rdzv_endpoint", *STATIC) if draft.given(dest)}
-    backend = draft.text("rdzv_backend") if "rdzv_backend" in said else ""
+    asked = draft.text("rdzv_backend")
+    backend = asked if "rdzv_backend" in said or asked == "c10d" else ""  # the second is ft_launcher's default
     if draft.on("standalone") or backend == "memory":
         return
     given = scheduler_given(draft.environ)

@@ -1,0 +1,295 @@
+"""ft_launcher's settings: every row of the table, by every spelling, from the file and the command line, and what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from command_lines import error, host, told
+
+from holdfast.cli import parser
+from holdfast.core.config import Resolved
+from holdfast.core.fault_tolerance import STARTS, VARIABLES, FaultTolerance, named
+from holdfast.core.fault_tolerance_flags import ALL, DESTS, FT_LAUNCHER, LATER, OURS, ROWS, WORKS, FtFlag, default_of
+from holdfast.core.fault_tolerance_values import section
+from holdfast.core.flags import FLAGS
+
+TEXTS = {
+    # kind: a text, its value, a text that is wrong and what is said of it
+    "limit": ("90", 90.0, "soon", "is not a number of seconds"),
+    "limits": ("step:60,a:b:none", {"step": 60.0, "a:b": None}, "step", "is not NAME:SECONDS"),
+    "seconds": ("2.5", 2.5, "-1", "is negative"),
+    "number": ("3", 3.0, "0", "is not above zero"),
+    "whole": ("7", 7, "x", "is not a whole number"),
+    "yes": ("true", True, "maybe", "is neither yes nor no"),
+    "signal": ("sigterm", 15, "SIGBUT", "did you mean SIGHUP?|there is no signal"),
+    "level": ("warn", "WARNING", "loud", "there is no level"),
+    "path": ("some/file", "/home/me/some/file", "", ""),
+    "paths": ("/a,/b", ("/a", "/b"), "a", "a is not absolute"),
+    "text": ("here", "here", "", ""),
+}
+ANYTHING = ("path", "text")
+"""Kinds for which every text will do."""
+FIELDS = [row for row in ROWS if row.field]
+
+
+def sample(row: FtFlag) -> tuple[str, object]:
+    """A text for a row, and what it is to become."""
+    return (row.choices[-1], row.choices[-1]) if row.kind == "word" else TEXTS[row.kind][:2]
+
+
+def value(resolved: Resolved, row: FtFlag) -> object:
+    return getattr(resolved.config.ft, row.field)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_field_has_one_row_and_every_row_a_field_of_its_own():
+    ours = [field for _, field, _ in OURS if field]
+    fields = [row.field for row in FIELDS] + ours
+    assert sorted(fields) == sorted(set(FaultTolerance.__fields__) - {"gpus_per_numa"})  # that one is a variable's
+
+
+def test_no_spelling_is_two_flags_and_each_is_noticed_on_a_command_line():
+    names = [name for flag in (*FLAGS, *ALL) for name in flag.names]
+    assert len(names) == len(set(names))
+    assert [name for row in ALL for name in row.names if not named([name], {})] == []
+    assert not named(["--nnodes", "2", "--monitor", "off", "train.py"], {"PATH": "/bin"})
+    assert all(any(name.startswith(start) for row in ALL for name in row.names) for start in STARTS)
+
+
+def test_the_variables_are_the_tables():
+    assert {row.env for row in ALL if row.env} == set(VARIABLES)
+
+
+def test_what_is_not_acted_on_says_why():
+    assert [row.field for row in ROWS if (row.state != WORKS) != bool(row.said)] == []
+
+
+# --- each row -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", FIELDS, ids=lambda row: row.field)
+def test_every_spelling_sets_the_field_and_is_named_as_its_origin(row):
+    text, wanted = sample(row)
+    assert value(told(row.name, text), row) == wanted != default_of(row) or row.kind == "yes" or row.choices
+    for name in row.names:
+        assert value(told(name, text), row) == wanted
+        assert value(told(f"{name}={text}"), row) == wanted
+    assert told(row.name, text).origins[f"ft.{row.field}"] == row.name
+
+
+@pytest.mark.parametrize("row", FIELDS, ids=lambda row: row.field)
+def test_ft_launcher_takes_it_and_leaves_the_default_where_nobody_says_it(row):
+    text, wanted = sample(row)
+    assert value(told(row.name, text, command="ft_launcher"), row) == wanted
+    assert value(told(command="ft_launcher"), row) == default_of(row)
+
+
+@pytest.mark.parametrize("row", FIELDS, ids=lambda row: row.field)
+def test_the_file_sets_it_by_each_key_and_the_command_line_goes_before_the_file(row):
+    text, wanted = sample(row)
+    for key in row.keys:
+        on = host(yaml={"/home/me/ft.yaml": {"fault_tolerance": {key: text}}})
+        from_file = told("--ft-cfg-path", "ft.yaml", on=on)
+        assert value(from_file, row) == wanted
+        assert from_file.origins[f"ft.{row.field}"] == f"ft.yaml fault_tolerance.{key}"
+    other = {"fault_tolerance": {row.keys[0]: "nonsense that nobody may read"}}
+    assert value(told("--ft-cfg-path", "/f", row.name, text, on=host(yaml={"/f": other})), row) == wanted
+
+
+@pytest.mark.parametrize("row", [row for row in FIELDS if row.env], ids=lambda row: row.field)
+def test_its_variable_sets_it_too(row):
+    text, wanted = sample(row)
+    assert value(told(env={row.env: text}), row) == wanted
+
+
+@pytest.mark.parametrize("row", [row for row in FIELDS if row.kind not in ANYTHING], ids=lambda row: row.field)
+def test_a_wrong_value_names_the_flag_or_the_key(row):
+    wrong, said = ("nobody", "there is no 'nobody'") if row.kind == "word" else TEXTS[row.kind][2:]
+    assert row.name in (text := error(f"{row.name}={wrong}")) and any(word in text for word in said.split("|"))
+    on = host(yaml={"/f": {"fault_tolerance": {row.keys[0]: wrong}}})
+    assert f"/f fault_tolerance.{row.keys[0]}" in error("--ft-cfg-path", "/f", on=on)
+
+
+@pytest.mark.parametrize("row", [row for row in FIELDS if row.state != WORKS], ids=lambda row: row.field)
+def test_what_has_no_effect_is_told_when_it_is_asked_for(row):
+    text, _ = sample(row)
+    notices = told(row.name, text).notices
+    levels = [notice.level for notice in notices if row.name in notice.text and row.said in notice.text]
+    assert levels == ["WARNING" if row.state == LATER else "INFO"]
+    assert not any(row.said in notice.text for notice in told().notices)
+    for off in row.off:
+        assert not any(row.said in notice.text for notice in told(row.name, off).notices)
+
+
+def test_one_line_tells_of_all_that_are_not_acted_on_for_one_reason():
+    notices = told("--ft-attrsvc-host", "127.0.0.1", "--ft-attrsvc-port", "8000").notices
+    assert [notice.text.count("--ft-attrsvc-") for notice in notices] == [2]
+
+
+# --- flags without a value --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ((), True),
+        (("true",), True),
+        (("False",), False),
+        (("0",), False),
+        (("no",), False),
+    ],
+)
+def test_a_yes_or_no_may_stand_alone_and_never_takes_the_script(words, wanted):
+    typed = parser.read(["--ft-skip-section-response", *words, "true.py", "true"], (*FLAGS, *ALL))
+    assert (typed.script, typed.script_args) == ("true.py", ("true",))
+    assert told("--ft-skip-section-response", *words).config.ft.skip_section_response is wanted
+
+
+def test_it_may_stand_before_another_flag_or_a_double_dash():
+    typed = parser.read(["--ft-skip-section-response", "--nnodes", "2", "--ft-enable-nic-monitor", "--", "yes"], (*FLAGS, *ALL))
+    assert typed.given == {"ft_skip_section_response": "true", "nnodes": "2", "ft_enable_nic_monitor": "true"}
+    assert typed.script == "yes"
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["none", "None", "null", ""])
+def test_no_limit_is_another_thing_than_none_given(text):
+    assert told("--ft-rank-heartbeat-timeout", text).config.ft.rank_heartbeat_timeout is None
+    assert told().config.ft.rank_heartbeat_timeout == "auto"
+
+
+def test_no_limit_in_the_file_is_null():
+    limits = {"rank_heartbeat_timeout": None, "rank_section_timeouts": {"step": None, "setup": 600}}
+    found = told("--ft-cfg-path", "/f", on=host(yaml={"/f": {"fault_tolerance": limits}})).config.ft
+    assert found.rank_heartbeat_timeout is None
+    assert found.rank_section_timeouts == {"step": None, "setup": 600.0}
+
+
+def test_null_for_what_is_no_limit_leaves_the_default():
+    on = host(yaml={"/f": {"fault_tolerance": {"safety_factor": None, "cycle_info_dir": None}}})
+    assert told("--ft-cfg-path", "/f", on=on).config.ft == FaultTolerance()
+
+
+# --- the file -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_section_is_found_depth_first_wherever_it_is():
+    deep = {"a": [1, {"b": {"fault_tolerance": {"safety_factor": 2}}}], "fault_tolerance_not": {}}
+    assert section(deep) == {"safety_factor": 2}
+    first = {"x": {"fault_tolerance": {"safety_factor": 3}}, "y": {"fault_tolerance": {"safety_factor": 4}}}
+    assert section(first) == {"safety_factor": 3}
+    assert section({"fault_tolerance": True, "deeper": {"fault_tolerance": {}}}) == {}
+    assert section({"fault_tolerance": None}) == {}
+    assert section([1, "fault_tolerance"]) is None and section(None) is None
+
+
+def test_a_file_without_the_section_is_told_unless_that_is_fine():
+    on = host(yaml={"/home/me/f.yaml": {"trainer": {"lr": 1}}})
+    assert [
+        "f.yaml has no mapping fault_tolerance" in notice.text for notice in told("--ft-cfg-path", "f.yaml", on=on).notices
+    ] == [True]
+    assert not told("--ft-cfg-path", "f.yaml", "--ft-ignore-missing-cfg", on=on).notices
+    assert not told("--fault-tol-cfg-path", "f.yaml", "--ignore-missing-fault-tol-cfg", on=on).notices
+
+
+def test_a_file_that_is_not_there_is_an_error_unless_that_is_fine():
+    assert "--ft-cfg-path: gone.yaml cannot be read: No such file" in error("--ft-cfg-path", "gone.yaml")
+    assert "PET_FT_CFG_PATH: gone.yaml" in error(env={"PET_FT_CFG_PATH": "gone.yaml"})
+    assert told("--ft-cfg-path", "gone.yaml", "--ft-ignore-missing-cfg").config.ft == FaultTolerance()
+
+
+def test_a_key_that_is_nearly_one_of_ours_is_an_error_and_a_foreign_one_is_told():
+    nearly = host(yaml={"/f": {"fault_tolerance": {"rank_heartbeat_timout": 3}}})
+    assert "did you mean rank_heartbeat_timeout?" in error("--ft-cfg-path", "/f", on=nearly)
+    foreign = host(yaml={"/f": {"fault_tolerance": {"zzz": 3}}})
+    assert "/f: nothing reads fault_tolerance.zzz" in told("--ft-cfg-path", "/f", on=foreign).notices[0].text
+
+
+def test_our_own_flags_may_stand_in_the_file():
+    ours = {"monitor": False, "progress_regex": r"step (?P<step>\d+)", "on_straggler": "ignore", "segment": 2}
+    found = told(
+        "--nnodes", "2", "--rdzv-backend", "c10d", "--ft-cfg-path", "/f", on=host(yaml={"/f": {"fault_tolerance": ours}})
+    )
+    assert (found.config.ft.monitor, found.config.ft.on_straggler, found.config.segment) == ("off", "ignore", 2)
+    assert found.config.ft.progress_regex == ours["progress_regex"]
+    assert found.origins["ft.monitor"] == "/f fault_tolerance.monitor"
+    assert set(DESTS.values()) <= {flag.dest for flag in (*FLAGS, *ALL)}
+
+
+# --- our own, and the variables -------------------------------------------------------------------------------------------
+
+
+def test_the_monitor_is_on_unless_it_is_switched_off():
+    assert told().config.ft.monitor == "auto"
+    assert told("--monitor", "off").config.ft.monitor == "off"
+    assert told(env={"HOLDFAST_MONITOR": "off"}).config.ft.monitor == "off"
+    assert told(env={"NVRX_DISABLE_RANK_MONITORS": "1"}).config.ft.monitor == "off"
+    assert "did you mean off?" in error("--monitor", "of")
+    assert "--monitor-interval" in error("--monitor", "0.5")
+
+
+def test_a_regular_expression_that_is_none_is_an_error():
+    assert "--progress-regex: '(' is no regular expression" in error("--progress-regex", "(")
+
+
+def test_the_gpus_of_a_numa_node_are_a_variable():
+    assert told(env={"NVRX_GPUS_PER_NUMA": "4"}).config.ft.gpus_per_numa == 4
+    assert "NVRX_GPUS_PER_NUMA" in error(env={"NVRX_GPUS_PER_NUMA": "many"})
+
+
+def test_the_log_level_is_ours_unless_verbose_or_quiet_is_said():
+    assert told("--ft-log-level", "debug", env={"LOGLEVEL": "ERROR"}).config.log_level == "DEBUG"
+    assert told("--ft-log-level", "10").config.log_level == "DEBUG"
+    assert told("--ft-log-level", "debug", "--quiet").config.log_level == "ERROR"
+
+
+# --- ft_launcher's defaults -----------------------------------------------------------------------------------------------
+
+
+def test_ft_launchers_defaults_are_its_own():
+    plain = told(command="ft_launcher").config
+    assert (plain.membership, plain.monitor_interval, plain.shutdown_timeout_s, plain.term_timeout_s) == (
+        "fixed",
+        0.3,
+        15.0,
+        1800.0,
+    )
+    assert (plain.join_timeout_s, plain.last_call_s, plain.max_restarts) == (300.0, 1.0, 0)
+    assert plain.rdzv_backend == "memory"  # one node, which nobody has to meet
+    assert set(FT_LAUNCHER) <= {flag.dest for flag in (*FLAGS, *ALL)}
+    run = told().config
+    assert (run.membership, run.shutdown_timeout_s, run.term_timeout_s, run.join_timeout_s) == ("elastic", 30.0, None, 600.0)
+
+
+def test_its_stop_timeouts_are_flags_of_both():
+    for command in ("run", "ft_launcher"):
+        found = told("--workers-stop-timeout", "3", "--term_timeout", "60", command=command).config
+        assert (found.shutdown_timeout_s, found.term_timeout_s) == (3.0, 60.0)
+        env = {"PET_WORKERS_STOP_TIMEOUT": "3", "PET_TERM_TIMEOUT": "60"}
+        assert told(env=env, command=command).config.term_timeout_s == 60.0
+    assert told(env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}, command="ft_launcher").config.shutdown_timeout_s == 7.0
+
+
+def test_its_nodes_meet_by_c10d_at_the_endpoint_or_the_master():
+    several = told("--nnodes", "2:3", "--rdzv-endpoint", "head:29400", command="ft_launcher").config
+    assert (several.rdzv_backend, several.rdzv_endpoint, several.min_nodes, several.max_nodes) == (
+        "embedded",
+        "head:29400",
+        2,
+        3,
+    )
+    assert told("--nnodes", "2", "--rdzv-endpoint", "head", command="ft_launcher").config.rdzv_endpoint == "head:29500"
+    master = told("--nnodes", "2", "--master-addr", "head", "--node-rank", "1", command="ft_launcher")
+    assert (master.config.rdzv_backend, master.config.rdzv_endpoint) == ("embedded", "head:29500")
+    assert told("--nnodes", "2", "--master-port", "1234", command="ft_launcher").config.rdzv_endpoint == "127.0.0.1:1234"
+
+
+def test_every_key_of_its_rendezvous_is_known():
+    keys = "join_timeout=9,last_call_timeout=2,close_timeout=3,read_timeout=4,store_connect_wait_seconds=5,is_host=true"
+    more = "use_libuv=1,segment_check_interval=5,replacement_group_size=2"
+    found = told("--nnodes", "2", "--rdzv-endpoint", "a:1", "--rdzv-conf", f"{keys},{more}", command="ft_launcher")
+    assert not [notice for notice in found.notices if "nothing reads" in notice.text]
+    assert (found.config.join_timeout_s, found.config.last_call_s, found.config.is_host) == (9.0, 2.0, True)
