@@ -34,6 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.agent.cycles import Cycles
     from holdfast.agent.watchdog import Watchdog
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
@@ -105,6 +106,7 @@ class Agent:
         self.settle_at = self.host.now() + SETTLE_S
         self.awake_at_unix = self.host.unix()
         self.watchdog = self._open_watchdog() if config.watchdog else None
+        self.cycles = self._open_cycles(config.ft.cycle_info_dir) if config.ft.cycle_info_dir else None
         if config.health_check_port is not None:
             self.desk.open_health(config.health_check_port, self._progress_at_unix)
 
@@ -123,6 +125,7 @@ class Agent:
                 for understood in self.workers.understood(seen):
                     self._observe(understood)
             self._show_lease()
+            self._look_at_cycles()
         assert self.exit is not None
         self.workers.close_logs(patient=True)
         self._write_down()
@@ -225,6 +228,17 @@ class Agent:
             if self.network is not None:
                 self.network.warm()
 
+    # --- cycles ---------------------------------------------------------------------------------------------------------
+
+    def _open_cycles(self, folder: str) -> Cycles:
+        from holdfast.agent.cycles import Cycles
+
+        return Cycles(self.config, folder, self._degraded)
+
+    def _look_at_cycles(self) -> None:
+        if self.cycles is not None:
+            self.cycles.look(self.node.server.rendezvous if self.node.server is not None else None, self.host.unix())
+
     # --- the watchdog ---------------------------------------------------------------------------------------------------
 
     def _open_watchdog(self) -> Watchdog | None:
@@ -252,6 +266,7 @@ class Agent:
             # Not the group's own: one step of it can end a life and begin the next, and what is recorded comes after.
             assigned = self.node.group.assigned
             self.life = event.round, assigned.restart_count if assigned else 0
+            self._look_at_cycles()  # before the workers start, which may look for the file
         round, attempt = max(self.life, life)
         at_unix = self.host.unix() if at_unix is None else at_unix
         self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
@@ -326,6 +341,8 @@ class Agent:
         self.desk.close()
         if self.watchdog is not None:
             self.watchdog.close()
+        if self.cycles is not None:
+            self.cycles.close(self.host.unix())
         self.recorder.close()
         self.job_dir.close()
         self.voice.close()

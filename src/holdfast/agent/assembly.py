@@ -9,6 +9,7 @@ from holdfast.agent.node import Node
 from holdfast.core.errors import RendezvousError, UsageError
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
+from holdfast.core.value import replace
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous
@@ -75,7 +76,8 @@ def _infrastructure(config: RunConfig) -> Infrastructure:
 
     if config.rdzv_backend == "static":
         return Infrastructure(rank=config.node_rank)
-    return Infrastructure() if config.max_nodes == 1 else infrastructure(os.environ)
+    given = Infrastructure() if config.max_nodes == 1 else infrastructure(os.environ)
+    return given if config.ft.use_infra_group_rank else replace(given, rank=None)
 
 
 def _nvlink_domain(config: RunConfig) -> str | None:
@@ -119,6 +121,8 @@ def _group(config: RunConfig, join: Join, *, hosting: bool) -> Group:
         backend=config.rdzv_backend,
         stop_signals=config.signals_to_handle,
         echoing="SLURM_STEP_ID" in os.environ,
+        term_grace_s=config.term_timeout_s,
+        clean_stop_is_success=config.membership == "fixed",
     )
 
 
@@ -135,7 +139,7 @@ def _rules(config: RunConfig) -> Rules:
     return Rules(
         job=config.rdzv_id,
         min_nodes=config.min_nodes,
-        max_nodes=config.max_nodes,
+        max_nodes=config.most_nodes,
         join_timeout_s=config.join_timeout_s,
         last_call_s=config.last_call_s,
         lease_s=NEVER if config.rdzv_backend == "memory" else config.lease_s,

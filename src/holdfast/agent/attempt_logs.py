@@ -89,6 +89,11 @@ class AttemptLogs:
     def __len__(self) -> int:
         return len(self.ranks)
 
+    def files(self, local_rank: int) -> tuple[str, ...]:
+        """Paths of the files that have a rank's output; one, where both streams go to the same."""
+        paths = self.ranks[local_rank].paths
+        return tuple(dict.fromkeys(path for path in (paths.stdout, paths.stderr) if path and path != os.devnull))
+
     def tail_lines(self, local_rank: int, n: int = 20) -> tuple[str, ...]:
         """The last `n` lines of a rank's log (`log_path`), without their line ends; empty where there is none."""
         path = self.ranks[local_rank].log_path

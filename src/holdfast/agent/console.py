@@ -25,6 +25,8 @@ class Console:
         self._at = 0
         self.gone = False
         """Nobody can read it any more: what is written is dropped."""
+        self.trouble = ""
+        """Why; empty: it is not gone."""
 
     @property
     def pending(self) -> bool:
@@ -51,8 +53,8 @@ class Console:
                 self._at += os.write(self._fd, self._pending[self._at : min(end, len(self._pending))])
             except BlockingIOError:
                 return False
-            except OSError:
-                self.gone = True
+            except OSError as error:
+                self.gone, self.trouble = True, error.strerror or str(error)
                 self._at = len(self._pending)
         self._pending, self._at = b"", 0
         return True

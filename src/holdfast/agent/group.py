@@ -95,9 +95,15 @@ class Group:
         backend: str = "memory",
         stop_signals: Sequence[int] = (),
         echoing: bool = False,
+        term_grace_s: float | None = None,
+        clean_stop_is_success: bool = False,
     ) -> None:
         self.join = join
         self.grace_s = grace_s
+        self.term_grace_s = grace_s if term_grace_s is None else term_grace_s
+        """From the moment that a signal tells this agent to go."""
+        self.clean_stop_is_success = clean_stop_is_success
+        """Exit with 0 where a signal ended the job and every worker here ended with 0 (ft_launcher)."""
         self.hosting = hosting
         """This agent's process also holds the coordinator: when it goes, the job ends."""
         self.endpoint, self.backend = endpoint, backend
@@ -350,6 +356,7 @@ class Group:
         if self.leaving_by:
             echo = signum == self.leaving_by and now - self.leaving_since < ECHO_S
             return noted if echo else noted + self._hurry(now)
+        self.grace_s = self.term_grace_s
         if not self._is_early:
             text = f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s, or at another signal"
             noted.append(Say(text=text, level="warning"))
@@ -446,6 +453,8 @@ class Group:
     ) -> list[Action]:
         self.state = "ended"
         self.kill_at = self.abandon_at = NEVER
+        if self.clean_stop_is_success and self.leaving_by and all(one.exitcode == 0 for one in self.workers.values()):
+            code = 0
         outcome = report.outcome if report else outcome
         reason = report.reason if report else complaint or reason
         return [

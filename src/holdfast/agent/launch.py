@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from holdfast.core import entry
+from holdfast.core.cycles import CURRENT_INFO, InfoNames
 from holdfast.core.env import worker_env
 
 TYPE_CHECKING = False
@@ -43,6 +44,8 @@ def environment(
 ) -> dict[str, str]:
     """The worker's whole environment. `paged`: it finds its page at `page_at()`."""
     env = worker_env(environ, config, assigned, local_rank, error_file=error_file, job=config.rdzv_id)
+    if config.ft.cycle_info_dir:
+        env[CURRENT_INFO] = InfoNames(config.ft.cycle_info_dir, config.rdzv_id, environ).current
     if config.omp_num_threads:
         env["OMP_NUM_THREADS"] = config.omp_num_threads
     return entry.bootstrap_env(env, page_fd=page_at()) if paged else env

@@ -14,6 +14,9 @@ Of each stream, and by the two bits (1 stdout, 2 stderr) of `-r` and `-t` for it
     redirect                         yes     no
     tee (wins over redirect)         yes     yes, prefixed, by following the file; not where --local-ranks-filter hides the rank
 
+Where --ft-per-cycle-applog-prefix gathers all lines, both streams go to files too: to one, output.log, and so in their order,
+where nothing asks for them apart.
+
 A stream that is inherited has no copy, so no last lines for the report: the worker may need its terminal to be one.
 The open files of an attempt are `agent.attempt_logs`'s; following them is `agent.tee`'s.
 """
@@ -53,6 +56,11 @@ class LogPlan:
     def of(config: RunConfig, job_dir: str, node: str, *, run_id: str | None = None) -> LogPlan:
         """The plan for a run whose state lies in `job_dir`, for the node named `node`. UsageError if it cannot be kept."""
         if config.log_dir == os.devnull:
+            if config.ft.per_cycle_applog_prefix:
+                raise UsageError(
+                    f"--ft-per-cycle-applog-prefix gathers the ranks' files, and --log-dir is {os.devnull}",
+                    hint="give a directory as --log-dir, or leave it out",
+                )
             if config.duplicate_stdout_filters or config.duplicate_stderr_filters:
                 raise UsageError(
                     f"--duplicate-stdout-filters and --duplicate-stderr-filters need files, and --log-dir is {os.devnull}",
@@ -94,18 +102,25 @@ class LogPlan:
         os.mkdir(home, 0o700)
         tee = self.config.tee.get(rank, 0)
         filed = self.config.redirects.get(rank, 0) | tee
+        gathered = self.config.ft.per_cycle_applog_prefix is not None
+        together = gathered and not filed and not self._has_filters
+        filed = OUT | ERR if gathered else filed
         visible = self.config.local_ranks_filter is None or rank in self.config.local_ranks_filter
         elsewhere = None if visible else os.devnull
         return RankPaths(
             dir=home,
-            stdout=os.path.join(home, "stdout.log") if filed & OUT else elsewhere,
-            stderr=os.path.join(home, "stderr.log") if filed & ERR else elsewhere,
+            stdout=os.path.join(home, "output.log" if together else "stdout.log") if filed & OUT else elsewhere,
+            stderr=os.path.join(home, "output.log" if together else "stderr.log") if filed & ERR else elsewhere,
             shown_stdout=visible and bool(tee & OUT),
             shown_stderr=visible and bool(tee & ERR),
             kept_stdout=visible and bool(filed & OUT and self.config.duplicate_stdout_filters),
             kept_stderr=visible and bool(filed & ERR and self.config.duplicate_stderr_filters),
             error_file=os.path.join(home, "error.json"),
         )
+
+    @property
+    def _has_filters(self) -> bool:
+        return bool(self.config.duplicate_stdout_filters or self.config.duplicate_stderr_filters)
 
     def _filters(self, attempt: str) -> FilterFiles:
         out, err = self.config.duplicate_stdout_filters, self.config.duplicate_stderr_filters

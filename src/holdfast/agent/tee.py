@@ -192,6 +192,11 @@ class Tee:
         """None: wait for `fileno`. Else call `pump` every so many seconds."""
         return self._wake.interval_s
 
+    @property
+    def trouble(self) -> str:
+        """Why one of the consoles can be written to no more; empty: all can."""
+        return next((outlet.console.trouble for outlet in self._outlets if outlet.console.trouble), "")
+
     def pump(self) -> bool:
         """Show what is new, without blocking. True: all that was complete has been shown."""
         self._wake.clear()

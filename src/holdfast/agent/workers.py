@@ -12,6 +12,7 @@ import select
 from holdfast.agent import error_files, launch, logs
 from holdfast.agent.stuck import Sleepers
 from holdfast.agent.words import ControlAsked, Ended, PortHeld, Started, StartFailed, Stuck
+from holdfast.core.cycles import cycle_of, log_path
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable
 
+    from holdfast.agent.app_log import AppLogs
     from holdfast.agent.attempt_logs import AttemptLogs
     from holdfast.agent.tee import Tee
     from holdfast.core.config import RunConfig
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 20
 """Lines of a failed worker's log that go into the report."""
+
+APP_LOG_PATIENCE_S = 10.0
+"""How long the job's end waits for an application log that takes nothing. As for a console: the text is in the ranks' files."""
 
 HURRY_S = 1.0
 """Between two rounds, a console that is slow to take the logs is waited for so long at most."""
@@ -51,6 +56,7 @@ class Workers:
         self.ports: list[socket.socket] = []
         """Held for MASTER_PORT: that of the running round, and that of the next."""
         limit_s = config.uninterruptible_timeout_s
+        self.app_logs: AppLogs | None = None
         self.sleepers = Sleepers(limit_s) if limit_s is not None else None
 
     def hold_port(self) -> PortHeld:
@@ -200,6 +206,21 @@ class Workers:
         self.tee = tee = self.attempt.tee(logs.prefixes(self.config.role, ranks, self.config.log_line_prefix_template))
         if tee is not None and tee.interval_s is None:
             self.host.watch(tee.fileno(), select.EPOLLIN, self._readable)
+        if self.config.ft.per_cycle_applog_prefix:
+            self._gather_logs(self.config.ft.per_cycle_applog_prefix, assigned)
+
+    def _gather_logs(self, prefix: str, assigned: Assigned) -> None:
+        assert self.attempt is not None
+        from holdfast.agent.app_log import AppLogs
+
+        wide = len(str(assigned.world_size - 1))
+        sources = [
+            (path, f"{assigned.base_rank + local_rank:>{wide}}: ")
+            for local_rank in range(self.config.nproc_per_node)
+            for path in self.attempt.files(local_rank)
+        ]
+        self.app_logs = self.app_logs or AppLogs(self.host)
+        self.app_logs.begin(log_path(prefix, cycle_of(assigned.round)), sources)
 
     def _readable(self, events: int) -> list[Observation]:
         self.pump()
@@ -226,5 +247,7 @@ class Workers:
                 self.host.unwatch(self.tee.fileno())
             self.tee.close()
             self.tee = None
+        if self.app_logs is not None:
+            self.app_logs.finish(APP_LOG_PATIENCE_S if patient else 0.0)
         if self.attempt is not None:
             self.attempt.close()

@@ -41,6 +41,8 @@ def plan(config: RunConfig, environ: Mapping[str, str]) -> str:
 def _nodes(config: RunConfig) -> str:
     if config.max_nodes == 1:
         return "1, this one"
+    if config.membership == "fixed":
+        return f"{config.min_nodes}; further ones are spares"
     few = str(config.max_nodes) if config.min_nodes == config.max_nodes else f"{config.min_nodes} to {config.max_nodes}"
     return f"{few}; this one is rank {config.node_rank}" if config.rdzv_backend == "static" else few
 
@@ -52,7 +54,7 @@ def _rendezvous(config: RunConfig) -> str:
 
 
 def _ranks(config: RunConfig) -> str:
-    here, low, high = config.nproc_per_node, config.min_nodes, config.max_nodes
+    here, low, high = config.nproc_per_node, config.min_nodes, config.most_nodes
     if high == 1:
         return f"{here} on this node"
     world = f"{low * here}" if low == high else f"{low * here} to {high * here}"
@@ -132,11 +134,11 @@ def _first_round(config: RunConfig) -> Assigned:
         round=1,
         restart_count=0,
         group_rank=config.node_rank if config.rdzv_backend == "static" else 0,
-        group_world_size=config.max_nodes,
+        group_world_size=config.most_nodes,
         base_rank=config.node_rank * nproc if config.rdzv_backend == "static" else 0,
-        world_size=config.max_nodes * nproc,
+        world_size=config.most_nodes * nproc,
         role_base_rank=config.node_rank * nproc if config.rdzv_backend == "static" else 0,
-        role_world_size=config.max_nodes * nproc,
+        role_world_size=config.most_nodes * nproc,
         master_addr=config.master_addr,
         master_port=config.master_port or 0,
         nodes=(),

@@ -14,6 +14,7 @@ from holdfast.cli import parser
 from holdfast.cli.host import this_host
 from holdfast.core import fault_tolerance
 from holdfast.core.config import gather
+from holdfast.core.errors import UsageError
 from holdfast.core.flags import FLAGS, USE_ENV
 from holdfast.core.resolve import resolve
 
@@ -44,6 +45,8 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
     if typed.print_config or typed.dry_run:
         return _show(resolved, typed)
     _check_token_file(resolved.config)
+    if resolved.config.ft.nvrx_logfile:
+        _write_to(resolved.config.ft.nvrx_logfile)
     _tell(resolved.notices, resolved.config.log_level)
     return _supervise(resolved.config)
 
@@ -55,6 +58,17 @@ def flags_for(argv: Sequence[str], environ: Mapping[str, str], command: str) -> 
 
         return ft.launcher_flags() if command == "ft_launcher" else (*FLAGS, *ft.ALL, *((USE_ENV,) * (command == "launch")))
     return (*FLAGS, USE_ENV) if command == "launch" else FLAGS
+
+
+def _write_to(path: str) -> None:
+    """Append what we say, and what inherits our streams, to a file from now on."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError as error:
+        raise UsageError(f"--ft-nvrx-logfile: {path} cannot be written: {error.strerror}") from error
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
 
 
 def _supervise(config: RunConfig) -> int:

@@ -139,6 +139,11 @@ class RunConfig(Value):
     error_file: str | None = None
     """`TORCHELASTIC_ERROR_FILE` of the agent itself: the root cause's error file is copied there."""
 
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes a round has at most."""
+        return self.min_nodes if self.membership == "fixed" else self.max_nodes
+
 
 class HostFacts(Value):
     """What resolving needs to know of this host. What costs something is a function, called only when asked for."""

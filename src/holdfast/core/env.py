@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from holdfast.core.cycles import cycle_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +38,7 @@ def worker_env(
         "ROLE_WORLD_SIZE": str(assigned.role_world_size),
         "MASTER_ADDR": assigned.master_addr,
         "MASTER_PORT": str(assigned.master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(assigned.restart_count),
+        "TORCHELASTIC_RESTART_COUNT": str(cycle_of(assigned.round) if config.membership == "fixed" else assigned.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
         "TORCHELASTIC_RUN_ID": job,
         "TORCHELASTIC_USE_AGENT_STORE": "False",

@@ -1,8 +1,12 @@
-"""Which hosts does Slurm's short form name? `n[01-03,7],m1` → n01 n02 n03 n7 m1. Pure; no `scontrol` is started."""
+"""Which hosts does Slurm's short form name, and what is that of some? `n[01-03],m1` ↔ n01 n02 n03 m1. Pure: no `scontrol`."""
 
 from __future__ import annotations
 
 from holdfast.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MOST = 100_000
 """Hosts that one list may name. Slurm's own limit is 65,536 nodes; beyond, a bracket was mistyped."""
@@ -19,6 +23,30 @@ def expand(text: str, name: str = "node list") -> list[str]:
             found = [f"{start}{prefix}{choice}" for start in found for choice in choices]
         hosts += found
     return hosts
+
+
+def compress(hosts: Iterable[str]) -> str:
+    """The short form of some hosts, in its own order: by prefix, as they first come, then by number."""
+    numbers: dict[tuple[str, int], list[int]] = {}
+    """By prefix and width: `n7` and `n07` are two hosts."""
+    for host in dict.fromkeys(hosts):
+        prefix = host.rstrip("0123456789")
+        digits = host[len(prefix) :]
+        numbers.setdefault((prefix, len(digits)), []).extend([int(digits)] if digits else [])
+    return ",".join(_named(prefix, width, sorted(those)) for (prefix, width), those in numbers.items())
+
+
+def _named(prefix: str, width: int, numbers: list[int]) -> str:
+    if not numbers:
+        return prefix
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    text = ",".join("-".join(f"{end:0{width}d}" for end in run) for run in runs)
+    return f"{prefix}[{text}]" if len(numbers) > 1 else f"{prefix}{text}"
 
 
 def _words(text: str, name: str) -> list[str]:

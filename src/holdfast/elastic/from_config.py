@@ -47,7 +47,7 @@ def _launch_config(config: RunConfig) -> LaunchConfig:
     )
     return LaunchConfig(
         min_nodes=config.min_nodes,
-        max_nodes=config.max_nodes,
+        max_nodes=config.most_nodes,
         nproc_per_node=config.nproc_per_node,
         logs_specs=logs_specs,
         run_id=config.rdzv_id,
