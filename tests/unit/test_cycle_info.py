@@ -1,0 +1,75 @@
+"""Files about cycles: what is in them, what a successor finds, and what a folder that cannot be written costs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.cycles import InfoNames, log_path
+from holdfast.core.hostlist import compress, expand
+from holdfast.telemetry.cycle_info import CycleInfo
+
+
+def told(folder: Path, number: int) -> dict[str, object]:
+    return json.loads((folder / f"cycle_info.job.0.{number}").read_text())
+
+
+def test_a_successor_ends_what_its_predecessor_could_not(tmp_path):
+    names, complaints = InfoNames(str(tmp_path), "job", {}), []
+    lost = CycleInfo(names, None, complaints.append)
+    lost.begin(0, 1000.0, active=["n1", "n2"], standby=["n3"], world_size=4)
+    assert told(tmp_path, 0)["cycle_end_time"] == ""
+    heir = CycleInfo(names, None, complaints.append)
+    heir.begin(1, 2000.5, active=["n2", "n3"], standby=[], world_size=4)
+    assert told(tmp_path, 0) == told(tmp_path, 0) | {"cycle_end_time": "1970-01-01T00:33:20.500Z", "generation": 2}
+    heir.end(3000.0)
+    heir.end(4000.0)
+    assert told(tmp_path, 1)["cycle_end_time"] == "1970-01-01T00:50:00.000Z"
+    assert (told(tmp_path, 0)["active_nodes"], told(tmp_path, 0)["standby_nodes"]) == ("n[1-2]", "n3")
+    assert not complaints and sorted(os.listdir(tmp_path)) == [
+        "cycle_info.job.0.0",
+        "cycle_info.job.0.1",
+        "cycle_info.job.current",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    complaints: list[str] = []
+    info = CycleInfo(InfoNames(str(tmp_path / "file"), "job", {}), None, complaints.append)
+    info.begin(0, 1.0, active=["a"], standby=[], world_size=1)
+    info.begin(1, 2.0, active=["a"], standby=[], world_size=1)
+    info.close()
+    assert len(complaints) == 1 and "cannot write about cycles" in complaints[0]
+
+
+def test_the_names_are_slurms_where_it_has_some():
+    slurm = InfoNames("/info", "job", {"SLURM_JOB_ID": "42", "SLURM_RESTART_COUNT": "3"})
+    assert (slurm.of(5), slurm.current) == ("/info/cycle_info.42.3.5", "/info/cycle_info.42.current")
+    assert InfoNames("/info", "a/b", {}).of(0) == "/info/cycle_info.a_b.0.0"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "path"), [("/l/job.log", "/l/job_cycle3.log"), ("/l/job", "/l/job_cycle3"), ("/l.d/job", "/l.d/job_cycle3")]
+)
+def test_a_cycles_log_is_named_after_it(prefix, path):
+    assert log_path(prefix, 3) == path
+
+
+@pytest.mark.parametrize(
+    ("hosts", "short"),
+    [
+        (["n1"], "n1"),
+        (["n01", "n02", "n03", "n07"], "n[01-03,07]"),
+        (["n9", "n10", "n11"], "n9,n[10-11]"),
+        (["a", "b"], "a,b"),
+        (["r1n1", "r1n2", "r2n1"], "r1n[1-2],r2n1"),
+        ([], ""),
+    ],
+)
+def test_a_host_list_is_short_and_means_the_same(hosts, short):
+    assert compress(hosts) == short
+    assert expand(short) == hosts
