@@ -12,5 +12,12 @@ def main() -> int:
     return main(sys.argv[1:])
 
 
+def ft_launcher() -> int:
+    """The script of that name, which the extra `nvrx` installs."""
+    from holdfast.cli.main import main
+
+    return main(["ft_launcher", *sys.argv[1:]])
+
+
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -46,6 +46,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("README.md", "make demo"): "tests/e2e/test_demo.py runs it",
     ("README.md", "pip install"): "needs a package index; tests/e2e/test_wheel.py installs the wheel",
     ("docs/how-to/from-torchrun.md", "holdfast run --nnodes 2"): "needs two hosts",
+    ("docs/how-to/from-ft-launcher.md", "pip install"): "needs a package index; tests/e2e/test_wheel.py installs the extra",
     ("docs/how-to/several-nodes.md", "holdfast run --nnodes 4"): "needs four hosts",
     ("docs/how-to/several-nodes.md", "holdfast run --nnodes 2:4"): "needs several hosts",
     ("docs/how-to/spares.md", "holdfast run --nnodes 4"): "needs five hosts",

@@ -25,7 +25,7 @@ def pip(python: Path | str, *args: object) -> None:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `holdfast` command of an environment that holds nothing but our wheel and what it asks for."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", folder, ROOT, ROOT / "distributions/ft_launcher")
     (wheel,) = folder.glob("holdfast-*.whl")
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     pip(folder / "venv/bin/python", "install", wheel)
@@ -61,3 +61,20 @@ def test_the_wheel_asks_for_the_core_dependencies_only(installed: Path) -> None:
     names = {line.split("=")[0].split(" ")[0].lower() for line in listed.stdout.splitlines()}
     of_rich = {"markdown-it-py", "mdurl", "pygments"}
     assert names == {"holdfast", "msgspec", "pyyaml", "rich", "prometheus_client"} | of_rich
+
+
+def test_the_extra_nvrx_installs_the_script_ft_launcher_and_nothing_else_does(installed: Path, tmp_path: Path) -> None:
+    script = installed.with_name("ft_launcher")
+    assert not script.exists()
+    wheels = installed.parents[2]
+    pip(installed.with_name("python"), "install", "--no-index", "--find-links", wheels, "holdfast[nvrx]")
+    program = "import os; print(os.environ['WORLD_SIZE'])"
+    (tmp_path / "train.py").write_text(program)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    options = ("--nproc-per-node=2", "--ft-rank-heartbeat-timeout", "60", "--ft-per-cycle-applog-prefix", "job.log")
+    command, env["HOLDFAST_STATE_DIR"] = (script, *options, "train.py"), str(tmp_path / "state")
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted((tmp_path / "job_cycle0.log").read_text().splitlines()) == ["0: 2", "1: 2"]
+    pip(installed.with_name("python"), "uninstall", "--yes", "holdfast-ft-launcher")
+    assert not script.exists()

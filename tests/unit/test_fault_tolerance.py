@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from command_lines import error, host, told
 
 from holdfast.cli import parser
+from holdfast.cli.help import run_help
+from holdfast.cli.reference_ft import page
 from holdfast.core.config import Resolved
 from holdfast.core.fault_tolerance import STARTS, VARIABLES, FaultTolerance, named
-from holdfast.core.fault_tolerance_flags import ALL, DESTS, FT_LAUNCHER, LATER, OURS, ROWS, WORKS, FtFlag, default_of
+from holdfast.core.fault_tolerance_flags import (
+    ALL,
+    DESTS,
+    FT_LAUNCHER,
+    LATER,
+    OURS,
+    ROWS,
+    WORKS,
+    FtFlag,
+    default_of,
+    launcher_flags,
+)
 from holdfast.core.fault_tolerance_values import section
 from holdfast.core.flags import FLAGS
 
@@ -293,3 +308,19 @@ def test_every_key_of_its_rendezvous_is_known():
     found = told("--nnodes", "2", "--rdzv-endpoint", "a:1", "--rdzv-conf", f"{keys},{more}", command="ft_launcher")
     assert not [notice for notice in found.notices if "nothing reads" in notice.text]
     assert (found.config.join_timeout_s, found.config.last_call_s, found.config.is_host) == (9.0, 2.0, True)
+
+
+# --- what is made from the table ------------------------------------------------------------------------------------------
+
+
+def test_the_reference_page_is_made_from_the_table():
+    written = Path(__file__).parents[2] / "docs" / "reference" / "ft_launcher.md"
+    assert written.read_text() == page(), "run: python -m holdfast.cli.reference_ft > docs/reference/ft_launcher.md"
+
+
+def test_help_shows_every_flag_once():
+    flags = launcher_flags()
+    text = run_help(flags, "ft_launcher", width=100)
+    assert all(flag.name in text for flag in flags)
+    assert "(default c10d)" in text and "(default fixed)" in text
+    assert "--ft-param" not in text

@@ -29,14 +29,21 @@ def run_help(flags: Sequence[Flag], command: str = "run", width: int | None = No
         lines += ["", f"{group}:"]
         for flag in (flag for flag in flags if flag.group == group):
             lines += _row(flag, width)
-    lines += ["", *_wrapped(f"Reference: docs/reference/torchrun.md. Try `holdfast {command} --dry-run …`.", 0, width)]
+    page = "ft_launcher" if command == "ft_launcher" else "torchrun"
+    more = "" if command == "ft_launcher" else "ft_launcher's flags (--ft-…) are taken too: `holdfast ft_launcher --help`. "
+    lines += ["", *_wrapped(f"{more}Reference: docs/reference/{page}.md. Try `holdfast {command} --dry-run …`.", 0, width)]
     return "\n".join(lines)
 
 
 def shown(flag: Flag) -> str:
     """`-r, --redirects SPEC`: the spellings worth showing, with what follows."""
-    names = ", ".join(name for name in flag.names if "_" not in name)
+    names = ", ".join(worth_showing(flag))
     return f"{names} {flag.metavar or 'VALUE'}" if flag.kind != "switch" else names
+
+
+def worth_showing(flag: Flag) -> list[str]:
+    """Its spellings, without those that follow from others."""
+    return [name for name in flag.names if "_" not in name and not name.startswith("--ft-param-")]
 
 
 def _row(flag: Flag, width: int) -> list[str]:

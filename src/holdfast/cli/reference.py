@@ -48,26 +48,27 @@ def page() -> str:
 def _table(flags: Iterable[Flag]) -> str:
     rows = ["| flag | meaning | default | variable |", "|---|---|---|---|"]
     for flag in flags:
-        names = ", ".join(f"`{name}`" for name in flag.names) + (f" {_cell(flag.metavar)}" if flag.metavar else "")
+        names = ", ".join(f"`{name}`" for name in flag.names) + (f" {cell(flag.metavar)}" if flag.metavar else "")
         meaning = flag.help + (f" (one of {', '.join(flag.choices)})" if flag.choices else "")
         meaning += f". *{flag.note}*" if flag.note else ""
         default = "off" if flag.kind == "switch" else f"`{flag.default}`" if flag.default else "–"
-        rows.append(f"| {names} | {_cell(meaning)} | {default} | {f'`{flag.env}`' if flag.env else '–'} |")
+        rows.append(f"| {names} | {cell(meaning)} | {default} | {f'`{flag.env}`' if flag.env else '–'} |")
     return "\n".join(rows) + "\n"
 
 
 def _variables() -> str:
-    rows = [f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {_cell(what)} |" for names, what in VARIABLES]
+    rows = [f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {cell(what)} |" for names, what in VARIABLES]
     return "\n".join(["| variable | effect |", "|---|---|", *rows]) + "\n"
 
 
 def _differences() -> str:
     rows = ["| | torchrun | Holdfast |", "|---|---|---|"]
-    rows += [f"| {' | '.join(map(_cell, row))} |" for row in DIFFERENCES]
+    rows += [f"| {' | '.join(map(cell, row))} |" for row in DIFFERENCES]
     return "\n".join(rows) + "\n"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    """`text` as it may stand in a table."""
     return text.replace("|", "\\|")
 
 

@@ -50,6 +50,8 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(name: str, value: Any) -> str:
+    if value is None and name.startswith("ft.") and name.endswith(("_timeout", "_timeouts")):
+        return "none"  # which is something else than nothing said
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -64,7 +66,9 @@ def _shown(name: str, value: Any) -> str:
         return shlex.join(value) or "-"
     if isinstance(value, dict):
         return (
-            _streams(value) if name in ("redirects", "tee") else ",".join(f"{key}={item}" for key, item in value.items()) or "-"
+            _streams(value)
+            if name in ("redirects", "tee")
+            else ",".join(f"{key}={_shown(name, item)}" for key, item in value.items()) or "-"
         )
     if isinstance(value, (tuple, frozenset)):
         return ",".join(map(str, sorted(value) if isinstance(value, frozenset) else value)) or "-"

@@ -248,7 +248,12 @@ ROWS: tuple[FtFlag, ...] = (
         said="there is one, and it does what both promise",
     ),
     # --- logs -------------------------------------------------------------------------------------------------------------
-    _row("log_level", "level", "how much we say: debug, info, warning, error, critical, or 10 to 50", group=LOGS),
+    _row(
+        "log_level",
+        "level",
+        "how much we say: debug, info, warning, error, critical, or 10 to 50. Not given: as --verbose, --quiet or LOGLEVEL say",
+        group=LOGS,
+    ),
     _row(
         "per_cycle_applog_prefix",
         "path",
