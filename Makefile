@@ -73,7 +73,7 @@ torch: $(VENV)/.core
 # installed where it is missing, and no daemon of it is started; elsewhere those tests are skipped and say why.
 system:
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
-	for need in ip:iproute2 nft:nftables etcd:etcd-server srun:slurm-wlm munged:munge; do \
+	for need in ip:iproute2 nft:nftables etcd:etcd-server srun:slurm-wlm munged:munge numactl:numactl; do \
 	    command -v "$${need%:*}" >/dev/null || missing="$$missing $${need#*:}"; \
 	done; \
 	test -z "$$missing" || { test "$$(id -u)" = 0 && export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \

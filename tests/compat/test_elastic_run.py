@@ -423,7 +423,7 @@ def test_the_command_before_torchrun(names, script, tmp_path, words):
         (["--no-python", "-m"], "--no-python and --module"),
         (["--rdzv-conf=a"], "'a' must have a value"),
         (["--tee=7"], "7"),
-        (["--numa-binding=node"], "--numa-binding is not supported yet"),
+        (["--numa-binding=auto"], "invalid choice: 'auto'"),
         (["--shutdown-timeout=-1"], "shutdown_timeout must be non-negative"),
         (["--monitor-interval=0"], "monitor_interval"),
         (["--nproc-per-node=0"], "local_world_size"),

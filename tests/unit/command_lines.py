@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.cli import parser
 from holdfast.cli.run import flags_for
+from holdfast.core.binding import Topology
 from holdfast.core.config import HostFacts, Resolved, RunConfig, gather
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve import resolve
@@ -20,6 +21,8 @@ def host(
     full_name: str = "me",
     slurm: dict[str, str] | None = None,
     yaml: dict[str, object] | None = None,
+    topology: Topology | None = None,
+    programs: tuple[str, ...] = (),
 ) -> HostFacts:
     def read_yaml(path: str) -> object:
         if path not in (yaml or {}):
@@ -37,6 +40,8 @@ def host(
         full_name=lambda: full_name,
         read_yaml=read_yaml,
         slurm_address=lambda node: slurm.get(node, node) if slurm else node,
+        topology=lambda mode: topology or Topology(nodes={0: frozenset(range(cpus))}, allowed=frozenset(range(cpus))),
+        has_program=lambda name: name in programs,
     )
 
 

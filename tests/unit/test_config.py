@@ -190,7 +190,7 @@ MISTAKES = [
     (("--nproc-per-node", "xpu"), "--nproc-per-node: xpu: no XPU is visible", ""),
     (("--start-method", "frok"), "--start-method: there is no 'frok'", "did you mean fork?"),
     (("--event-log-handler", "consol"), "--event-log-handler: there is no 'consol'", "did you mean console?"),
-    (("--numa-binding", "node"), "--numa-binding: node: CPU binding is not supported yet", ""),
+    (("--numa-binding", "node"), "--numa-binding node: 1 workers, but no GPUs are visible", "--numa-binding auto"),
     (("--numa-binding", "nodes"), "--numa-binding: there is no 'nodes'", "did you mean node?"),
     (
         ("--rdzv-backend", "c10"),

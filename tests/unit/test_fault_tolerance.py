@@ -251,7 +251,7 @@ def test_a_regular_expression_that_is_none_is_an_error():
 
 
 def test_the_gpus_of_a_numa_node_are_a_variable():
-    assert told(env={"NVRX_GPUS_PER_NUMA": "4"}).config.ft.gpus_per_numa == 4
+    assert told(env={"NVRX_GPUS_PER_NUMA": "4"}, on=host(programs=("numactl",))).config.ft.gpus_per_numa == 4
     assert "NVRX_GPUS_PER_NUMA" in error(env={"NVRX_GPUS_PER_NUMA": "many"})
 
 

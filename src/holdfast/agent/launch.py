@@ -28,7 +28,8 @@ def command(config: RunConfig, local_rank: int) -> list[str]:
     """The worker's command line."""
     # The old torch.distributed.launch told the local rank by an argument.
     told = () if config.use_env else (f"--local-rank={local_rank}",)
-    return entry.worker_argv(
+    binding = config.bindings.get(local_rank)
+    argv = entry.worker_argv(
         interpreter=config.python,
         script=config.training_script,
         args=(*told, *config.training_script_args),
@@ -37,6 +38,7 @@ def command(config: RunConfig, local_rank: int) -> list[str]:
         run_path=config.run_path,
         local_rank=local_rank,
     )
+    return [*binding.prefix, *argv] if binding is not None else argv
 
 
 def environment(

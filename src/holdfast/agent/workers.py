@@ -139,7 +139,15 @@ class Workers:
         env = launch.environment(
             self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None
         )
-        pid = self.host.start(argv, env, stdout=files.stdout_fd, stderr=files.stderr_fd, page=page, page_fd=launch.page_at())
+        pid = self.host.start(
+            argv,
+            env,
+            stdout=files.stdout_fd,
+            stderr=files.stderr_fd,
+            page=page,
+            page_fd=launch.page_at(),
+            binding=self.config.bindings.get(local_rank),
+        )
         self.local_ranks[pid] = local_rank
         return Started(local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir)
 

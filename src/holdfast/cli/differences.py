@@ -112,7 +112,11 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
         "every flag of torchrun's has one, checked like the flag",
     ),
     ("OMP_NUM_THREADS", "set to 1, with a warning in a frame", "set to 1 just the same, with one line"),
-    ("`--numa-binding`", "binds workers to CPUs", "not supported yet: an error"),
+    (
+        "`--numa-binding`",
+        "asks torch which GPU is where, and needs numactl for a script",
+        "the same CPUs, from sysfs, and needs neither; `auto` takes the memory too, and `--numa-fallback` goes on without it",
+    ),
     (
         "etcd, etcd-v2",
         "agreement through etcd's version 2 API, by a client that is no longer kept",
@@ -152,8 +156,13 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("TORCHELASTIC_HEALTH_CHECK_PORT", "port of the health check server"),
     ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "seconds that a worker may be stuck in the kernel"),
     (
+        "NVRX_GPUS_PER_NUMA",
+        "GPUs of each NUMA node: every worker is started through numactl, and bound to the node of its GPU, unless "
+        "`--numa-binding` is given",
+    ),
+    (
         "CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, ZE_AFFINITY_MASK",
-        "which devices count for `--nproc-per-node`",
+        "which devices count for `--nproc-per-node`, and which is which for `--numa-binding`",
     ),
     (
         "NVRX_INFRA_RANK_FROM_NODENAME, CROSS_SLURM_PROCID, SLURM_TOPOLOGY_ADDR, OMPI_COMM_WORLD_RANK, SLURM_PROCID, "

@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.core.binding import Topology
+
 
 def this_host(environ: Mapping[str, str]) -> HostFacts:
     """The facts of the host we are on."""
@@ -29,6 +31,8 @@ def this_host(environ: Mapping[str, str]) -> HostFacts:
         full_name=_full_name,
         read_yaml=_read_yaml,
         slurm_address=_slurm_address,
+        topology=lambda mode: _topology(mode, environ),
+        has_program=_has_program,
     )
 
 
@@ -59,6 +63,18 @@ def _full_name() -> str:
     import socket
 
     return socket.getfqdn()
+
+
+def _topology(mode: str, environ: Mapping[str, str]) -> Topology:
+    from holdfast.runtime import topology
+
+    return topology.read(mode, environ)
+
+
+def _has_program(name: str) -> bool:
+    import shutil
+
+    return shutil.which(name) is not None
 
 
 def _slurm_address(node: str) -> str:

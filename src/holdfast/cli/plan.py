@@ -92,6 +92,8 @@ def _worker(config: RunConfig, environ: Mapping[str, str], local_rank: int) -> l
     like = environ if local_rank == 0 else _env(config, environ, local_rank - 1)
     changes = {name: value for name, value in _env(config, environ, local_rank).items() if like.get(name) != value}
     lines = [f"local rank {local_rank}: {shlex.join(argv)}"]
+    if (binding := config.bindings.get(local_rank)) and not binding.prefix:
+        lines.append(f"  bound to {binding}")
     if local_rank:
         lines.append(f"  environment as for local rank {local_rank - 1}, but")
     return [*lines, *(f"  {name}={value}" for name, value in changes.items()), *_files(config, local_rank)]

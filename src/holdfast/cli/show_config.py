@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.config import RunConfig
 from holdfast.core.fault_tolerance import FaultTolerance
+from holdfast.core.value import to_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (frozenset, tuple)):
         return sorted(value) if isinstance(value, frozenset) else list(value)
     if isinstance(value, dict):
-        return {str(key): item for key, item in value.items()}
+        return {str(key): to_plain(item) for key, item in value.items()}
     return value
 
 

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from holdfast.core.binding import Binding, Topology
     from holdfast.core.flags import Flag
 
 
@@ -92,6 +93,8 @@ class RunConfig(Value):
     virtual_local_rank: bool = False
     omp_num_threads: str | None = None
     """OMP_NUM_THREADS to give the workers. None: leave it as it is."""
+    bindings: dict[int, Binding] = {}  # noqa: RUF012
+    """Local rank → the CPUs and the memory that it runs on. Who is not in it runs wherever the kernel puts it."""
     signals_to_handle: tuple[int, ...] = (15, 2, 1, 3)
     shutdown_timeout_s: float = 30.0
     term_timeout_s: float | None = None
@@ -167,6 +170,10 @@ class HostFacts(Value):
     """What stands in a YAML file, given its absolute path. OSError: it cannot be read. UsageError: it is no YAML."""
     slurm_address: Callable[[str], str]
     """Where a node of Slurm is reached: its name, or where that does not resolve, what Slurm says."""
+    topology: Callable[[str], Topology]
+    """What is near what, as far as a mode of --numa-binding needs it."""
+    has_program: Callable[[str], bool]
+    """Is there a program of that name on PATH?"""
 
 
 class Setting(Value):

@@ -79,6 +79,7 @@ SLURM = "slurm"
 """A witness that is no directory."""
 
 NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
+"""torchrun's."""
 
 MEMBERSHIPS = ("elastic", "fixed")
 
@@ -269,12 +270,13 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _torchrun(
         "--numa-binding",
-        "bind each worker to the CPUs near its GPU (not supported yet)",
-        choices=NUMA_MODES,
+        "bind each worker to the CPUs near its GPU: those of its NUMA node (node; auto: and to its memory), of its socket, a "
+        "share of the node's cores (exclusive), or cores with one cache (core-complex)",
+        choices=(*NUMA_MODES, "auto"),
         metavar="MODE",
         group=WORKERS,
         pet=False,
-        note="Refused for now, with exit code 2. torchrun has no variable for this flag.",
+        note="`auto` is ours. Neither numactl nor a framework is needed. torchrun has no variable for this flag.",
     ),
     _torchrun(
         "--signals-to-handle",
@@ -298,6 +300,12 @@ FLAGS: tuple[Flag, ...] = (
         "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES shows each its own GPU only",
         kind="switch",
         group=WORKERS,
+    ),
+    _ours(
+        "--numa-fallback",
+        "where --numa-binding cannot be had, say so and run unbound (otherwise it is an error)",
+        kind="switch",
+        env="HOLDFAST_NUMA_FALLBACK",
     ),
     _ours(
         "--restart-period",

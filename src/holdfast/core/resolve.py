@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.core import grammar
 from holdfast.core.config import Notice, Resolved, RunConfig
 from holdfast.core.errors import UsageError
-from holdfast.core.flags import NUMA_MODES, SLURM, by_dest
+from holdfast.core.flags import SLURM, by_dest
 from holdfast.core.resolve_fault_tolerance import choose_fault_tolerance, prepare
 from holdfast.core.resolve_placement import choose_placement
 from holdfast.core.resolve_rendezvous import choose_rendezvous
@@ -93,6 +93,10 @@ def resolve(
     choose_rendezvous(draft)
     choose_placement(draft)
     choose_fault_tolerance(draft)
+    if draft.text("numa_binding") or draft.fields["ft"].gpus_per_numa:
+        from holdfast.core.resolve_binding import choose_binding
+
+        choose_binding(draft)
     _entry_point(draft)
     _ending(draft)
     _logs(draft)
@@ -174,11 +178,6 @@ def _check_choice(draft: Draft, dest: str) -> None:
     choices, text = by_dest()[dest].choices, draft.text(dest)
     if text and text not in choices:
         raise UsageError(f"{draft.name(dest)}: there is no {text!r}", hint=grammar.did_you_mean(text, choices))
-    if text in NUMA_MODES:
-        raise UsageError(
-            f"{draft.name(dest)}: {text}: CPU binding is not supported yet",
-            hint="leave it out, or bind in the script with os.sched_setaffinity",
-        )
 
 
 def _check_visible_devices(draft: Draft, nproc: int) -> None:

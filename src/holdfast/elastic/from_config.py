@@ -66,6 +66,7 @@ def _launch_config(config: RunConfig) -> LaunchConfig:
         duplicate_stderr_filters=list(config.duplicate_stderr_filters),
         virtual_local_rank=config.virtual_local_rank,
         shutdown_timeout=int(config.shutdown_timeout_s),
+        numa_options=config.bindings or None,
     )
 
 

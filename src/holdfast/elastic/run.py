@@ -152,8 +152,6 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
         raise OutOfRange(f"min_nodes must be > 0 and <= max_nodes, got min_nodes={min_nodes}, max_nodes={max_nodes}")
     if args.max_restarts < 0:
         raise OutOfRange("max_restarts must be >= 0")
-    if getattr(args, "numa_binding", None) is not None:
-        raise BadValue("--numa-binding is not supported yet", hint="leave it out, or bind with numactl and --no-python")
     _warn_of_unused(args)
     if args.monitor_interval <= 0:
         raise OutOfRange(f"monitor_interval must be > 0, got {args.monitor_interval}")
@@ -188,8 +186,20 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
         duplicate_stderr_filters=args.duplicate_stderr_filters,
         virtual_local_rank=args.virtual_local_rank,
         shutdown_timeout=shutdown_timeout,
+        numa_options=_numa_options(getattr(args, "numa_binding", None)),
     )
     return config, *_command(args)
+
+
+def _numa_options(mode: str | None) -> Any:
+    """torch's own, as in torchrun: who reads them knows torch's."""
+    if mode is None:
+        return None
+    try:
+        from torch.numa.binding import AffinityMode, NumaOptions
+    except ImportError as error:
+        raise BadValue("--numa-binding needs PyTorch here", hint="`holdfast run --numa-binding` does without it") from error
+    return NumaOptions(affinity_mode=AffinityMode(mode))
 
 
 def _warn_of_unused(args: Namespace) -> None:

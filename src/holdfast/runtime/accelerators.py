@@ -1,5 +1,6 @@
-"""How many GPUs may this process use? Counted from what the drivers show in the file system, and from the variables that
-hide some of them; without a framework and without the drivers' libraries, which may hang on broken hardware.
+"""How many GPUs may this process use, and where on the PCI bus are they? Known from what the drivers show in the file system,
+and from the variables that hide some of them; without a framework and without the drivers' libraries, which may hang on broken
+hardware.
 
     gpu   NVIDIA: /dev/nvidia<n>, else /proc/driver/nvidia/gpus; AMD: /sys/class/kfd
     xpu   Intel: /sys/class/drm; graphics built into the CPU do not count
@@ -15,73 +16,116 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+GPUS = "proc/driver/nvidia/gpus"
 INTEL, INTEGRATED = "0x8086", "0000:00:02.0"
 """PCI vendor, and the address at which Intel's processors have their own graphics."""
 
 
 def count(kind: str, environ: Mapping[str, str], root: str = "/") -> int:
     """How many `gpu` or `xpu` are visible. 0: none, or no driver."""
+    if kind == "gpu" and (found := _nvidia(root)):
+        return len(visible(found, environ.get("CUDA_VISIBLE_DEVICES")))
+    return len(addresses(kind, environ, root))
+
+
+def addresses(kind: str, environ: Mapping[str, str], root: str = "/") -> list[str]:
+    """The PCI address of each visible device, such as `0000:07:00.0`, by its index. Empty text: it cannot be told."""
     if kind == "xpu":
-        return _visible(_intel(root), environ.get("ZE_AFFINITY_MASK"))
+        return _chosen(_intel(root), environ.get("ZE_AFFINITY_MASK"))
     cuda = environ.get("CUDA_VISIBLE_DEVICES")
     if found := _nvidia(root):
-        return _visible(found, cuda)
-    behind_rocr = _visible(_amd(root), environ.get("ROCR_VISIBLE_DEVICES"))
-    return _visible(behind_rocr, environ.get("HIP_VISIBLE_DEVICES", cuda))
+        return _nvidia_addresses(root, visible(found, cuda), found)
+    behind_rocr = _chosen(_amd(root), environ.get("ROCR_VISIBLE_DEVICES"))
+    return _chosen(behind_rocr, environ.get("HIP_VISIBLE_DEVICES", cuda))
 
 
-def _visible(total: int, listed: str | None) -> int:
-    """How many of `total` devices a list such as `0,1` or `GPU-1f2e,GPU-77aa` leaves.
+def visible(total: int, listed: str | None) -> list[str]:
+    """Which of `total` devices a list such as `0,1` or `GPU-1f2e,GPU-77aa` leaves, in its words.
 
     As CUDA reads it: it ends at the first entry that names no device, and naming one twice leaves none.
     """
     if listed is None:
-        return total
+        return [str(index) for index in range(total)]
     seen: list[str] = []
     for entry in map(str.strip, listed.split(",")):
         index = entry.split(".")[0]  # `1.0` is a tile of device 1, in ZE_AFFINITY_MASK
         if not ((index.isdigit() and int(index) < total) or (entry.startswith(("GPU-", "MIG-")) and total)):
             break
         if entry in seen:
-            return 0
+            return []
         seen.append(entry)
-    return len(seen)
+    return seen
+
+
+def _chosen(devices: list[str], listed: str | None) -> list[str]:
+    indices = [entry.split(".")[0] for entry in visible(len(devices), listed)]
+    return [devices[int(index)] if index.isdigit() else "" for index in indices]
 
 
 def _nvidia(root: str) -> int:
-    files = [name for name in _names(root, "dev") if name.startswith("nvidia") and name[6:].isdigit()]
-    return len(files) or len(_names(root, "proc/driver/nvidia/gpus"))
+    return len(_nvidia_files(root)) or len(names(root, GPUS))
 
 
-def _amd(root: str) -> int:
-    nodes, cards = "sys/class/kfd/kfd/topology/nodes", _names(root, "dev/dri")
-    found = 0
-    for node in _names(root, nodes):
+def _nvidia_files(root: str) -> list[str]:
+    return [name[6:] for name in names(root, "dev") if name.startswith("nvidia") and name[6:].isdigit()]
+
+
+def _nvidia_addresses(root: str, entries: list[str], total: int) -> list[str]:
+    listed = names(root, GPUS)  # in the order of the bus, which is CUDA's for GPUs of one kind
+    known = [(address, "") for address in listed]
+    if len(listed) != total or not all(entry.isdigit() for entry in entries):
+        # The driver is asked only where this cannot be told without it.
+        files, told = _nvidia_files(root), {address: text(root, f"{GPUS}/{address}/information") for address in listed}
+        known = [
+            (address, _said(told[address], "GPU UUID"))
+            for address in listed
+            if not files or _said(told[address], "Device Minor") in files
+        ]
+    if len(known) != total:
+        return [""] * len(entries)
+    return [
+        known[int(entry)][0] if entry.isdigit() else next((address for address, uuid in known if uuid.startswith(entry)), "")
+        for entry in entries
+    ]
+
+
+def _said(information: str, key: str) -> str:
+    found = (line.partition(":") for line in information.splitlines())
+    return next((value.strip() for name, _, value in found if name.strip() == key), "")
+
+
+def _amd(root: str) -> list[str]:
+    nodes, cards = "sys/class/kfd/kfd/topology/nodes", names(root, "dev/dri")
+    found = []
+    for node in sorted(names(root, nodes), key=lambda name: (len(name), name)):
         properties = dict(
-            line.split(maxsplit=1) for line in _read(root, f"{nodes}/{node}/properties").splitlines() if " " in line
+            line.split(maxsplit=1) for line in text(root, f"{nodes}/{node}/properties").splitlines() if " " in line
         )
         is_gpu = properties.get("simd_count", "0") != "0"  # CPUs are nodes of the topology too
         if is_gpu and f"renderD{properties.get('drm_render_minor', '')}" in cards:
-            found += 1
+            domain, at = int(properties.get("domain", "0")), int(properties.get("location_id", "0"))
+            found.append(f"{domain:04x}:{at >> 8 & 0xFF:02x}:{at >> 3 & 0x1F:02x}.{at & 7}")
     return found
 
 
-def _intel(root: str) -> int:
-    cards = [name for name in _names(root, "sys/class/drm") if name.startswith("renderD") and name in _names(root, "dev/dri")]
+def _intel(root: str) -> list[str]:
+    """Addresses, in the order of the bus."""
+    cards = [name for name in names(root, "sys/class/drm") if name.startswith("renderD") and name in names(root, "dev/dri")]
     devices = [os.path.join(root, "sys/class/drm", name, "device") for name in cards]
-    return sum(
-        1 for device in devices if _read(device, "vendor") == INTEL and os.path.basename(os.path.realpath(device)) != INTEGRATED
-    )
+    found = [os.path.basename(os.path.realpath(device)) for device in devices if text(device, "vendor") == INTEL]
+    return sorted(address for address in found if address != INTEGRATED)
 
 
-def _names(root: str, folder: str) -> list[str]:
+def names(root: str, folder: str) -> list[str]:
+    """What is in a folder below `root`, sorted; nothing where it cannot be read."""
     try:
         return sorted(os.listdir(os.path.join(root, folder)))
     except OSError:
         return []
 
 
-def _read(root: str, path: str) -> str:
+def text(root: str, path: str) -> str:
+    """A small file below `root`; empty where it cannot be read."""
     try:
         with open(os.path.join(root, path)) as file:
             return file.read().strip()

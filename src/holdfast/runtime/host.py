@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from holdfast.core.binding import Binding
     from holdfast.core.machine import Observation
 
     Handler = Callable[[int], list[Observation]]
@@ -113,10 +114,20 @@ class Host:
         stderr: int | None,
         page: Page | None,
         page_fd: int,
+        binding: Binding | None = None,
     ) -> int:
         """Start a worker and watch it; returns its pid. Raises StartError."""
         inherit = {page_fd: page.fd} if page else {}
-        child = Child(spawn(argv, env, stdout=stdout, stderr=stderr, inherit=inherit, files=self.files_given), page)
+
+        def start() -> Process:
+            return spawn(argv, env, stdout=stdout, stderr=stderr, inherit=inherit, files=self.files_given)
+
+        if binding is not None and not binding.prefix:
+            from holdfast.runtime.affinity import bound
+
+            child = Child(bound(binding, start, self.complain), page)
+        else:
+            child = Child(start(), page)
         pid = child.process.pid
         self.children[pid] = child
         if child.process.pidfd is not None:

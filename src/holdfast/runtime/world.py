@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Protocol
 
+    from holdfast.core.binding import Binding
     from holdfast.core.machine import Observation
     from holdfast.core.messages import Message
     from holdfast.runtime.shm import Page
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
             stderr: int | None,
             page: Page | None,
             page_fd: int,
+            binding: Binding | None = None,
         ) -> int:
-            """Start a worker; its pid. `ProcessDying` and `ProcessGone` follow. Raises StartError."""
+            """Start a worker, bound or not; its pid. `ProcessDying` and `ProcessGone` follow. Raises StartError."""
 
         def signal_group(self, pid: int, signum: int) -> None:
             """Signal the process group of a worker."""

@@ -17,6 +17,7 @@ from holdfast.core.value import Value
 from holdfast.sim.timeline import Timeline
 
 if TYPE_CHECKING:
+    from holdfast.core.binding import Binding
     from holdfast.runtime.shm import Page
     from holdfast.runtime.world import World
 
@@ -126,6 +127,7 @@ class SimHost:
         stderr: int | None = None,
         page: Page | None = None,
         page_fd: int = -1,
+        binding: Binding | None = None,
     ) -> int:
         """See `runtime.world.World`."""
         life = self.script(env)

@@ -6,6 +6,7 @@ The first half runs in the child, `ProcessContext` in the parent.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -21,9 +22,12 @@ from typing import Any
 
 from holdfast.elastic.multiprocessing.errors import record
 from holdfast.elastic.multiprocessing.redirects import redirect_stderr, redirect_stdout
+from holdfast.runtime.affinity import take
 from holdfast.runtime.process import die_with_parent
 
 __all__ = ["ProcessContext", "WorkerFailed", "get_std_cm", "start"]
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerFailed(Exception):
@@ -65,8 +69,12 @@ def _wrap(
 
 
 def _bound(fn: Callable[..., Any], local_rank: int, numa_options: Any) -> Callable[..., Any]:
-    """`fn` on the CPUs near its GPU. The options are torch's, and so is the reading of the machine."""
+    """`fn` on the CPUs near its GPU. If the options are torch's, so is the reading of the machine."""
     if numa_options is None:
+        return fn
+    if isinstance(numa_options, dict):  # `RunConfig.bindings`; numactl, which binds programs, is not for functions
+        if local_rank in numa_options:
+            take(numa_options[local_rank], logger.warning)
         return fn
     wrap = import_module("torch.numa.binding")._maybe_wrap_with_numa_binding
     bound: Callable[..., Any] = wrap(fn, gpu_index=local_rank, numa_options=numa_options)

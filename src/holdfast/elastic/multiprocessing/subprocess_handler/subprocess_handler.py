@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib import import_module
 from subprocess import Popen
 from typing import IO, Any
 
+from holdfast.runtime.affinity import bound
 from holdfast.runtime.process import kill_group
 
 __all__ = ["SubprocessHandler"]
+
+logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _prctl = ctypes.CDLL(None).prctl  # looked up here: in a forked child the loader's lock may never be released
@@ -39,7 +44,9 @@ class SubprocessHandler:
         self.local_rank_id = local_rank_id
         command = _bound((entrypoint, *map(str, args)), local_rank_id, numa_options)
         with _opened(stdout) as self._stdout, _opened(stderr) as self._stderr:
-            self.proc: Popen[bytes] = self._popen(command, os.environ | env)
+            start = partial(self._popen, command, os.environ | env)
+            ours = numa_options.get(local_rank_id) if isinstance(numa_options, dict) else None
+            self.proc: Popen[bytes] = bound(ours, start, logger.warning) if ours else start()
 
     def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Popen[bytes]:
         # The kernel kills the worker when the thread that started it ends: only the main one lives as long as we do.
@@ -63,9 +70,11 @@ def _opened(path: str | None) -> AbstractContextManager[IO[str] | None]:
 
 
 def _bound(command: tuple[str, ...], local_rank: int, numa_options: Any) -> tuple[str, ...]:
-    """`command` on the CPUs near its GPU. The options are torch's, and so is the reading of the machine."""
+    """`command` on the CPUs near its GPU. If the options are torch's, so is the reading of the machine."""
     if numa_options is None:
         return command
+    if isinstance(numa_options, dict):  # `RunConfig.bindings`
+        return (*numa_options[local_rank].prefix, *command) if local_rank in numa_options else command
     wrap = import_module("torch.numa.binding")._maybe_wrap_command_args_with_numa_binding
     bound: tuple[str, ...] = wrap(command, gpu_index=local_rank, numa_options=numa_options)
     return bound

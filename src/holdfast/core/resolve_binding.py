@@ -1,0 +1,39 @@
+"""Where is each worker of this node to run? --numa-binding, or NVRX_GPUS_PER_NUMA as ft_launcher has it, on this host."""
+
+from __future__ import annotations
+
+from holdfast.core.binding import AUTO, NUMACTL_ADVICE, bind, numactl, unbound
+from holdfast.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.resolve import Draft
+
+
+def choose_binding(draft: Draft) -> None:
+    """Settle `bindings`. The number of workers and `ft` must be settled."""
+    mode, ft, nproc = draft.text("numa_binding"), draft.fields["ft"], draft.fields["nproc_per_node"]
+    origin = draft.origins.get("ft.gpus_per_numa", "")
+    if mode:
+        if origin:
+            draft.tell("NOTE", f"{origin} is not looked at: {draft.name('numa_binding')} was given")
+        return _by_topology(draft, mode, nproc, ft.numa_bind_strict)
+    if not draft.host.has_program("numactl"):
+        raise UsageError(f"{origin}: workers are bound by numactl, which is not on PATH", hint=NUMACTL_ADVICE)
+    strict = ft.numa_bind_strict
+    draft.put("bindings", {rank: numactl(rank, ft.gpus_per_numa, strict=strict) for rank in range(nproc)}, origin)
+
+
+def _by_topology(draft: Draft, mode: str, nproc: int, strict: bool) -> None:
+    name = draft.name("numa_binding")
+    host = draft.host.topology(mode)
+    try:
+        bindings = bind(mode, nproc, host, strict=strict)
+    except UsageError as error:
+        if not draft.on("numa_fallback"):
+            raise
+        draft.tell("WARNING", f"{error.what}; going on without binding, as --numa-fallback asks")
+        return
+    draft.put("bindings", bindings, f"derived: {name} {mode}")
+    if mode == AUTO and (why := unbound(nproc, host, bindings)):
+        draft.tell("NOTE", f"{name} {mode}: {why}")
