@@ -1,13 +1,14 @@
-"""`holdfast ARGV` on a host whose sysfs is a made-up one: on_machine.py ROOT ARGV"""
+"""`holdfast ARGV` on a host whose /sys, /dev and /proc/driver are made-up ones: on_machine.py ROOT ARGV"""
 
 from __future__ import annotations
 
 import sys
 
 from holdfast.__main__ import main
-from holdfast.runtime import topology
+from holdfast.runtime import accelerators, topology
 
 root = sys.argv.pop(1)
-read = topology.read
+read, nvidia = topology.read, accelerators.nvidia
 topology.read = lambda mode, environ: read(mode, environ, root)  # type: ignore[assignment]
+accelerators.nvidia = lambda elsewhere="/": nvidia(root)
 sys.exit(main())

@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import pytest
 
-from holdfast.core.events import Decided, NodeLost, RoundFormed
+from holdfast.core.events import Decided, GpuMemoryReclaimed, NodeLost, RoundFormed
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Clock, Life
@@ -103,6 +103,32 @@ def test_a_crash_on_one_node_restarts_the_ranks_of_all(start: Start) -> None:
         a: ends with 0 (succeeded): every worker exited with 0
         b: ends with 0 (succeeded): every worker exited with 0
     """)  # noqa: E501
+
+
+def test_a_restart_waits_for_the_memory_of_the_gpus_while_the_nodes_meet(start: Start) -> None:
+    cluster = start("ab", {(1, 0): FAILS}, memory_s=4.0)
+    cluster.run(30.0)
+    cluster.finish()
+    assert cluster.codes == {"a": 0, "b": 0}
+    reclaimed = [(at, what) for at, _, what in cluster.transcript.entries if isinstance(what, GpuMemoryReclaimed)]
+    assert len(reclaimed) == 2 and all(what.free and 4.0 <= what.waited_s < 7.0 for _, what in reclaimed)
+    assert formed_at(cluster)[1] < 5.1 < reclaimed[0][0]  # agreed long before
+
+
+def test_memory_that_never_comes_back_delays_the_job_and_does_not_end_it(start: Start) -> None:
+    cluster = start("ab", {(1, 0): FAILS}, memory_s=float("inf"))
+    cluster.finish()
+    assert cluster.codes == {"a": 0, "b": 0}
+    assert told(cluster).count("GPU 0 has not given its memory back within 10 s; starting all the same") == 2
+
+
+def test_a_round_that_fails_while_a_node_waits_for_memory_is_given_up_by_all(start: Start) -> None:
+    """Node b is slow to free its memory; a, whose memory is free, fails meanwhile."""
+    cluster = start("ab", {(1, 0): FAILS, (0, 1): Life(runs_s=0.5, exitcode=1)})
+    cluster.agents["b"].world.memory_s = 4.0
+    cluster.finish()
+    assert cluster.codes == {"a": 0, "b": 0}
+    assert len(formed_at(cluster)) == 3
 
 
 def test_a_crash_loop_backs_off_and_ends_when_the_budget_is_spent(start: Start) -> None:

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from machines import Machine, put
 
-from holdfast.core.binding import Binding, Topology, bind, ranges, unbound
+from holdfast.core.binding import Binding, Topology, bind, unbound
 from holdfast.core.errors import UsageError
+from holdfast.core.grammar import ranges
 from holdfast.runtime.topology import members, read
 
 MODES = ("node", "socket", "exclusive", "core-complex")

@@ -43,6 +43,7 @@ PURE_MODULES = (
     "holdfast.rendezvous.placement",
     "holdfast.agent.group",
     "holdfast.agent.crew",
+    "holdfast.agent.reclaim",
     "holdfast.agent.signals",
 )
 PURE_PACKAGES = ("core", "recovery")

@@ -18,7 +18,7 @@ from holdfast.agent.assembly import assemble, open_doors, room_for_links
 from holdfast.agent.desk import Desk
 from holdfast.agent.signals import PASSED_ON
 from holdfast.agent.voice import RETRY_S, Voice
-from holdfast.agent.words import Answer, Exit, KillWorkers, SignalWorkers, StartWorkers, Sweep, Unguarded
+from holdfast.agent.words import Answer, Exit, KillWorkers, LookAtMemory, SignalWorkers, StartWorkers, Sweep, Unguarded
 from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
 from holdfast.core.events import AgentStarted, Degraded, FailureSeen, RoundFormed
@@ -207,6 +207,9 @@ class Agent:
                     self.workers.sweep()
                     if self.watchdog is not None:
                         self.watchdog.timers.forget_all()
+                case LookAtMemory(above_mb=above_mb):
+                    for seen in self.workers.look_at_memory(above_mb):
+                        self._observe(seen)
                 case Answer():
                     self.desk.answered(action)
                 case Exit():

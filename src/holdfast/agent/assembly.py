@@ -6,6 +6,7 @@ import os
 
 from holdfast.agent.group import Group
 from holdfast.agent.node import Node
+from holdfast.agent.reclaim import Reclaim
 from holdfast.core.errors import RendezvousError, UsageError
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
@@ -123,6 +124,9 @@ def _group(config: RunConfig, join: Join, *, hosting: bool) -> Group:
         echoing="SLURM_STEP_ID" in os.environ,
         term_grace_s=config.term_timeout_s,
         clean_stop_is_success=config.membership == "fixed",
+        memory=Reclaim(
+            config.ft.gpu_memory_reclaim_timeout, config.ft.gpu_memory_tolerance_mb, config.ft.gpu_memory_poll_interval
+        ),
     )
 
 

@@ -6,7 +6,8 @@
        └───Stop(rejoin)── stopping ──all gone──▶ stopped ──────Finish───────┘
 
 The first failure stops the siblings at once, without asking: every policy that restarts or ends the group needs that,
-and it saves a round trip. What comes next is the coordinator's decision (`rendezvous.round`).
+and it saves a round trip. What comes next is the coordinator's decision (`rendezvous.round`). A restart's start may have to
+wait for the GPUs' memory (`agent.reclaim`): the node is running then, with workers that are about to start.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import signal
 
 from holdfast.agent.crew import Crew, WorkerSeat
+from holdfast.agent.reclaim import Reclaim
 from holdfast.agent.signals import ForScript
 from holdfast.agent.words import (
     Answer,
@@ -22,6 +24,7 @@ from holdfast.agent.words import (
     Exit,
     KillWorkers,
     LeaseOver,
+    MemorySeen,
     PortHeld,
     Send,
     SignalWorkers,
@@ -97,6 +100,7 @@ class Group:
         echoing: bool = False,
         term_grace_s: float | None = None,
         clean_stop_is_success: bool = False,
+        memory: Reclaim | None = None,
     ) -> None:
         self.join = join
         self.grace_s = grace_s
@@ -108,6 +112,9 @@ class Group:
         """This agent's process also holds the coordinator: when it goes, the job ends."""
         self.endpoint, self.backend = endpoint, backend
         self.for_script = ForScript(stop_signals, echoing=echoing)
+        self.memory = memory or Reclaim()
+        self.held = False
+        """The round's workers wait for the GPUs' memory: they are counted among those that start, though none has a process."""
         self.state = "new"
         self.assigned: Assigned | None = None
         self.spare_because = ""
@@ -151,6 +158,8 @@ class Group:
                 return self._signalled(signum, now)
             case TimerExpired():
                 return self._timer_expired(seen)
+            case MemorySeen():
+                return self.memory.seen(seen, now) + self._let_go()
             case Stuck(local_rank=local_rank):
                 return self._stuck(self.workers[local_rank], seen, now)
             case LeaseOver(reason=reason, until=until):
@@ -172,7 +181,7 @@ class Group:
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        return min(self.kill_at, self.abandon_at, self.for_script.deadline())
+        return min(self.kill_at, self.abandon_at, self.memory.deadline(), self.for_script.deadline())
 
     def begin(self, now: float) -> list[Action]:
         """Ask for the first round."""
@@ -187,6 +196,7 @@ class Group:
         return [
             Record(event=JoinRequested(round=self.round + 1, backend=self.backend, endpoint=self.endpoint)),
             Send(message=self.join),
+            *(self.memory.begin(now) if self.round else ()),
         ]
 
     def _told(self, message: Message, now: float) -> list[Action]:
@@ -222,7 +232,15 @@ class Group:
             waited_s=now - self.joined_at,
             reason=assigned.reason,
         )
-        return [Record(event=formed), StartWorkers(assigned=assigned)]
+        self.held = True
+        return [Record(event=formed), *self._let_go()]
+
+    def _let_go(self) -> list[Action]:
+        """Start the round's workers if they were only waiting for the GPUs' memory, and it is free."""
+        if not self.held or self.memory.pending or self.assigned is None:
+            return []
+        self.held = False
+        return [StartWorkers(assigned=self.assigned)]
 
     def _start_failed(self, worker: WorkerSeat, seen: StartFailed, now: float) -> list[Action]:
         for other in self.workers.values():
@@ -283,6 +301,10 @@ class Group:
     def _stop(self, signum: int, reason: str, now: float) -> list[Action]:
         self.state, self.workers.stop_signal, self.stopping_since = "stopping", signum, now
         self.kill_at, self.abandon_at = now + self.grace_s, NEVER
+        if self.held:
+            self.held = False
+            for worker in self.workers.values():
+                worker.state = "gone"  # it was not even tried
         # Not those that are dying already: a signal would only cut their exit handlers short.
         alive = tuple(i for i in self.workers.alive if self.workers[i].state != "dying")
         if not alive:
@@ -294,6 +316,8 @@ class Group:
     def _late(self, now: float) -> list[Action]:
         if due := self.for_script.due(now):
             return self._pass_on(due)
+        if now >= self.memory.deadline():
+            return self.memory.late(now) + self._let_go()
         if self.state == "stopping" and now >= self.kill_at:
             return self._kill(now)
         if self.state == "stopping" and now >= self.abandon_at:
@@ -451,10 +475,11 @@ class Group:
     def _exit(
         self, code: int, *, report: JobReport | None = None, outcome: str = "stopped", reason: str = "", complaint: str = ""
     ) -> list[Action]:
-        self.state = "ended"
+        self.state, self.held = "ended", False
         self.kill_at = self.abandon_at = NEVER
         if self.clean_stop_is_success and self.leaving_by and all(one.exitcode == 0 for one in self.workers.values()):
             code = 0
+        self.memory.end()
         outcome = report.outcome if report else outcome
         reason = report.reason if report else complaint or reason
         return [

@@ -6,6 +6,7 @@ from holdfast.core.failure import Evidence, Position
 from holdfast.core.machine import Action, Observation
 from holdfast.core.messages import Assigned, Message
 from holdfast.core.report import JobReport
+from holdfast.core.value import Value
 
 
 class Told(Observation):
@@ -122,6 +123,34 @@ class Reached(Observation):
     """None: it cannot tell."""
 
 
+class GpuUser(Value):
+    """A process that is not ours, and has memory on a GPU."""
+
+    pid: int
+    name: str
+    mb: float | None
+    """MiB. None: the driver does not say."""
+
+
+class GpuMemory(Value):
+    """What is in use on a GPU."""
+
+    index: int
+    """The driver's number for it."""
+    used_mb: float
+    others: tuple[GpuUser, ...] = ()
+    """Looked for only where much is in use."""
+
+
+class MemorySeen(Observation):
+    """The GPUs have been looked at."""
+
+    gpus: tuple[GpuMemory, ...] = ()
+    """Those that workers here may use. Empty: there are none, or see `trouble`."""
+    trouble: str = ""
+    """Why nobody can tell."""
+
+
 class Unguarded(Observation):
     """The guardian is dead: nobody would see to it that a slow end is an end."""
 
@@ -166,6 +195,13 @@ class KillWorkers(Action):
 
 class Sweep(Action):
     """Kill whatever the workers of the last round have left behind."""
+
+
+class LookAtMemory(Action):
+    """Find out how much of the GPUs' memory is in use, beside everything else; `MemorySeen` follows."""
+
+    above_mb: float
+    """Where more is in use, find out by whom."""
 
 
 class Answer(Action):

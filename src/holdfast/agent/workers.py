@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent.app_log import AppLogs
     from holdfast.agent.attempt_logs import AttemptLogs
+    from holdfast.agent.gpu_memory import GpuLook
     from holdfast.agent.tee import Tee
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Observation
@@ -55,6 +56,7 @@ class Workers:
         """pid → local rank"""
         self.ports: list[socket.socket] = []
         """Held for MASTER_PORT: that of the running round, and that of the next."""
+        self.gpus: GpuLook | None = None
         limit_s = config.uninterruptible_timeout_s
         self.app_logs: AppLogs | None = None
         self.sleepers = Sleepers(limit_s) if limit_s is not None else None
@@ -183,6 +185,14 @@ class Workers:
     def dumped(self, local_rank: int) -> str:
         """What a worker has written since the last `dump`: faulthandler's text, the main thread last. Empty: nothing yet."""
         return "".join(self.host.stacks(pid) for pid in self._pids([local_rank]))
+
+    def look_at_memory(self, above_mb: float) -> list[Observation]:
+        """How much of the GPUs' memory is in use: told at once, or later, through `host`."""
+        if self.gpus is None:
+            from holdfast.agent.gpu_memory import GpuLook
+
+            self.gpus = GpuLook(self.host, os.environ, self.config.nproc_per_node)
+        return self.gpus.begin(above_mb)
 
     # --- evidence -------------------------------------------------------------------------------------------------------
 

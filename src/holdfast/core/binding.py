@@ -13,6 +13,7 @@ of. The worker with local rank i has GPU i. Who reads the topology is `runtime.t
 from __future__ import annotations
 
 from holdfast.core.errors import UsageError
+from holdfast.core.grammar import ranges
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
@@ -84,17 +85,6 @@ def unbound(nproc: int, host: Topology, bindings: dict[int, Binding]) -> str:
         return "there is one NUMA node, so there is nothing to choose"
     ranks = ", ".join(str(rank) for rank in range(nproc) if rank not in bindings)
     return f"no NUMA node with CPUs that we may use is known to be near the GPU of local rank {ranks}; left unbound"
-
-
-def ranges(cpus: Iterable[int]) -> str:
-    """0, 1, 2, 5 → `0-2,5`."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], cpu]
-        else:
-            runs.append([cpu])
-    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def _usable(host: Topology) -> list[int]:

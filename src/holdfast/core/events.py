@@ -211,6 +211,23 @@ class WorkersStopped(Event):
     """Ranks that outlived the grace period."""
 
 
+class GpuMemoryReclaimed(Event):
+    """Before a restart, the GPUs' memory was looked at until it was free, or for as long as a start waits for it."""
+
+    waited_s: float
+    """Seconds since the last worker was gone; the nodes met meanwhile."""
+    looks: int
+    """How often it was looked at."""
+    gpus: tuple[int, ...]
+    """The driver's numbers of the GPUs; the next two have one entry for each."""
+    first_mb: tuple[float, ...]
+    """MiB in use at the first look."""
+    last_mb: tuple[float, ...]
+    """MiB in use at the last one."""
+    free: bool
+    """False: the time was over first, and the workers were started all the same."""
+
+
 class NodeJoined(Event):
     """A node asked the coordinator for the first time to take part."""
 

@@ -93,6 +93,17 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(item.replace("\0", ",") for item in text.replace(",,", "\0").split(","))
 
 
+def ranges(numbers: Iterable[int]) -> str:
+    """0, 1, 2 and 5 → `0-2,5`, as the kernel lists CPUs."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
 def node_range(text: str, name: str) -> tuple[int, int]:
     """`N` or `MIN:MAX` → (min, max)."""
     parts = text.split(":")

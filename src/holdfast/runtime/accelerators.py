@@ -23,7 +23,7 @@ INTEL, INTEGRATED = "0x8086", "0000:00:02.0"
 
 def count(kind: str, environ: Mapping[str, str], root: str = "/") -> int:
     """How many `gpu` or `xpu` are visible. 0: none, or no driver."""
-    if kind == "gpu" and (found := _nvidia(root)):
+    if kind == "gpu" and (found := nvidia(root)):
         return len(visible(found, environ.get("CUDA_VISIBLE_DEVICES")))
     return len(addresses(kind, environ, root))
 
@@ -33,7 +33,7 @@ def addresses(kind: str, environ: Mapping[str, str], root: str = "/") -> list[st
     if kind == "xpu":
         return _chosen(_intel(root), environ.get("ZE_AFFINITY_MASK"))
     cuda = environ.get("CUDA_VISIBLE_DEVICES")
-    if found := _nvidia(root):
+    if found := nvidia(root):
         return _nvidia_addresses(root, visible(found, cuda), found)
     behind_rocr = _chosen(_amd(root), environ.get("ROCR_VISIBLE_DEVICES"))
     return _chosen(behind_rocr, environ.get("HIP_VISIBLE_DEVICES", cuda))
@@ -62,7 +62,8 @@ def _chosen(devices: list[str], listed: str | None) -> list[str]:
     return [devices[int(index)] if index.isdigit() else "" for index in indices]
 
 
-def _nvidia(root: str) -> int:
+def nvidia(root: str = "/") -> int:
+    """How many GPUs NVIDIA's driver shows, visible or not."""
     return len(_nvidia_files(root)) or len(names(root, GPUS))
 
 

@@ -8,8 +8,8 @@ import ctypes
 import errno
 import os
 
-from holdfast.core.binding import ranges
 from holdfast.core.errors import StartError
+from holdfast.core.grammar import ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from holdfast.agent.words import (
     Ended,
     Exit,
     KillWorkers,
+    LookAtMemory,
     PortHeld,
     SignalWorkers,
     Started,
@@ -161,6 +162,9 @@ class SimAgent:
                     self.world.kill(self._pids(local_ranks))
                 case Sweep():
                     self.world.sweep()
+                case LookAtMemory():
+                    for seen in self.world.look_at_memory():
+                        self.perform(self.node.observe(seen, self.world.now()))
                 case Answer(text=text):
                     self.cluster.transcript.note(self.cluster.timeline.now, self.place, f"answers: {text}")
                 case Exit():

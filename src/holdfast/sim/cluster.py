@@ -14,6 +14,7 @@ from holdfast.agent.elected import ElectedNode
 from holdfast.agent.group import Group
 from holdfast.agent.heir import HeirNode
 from holdfast.agent.node import Node
+from holdfast.agent.reclaim import Reclaim
 from holdfast.agent.words import ExclusionAsked
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
@@ -32,6 +33,9 @@ from holdfast.sim.store import Keys, SimStore
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.transcript import Transcript
 from holdfast.sim.world import Clock, Life, SimHost, Worker
+
+RECLAIM_S = 10.0
+"""How long a start waits for the GPUs' memory."""
 
 Script = Callable[[str, Mapping[str, str]], Life]
 """place, environment of a worker → what it does"""
@@ -60,6 +64,8 @@ class Job(Value):
     witness: bool = False
     """There is a shared directory that decides between two halves."""
     on_split: str = "stop"
+    memory_s: float = 0.0
+    """How long a GPU's memory stays taken when workers have gone. 0: there are no GPUs."""
 
 
 class Cluster:
@@ -103,6 +109,7 @@ class Cluster:
         clock = self.clocks.get(place, Clock())
         script = lambda env: self.script(place, env)
         world = SimHost(self.timeline, clock, script, lambda: self._noticed(agent), first_pid=1000 * (number + 1))
+        world.memory_s = self.job.memory_s
         world.died = lambda worker, exitcode: self.on_worker_death(agent, worker, exitcode)
         links = SimLinks(self.ether, world, place, lambda: agent.paused)
         succeeds = self.job.succession and not (self.job.ranks_given or self.job.elected) and self.job.max_nodes > 1
@@ -120,7 +127,10 @@ class Cluster:
         if succeeds and not hosting:
             links.endpoint = f"{place}:{number}"
             links.listen()
-        machine = Group(join, grace_s=self.job.grace_s, hosting=hosting, endpoint=ENDPOINT, backend="embedded")
+        memory = Reclaim(RECLAIM_S)
+        machine = Group(
+            join, grace_s=self.job.grace_s, hosting=hosting, endpoint=ENDPOINT, backend="embedded", memory=memory
+        )
         self.agents[place] = agent
         self.lives.append(agent)
         self.checks.touched(place)

@@ -17,7 +17,7 @@ from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import GIVE_UP_S
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import AFTERMATH_S, Violation
-from holdfast.sim.cluster import Cluster, Job
+from holdfast.sim.cluster import RECLAIM_S, Cluster, Job
 from holdfast.sim.world import Clock, Life, Worker
 
 TROUBLE_S = 30.0
@@ -63,6 +63,7 @@ class Scenario:
     """One seed's world."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.rng = rng = random.Random(f"scenario {seed}")
         self.choices = random.Random(f"membership {seed}")
         """For who leads and who takes part, so that what else happens does not depend on it."""
@@ -101,6 +102,7 @@ class Scenario:
             readmit_after_s=self.choices.choice((NEVER, NEVER, 3.0, 15.0)),
             succession=self.choices.random() < 0.8,
             witness=self.choices.random() < 0.5,
+            memory_s=random.Random(f"memory {self.seed}").choice((0.0, 0.0, 0.01, 0.5, 4.0, NEVER)),
         )
 
     def _script(self, place: str, env: Mapping[str, str]) -> Life:
@@ -150,7 +152,8 @@ class Scenario:
         if job.elected:  # one leader after the other, each with a lease in the store, and members as patient as at first
             lost += job.join_timeout_s + 2 * (job.lease_s + STORE_FAILOVER_S)
         rounds = 3 + job.max_restarts
-        return job.join_timeout_s + lost + rounds * (2 * job.grace_s + 2 + self.work_s + 5) + 30.0
+        memory_s = min(job.memory_s, RECLAIM_S)
+        return job.join_timeout_s + lost + rounds * (2 * job.grace_s + 2 + memory_s + self.work_s + 5) + 30.0
 
     def _start(self, place: str, number: int) -> None:
         before = self.cluster.agents.get(place)

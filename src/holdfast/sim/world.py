@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.agent.words import GpuMemory, MemorySeen
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Observation
 from holdfast.core.processes import ProcessDying, ProcessGone
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 EPOCH = 1_700_000_000.0
 """Unix time at which every simulation begins."""
+
+LOOK_S = 0.05
+"""From the question how much memory a GPU has in use to the answer."""
 
 KILL_S = 0.002
 """From SIGKILL to death."""
@@ -94,6 +98,9 @@ class SimHost:
         self.workers: dict[int, Worker] = {}
         self.seen: list[Observation] = []
         self.floor = float("-inf")
+        self.memory_s = 0.0
+        """How long a GPU's memory stays taken when the workers have gone. 0: there is no GPU."""
+        self.freed_at = 0.0
         self.died: Callable[[Worker, int], None] = lambda worker, exitcode: None
 
     def now(self) -> float:
@@ -157,6 +164,15 @@ class SimHost:
             if (worker := self.workers.get(pid)) and worker.life.killable:
                 self.timeline.after(KILL_S, lambda worker=worker: self.end(worker, -signal.SIGKILL))  # type: ignore[misc]
 
+    def look_at_memory(self) -> list[Observation]:
+        """As `agent.gpu_memory`: told at once where there is no GPU."""
+        if not self.memory_s:
+            return [MemorySeen()]
+        busy = self.timeline.now < self.freed_at
+        gpu = GpuMemory(index=0, used_mb=40000.0 if busy else 3.0)
+        self.timeline.after(LOOK_S, lambda: self.see(MemorySeen(gpus=(gpu,))))
+        return []
+
     def sweep(self) -> set[int]:
         """See `runtime.world.World`. Simulated workers leave nothing behind."""
         return set()
@@ -168,6 +184,7 @@ class SimHost:
         worker.alive = False
         self.died(worker, exitcode)
         self.see(ProcessDying(pid=worker.pid, exitcode=exitcode))
+        self.freed_at = self.timeline.now + worker.life.teardown_s + self.memory_s
         gone = ProcessGone(pid=worker.pid, exitcode=exitcode)
         self.timeline.after(worker.life.teardown_s, lambda: self.see(gone))
 

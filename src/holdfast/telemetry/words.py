@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from holdfast.core import grammar
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -11,13 +13,7 @@ if TYPE_CHECKING:
 
 def ranges(numbers: Iterable[int]) -> str:
     """`0-3, 5` for 0, 1, 2, 3 and 5."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return grammar.ranges(numbers).replace(",", ", ")
 
 
 def span(seconds: float) -> str:
