@@ -86,6 +86,19 @@ def test_the_indexed_job_is_valid_and_its_pods_meet_at_the_first():
         assert found.shutdown_timeout_s < pod["terminationGracePeriodSeconds"]
 
 
+def test_the_witness_s_account_may_do_what_its_program_does():
+    things = documents("witness.yaml")
+    for thing in things.values():
+        validate(thing)
+    account = things["ServiceAccount"]["metadata"]["name"]
+    assert things["Role"]["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    assert things["ClusterRole"]["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+    for binding, role in (("RoleBinding", "Role"), ("ClusterRoleBinding", "ClusterRole")):
+        assert things[binding]["roleRef"]["name"] == things[role]["metadata"]["name"]
+        assert [(one["kind"], one["name"]) for one in things[binding]["subjects"]] == [("ServiceAccount", account)]
+    assert f"# serviceAccountName: {account} " in (FOLDER / "indexed-job.yaml").read_text()
+
+
 def jobset_pods(jobset: dict[str, Any], attempt: int = 0) -> Iterator[tuple[dict[str, Any], dict[str, str], str]]:
     """Pod, environment and full name of each, with the labels that JobSet's controller puts on them."""
     name = jobset["metadata"]["name"]

@@ -8,7 +8,7 @@ import os
 from holdfast.agent.elected import ElectedNode
 from holdfast.agent.heir import HeirNode
 from holdfast.core.errors import RendezvousError, UsageError
-from holdfast.core.flags import SLURM
+from holdfast.core.flags import KUBERNETES, SCHEDULERS, SLURM
 from holdfast.core.grammar import shown_endpoint
 from holdfast.core.machine import NEVER
 from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from holdfast.agent.group import Group
+    from holdfast.agent.witness import Witness
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Action
     from holdfast.recovery.policy import RestartOnFailure
@@ -78,6 +79,8 @@ def heir(
     `again`: an agent of this job did so before, on this host, and was cut short."""
     witness = None if config.witness is None else open_witness(config.witness, host)
     endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(network, group.join.addr, host)
+    if witness is not None and endpoint:
+        witness.rehearse(endpoint)
     now = host.now()
     succession = Succession(
         endpoint,
@@ -125,7 +128,7 @@ def _listen(network: Network, addr: str) -> str:
     return shown_endpoint(*network.endpoint)
 
 
-def open_witness(folder: str, host: Host) -> Store:
+def open_witness(folder: str, host: Host) -> Witness:
     """The directory, or the scheduler, that decides between two halves. Raises UsageError if there is none."""
     from shutil import which
 
@@ -133,7 +136,9 @@ def open_witness(folder: str, host: Host) -> Store:
 
     if folder == SLURM and which("scontrol") is None:
         raise UsageError("--witness slurm: there is no scontrol on this node", hint="give a directory that all nodes share")
-    if folder != SLURM and not os.path.isdir(folder):
+    if folder == KUBERNETES and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        raise UsageError("--witness kubernetes: this is no pod", hint="give a directory that all nodes share")
+    if folder not in SCHEDULERS and not os.path.isdir(folder):
         raise UsageError(f"--witness: {folder} is not a directory", hint="create it, on a file system that all nodes share")
     return Witness(folder, host)
 

@@ -1,11 +1,11 @@
-"""Which of two halves goes on? A directory that both can reach says: whoever is the first to put its name there. Or Slurm does.
+"""Which of two halves goes on? A directory that both can reach says: whoever is first to put its name there. Or a scheduler.
 
 For each electorate there is one file, made by `link`, which is atomic on NFS too and fails for the second. It holds the
 endpoint of the node that the witness speaks for, and it stays: the next electorate has another. A file system that is gone
 blocks whoever touches it, so a throw-away child does (an agent that waited would lose its lease), and it gives up by itself.
 
-Slurm speaks for us when one of those that are missing is on a node that is down, and ours is not: then the others, where they
-are as many as we are, are one too few with its vote too. A node that is only drained or does not respond yet is not down.
+Slurm and Kubernetes know of nodes that are dead; the programs that ask them are `integrations.slurm_witness` and
+`integrations.kubernetes_witness`. Whose word it is, speaks for us when one of those that are missing is dead, and we are not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 
-from holdfast.core.flags import SLURM
+from holdfast.core.flags import SCHEDULERS
 from holdfast.core.machine import Action, Observation
 from holdfast.rendezvous.succession import Claim, Claimed
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 5
 """For one question. A directory that answers does so within milliseconds, Slurm's controller within tenths of a second."""
+
+REHEARSAL = 0
+"""No electorate has that number."""
 
 ASKS = """
 import os, signal, sys
@@ -48,40 +51,6 @@ except OSError as error:
     print("trouble", error.strerror)
 """
 
-ASKS_SLURM = """
-import signal, socket, subprocess, sys
-signal.alarm(int(sys.argv[1]))
-us, *missing = sys.argv[2:]
-def addresses(name):
-    try:
-        return {found[4][0] for found in socket.getaddrinfo(name, None)}
-    except OSError:
-        return set()
-try:
-    asked = subprocess.run(["scontrol", "show", "--oneliner", "node"], capture_output=True, text=True)
-    said = asked.stdout if asked.returncode == 0 else ""
-    trouble = asked.stderr.strip().replace(chr(10), " ")
-except OSError as error:
-    said, trouble = "", error.strerror
-nodes = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in said.splitlines()]
-nodes = [node for node in nodes if node.get("NodeName")]
-def states(endpoint):
-    host = endpoint.rpartition(":")[0].strip("[]")
-    named = [node for node in nodes if host in (node["NodeName"], node.get("NodeHostName"), node.get("NodeAddr"))]
-    where = addresses(host) if not named else ()
-    found = named or [node for node in nodes if where & addresses(node.get("NodeAddr", node["NodeName"]))]
-    words = found[0].get("State", "").split("+") if len(found) == 1 else []
-    return [word.rstrip("*~#!%$@^-") for word in words]
-def down(endpoint):
-    return bool({"DOWN", "POWERED_DOWN"} & set(states(endpoint)))
-told = ", ".join(one + " " + ("+".join(states(one)) or "is none of its nodes") for one in (us, *missing))
-if states(us) and not down(us) and any(map(down, missing)):
-    print("speaks for", us)
-else:
-    print("trouble", trouble or told)
-"""
-
-
 class Witness:
     """The hands; see `agent.candidate.Store`."""
 
@@ -90,14 +59,19 @@ class Witness:
         self.asked: dict[int, tuple[subprocess.Popen[bytes], Claim]] = {}
         """Descriptor of a child's answer → the child, and what it asks."""
 
+    def rehearse(self, endpoint: str) -> None:
+        """Ask a scheduler at the start, when nobody is lost yet: somebody can still mend what would keep it from answering."""
+        if self.folder in SCHEDULERS:
+            self.perform(Claim(life="", id=REHEARSAL, endpoint=endpoint))
+
     def perform(self, action: Action) -> None:
         """Begin to ask; `Claimed` follows."""
         assert isinstance(action, Claim), f"a witness cannot do {action!r}"
-        if self.folder == SLURM:
-            words = [ASKS_SLURM, str(DEADLINE_S), action.endpoint, *action.missing]
+        if self.folder in SCHEDULERS:
+            words = [asker(self.folder), str(DEADLINE_S), action.endpoint, *action.missing]
         else:
-            words = [ASKS, self.folder, f"holdfast-{action.life}-{action.id}", action.endpoint, str(DEADLINE_S)]
-        argv = [sys.executable, "-I", "-S", "-c", *words]
+            words = ["-c", ASKS, self.folder, f"holdfast-{action.life}-{action.id}", action.endpoint, str(DEADLINE_S)]
+        argv = [sys.executable, "-I", "-S", *words]
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
         assert child.stdout is not None
         fd = child.stdout.fileno()
@@ -113,6 +87,10 @@ class Witness:
         os.killpg(child.pid, signal.SIGKILL)  # and whom it asks
         child.wait()
         kind, _, what = said.partition(" for " if said.startswith("speaks") else " ")
+        if claim.id == REHEARSAL:
+            if kind != "silent":
+                self.host.complain(f"the witness cannot help: {self.folder}: {what or 'no answer'}")
+            return []
         if kind == "speaks" and what == claim.endpoint:
             return [Claimed(id=claim.id, granted=True)]
         reason = f"it speaks for {what}" if kind == "speaks" else f"{self.folder}: {what or 'no answer'}"
@@ -123,3 +101,12 @@ class Witness:
         for fd, (child, _) in self.asked.items():
             self.host.unwatch(fd)
             os.killpg(child.pid, signal.SIGKILL)
+
+
+def asker(scheduler: str) -> str:
+    """Path of the program that asks it."""
+    from importlib.util import find_spec
+
+    found = find_spec(f"holdfast.integrations.{scheduler}_witness")
+    assert found is not None and found.origin is not None, "it comes with Holdfast"
+    return found.origin

@@ -192,6 +192,11 @@ VARIABLES: tuple[tuple[str, str], ...] = (
         "credentials for `--rdzv-backend etcd`, where `--rdzv-conf` has none; not left to the workers",
     ),
     (
+        "KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT, HOLDFAST_SERVICE_ACCOUNT",
+        "the API server that `--witness kubernetes` asks, as Kubernetes says itself; and the folder with token, ca.crt and "
+        "namespace, where that is not /var/run/secrets/kubernetes.io/serviceaccount",
+    ),
+    (
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE, TORCH_ELASTIC_WORKER_IDENTICAL",
         "no effect: what they switch on is always so, and needs no switch",
     ),

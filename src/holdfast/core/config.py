@@ -61,7 +61,7 @@ class RunConfig(Value):
     lease_s: float = 3.0
     """Silence after which a node counts as lost."""
     witness: str | None = None
-    """Directory that the nodes share, absolute; or `slurm`. None: nobody decides between two halves."""
+    """Directory that the nodes share, absolute; or `slurm`, or `kubernetes`. None: nobody decides between two halves."""
     on_split: str = "stop"
     """stop · continue: what a side without a majority does once the coordinator is lost."""
     token_file: str | None = None

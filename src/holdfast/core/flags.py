@@ -75,8 +75,9 @@ _NO_PET = "torchrun has no variable for this flag."
 START_METHODS = ("spawn", "fork", "forkserver")
 EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
 SPLITS = ("stop", "continue")
-SLURM = "slurm"
-"""A witness that is no directory."""
+SLURM, KUBERNETES = "slurm", "kubernetes"
+SCHEDULERS = (SLURM, KUBERNETES)
+"""Witnesses that are no directories."""
 
 NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
 """torchrun's."""
@@ -366,7 +367,8 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _ours(
         "--witness",
-        "directory that the nodes share, or slurm: decides which half goes on where they are cut in two, or of two one is lost",
+        "directory that the nodes share, or slurm, or kubernetes: decides which half goes on where they are cut in two, or of "
+        "two one is lost",
         metavar="DIR",
         env="HOLDFAST_WITNESS",
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.core import grammar
 from holdfast.core.config import Notice, Resolved, RunConfig
 from holdfast.core.errors import UsageError
-from holdfast.core.flags import SLURM, by_dest
+from holdfast.core.flags import SCHEDULERS, by_dest
 from holdfast.core.resolve_fault_tolerance import choose_fault_tolerance, prepare
 from holdfast.core.resolve_placement import choose_placement
 from holdfast.core.resolve_rendezvous import choose_rendezvous
@@ -249,7 +249,7 @@ def _state(draft: Draft) -> None:
     draft.keep("node_name", draft.text("node_name") or None)
     draft.keep("token_file", _absolute(draft.text("token_file"), draft.host.cwd) or None)
     witness = draft.text("witness")
-    draft.keep("witness", witness if witness == SLURM else _absolute(witness, draft.host.cwd) or None)
+    draft.keep("witness", witness if witness in SCHEDULERS else _absolute(witness, draft.host.cwd) or None)
     draft.keep("on_split", draft.text("on_split"))
     for dest in ("witness", "on_split"):
         if draft.settings[dest].origin.startswith("--") and draft.fields["rdzv_backend"] != "embedded":
