@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 from typing import Any
 
 import pytest
@@ -101,6 +103,30 @@ def test_of_two_nodes_the_one_left_goes_on_where_something_decides(job, holdfast
     job.finish()
     assert agents["b"].wait().returncode == 0
     assert bool(list(shared.glob("holdfast-*"))) == (decides == "witness")
+
+
+def test_an_agent_listens_at_the_first_free_port_of_the_range_that_it_is_given(job, free_port):
+    first, last = free_port + 1, free_port + 20
+    agents = begin(job, "abc", "2:3", "--agent-port", f"{first}-{last}")
+    lose(job, agents, "a")
+    assert [job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    job.finish()
+    assert [agents[name].wait().returncode for name in "bc"] == [0, 0]
+    (port,) = map(int, re.findall(r"new nodes can join at 127\.0\.0\.1:(\d+)", agents["b"].stderr + agents["c"].stderr))
+    assert first <= port <= last
+
+
+def test_an_agent_whose_port_is_taken_takes_part_though_it_cannot_take_over(job):
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        taken = stranger.getsockname()[1]
+        agents = [job.agent("a", "2", nproc=1)]
+        job.host()
+        agents.append(job.agent("b", "2", "--agent-port", taken, nproc=1))
+        agents[1].wait_for_output(f"cannot listen at 127.0.0.1:{taken}: the port is in use")
+        for rank in range(2):
+            job.rank(rank, 0, 1)
+        job.finish()
+        assert [agent.wait().returncode for agent in agents] == [0, 0]
 
 
 def test_a_node_whose_address_is_translated_takes_part_though_it_cannot_take_over(job, holdfast):

@@ -190,6 +190,22 @@ def test_etcd_s_join_timeout_has_both_of_torchrun_s_names(key):
     assert config(*line, "--rdzv-conf", f"{key}=7").join_timeout_s == 7
 
 
+@pytest.mark.parametrize(("given", "ports"), [("0", (0, 0)), ("29410", (29410, 29410)), ("29410-29419", (29410, 29419))])
+def test_an_agent_s_port_is_one_or_the_first_free_of_a_range(given, ports):
+    assert config(*TWO, "--agent-port", given).agent_ports == ports
+    assert config(*TWO, env={"HOLDFAST_AGENT_PORT": given}).agent_ports == ports
+
+
+@pytest.mark.parametrize("given", ["29419-29410", "0-9", "x", "1-70000"])
+def test_what_is_no_port_of_an_agent_is_an_error(given):
+    assert "--agent-port" in error(*TWO, "--agent-port", given)
+
+
+def test_an_agent_s_port_means_nothing_where_no_agent_takes_over():
+    assert "--agent-port is ignored" in warnings(*STATIC, "--agent-port", "29410")
+    assert "ignored" not in warnings(*STATIC, env={"HOLDFAST_AGENT_PORT": "29410"})
+
+
 def test_a_witness_is_for_nodes_that_choose_a_successor_and_a_variable_for_all_jobs_is_no_mistake():
     assert "--witness is ignored" in warnings("--witness", "/shared")
     assert "--on-split is ignored" in warnings(*STATIC, "--on-split", "continue")

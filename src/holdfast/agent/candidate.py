@@ -48,7 +48,7 @@ def candidate(
     """A node that listens at its own address, and campaigns."""
     store = f"etcd at {config.rdzv_endpoint}"
     store_hands = open_etcd(config, host)
-    endpoint = _listen(network, group.join.addr)
+    endpoint = _listen(network, group.join.addr, config.agent_ports)
     now = host.now()
     election = Election(
         endpoint,
@@ -78,7 +78,7 @@ def heir(
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
     `again`: an agent of this job did so before, on this host, and was cut short."""
     witness = None if config.witness is None else open_witness(config.witness, host)
-    endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(network, group.join.addr, host)
+    endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(config, network, group.join.addr, host)
     if witness is not None and endpoint:
         witness.rehearse(endpoint)
     now = host.now()
@@ -108,23 +108,37 @@ def _founder(
     return found
 
 
-def _listen_if_possible(network: Network, addr: str, host: Host) -> str:
+def _listen_if_possible(config: RunConfig, network: Network, addr: str, host: Host) -> str:
     """Where others can reach us; empty where that cannot be: then this node has no say in who leads."""
     try:
-        return _listen(network, addr)
+        return _listen(network, addr, config.agent_ports)
     except (RendezvousError, OSError) as error:
         host.complain(f"this node cannot take over if the coordinator is lost: {error}")
         return ""
 
 
-def _listen(network: Network, addr: str) -> str:
-    """Serve at a free port of `addr` from now on, for whoever is sent here while we lead."""
-    with hold_port() as held:
-        network.endpoint = addr, held.getsockname()[1]
-        if not network.listen():
-            raise RendezvousError(
-                f"cannot listen at {addr}, this node's own address", hint="give --local-addr an address that this host has"
-            )
+def _listen(network: Network, addr: str, ports: tuple[int, int]) -> str:
+    """Serve at `addr` from now on, at the first free one of `ports`, for whoever is sent here while we lead."""
+    low, high = ports
+    if not low:
+        with hold_port() as held:
+            return _listen_at(network, addr, held.getsockname()[1])
+    for port in range(low, high):
+        try:
+            return _listen_at(network, addr, port)
+        except RendezvousError:
+            continue
+    return _listen_at(network, addr, high)
+
+
+def _listen_at(network: Network, addr: str, port: int) -> str:
+    network.endpoint = addr, port
+    if not network.listen():
+        here = shown_endpoint(addr, port)
+        raise RendezvousError(
+            f"cannot listen at {here}: the port is in use, or {addr} is no address of this host",
+            hint="give --local-addr an address that this host has, and --agent-port a port, or a range, that is free",
+        )
     return shown_endpoint(*network.endpoint)
 
 

@@ -26,6 +26,7 @@ def plan(config: RunConfig, environ: Mapping[str, str]) -> str:
         f"job         {config.rdzv_id}",
         f"nodes       {_nodes(config)}",
         f"rendezvous  {_rendezvous(config)}",
+        f"ports       {_ports(config)}",
         f"ranks       {_ranks(config)}",
         f"master      {_master(config)}",
         f"restarts    {_restarts(config)}",
@@ -51,6 +52,19 @@ def _rendezvous(config: RunConfig) -> str:
     if config.rdzv_backend == "memory":
         return "memory: one node, no server"
     return f"{config.rdzv_backend} at {config.rdzv_endpoint}, waiting up to {config.join_timeout_s:g} s"
+
+
+def _ports(config: RunConfig) -> str:
+    """What a firewall must let through between the nodes."""
+    if config.max_nodes == 1 or config.rdzv_backend == "memory":
+        return "none beyond this host"
+    ranks = f"{config.master_port or 'any'} and whatever the ranks use among themselves"
+    if config.rdzv_backend == "static":
+        return f"{config.rdzv_port} at rank 0's agent; {ranks}"
+    low, high = config.agent_ports
+    own = "any" if not low else f"{low}" if low == high else f"{low} to {high}"
+    meet = f"{config.rdzv_port} at the endpoint; " if config.rdzv_backend == "embedded" else ""
+    return f"{meet}{own} at each agent (--agent-port); {ranks}"
 
 
 def _ranks(config: RunConfig) -> str:

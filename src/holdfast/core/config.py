@@ -60,6 +60,8 @@ class RunConfig(Value):
     """How long a round with the least number of nodes waits for more."""
     lease_s: float = 3.0
     """Silence after which a node counts as lost."""
+    agent_ports: tuple[int, int] = (0, 0)
+    """First and last port that this agent may listen at for the others, if it is not the endpoint's. (0, 0): any."""
     witness: str | None = None
     """Directory that the nodes share, absolute; or `slurm`, or `kubernetes`. None: nobody decides between two halves."""
     on_split: str = "stop"

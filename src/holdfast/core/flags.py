@@ -366,6 +366,14 @@ FLAGS: tuple[Flag, ...] = (
         env="HOLDFAST_LEASE",
     ),
     _ours(
+        "--agent-port",
+        "port at which this agent listens, so that others find it if it takes over the coordinator; of a range, as in "
+        "29410-29419, the first that is free (0: any)",
+        default="0",
+        metavar="PORT",
+        env="HOLDFAST_AGENT_PORT",
+    ),
+    _ours(
         "--witness",
         "directory that the nodes share, or slurm, or kubernetes: decides which half goes on where they are cut in two, or of "
         "two one is lost",

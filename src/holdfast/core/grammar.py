@@ -167,6 +167,16 @@ def port_number(text: str, name: str) -> int:
     return int(text)
 
 
+def port_range(text: str, name: str) -> tuple[int, int]:
+    """`29410` or `29410-29419` → (first, last); `0` → (0, 0), any."""
+    first, dash, last = text.partition("-")
+    low = port_number(first, name)
+    high = port_number(last, name) if dash else low
+    if low > high or (dash and not low):
+        raise UsageError(f"{name}: {text!r} is not a range of ports", hint="give one, or FIRST-LAST such as 29410-29419")
+    return low, high
+
+
 def shown_endpoint(host: str, port: int) -> str:
     """`host:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -62,6 +62,8 @@ def choose_rendezvous(draft: Draft) -> None:
     node_rank = grammar.whole(draft.text("node_rank"), draft.name("node_rank"), at_least=0)
     draft.keep("node_rank", node_rank)
     _port(draft)
+    ports = grammar.port_range(draft.text("agent_port"), draft.name("agent_port"))
+    draft.put("agent_ports", ports, draft.settings["agent_port"].origin)
     backend = _backend(draft)
     if backend == "memory":
         _memory(draft)
@@ -73,6 +75,8 @@ def choose_rendezvous(draft: Draft) -> None:
         _etcd(draft)
     else:
         _registered(draft, backend)
+    if draft.settings["agent_port"].origin.startswith("--") and draft.fields["rdzv_backend"] not in ("embedded", "etcd"):
+        draft.tell("WARNING", f"{draft.name('agent_port')} is ignored: only agents that may take over the coordinator listen")
     _job_id(draft)
     _timing(draft, conf, backend)
 

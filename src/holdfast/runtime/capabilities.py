@@ -208,7 +208,7 @@ def ports() -> Fact:
         return Fact(
             name="ports", state=MISSING, found=str(error), means="no master port can be had", advice=advice, required=True
         )
-    given = f"the kernel gives {low} to {high}" if high else "any"
+    given = f"the kernel gives {low} to {high} to ranks, and to agents without --agent-port" if high else "any"
     return Fact(name="ports", state=HAVE, found=f"{port} was free; {given}", required=True)
 
 
