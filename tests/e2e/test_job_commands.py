@@ -18,7 +18,18 @@ import pytest
 
 from holdfast.agent.control import ControlSocket
 from holdfast.cli.main import main
-from holdfast.core.events import AgentStarted, Decided, Event, FailureSeen, JobEnded, RoundFormed, WorkerExited, WorkerStarted
+from holdfast.core.events import (
+    AgentStarted,
+    CoordinatorFound,
+    Decided,
+    Event,
+    FailureSeen,
+    JobEnded,
+    JoinRequested,
+    RoundFormed,
+    WorkerExited,
+    WorkerStarted,
+)
 from holdfast.core.failure import Failure
 from holdfast.telemetry.recorder import Recorder
 from holdfast.telemetry.state_dir import open_job
@@ -305,6 +316,18 @@ def test_why_tells_each_decision_with_its_reason(agent: Make, holdfast_says: Say
     said = holdfast_says("why").out
     assert "round 1, attempt 0  restart (2 restarts left)" in said and f"    {REASON}\n" in said
     assert holdfast_says("why", "--json").json()[0]["reason"] == REASON
+
+
+def test_why_says_on_a_node_that_decided_nothing_what_it_was_told_and_by_whom(agent: Make, holdfast_says: Say) -> None:
+    follower = agent("train", "n2").started()
+    follower.saw(JoinRequested(round=1, backend="embedded", endpoint="n1:29400")).life(1, 0, ("n1", "n2"), 1, "first round")
+    assert "nothing had to be decided" in holdfast_says("why").out
+    follower.life(2, 1, ("n1", "n2"), 1, REASON)
+    said = holdfast_says("why").out
+    assert "round 2, attempt 1  told\n" in said and f"    {REASON}\n" in said and "nothing had" not in said
+    assert said.splitlines()[-1].startswith("told by the coordinator at n1:29400: ")
+    follower.saw(CoordinatorFound(endpoint="10.0.0.3:4000"))
+    assert "told by the coordinator at 10.0.0.3:4000: " in holdfast_says("why").out
 
 
 def test_why_says_when_the_agents_are_gone_without_a_word(agent: Make, holdfast_says: Say) -> None:

@@ -105,6 +105,36 @@ def test_of_two_nodes_the_one_left_goes_on_where_something_decides(job, holdfast
     assert bool(list(shared.glob("holdfast-*"))) == (decides == "witness")
 
 
+def test_each_node_s_own_record_tells_what_it_knows_of_the_one_that_leads(job, holdfast, tmp_path):
+    homes = {name: tmp_path / f"home-{name}" for name in "abcd"}
+    agents: dict[str, Any] = {}
+    for name, home in homes.items():
+        agents[name] = job.agent(name, "2:4", *LEASE, "--state-dir", home, nproc=1, env=LOGS)
+        job.wait_until(lambda: len(list(tmp_path.glob("home-*/jobs/several/agent-*.sock"))) == len(agents))
+
+    def says(node: str, *command: str) -> str:
+        return holdfast.run(*command, env={"HOLDFAST_STATE_DIR": str(homes[node])}).stdout
+
+    for rank in range(4):
+        job.rank(rank, 0, 1)
+    says("a", "exclude", "d", "--reason", "its fan is broken")
+    for name in "bcd":
+        agents[name].wait_for_output("the 4 nodes choose another")
+    (lost,) = re.findall(r'"AgentStarted".*"pid": ?(\d+)', (homes["a"] / "jobs/several/events-a.jsonl").read_text())
+    assert job.rank(0, 0, 2)[1] == 3
+    os.kill(int(lost), signal.SIGKILL)
+    assert [job.rank(rank, 0, 3)[1] for rank in range(2)] == [2, 2]
+    leads, follows = ("b", "c") if "leads the job now" in agents["b"].stderr else ("c", "b")
+    assert "excluded  d: its fan is broken (`holdfast exclude`) (operator" in says(leads, "status")
+    assert "exclude\n" not in says(leads, "why"), "that was decided by another"
+    where = re.search(r"new nodes can join at (\S+)", agents[leads].stderr)[1]
+    assert f"the coordinator is at {where} now" in agents[follows].stderr
+    assert f"told by the coordinator at {where}: " in says(follows, "why") and "told\n" in says(follows, "why")
+    assert re.search(rf"^endpoint +{where}$", says(follows, "status"), re.MULTILINE)
+    job.finish()
+    assert [agents[name].wait().returncode for name in "bcd"] == [0, 0, 0]
+
+
 def test_an_agent_listens_at_the_first_free_port_of_the_range_that_it_is_given(job, free_port):
     first, last = free_port + 1, free_port + 20
     agents = begin(job, "abc", "2:3", "--agent-port", f"{first}-{last}")

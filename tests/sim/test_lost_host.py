@@ -94,6 +94,7 @@ def test_when_the_host_dies_the_next_in_line_takes_over_and_the_job_restarts_onc
         b: decides to rejoin: the coordinator at endpoint:29400 was lost
         b: warning: the coordinator at endpoint:29400 was lost: this agent leads the job now, with the votes of 2 of 3 nodes; new nodes can join at b:1
         b: b joined
+        c: warning: the coordinator is at b:1 now
         b: c joined
         b: round 2 of c b, group rank 1, 2 ranks (the coordinator at endpoint:29400 was lost)
         c: round 2 of c b, group rank 0, 2 ranks (the coordinator at endpoint:29400 was lost)

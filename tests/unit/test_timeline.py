@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from holdfast.core.events import (
     AgentStarted,
+    CoordinatorFound,
     Decided,
     Degraded,
     Event,
     FailureSeen,
     JobEnded,
+    JoinRequested,
     NodeExcluded,
     NodeLost,
     NodeReadmitted,
@@ -234,3 +236,23 @@ def test_who_is_excluded_and_why_is_known_until_it_is_readmitted() -> None:
     assert [(one.name, one.reason, one.by) for one in told.excluded] == [("b", "its fan is broken", "operator")]
     assert [(one.decision, one.reason) for one in told.decisions][-1] == ("readmit", "c: repaired")
     assert told.life is not None and told.life.decision is None
+
+
+def test_what_a_coordinator_took_over_is_known_since_it_was_decided_and_is_no_decision_of_its_own() -> None:
+    story = Story()
+    story.agents("b")
+    story.life(2, 0, "b")
+    story.then("b", NodeExcluded(name="c", reason="its fan is broken", by="operator", age_s=100.0))
+    told = story.told("b")
+    assert [(one.name, one.since_unix) for one in told.excluded] == [("c", story.now - 100.0)] and not told.decisions
+
+
+def test_where_the_coordinator_is_as_this_node_last_knew_it() -> None:
+    story = Story()
+    story.agents("b")
+    assert story.told("b").coordinator == ""
+    story.then("b", JoinRequested(round=1, backend="embedded", endpoint="node0:29400"))
+    assert story.told("b").coordinator == "node0:29400"
+    story.then("b", CoordinatorFound(endpoint="10.0.0.2:4000"))
+    story.then("b", JoinRequested(round=3, backend="embedded", endpoint="node0:29400"))
+    assert story.told("b").coordinator == "10.0.0.2:4000"

@@ -22,8 +22,9 @@ from __future__ import annotations
 from holdfast.agent.group import Group
 from holdfast.agent.node import Node
 from holdfast.agent.words import Send, Told
+from holdfast.core.events import CoordinatorFound, NodeExcluded
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.machine import Action, Observation, Say, Tick
+from holdfast.core.machine import Action, Observation, Record, Say, Tick
 from holdfast.core.messages import Assigned, Past, Refused, Stop
 from holdfast.core.value import replace
 from holdfast.rendezvous.election import Election, Follow, GiveUp, Lead, Persisted, StepDown, StoreSeen, StoreTrouble
@@ -65,6 +66,8 @@ class ElectedNode(Node):
         self.seats = 0
         self.from_the_start = False
         """The coordinator here has led the job since before its first round."""
+        self.leader = group.endpoint
+        """Where the coordinator was when we last followed one."""
         self.held: list[Transmit] = []
         """Word of a round that the store does not have yet."""
 
@@ -187,7 +190,7 @@ class ElectedNode(Node):
                 case StepDown(reason=reason):
                     out += self._step_down(reason)
                 case Follow(endpoint=endpoint):
-                    out += self._follow(endpoint, now)
+                    out += [*self._found_at(endpoint), *self._follow(endpoint, now)]
                 case GiveUp(reason=reason, hint=hint):
                     out += self._from_group(self.group.observe(Told(message=Refused(reason=reason, hint=hint)), now), now)
                 case _:
@@ -224,8 +227,18 @@ class ElectedNode(Node):
         )
         self.kept, self.held, self.seats = past, [], 0
         self.from_the_start = past.round == 0 and mine is None
+        self.leader = self.election.endpoint
         self.noted = past.round, past.restarts, past.report is not None, *(one.name for one in past.excluded)
-        return self._follow(self.election.endpoint, now)
+        life = self.server.rendezvous.round, self.server.rendezvous.attempt
+        out = [NodeExcluded(name=one.name, reason=one.reason, by=one.by, age_s=one.age_s) for one in past.excluded]
+        return [*(Record(event=event, life=life) for event in out), *self._follow(self.election.endpoint, now)]
+
+    def _found_at(self, endpoint: str) -> list[Action]:
+        if endpoint == self.leader:
+            return []
+        self.leader, was_here = endpoint, self.member.lease_ends is not None
+        said = Say(text=f"the coordinator is at {endpoint} now", level="warning" if was_here else "info")
+        return [Record(event=CoordinatorFound(endpoint=endpoint)), said]
 
     def _step_down(self, reason: str) -> list[Action]:
         assert self.server is not None

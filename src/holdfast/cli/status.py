@@ -70,6 +70,8 @@ def _about(path: str, job: Timeline) -> list[tuple[str, str]]:
     if life := job.life:
         lines.append(("round", f"{life.round}, attempt {life.attempt}: {_size(life)}; {life.reason}"))
         lines.append(("master", life.master))
+    if job.coordinator and job.state in ("starting", "running"):
+        lines.append(("endpoint", job.coordinator))
     if job.decisions:
         last = job.decisions[-1]
         lines.append(("decided", f"{last.decision}: {last.reason}"))
@@ -135,6 +137,7 @@ def _plain(path: str, job: Timeline, answers: dict[str, dict[str, Any]]) -> dict
         "world_size": life.world_size if life else None,
         "nodes": [_node_plain(node, answers) for node in job.nodes],
         "workers": workers,
+        "coordinator": job.coordinator or None,
         "last_decision": job.decisions[-1] if job.decisions else None,
         "degraded": job.degraded,
         "excluded": [to_plain(one) for one in job.excluded],

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from holdfast.telemetry.timeline import Decision
+    from holdfast.telemetry.timeline import Decision, Life, Timeline
 
 HELP = "a job's decisions, each with its reason"
 
@@ -29,16 +29,32 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         show_json([to_plain(decision) for decision in job.decisions])
         return 0
-    for decision in job.decisions:
-        print(f"{moment(decision.at_unix)}  round {decision.round}, attempt {decision.attempt}  {_what(decision)}")
-        print(f"    {plain(decision.reason, keep='')}")
-    if not job.decisions:
+    for _, about, reason in sorted([*map(_decided, job.decisions), *map(_told, told := _only_told(job))]):
+        print(f"{about}\n    {plain(reason, keep='')}")
+    if told:
+        print(f"told by the coordinator at {job.coordinator}: what it decided, and when, is in the record of its own node")
+    elif not job.decisions:
         print(f"nothing had to be decided in job {job.job} ({job.state})")
     if job.state == "ended" and job.reason not in [decision.reason for decision in job.decisions]:
         print(f"it {job.outcome}, exit code {job.exit_code}: {plain(job.reason, keep='')}")
     if job.state == "lost":
         print("then its agents were gone without a word: killed from outside, or the host went down")
     return 0
+
+
+def _only_told(job: Timeline) -> list[Life]:
+    """Rounds that began for a reason which none of these nodes has recorded as a decision of its own."""
+    known = {decision.reason for decision in job.decisions}
+    return [life for life in job.lives if life.round > 1 and life.reason not in known]
+
+
+def _told(life: Life) -> tuple[float, str, str]:
+    return life.formed_at, f"{moment(life.formed_at)}  round {life.round}, attempt {life.attempt}  told", life.reason
+
+
+def _decided(decision: Decision) -> tuple[float, str, str]:
+    about = f"{moment(decision.at_unix)}  round {decision.round}, attempt {decision.attempt}  {_what(decision)}"
+    return decision.at_unix, about, decision.reason
 
 
 def _what(decision: Decision) -> str:

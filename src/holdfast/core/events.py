@@ -253,6 +253,8 @@ class NodeExcluded(Event):
     """What was said against it, in words."""
     by: str
     """operator · failures (its workers were the first to fail, again and again) · script (a rank of it asked) · itself"""
+    age_s: float = 0.0
+    """Seconds for which it had been so when this coordinator took it over from the one before; 0: it was decided here."""
 
 
 class NodeReadmitted(Event):
@@ -273,6 +275,13 @@ class NodeLost(Event):
     """For how long it was silent, and how long its lease is, in words."""
     silent_s: float = 0.0
     """Seconds for which it had not been heard from."""
+
+
+class CoordinatorFound(Event):
+    """This node has found the coordinator elsewhere than before: what is decided from now on is decided there."""
+
+    endpoint: str
+    """`host:port`."""
 
 
 class SignalReceived(Event):

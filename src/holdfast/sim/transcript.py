@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from holdfast.core.events import (
+    CoordinatorFound,
     Decided,
     Event,
     FailureSeen,
@@ -30,7 +31,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.failure import describe
 
-QUIET = (JoinRequested, StopSent, WorkerDying, WorkerExited, WorkersStopped, WorkerStarted)
+QUIET = (CoordinatorFound, JoinRequested, StopSent, WorkerDying, WorkerExited, WorkersStopped, WorkerStarted)
 """Events that a short transcript leaves out."""
 
 
@@ -72,6 +73,8 @@ def said(what: Event | str) -> str:
             return f"{name} left: {reason}"
         case NodeLost(name=name, reason=reason):
             return f"{name} lost: {reason}"
+        case NodeExcluded(name=name, reason=reason, by=by, age_s=age_s) if age_s:
+            return f"knows {name} as excluded ({by}): {reason}"
         case NodeExcluded(name=name, reason=reason, by=by):
             return f"{name} excluded ({by}): {reason}"
         case NodeReadmitted(name=name, reason=reason):

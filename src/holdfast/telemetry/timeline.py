@@ -11,10 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.core.events import (
     AgentStarted,
+    CoordinatorFound,
     Decided,
     Degraded,
     FailureSeen,
     JobEnded,
+    JoinRequested,
     NodeExcluded,
     NodeLost,
     NodeReadmitted,
@@ -134,6 +136,8 @@ class Timeline(Value):
     """What this job had to do without."""
     excluded: tuple[Exclusion, ...] = ()
     """Nodes that must not take part (any more)."""
+    coordinator: str = ""
+    """`host:port` of the coordinator, as these nodes last knew it. Empty: in the agent itself."""
     lost_s: float = 0.0
 
     @property
@@ -150,7 +154,7 @@ class Timeline(Value):
 def timeline(job: str, records: Sequence[Record], running: Collection[str] = ()) -> Timeline:
     """The story of `job` from its records in order (see `reader.merge`); `running` names the nodes whose agents live."""
     nodes = _nodes(records, running)
-    decisions = tuple(_decision(record) for record in records if isinstance(record.event, DECISIONS))
+    decisions = tuple(_decision(record) for record in records if _is_decision(record))
     lives = _with_lost_time(_lives(records, decisions, running))
     end = _end(records)
     state = "running" if running else "ended" if end else "lost"
@@ -170,6 +174,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
         decisions=decisions,
         degraded=tuple(dict.fromkeys(f"{event.what}: {event.instead}" if event.instead else event.what for event in degraded)),
         excluded=_excluded(records),
+        coordinator=_coordinator(records),
         lost_s=sum(life.lost_s or 0.0 for life in lives),
     )
 
@@ -197,15 +202,30 @@ def _nodes(records: Iterable[Record], running: Collection[str]) -> tuple[NodeSee
     return tuple(seen.values())
 
 
+def _coordinator(records: Iterable[Record]) -> str:
+    found = ""
+    for record in records:
+        match record.event:
+            case CoordinatorFound(endpoint=endpoint) | JoinRequested(round=1, endpoint=endpoint):
+                found = endpoint
+    return found
+
+
 def _excluded(records: Iterable[Record]) -> tuple[Exclusion, ...]:
     found: dict[str, Exclusion] = {}
     for record in records:
         match record.event:
-            case NodeExcluded(name=name, reason=reason, by=by):
-                found[name] = Exclusion(name=name, reason=reason, by=by, since_unix=record.at)
+            case NodeExcluded(name=name, reason=reason, by=by, age_s=age_s):
+                found[name] = Exclusion(name=name, reason=reason, by=by, since_unix=record.at - age_s)
             case NodeReadmitted(name=name):
                 found.pop(name, None)
     return tuple(found.values())
+
+
+def _is_decision(record: Record) -> bool:
+    """Not what a coordinator took over from the one before it."""
+    event = record.event
+    return isinstance(event, DECISIONS) and not (isinstance(event, NodeExcluded) and event.age_s)
 
 
 def _decision(record: Record) -> Decision:
