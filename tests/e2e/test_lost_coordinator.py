@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,11 @@ from typing import Any
 
 import pytest
 from test_several_nodes import WAITS, Cluster, agent_pid
+
+from holdfast.agent.farewell import SharedEnd
+from holdfast.core.report import JobReport
+from holdfast.core.value import replace
+from holdfast.telemetry.report_text import report_json
 
 LOGS = {"LOGLEVEL": "DEBUG"}
 LEASE = ("--lease", 1, "--max-restarts", 0, "--rdzv-conf", "last_call_timeout=1")
@@ -133,6 +139,32 @@ def test_each_node_s_own_record_tells_what_it_knows_of_the_one_that_leads(job, h
     assert re.search(rf"^endpoint +{where}$", says(follows, "status"), re.MULTILINE)
     job.finish()
     assert [agents[name].wait().returncode for name in "bcd"] == [0, 0, 0]
+
+
+def test_a_spare_that_slept_as_the_job_ended_learns_it_from_the_record_that_it_shares(job, holdfast):
+    agents = begin(job, "abc", "2")
+    asleep = agent_pid(holdfast, "c")
+    os.kill(asleep, signal.SIGSTOP)
+    job.wait_until(lambda: holdfast.events("NodeLost"))
+    job.finish()
+    assert [agents[name].wait().returncode for name in "ab"] == [0, 0]
+    os.kill(asleep, signal.SIGCONT)
+    assert agents["c"].wait().returncode == 0
+    assert "the job has ended, as " in agents["c"].stderr and "report.json tells" in agents["c"].stderr
+
+
+def test_a_report_of_an_earlier_run_is_not_taken_for_the_end_of_this_one(tmp_path):
+    path = tmp_path / "report.json"
+    ended = JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=1.0, ended_at_unix=2.0, reason="done")
+    path.write_text(json.dumps(report_json(ended)))
+    end = SharedEnd(str(path))
+    assert end.look() is None
+    draft = tmp_path / "draft"
+    draft.write_text(json.dumps(report_json(replace(ended, exit_code=1))))
+    draft.rename(path)
+    assert end.look() == replace(ended, exit_code=1)
+    path.unlink()
+    assert end.look() is None
 
 
 def test_an_agent_listens_at_the_first_free_port_of_the_range_that_it_is_given(job, free_port):

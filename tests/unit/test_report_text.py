@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.failure import Failure
 from holdfast.core.report import JobReport
 from holdfast.telemetry import report_text as module
-from holdfast.telemetry.report_text import report_json, report_text, terminal
+from holdfast.telemetry.report_text import report_from_json, report_json, report_text, terminal
 from holdfast.telemetry.words import ranges, span
 
 STACK = 'Traceback (most recent call last):\n  File "train.py", line 8, in <module>\n    step()\nRuntimeError: boom\n'
@@ -193,3 +193,14 @@ def test_ranks_are_said_as_ranges(numbers: list[int], said: str):
 )
 def test_times_are_said_in_two_units(seconds: float, said: str):
     assert span(seconds) == said
+
+
+def test_a_report_on_disk_is_the_report_again():
+    ended = report(BOOM, stopped(4))
+    assert report_from_json(json.dumps(report_json(ended))) == ended
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"failures": 1}', '{"failures": [], "job": "j"}'])
+def test_what_is_no_report_is_none(text):
+    assert report_from_json(text) is None
+    assert report_from_json(json.dumps(report_json(report()) | {"exit_code": "no"})) is None

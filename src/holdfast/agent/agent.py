@@ -18,12 +18,13 @@ from holdfast.agent.assembly import assemble, open_doors, room_for_links
 from holdfast.agent.desk import Desk
 from holdfast.agent.signals import PASSED_ON
 from holdfast.agent.voice import RETRY_S, Voice
-from holdfast.agent.words import Answer, Exit, KillWorkers, LookAtMemory, SignalWorkers, StartWorkers, Sweep, Unguarded
+from holdfast.agent.words import Answer, Exit, KillWorkers, LookAtMemory, SignalWorkers, StartWorkers, Sweep, Told, Unguarded
 from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
 from holdfast.core.events import AgentStarted, Degraded, FailureSeen, RoundFormed
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Tick
+from holdfast.core.messages import Finish
 from holdfast.runtime import guardian
 from holdfast.runtime.host import Host
 from holdfast.telemetry.plain import plain
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event
     from holdfast.core.failure import Failure
     from holdfast.core.machine import Action, Observation
+    from holdfast.core.report import JobReport
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
@@ -50,6 +52,9 @@ that was cut off as the job ended would else look for us in vain for half a minu
 SETTLE_S = 0.05
 """How long the way to the first worker may take before what costs time (the record on disk, the control socket) is done all
 the same: a node that waits for others wants to be asked how it is."""
+
+LOOK_S = 1.0
+"""How often an agent that has lost the coordinator looks whether another one has left a report of the job's end."""
 
 PULSE_S = 5.0
 """How often the loop shows that it is alive, where somebody asks (TORCHELASTIC_HEALTH_CHECK_PORT)."""
@@ -95,6 +100,8 @@ class Agent:
         self.recorder = Recorder(
             self.job_dir.events_path, self.job_dir.node, complain=lambda line: self.voice.say(f"holdfast: {line}\n")
         )
+        self.shared_end = farewell.SharedEnd(self.job_dir.report_path)
+        self.look_at = NEVER
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
         self.desk = Desk(self.node.group, self.host, self.name)
         self.exit: Exit | None = None
@@ -152,7 +159,7 @@ class Agent:
 
     def _deadline(self) -> float:
         now = self.host.now()
-        deadlines = [self.node.deadline(), self.leave_at, self.settle_at, self.workers.look_at]
+        deadlines = [self.node.deadline(), self.leave_at, self.settle_at, self.workers.look_at, self.look_at]
         if self.network is not None:
             deadlines.append(self.network.deadline())
         if self.desk.health is not None:
@@ -175,10 +182,23 @@ class Agent:
             self.workers.pump()
         late = self.workers.look(now)
         if self.network is not None:
-            late += self.network.expire(now)
+            late += [*self.network.expire(now), *self._look_for_the_end(now)]
         if self.watchdog is not None:
             late += self.watchdog.timers.expired(self.awake_at_unix)
         return [*late, Tick()] if now >= self.node.deadline() else late
+
+    def _look_for_the_end(self, now: float) -> list[Observation]:
+        """Where nobody is left to tell us how the job ended, somebody may have left a report."""
+        if self.node.member is None or not self.node.member.lease_over or self.exit is not None:
+            self.look_at = NEVER
+        elif self.look_at == NEVER or now >= self.look_at:
+            self.look_at = now + LOOK_S
+            found: list[JobReport | None] = []
+            self.recorder.aside.attempt(lambda: found.append(self.shared_end.look()))
+            if found and found[0] is not None:
+                self._say(f"the job has ended, as {self.job_dir.report_path} tells", "warning")
+                return [Told(message=Finish(report=found[0]))]
+        return []
 
     def _guardian_lost(self, fd: int) -> list[Observation]:
         self.host.unwatch(fd)

@@ -37,6 +37,32 @@ def tell(report: JobReport, config: RunConfig, say: Callable[[str], None]) -> No
         say(failure_box(entrypoint_name(program, args), report.failures) + "\n")
 
 
+class SharedEnd:
+    """How the job ended, as another of its agents has written into the directory that both keep their record in: a home on NFS,
+    or several agents on one host. A node that was cut off meanwhile, as nobody is left to tell it, learns it from there."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        """Of the report."""
+        self._before = self._stamp()
+
+    def look(self) -> JobReport | None:
+        """The report, once there is one that was not there when we began. OSError where it cannot be read."""
+        if self._stamp() in (None, self._before):
+            return None
+        from holdfast.telemetry.report_text import report_from_json
+
+        with open(self.path, encoding="utf-8") as file:
+            return report_from_json(file.read())
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            seen = os.stat(self.path)
+        except OSError:
+            return None
+        return seen.st_ino, seen.st_mtime_ns
+
+
 def make_room(state_dir: str) -> None:
     """Prune the oldest jobs, if there are more than are kept (looking at their sizes each time would cost too much)."""
     from holdfast.telemetry.state_dir import job_dirs

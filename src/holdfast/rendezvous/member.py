@@ -183,6 +183,8 @@ class Member:
             if self.lease_ends is None or self.lease_over:
                 trouble = f" ({self.trouble})" if self.trouble else ""
                 lost = f"the coordinator at {self.endpoint} is out of reach: no answer for {silent_s:.0f} s{trouble}"
+                if self.lease_over:
+                    lost += "; whether the job goes on without this node, or has ended, is not known here"
                 return [self._give_up(lost, hint=self.hint)]
             self.lease_over = True
             silence = f"the coordinator at {self.endpoint} has not answered for {silent_s:.1f} s"

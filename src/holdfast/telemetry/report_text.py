@@ -75,6 +75,24 @@ def report_json(report: JobReport) -> dict[str, Any]:
     }
 
 
+def report_from_json(text: str) -> JobReport | None:
+    """What `report_json` has been made of. None: it is no such report, or another version's."""
+    import json
+
+    import msgspec
+
+    from holdfast.core.failure import Failure
+    from holdfast.core.report import JobReport
+    from holdfast.runtime.codec import build
+
+    try:
+        said = json.loads(text)
+        failures = [{field: one[field] for field in Failure.__fields__ if field in one} for one in said["failures"]]
+        return build(JobReport, {field: said[field] for field in JobReport.__fields__} | {"failures": failures})
+    except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
+        return None
+
+
 def first_failure(report: JobReport) -> Failure | None:
     """The failure that began it all; None where nothing failed by itself."""
     return next((failure for failure in report.failures[:1] if not failure.innocent and report.outcome != "succeeded"), None)
