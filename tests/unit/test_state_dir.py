@@ -158,6 +158,32 @@ def test_two_jobs_of_one_node_each_do_not_share_though_their_ids_are_the_same(ho
     assert [(agent.name, agent.node) for agent in agents] == [("train", "n1"), ("train~2", "n1")]
 
 
+def test_two_jobs_of_one_id_that_meet_at_different_places_do_not_share(home: str, agents: list[JobDir]) -> None:
+    agents += [open_job(home, "train", node, endpoint=f"n1:{port}") for port in (29400, 29500) for node in ("n1", "n2")]
+    assert [agent.name for agent in agents] == ["train", "train", "train~2", "train~2"]
+    assert [agent.node for agent in agents] == ["n1", "n2", "n1", "n2"]
+    agents.append(open_job(home, "train", "n3", endpoint="n1:29400"))
+    agents.append(open_job(home, "train", "n3", endpoint="n2:29400"))
+    assert [agent.name for agent in agents[4:]] == ["train", "train~3"]
+
+
+@pytest.mark.parametrize("other", ["localhost:29400", "127.0.0.1:29400", "[::1]:29400", "n1.cluster:29400", "10.0.0.2:4000"])
+def test_one_job_may_be_found_by_other_words_and_where_its_nodes_listen(home: str, agents: list[JobDir], other: str) -> None:
+    agents.append(open_job(home, "train", "n1", endpoint="n1:29400", listens="n1:29400"))
+    agents.append(open_job(home, "train", "n2", endpoint="n1:29400", listens="10.0.0.2:4000"))
+    agents.append(open_job(home, "train", "n3", endpoint=other))
+    assert {agent.name for agent in agents} == {"train"}
+
+
+def test_a_replacement_finds_its_job_though_another_of_that_id_came_later_and_is_over(home: str, agents: list[JobDir]) -> None:
+    agents += [open_job(home, "train", "n1", endpoint="n1:29400"), open_job(home, "train", "n1", endpoint="n1:29500")]
+    agents[1].close()
+    agents.append(open_job(home, "train", "n2", endpoint="n1:29400"))
+    assert agents[2].name == "train"
+    agents.append(open_job(home, "train", "n1", endpoint="n1:29500"))
+    assert agents[3].name == "train~3"
+
+
 def test_a_second_agent_of_the_same_name_gets_a_name_of_its_own(home: str, agents: list[JobDir]) -> None:
     agents += [open_job(home, "train", "n1") for _ in range(3)]
     assert [agent.node for agent in agents] == ["n1", "n1-2", "n1-3"]
@@ -274,3 +300,11 @@ def test_an_agent_that_died_in_a_round_was_cut_short(home: str, events: tuple[st
     agent.close()
     assert was_cut_short(home, "train") == cut_short
     assert not was_cut_short(home, "another") and not was_cut_short(home + "/nowhere", "train")
+
+
+def test_an_agent_of_another_job_of_that_id_was_cut_short_for_that_one_only(home: str) -> None:
+    for port in (29400, 29500):
+        agent = open_job(home, "train", "n1", endpoint=f"n1:{port}")
+        Path(agent.events_path).write_text('{"event":"RoundFormed"}\n' if port == 29400 else '{"event":"JobEnded"}\n')
+        agent.close()
+    assert was_cut_short(home, "train", endpoint="n1:29400") and not was_cut_short(home, "train", endpoint="n1:29500")

@@ -96,7 +96,8 @@ class Agent:
             self.host.watch(fd, select.EPOLLIN, lambda events: self._guardian_lost(fd))
         self.node, self.network, self.store = assemble(config, self.host, self.name)
         alone = config.rdzv_backend == "memory"
-        self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, endpoint=config.rdzv_endpoint, alone=alone)
+        meet = {"endpoint": config.rdzv_endpoint, "listens": self.network.listens_at if self.network is not None else ""}
+        self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, alone=alone, **meet)
         self.recorder = Recorder(
             self.job_dir.events_path, self.job_dir.node, complain=lambda line: self.voice.say(f"holdfast: {line}\n")
         )

@@ -12,6 +12,7 @@ import socket
 from functools import partial
 
 from holdfast.core.errors import ProtocolError, RendezvousError
+from holdfast.core.grammar import shown_endpoint
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER
 from holdfast.runtime.addresses import bind_addresses, host_and_port
@@ -140,6 +141,11 @@ class Network:
         self.mirror = Mirror()
         self.encoded: tuple[Message | None, bytes] = None, b""
         """The last message that was sent: often thousands are told the same."""
+
+    @property
+    def listens_at(self) -> str:
+        """`host:port`; empty where nobody can come to us."""
+        return shown_endpoint(*self.endpoint) if self.listeners else ""
 
     # --- asked for by actions -------------------------------------------------------------------------------------------
 

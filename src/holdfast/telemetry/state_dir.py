@@ -2,12 +2,12 @@
 
     <home>/jobs/<job>/events-<node>.jsonl   what happened, as that node saw it; locked while its agent lives
                       agent-<node>.sock     the way to ask that agent
-                      report.json · incidents/ · logs/
+                      endpoints · report.json · incidents/ · logs/
 
-One directory is one *run* of a job. An agent that comes while any other agent runs in the newest run of its id shares
-that directory: it is another node of the same job (several agents on one host, or a home on NFS), or a replacement.
-An agent that finds only the dead, or whose job has no other node, opens the next run: `train`, then `train~2`,
-`train~3`. `~` is never part of a job's name, so the two cannot be mistaken.
+One directory is one *run* of a job. An agent that comes while another one runs in a run of its id, and meets the others
+where that one does, shares that directory: it is another node of the same job (several agents on one host, or a home on
+NFS), or a replacement. An agent that finds only the dead or another job's, or whose job has no other node, opens the next
+run: `train`, then `train~2`, `train~3`. `~` is never part of a job's name, so the two cannot be mistaken.
 
 An agent holds an open-file-description lock on its events file for as long as it lives. The kernel drops it however
 the agent ends, so "is it running?" needs neither a pid file nor an answer from the agent.
@@ -186,10 +186,11 @@ class JobDir:
             self._claim = -1
 
 
-def open_job(home: str, run_id: str, node: str, *, endpoint: str = "", alone: bool = False) -> JobDir:
-    """Claim a place for `node` in the run of `run_id` that is going on, or else open its next run.
+def open_job(home: str, run_id: str, node: str, *, endpoint: str = "", listens: str = "", alone: bool = False) -> JobDir:
+    """Claim a place for `node` in the run of `run_id` that is going on at `endpoint`, or else open its next run.
 
-    `alone`: always the next run, since no other agent can belong to this job.
+    `listens`: where others may find the job too, should this node lead it. `alone`: always the next run, since no other agent
+    can belong to this job.
 
     Where `home` cannot be written to, a spare one is taken and `degraded` says so: a full disk must not keep a job
     from training. UsageError: the home is a stranger's. StartError: nothing at all can be written.
@@ -197,7 +198,7 @@ def open_job(home: str, run_id: str, node: str, *, endpoint: str = "", alone: bo
     name, failed = job_name(run_id, endpoint), ""
     for candidate in (home, *spare_homes()):
         try:
-            path, claimed, claim = _open_in(make_home(candidate), name, safe_name(node, 64), alone)
+            path, claimed, claim = _open_in(make_home(candidate), name, safe_name(node, 64), alone, (endpoint, listens))
         except OSError as error:
             failed = failed or f"cannot write to {home} ({error.strerror or error})"
             continue
@@ -205,31 +206,74 @@ def open_job(home: str, run_id: str, node: str, *, endpoint: str = "", alone: bo
     raise StartError(f"{failed}, nor to {' or '.join(spare_homes())}", hint="set HOLDFAST_STATE_DIR to a writable directory")
 
 
-def _open_in(jobs: str, name: str, node: str, alone: bool) -> tuple[str, str, int]:
+def _open_in(jobs: str, name: str, node: str, alone: bool, endpoints: tuple[str, ...]) -> tuple[str, str, int]:
     guard = os.open(os.path.join(jobs, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Without it, the second of two agents that start together would find a directory and nobody in it yet.
         until = time.monotonic() + LOCK_PATIENCE_S
         while not locks.take(guard) and time.monotonic() < until:
             os.sched_yield()
-        path = _run_to_use(jobs, name, alone)
+        path = _run_to_use(jobs, name, alone, endpoints[0])
         os.makedirs(path, 0o700, exist_ok=True)
+        _meets_at(path, endpoints)
         return path, *_claim_node(path, node)
     finally:
         os.close(guard)
 
 
-def _run_to_use(jobs: str, name: str, alone: bool) -> str:
-    runs = [number for job, number in map(split_run, os.listdir(jobs)) if job == name]
+def _run_to_use(jobs: str, name: str, alone: bool, endpoint: str) -> str:
+    runs = _runs(jobs, name)
     if not runs:
         return os.path.join(jobs, name)
-    newest = max(runs)
-    path = os.path.join(jobs, name if newest == 1 else f"{name}~{newest}")
+    if not alone:
+        for _, path in runs:
+            if _is_at(path, endpoint) and is_running(path):
+                return path
+    newest, path = runs[0]
     if not is_running(path):
         remove_dead_sockets(path)
-    elif not alone:
-        return path
     return os.path.join(jobs, f"{name}~{newest + 1}")
+
+
+def _runs(jobs: str, name: str) -> list[tuple[int, str]]:
+    """(number, path) of each run of that name, the newest first."""
+    found = [(*split_run(entry), os.path.join(jobs, entry)) for entry in os.listdir(jobs)]
+    return sorted(((number, path) for job, number, path in found if job == name), reverse=True)
+
+
+def _meets_at(path: str, endpoints: tuple[str, ...]) -> None:
+    """Note where the nodes of this run meet, so that another job of its id is told from it."""
+    known = _endpoints(path)
+    fresh = [endpoint for endpoint in dict.fromkeys(endpoints) if endpoint and endpoint not in known]
+    if not fresh:
+        return
+    try:
+        with open(os.path.join(path, "endpoints"), "a", encoding="utf-8") as file:
+            file.write("".join(f"{endpoint}\n" for endpoint in fresh))
+    except OSError:
+        pass  # a full disk: then whoever comes with this id is taken for one of us
+
+
+def _endpoints(path: str) -> list[str]:
+    try:
+        with open(os.path.join(path, "endpoints"), encoding="utf-8", errors="replace") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def _is_at(path: str, endpoint: str) -> bool:
+    """Whether the nodes of this run meet there, as far as names can tell: nobody is asked what they resolve to."""
+    known = _endpoints(path)
+    return not endpoint or not known or any(_may_be_one(endpoint, one) for one in known)
+
+
+def _may_be_one(one: str, other: str) -> bool:
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    if port != other_port:
+        return False
+    loops = ("localhost", "127.", "[::1]")
+    return host.startswith(loops) or other_host.startswith(loops) or host.partition(".")[0] == other_host.partition(".")[0]
 
 
 def _claim_node(path: str, node: str) -> tuple[str, int]:
@@ -276,14 +320,13 @@ def is_running(path: str) -> bool:
 
 def was_cut_short(home: str, run_id: str, *, endpoint: str = "") -> bool:
     """Whether an agent on this host was in a round of the job's newest run, and died before it saw the end."""
-    jobs, name = os.path.join(home, "jobs"), job_name(run_id, endpoint)
     try:
-        newest = max((split_run(found)[1], found) for found in os.listdir(jobs) if split_run(found)[0] == name)[1]
-    except (OSError, ValueError):
+        runs = _runs(os.path.join(home, "jobs"), job_name(run_id, endpoint))
+    except OSError:
         return False
-    path = os.path.join(jobs, newest)
-    alive = running_nodes(path)
-    return any(node not in alive and _breaks_off(events) for node, events in events_files(path))
+    newest = next((path for _, path in runs if _is_at(path, endpoint)), "")
+    alive = running_nodes(newest) if newest else []
+    return any(node not in alive and _breaks_off(events) for node, events in events_files(newest))
 
 
 def _breaks_off(events: str) -> bool:
