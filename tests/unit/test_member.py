@@ -25,7 +25,7 @@ from holdfast.core.messages import (
 )
 from holdfast.core.report import JobReport
 from holdfast.rendezvous.lease import KILL_S
-from holdfast.rendezvous.member import GIVE_UP_S, LONGEST_RETRY_S, Deliver, Member, luck
+from holdfast.rendezvous.member import FOREIGN_S, GIVE_UP_S, LONGEST_RETRY_S, TAKEN_S, Deliver, Member, luck
 
 LEASE_S = 3.0
 JOIN = Join(node="n1", name="n1", addr="n1", master_port=1, nproc=1, role="default")
@@ -42,8 +42,8 @@ def assigned(number: int = 1) -> Assigned:
 class Talk:
     """A member with a link, and what it does with it."""
 
-    def __init__(self) -> None:
-        self.member = Member("n1", endpoint="head:29400", join_timeout_s=60.0, now=0.0)
+    def __init__(self, join_timeout_s: float = 60.0, *, taken: bool = False) -> None:
+        self.member = Member("n1", endpoint="head:29400", join_timeout_s=join_timeout_s, taken=taken, now=0.0)
         self.now = 0.0
         self.did: list[Any] = []
 
@@ -267,6 +267,24 @@ def test_it_gives_up_when_nobody_ever_answered() -> None:
     assert isinstance(said, Refused)
     assert said.reason == "the coordinator at head:29400 is out of reach: no answer for 60 s (Connection refused)"
     assert said.hint == "is the first node's agent running, and is its port open to this node?"
+
+
+def test_where_the_endpoint_is_on_this_host_and_taken_an_answer_comes_soon_or_never() -> None:
+    talk = Talk(taken=True)
+    talk.see(Tick())
+    assert not delivered(talk.see(Tick(), TAKEN_S - 0.1))
+    (said,) = delivered(talk.see(Tick(), TAKEN_S))
+    assert isinstance(said, Refused) and "another program has that port" in said.hint
+
+
+def test_whoever_speaks_another_protocol_at_the_endpoint_is_not_waited_for_as_long_as_for_nodes() -> None:
+    talk = Talk(join_timeout_s=600.0)
+    talk.see(LinkDown(link=1, reason="it speaks HTTP", foreign=True), 100.0)
+    talk.see(LinkDown(link=talk.member.link, reason="Connection refused"), 150.0)
+    talk.see(LinkDown(link=talk.member.link, reason="it speaks HTTP", foreign=True), 200.0)
+    assert not delivered(talk.see(Tick(), 200.0 + FOREIGN_S - 0.1)), "it was not there all the time"
+    (said,) = delivered(talk.see(Tick(), 200.0 + FOREIGN_S))
+    assert isinstance(said, Refused) and "it speaks HTTP" in said.reason and "another program" in said.hint
 
 
 def test_after_its_lease_it_goes_on_looking_for_a_while(running: Talk) -> None:

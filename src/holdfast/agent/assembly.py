@@ -52,7 +52,7 @@ def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | 
         group = _group(config, _join(config, name, addr), hosting=hosting)
         again = hosting and was_cut_short(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)
         return heir(config, host, network, group, _rules(config), lambda: _policy(config), again=again)
-    return _node(config, host, name, hosting=hosting, addr=addr), network, None
+    return _node(config, host, name, hosting=hosting, addr=addr, taken=network.taken), network, None
 
 
 def _hosts(config: RunConfig, network: Network) -> bool:
@@ -130,12 +130,13 @@ def _group(config: RunConfig, join: Join, *, hosting: bool) -> Group:
     )
 
 
-def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str) -> Node:
+def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str, taken: bool = False) -> Node:
     group = _group(config, _join(config, name, addr), hosting=hosting)
     now = host.now()
     if hosting:
         return Node(group, server=Server(Rendezvous(_rules(config), _policy(config), now=now, now_unix=host.unix())))
-    member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=config.join_timeout_s, now=now)
+    endpoint, wait_s = config.rdzv_endpoint, config.join_timeout_s
+    member = Member(group.join.node, endpoint=endpoint, join_timeout_s=wait_s, taken=taken, now=now)
     return Node(group, member=member)
 
 

@@ -77,6 +77,7 @@ def heir(
 ) -> tuple[HeirNode, Network, Store | None]:
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
     `again`: an agent of this job did so before, on this host, and was cut short."""
+    taken = network.taken
     witness = None if config.witness is None else open_witness(config.witness, host)
     endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(config, network, group.join.addr, host)
     if witness is not None and endpoint:
@@ -93,7 +94,8 @@ def heir(
         again=again,
         now=now,
     )
-    member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=config.join_timeout_s, now=now)
+    wait_s = config.join_timeout_s
+    member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=wait_s, taken=taken, now=now)
     found = _founder(rules, policy, host)
     return HeirNode(group, member, succession, found, patience_s=config.join_timeout_s), network, witness
 

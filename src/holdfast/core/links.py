@@ -24,6 +24,8 @@ class LinkDown(Observation):
     reason: str
     final: bool = False
     """True: trying again cannot help (wrong token, another job, another version)."""
+    foreign: bool = False
+    """Somebody answered who does not speak our protocol: another program has that port."""
 
 
 class Arrived(Observation):

@@ -24,8 +24,14 @@ second: a coordinator that has them all at its door at once would be slow for ea
 NOTICE_S = 5.0
 """How long a node tries in silence before it says that it is trying."""
 
+TAKEN = "another program has that port: `ss -ltnp` on its host shows which; end it, or choose another port"
+
 SOONEST_S = 0.02
 """Least time between two Renews, however short the lease."""
+
+TAKEN_S, FOREIGN_S = 30.0, 60.0
+"""How long to look for a first answer where another process on this host has the port: an agent would answer at once. And where
+whoever answers at the endpoint speaks another protocol: no coordinator can come there while that one stays."""
 
 GIVE_UP_S = 30.0
 """How long after its lease is over a member goes on looking for the coordinator. Long enough for a restart of a switch."""
@@ -43,14 +49,18 @@ class Deliver(Value):
 class Member:
     """The machine. Actions for the network and deliveries for the agent come back in one list."""
 
-    def __init__(self, node: str, *, endpoint: str, join_timeout_s: float, now: float) -> None:
+    def __init__(self, node: str, *, endpoint: str, join_timeout_s: float, taken: bool = False, now: float) -> None:
         self.node = node
         self.endpoint = endpoint
         self.moved_to = ""
         """Where the coordinator has moved to. Empty: it is where it was."""
         self.give_up_s = GIVE_UP_S
         self.hint = "is the first node's agent running, and is its port open to this node?"
-        self.join_timeout_s = join_timeout_s
+        self.join_by = now + join_timeout_s
+        self.answer_by = min(self.join_by, now + TAKEN_S) if taken else self.join_by
+        """When there must have been a first answer. `taken`: somebody else on this host serves the endpoint already."""
+        self.foreign_since = NEVER
+        """Since when whoever answers is no agent."""
         self.lease_s = NEVER
         self.began_at = now
         self.round = 0
@@ -82,8 +92,9 @@ class Member:
                 self.up = True
                 self.renew_at, self.held, self.mark = now, None, 0.0
                 out += [Transmit(link=link, message=message) for message in self.outbox]
-            case LinkDown(link=link, reason=reason, final=final) if link == self.link:
+            case LinkDown(link=link, reason=reason, final=final, foreign=foreign) if link == self.link:
                 self.up, self.trouble = False, reason
+                self.foreign_since = min(self.foreign_since, now) if foreign else NEVER
                 pause_s = self.retry_s * (0.5 + luck(self.node)) + self._spread_s()
                 self.connect_at, self.retry_s = now + pause_s, min(LONGEST_RETRY_S, 2 * self.retry_s)
                 if final:
@@ -124,7 +135,7 @@ class Member:
 
     def _patience_ends(self) -> float:
         if self.lease_ends is None:
-            return self.began_at + self.join_timeout_s
+            return min(self.answer_by, self.foreign_since + FOREIGN_S)
         return self.lease_ends + (self.give_up_s if self.lease_over else 0.0)
 
     def _spread_s(self) -> float:
@@ -177,7 +188,7 @@ class Member:
         if self.leased_at is None and now >= self.notice_at:
             self.notice_at = NEVER
             trying = f"no answer yet from the coordinator at {self.endpoint} ({self.trouble or 'connecting'})"
-            out.append(Say(text=f"{trying}; trying for up to {self.join_timeout_s:g} s", level="warning"))
+            out.append(Say(text=f"{trying}; trying for up to {self.answer_by - self.began_at:g} s", level="warning"))
         if now >= self._patience_ends():
             silent_s = now - (self.began_at if self.leased_at is None else self.leased_at)
             if self.lease_ends is None or self.lease_over:
@@ -185,7 +196,8 @@ class Member:
                 lost = f"the coordinator at {self.endpoint} is out of reach: no answer for {silent_s:.0f} s{trouble}"
                 if self.lease_over:
                     lost += "; whether the job goes on without this node, or has ended, is not known here"
-                return [self._give_up(lost, hint=self.hint)]
+                is_taken = self.lease_ends is None and now < self.join_by
+                return [self._give_up(lost, hint=TAKEN if is_taken else self.hint)]
             self.lease_over = True
             silence = f"the coordinator at {self.endpoint} has not answered for {silent_s:.1f} s"
             out.append(Deliver(lease_over=silence, until=self.lease_ends + KILL_S))

@@ -134,6 +134,8 @@ class Network:
         self.unproven = 0
         """How many those are."""
         self.listeners: list[socket.socket] = []
+        self.taken = False
+        """Somebody else on this host has the endpoint's port."""
         self.rest_until = NEVER
         """When to accept again; NEVER: we do."""
         self.door = Door(host.complain)
@@ -170,6 +172,7 @@ class Network:
             except OSError as error:
                 sock.close()
                 if error.errno == errno.EADDRINUSE:
+                    self.taken = True
                     self._unlisten()
                     return False
                 if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
@@ -474,7 +477,7 @@ class Network:
         hopeless = final or (bad and wire.tunnel is not None and not wire.handshake.done)
         if bad and not hopeless:
             self.door.note(wire.peer, f"hung up on {wire.peer}: {reason}", self.host.now())
-        return [LinkDown(link=wire.link, reason=reason, final=hopeless)]
+        return [LinkDown(link=wire.link, reason=reason, final=hopeless, foreign=bad and not wire.handshake.done)]
 
     def _drop(self, wire: Wire) -> None:
         if self.wires.pop(wire.link, None):
