@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.agent.candidate import open_etcd
-from holdfast.agent.elected import ElectedNode
 from holdfast.agent.group import Group
+from holdfast.agent.store_node import StoreNode
 from holdfast.agent.words import Exit, Started, StartWorkers
 from holdfast.core.errors import UsageError
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
@@ -302,7 +302,7 @@ class Story:
         self.rules = Rules(job="j", min_nodes=nodes, max_nodes=nodes, lease_s=3.0)
         member = Member("a", endpoint="?", join_timeout_s=60.0, now=0.0)
         member.connect_at = NEVER
-        self.node = ElectedNode(Group(join("a"), grace_s=5.0, hosting=False), member, candidate(), self.found)
+        self.node = StoreNode(Group(join("a"), grace_s=5.0, hosting=False), member, candidate(), self.found)
         self.done = self.node.begin(0.0)
 
     def found(self, now: float) -> tuple[Server, RestartOnFailure]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 
-from holdfast.agent.elected import ElectedNode
 from holdfast.agent.heir import HeirNode
+from holdfast.agent.store_node import StoreNode
 from holdfast.core.errors import RendezvousError, UsageError
 from holdfast.core.flags import KUBERNETES, SCHEDULERS, SLURM
 from holdfast.core.grammar import shown_endpoint
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 def candidate(
     config: RunConfig, host: Host, network: Network, group: Group, rules: Rules, policy: Callable[[], RestartOnFailure]
-) -> tuple[ElectedNode, Network, Store]:
+) -> tuple[StoreNode, Network, Store]:
     """A node that listens at its own address, and campaigns."""
     store = f"etcd at {config.rdzv_endpoint}"
     store_hands = open_etcd(config, host)
@@ -62,7 +62,7 @@ def candidate(
     # A store may be away for longer than a coordinator that restarts: while it is, nobody else can run this job either.
     member.give_up_s = config.join_timeout_s
     member.hint = "does etcd answer there, and are the other nodes' ports open to this node?"
-    return ElectedNode(group, member, election, _founder(rules, policy, host)), network, store_hands
+    return StoreNode(group, member, election, _founder(rules, policy, host)), network, store_hands
 
 
 def heir(

@@ -1,4 +1,4 @@
-"""A node of a job whose coordinator is elected: every agent may host it, and none must.
+"""A node of a job whose coordinator is elected: what is the same whoever elects it, a store or the nodes among themselves?
 
                     Send                    link to the leader, which may be ourselves (loopback)
          ┌───────┐ ──────▶ ┌────────┐ ◀────────────────────────────────┐
@@ -7,14 +7,12 @@
                      Told      │ Follow            Lead     │ Server ─ Rendezvous │  only while we lead
                            ┌───┴──────┐ ──────────────────▶ └─────────────────────┘
                            │ Election │ ◀─────────────── what a successor must know
-                           └────▲─────┘
-                                ▼ the store
+                           └──────────┘
 
 The leader's own group reaches the coordinator by a link like everybody else's, so it has a lease like everybody else's: a
 leader that was cut off or stopped loses its workers no later than any other member.
 
-What a successor must know is written down before it is true: nobody is assigned to a round that the store does not have.
-So no two leaders give two rounds the same number.
+Who says that we lead is a machine: `rendezvous.election` in `agent.store_node`, `rendezvous.succession` in `agent.heir`.
 """
 
 from __future__ import annotations
@@ -23,22 +21,46 @@ from holdfast.agent.group import Group
 from holdfast.agent.node import Node
 from holdfast.agent.words import Send, Told
 from holdfast.core.events import CoordinatorFound, NodeExcluded
-from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.machine import Action, Observation, Record, Say, Tick
-from holdfast.core.messages import Assigned, Past, Refused, Stop
+from holdfast.core.links import HangUp, LinkDown
+from holdfast.core.machine import Action, Observation, Record, Say
+from holdfast.core.messages import Past, Refused
 from holdfast.core.value import replace
-from holdfast.rendezvous.election import Election, Follow, GiveUp, Lead, Persisted, StepDown, StoreSeen, StoreTrouble
+from holdfast.rendezvous.election import Follow, GiveUp, Lead, StepDown
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import Deliver, Member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Protocol
 
     from holdfast.core.report import JobReport
     from holdfast.recovery.policy import RestartOnFailure
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.rendezvous.server import Server
+
+    class Elects(Protocol):
+        """Who leads? The machine that says so, by `Lead`, `StepDown` and `Follow`, as far as every such node needs it."""
+
+        endpoint: str
+        """Where we would serve."""
+        life: str
+        """The run of the job that we belong to."""
+        term: int
+        rank: int
+        """Our last group rank."""
+        linked: bool
+        """Our member has a link to the leader."""
+
+        def observe(self, seen: Observation, now: float) -> list[Action]:
+            """See `core.machine.Machine`."""
+
+        def deadline(self) -> float:
+            """See `core.machine.Machine`."""
+
+        def link_is(self, up: bool, now: float) -> list[Action]:
+            """Our member's link to the leader came up, or broke."""
+
 
 FAILURES_KEPT = 16
 """Failures in the report that the store keeps for members who missed it: a store's values are small (etcd: 1.5 MB)."""
@@ -50,7 +72,7 @@ class ElectedNode(Node):
     member: Member
 
     def __init__(
-        self, group: Group, member: Member, election: Election, found: Callable[[float], tuple[Server, RestartOnFailure]]
+        self, group: Group, member: Member, election: Elects, found: Callable[[float], tuple[Server, RestartOnFailure]]
     ) -> None:
         self.group = group
         self.member = member
@@ -60,35 +82,11 @@ class ElectedNode(Node):
         self.server: Server | None = None
         self.policy: RestartOnFailure | None = None
         self.kept = Past(life="")
-        """What the store has."""
+        """What is known of the job to whoever could lead next, as far as we know."""
         self.noted: tuple[object, ...] = ()
-        """What it has been asked to keep."""
-        self.seats = 0
-        self.from_the_start = False
-        """The coordinator here has led the job since before its first round."""
+        """What of our own they have been told since."""
         self.leader = group.endpoint
         """Where the coordinator was when we last followed one."""
-        self.held: list[Transmit] = []
-        """Word of a round that the store does not have yet."""
-
-    def begin(self, now: float) -> list[Action]:
-        """See `Node.begin`."""
-        return self._from_election(self.election.observe(Tick(), now), now) + self._from_group(self.group.begin(now), now)
-
-    def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
-        # The election first: whoever slept through the end of its lease must not say another word as the leader.
-        if isinstance(seen, StoreSeen):
-            return self._store_said(seen, now)
-        out = self._from_election(self.election.observe(Tick(), now), now)
-        match seen:
-            case LinkUp(link=link, ours=False) if self.server is None:
-                return [*out, HangUp(link=link)]
-            case LinkUp() | LinkDown() | Arrived():
-                return out + self._over_a_link(seen, now)
-            case Tick():
-                return out + self._from_group(self.group.observe(seen, now), now) + self._over_a_link(seen, now)
-        return out + self._from_group(self.group.observe(seen, now), now)
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
@@ -96,27 +94,8 @@ class ElectedNode(Node):
         return min(self.group.deadline(), self.member.deadline(), self.election.deadline(), *server)
 
     @property
-    def done(self) -> bool:
-        """A leader stays until everybody knows how the job ended; one that leaves before that is not needed."""
-        rendezvous = self._rendezvous
-        return self.group.state == "ended" and (rendezvous is None or rendezvous.phase != "ended" or self._everyone_knows)
-
-    def will(self, now: float) -> list[Action]:
-        """See `Node.will`: a leader lets others lead, and tells them where the job stands."""
-        rendezvous = self._rendezvous
-        if rendezvous is None:
-            return []
-        # Whoever was lost on the way may come back and ask: it must hear that the job is over, not begin it again.
-        forget = rendezvous.report is not None and self._everyone_knows and self.from_the_start and not rendezvous.seats.lost
-        return self.election.will(self._past(now, leaving=True), forget=forget)
-
-    @property
     def _rendezvous(self) -> Rendezvous | None:
         return None if self.server is None else self.server.rendezvous
-
-    @property
-    def _everyone_knows(self) -> bool:
-        return self.server is not None and self.server.idle
 
     # --- links ----------------------------------------------------------------------------------------------------------
 
@@ -144,42 +123,7 @@ class ElectedNode(Node):
             self.election.rank = self.group.assigned.group_rank
         return out
 
-    def _from_server(self, actions: Iterable[Action], now: float) -> list[Action]:
-        out: list[Action] = []
-        for action in actions:
-            told = action.message if isinstance(action, Transmit) else None
-            if isinstance(action, Transmit) and isinstance(told, (Assigned, Stop)) and told.round > self.kept.round:
-                self.held.append(action)
-            else:
-                out.append(action)
-        return out + self._keep(now)
-
-    def _keep(self, now: float) -> list[Action]:
-        """Have the store keep what has changed: little, and seldom. Who comes is not asked, who is gone is."""
-        rendezvous = self._rendezvous
-        assert rendezvous is not None
-        noted = rendezvous.round, rendezvous.restarts, rendezvous.report is not None, *rendezvous.excluded.names
-        fewer, self.seats = len(rendezvous.seats) < self.seats, len(rendezvous.seats)
-        if noted == self.noted and not fewer:
-            return []
-        self.noted, past = noted, self._past(now)
-        return self._from_election(self.election.write(past, now), now)
-
     # --- the election ---------------------------------------------------------------------------------------------------
-
-    def _store_said(self, seen: StoreSeen, now: float) -> list[Action]:
-        if isinstance(seen, StoreTrouble):
-            self.member.trouble = seen.reason
-        out = self._from_election(self.election.observe(seen, now), now)
-        if isinstance(seen, Persisted) and self.server is not None and seen.term == self.election.term:
-            self.kept = seen.past
-            out += [told for told in self.held if self._round_of(told) <= self.kept.round]
-            self.held = [told for told in self.held if self._round_of(told) > self.kept.round]
-        return out
-
-    @staticmethod
-    def _round_of(told: Transmit) -> int:
-        return int(getattr(told.message, "round", 0))
 
     def _from_election(self, actions: Iterable[Action], now: float) -> list[Action]:
         out: list[Action] = []
@@ -225,8 +169,7 @@ class ElectedNode(Node):
             report=past.report,
             now=now,
         )
-        self.kept, self.held, self.seats = past, [], 0
-        self.from_the_start = past.round == 0 and mine is None
+        self.kept = past
         self.leader = self.election.endpoint
         self.noted = past.round, past.restarts, past.report is not None, *(one.name for one in past.excluded)
         life = self.server.rendezvous.round, self.server.rendezvous.attempt
@@ -243,7 +186,7 @@ class ElectedNode(Node):
     def _step_down(self, reason: str) -> list[Action]:
         assert self.server is not None
         guests = sorted(self.server.guests)
-        self.server, self.policy, self.held, self.noted = None, None, [], ()
+        self.server, self.policy, self.noted = None, None, ()
         said = Say(text=f"this agent leads the job no longer: {reason}", level="warning")
         return [said, *(HangUp(link=link) for link in guests)]
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class HeirNode(ElectedNode):
     """One node: a group, a member, a possible successor, and a server while it leads."""
 
-    election: Succession  # type: ignore[assignment]
+    election: Succession
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class HeirNode(ElectedNode):
         *,
         patience_s: float,
     ) -> None:
-        super().__init__(group, member, succession, found)  # type: ignore[arg-type]
+        super().__init__(group, member, succession, found)
         self.patience_s = patience_s
         """How long after its lease a node waits where an election can still be won."""
         self.guests: set[int] = set()
@@ -85,15 +85,6 @@ class HeirNode(ElectedNode):
             case Tick():
                 return out + self._from_group(self.group.observe(seen, now), now) + self._over_a_link(seen, now)
         return out + self._from_group(self.group.observe(seen, now), now)
-
-    @property
-    def done(self) -> bool:
-        """See `Node.done`."""
-        return self.group.state == "ended" and (self.server is None or self.server.idle)
-
-    def will(self, now: float) -> list[Action]:
-        """See `Node.will`."""
-        return []
 
     # --- links ----------------------------------------------------------------------------------------------------------
 

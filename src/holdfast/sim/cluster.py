@@ -10,11 +10,11 @@ import random
 from collections.abc import Callable, Mapping
 from signal import SIGKILL
 
-from holdfast.agent.elected import ElectedNode
 from holdfast.agent.group import Group
 from holdfast.agent.heir import HeirNode
 from holdfast.agent.node import Node
 from holdfast.agent.reclaim import Reclaim
+from holdfast.agent.store_node import StoreNode
 from holdfast.agent.words import ExclusionAsked
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
@@ -147,7 +147,7 @@ class Cluster:
             return Node(group, server=self._found(world)[0])
         return Node(group, member=self._member(group.join.node, world))
 
-    def _elected(self, agent: SimAgent, group: Group, world: SimHost, links: SimLinks) -> ElectedNode:
+    def _elected(self, agent: SimAgent, group: Group, world: SimHost, links: SimLinks) -> StoreNode:
         """A candidate, as `agent.candidate` would make it."""
         node = group.join.node
         links.endpoint = f"{agent.place}:{node}"
@@ -162,7 +162,7 @@ class Cluster:
         )
         member = self._member(node, world)
         member.connect_at, member.give_up_s = NEVER, self.job.join_timeout_s
-        return ElectedNode(group, member, election, lambda now: self._found(world))
+        return StoreNode(group, member, election, lambda now: self._found(world))
 
     def _heir(self, group: Group, endpoint: str, world: SimHost) -> HeirNode:
         """A possible successor, as `agent.candidate` would make it."""
