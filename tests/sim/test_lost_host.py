@@ -1,4 +1,4 @@
-"""What becomes of a job whose coordinator is lost, or cut off? Told as in `test_stories`, by what the nodes record."""
+"""What becomes of a job whose coordinator is lost, or cut off? Told as in `stories`, by what the nodes record."""
 
 from __future__ import annotations
 
