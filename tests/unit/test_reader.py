@@ -76,7 +76,8 @@ def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
 def test_every_event_of_the_catalogue_survives_the_disk(kind: type[Event], tmp_path: Path) -> None:
     samples = {
         "int": 3, "float": 1.5, "bool": True, "str": "s", "str | None": None, "int | None": 4,
-        "tuple[str, ...]": ("s", "t"), "tuple[int, ...]": (1, 2), "tuple[float, ...]": (1.5,), "Failure": Failure(node="a", rank=0, at_unix=1.0),
+        "tuple[str, ...]": ("s", "t"), "tuple[int, ...]": (1, 2), "tuple[float, ...]": (1.5,),
+        "Failure": Failure(node="a", rank=0, at_unix=1.0),
     }  # fmt: skip
     event = kind(**{field: samples[hint] for field, hint in kind.__annotations__.items()})
     Node(tmp_path, "a").saw(1.0, event, round=3)

@@ -23,11 +23,22 @@ class WorkerSeat:
         self.exitcode: int | None = None
         self.charge: tuple[str, str] | None = None
         """(cause, message) of what was found against it while it still ran. None: nothing."""
+        self.overdue, self.overdue_at_unix = "", 0.0
+        """Which limit it has exceeded, in words (empty: none), and when."""
+        self.struck = False
+        """It was sent what is to end it, before the others are stopped."""
+        self.stacks_path: str | None = None
+        """Where its stacks are. None: it has not been looked at, or they are not kept."""
 
     @property
     def ids(self) -> dict[str, int]:
         """What events name it by."""
         return {"rank": self.rank, "local_rank": self.local_rank, "pid": self.pid}
+
+    @property
+    def hangs(self) -> bool:
+        """It was found to hang, and nothing has been done about it."""
+        return self.state == "running" and bool(self.overdue) and not self.struck
 
 
 class Crew(dict[int, WorkerSeat]):
@@ -76,6 +87,7 @@ class Crew(dict[int, WorkerSeat]):
             error_record=evidence.error_record,
             log_tail=evidence.log_tail,
             log_path=evidence.log_path,
+            stacks_path=worker.stacks_path,
             round=self.round,
             attempt=self.attempt,
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import signal
 
 from holdfast.agent.crew import Crew, WorkerSeat
+from holdfast.agent.look import LOOK_S, Look
 from holdfast.agent.reclaim import Reclaim
 from holdfast.agent.signals import ForScript
 from holdfast.agent.words import (
@@ -22,8 +23,10 @@ from holdfast.agent.words import (
     Ended,
     ExclusionAsked,
     Exit,
+    Hung,
     KillWorkers,
     LeaseOver,
+    Looked,
     MemorySeen,
     PortHeld,
     Send,
@@ -62,8 +65,10 @@ from holdfast.core.messages import (
     Finish,
     Join,
     Leave,
+    LookAround,
     Message,
     Noted,
+    Positions,
     Readmit,
     Refused,
     Stop,
@@ -78,6 +83,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.core.failure import Position
     from holdfast.core.report import JobReport
 
 ECHO_S = 1.0
@@ -101,6 +107,8 @@ class Group:
         term_grace_s: float | None = None,
         clean_stop_is_success: bool = False,
         memory: Reclaim | None = None,
+        hang_signal: int = signal.SIGKILL,
+        look_s: float = LOOK_S,
     ) -> None:
         self.join = join
         self.grace_s = grace_s
@@ -115,6 +123,7 @@ class Group:
         self.memory = memory or Reclaim()
         self.held = False
         """The round's workers wait for the GPUs' memory: they are counted among those that start, though none has a process."""
+        self.look = Look(join, signum=hang_signal, within_s=look_s)
         self.state = "new"
         self.assigned: Assigned | None = None
         self.spare_because = ""
@@ -128,6 +137,8 @@ class Group:
         self.stopping_since = NEVER
         self.kill_at = NEVER
         self.abandon_at = NEVER
+        self.stop_after_look = ""
+        """Why they are to be stopped as soon as they have been looked at. Empty: they are not."""
 
     @property
     def round(self) -> int:
@@ -160,6 +171,10 @@ class Group:
                 return self._timer_expired(seen)
             case MemorySeen():
                 return self.memory.seen(seen, now) + self._let_go()
+            case Hung(local_rank=local_rank):
+                return self._hung(self.workers[local_rank], seen, now)
+            case Looked(positions=positions):
+                return self._looked(positions, now)
             case Stuck(local_rank=local_rank):
                 return self._stuck(self.workers[local_rank], seen, now)
             case LeaseOver(reason=reason, until=until):
@@ -181,7 +196,7 @@ class Group:
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        return min(self.kill_at, self.abandon_at, self.memory.deadline(), self.for_script.deadline())
+        return min(self.kill_at, self.abandon_at, self.memory.deadline(), self.look.until, self.for_script.deadline())
 
     def begin(self, now: float) -> list[Action]:
         """Ask for the first round."""
@@ -205,6 +220,8 @@ class Group:
                 return self._start(message, now)
             case Stop(round=number) if number == self.round:
                 return self._told_to_stop(message, now)
+            case LookAround(round=number, reason=reason) if number == self.round:
+                return self._told_to_look(reason, now)
             case Waiting(round=number, reason=reason) if self.state == "joining" and number >= self.join.known_round:
                 self.spare_because = reason
                 if number > self.join.known_round:  # said at once: it is to be known to whoever hears the Join again
@@ -220,7 +237,7 @@ class Group:
 
     def _start(self, assigned: Assigned, now: float) -> list[Action]:
         self.assigned, self.state, self.spare_because = assigned, "running", ""
-        self.stopping_since = self.kill_at = self.abandon_at = NEVER
+        self.stopping_since = self.kill_at = self.abandon_at = self.look.until = NEVER
         self.workers = Crew(self.join, assigned)
         formed = RoundFormed(
             round=assigned.round,
@@ -292,7 +309,9 @@ class Group:
         heard: list[Action] = [Say(text=stop.reason, level="warning")] if stop.rejoin else []
         if self.state == "stopped":
             return heard + (self._join(now) if self.rejoin else [])
-        if self.state == "running":
+        if self.state == "running" and self.look.until != NEVER:
+            self.stop_after_look = stop.reason
+        elif self.state == "running":
             return heard + self._stop(signal.SIGTERM, stop.reason, now)
         if self.state == "succeeded":
             return heard + self._all_gone(now)
@@ -305,8 +324,9 @@ class Group:
             self.held = False
             for worker in self.workers.values():
                 worker.state = "gone"  # it was not even tried
+        self.stop_after_look = ""
         # Not those that are dying already: a signal would only cut their exit handlers short.
-        alive = tuple(i for i in self.workers.alive if self.workers[i].state != "dying")
+        alive = tuple(i for i in self.workers.alive if self.workers[i].state != "dying" and not self.workers[i].struck)
         if not alive:
             return self._settle(now)
         name, ranks = signal.Signals(signum).name, self.workers.ranks(alive)
@@ -318,6 +338,8 @@ class Group:
             return self._pass_on(due)
         if now >= self.memory.deadline():
             return self.memory.late(now) + self._let_go()
+        if now >= self.look.until:
+            return self._looked((), now)
         if self.state == "stopping" and now >= self.kill_at:
             return self._kill(now)
         if self.state == "stopping" and now >= self.abandon_at:
@@ -455,6 +477,27 @@ class Group:
         text = f"rank {worker.rank} (pid {worker.pid}) {worker.charge[1]}"
         return [Say(text=text, level="error"), *self._fail(worker, seen.at_unix, "stuck", Evidence(), now)]
 
+    # --- a rank that hangs ----------------------------------------------------------------------------------------------
+
+    def _hung(self, worker: WorkerSeat, seen: Hung, now: float) -> list[Action]:
+        is_news = self.state == "running" and worker.state == "running" and not worker.charge
+        return self.look.found(worker, seen, self.round, now) if is_news else []
+
+    def _told_to_look(self, reason: str, now: float) -> list[Action]:
+        if self.state != "running":  # what others hung for is over here
+            return [Send(message=Positions(node=self.join.node, round=self.round, positions=()))]
+        return self.look.begin(reason, now)
+
+    def _looked(self, positions: tuple[Position, ...], now: float) -> list[Action]:
+        """They have shown where they are, or had their time: those that hang end."""
+        actions, hanging = self.look.end(positions, self.workers, self.round)
+        for worker in hanging:
+            actions += self._fail(worker, worker.overdue_at_unix, "hung", Evidence(), now)
+        reason, self.stop_after_look = self.stop_after_look, ""
+        if reason and self.state == "running":
+            return actions + self._stop(signal.SIGTERM, reason, now)
+        return actions + (self._all_gone(now) if reason and self.state == "succeeded" else [])
+
     # --- the end --------------------------------------------------------------------------------------------------------
 
     def _finish(self, report: JobReport, now: float) -> list[Action]:
@@ -476,7 +519,9 @@ class Group:
         self, code: int, *, report: JobReport | None = None, outcome: str = "stopped", reason: str = "", complaint: str = ""
     ) -> list[Action]:
         self.state, self.held = "ended", False
-        self.kill_at = self.abandon_at = NEVER
+        self.kill_at = self.abandon_at = self.look.until = NEVER
+        self.state = "ended"
+        self.kill_at = self.abandon_at = self.look.until = NEVER
         if self.clean_stop_is_success and self.leaving_by and all(one.exitcode == 0 for one in self.workers.values()):
             code = 0
         self.memory.end()

@@ -113,6 +113,19 @@ def signal_name(exitcode: int | None) -> str | None:
         return f"signal {-exitcode}"
 
 
+def hung(overdue: str, position: Position | None = None) -> str:
+    """How a rank hung, in words: which limit it has exceeded, and where it was."""
+    where: list[str] = []
+    if position is not None:
+        if position.step is not None:
+            where.append(f"at step {position.step}")
+        if position.section and f"section {position.section}" not in overdue:
+            where.append(f"in section {position.section}")
+        if position.where:
+            where.append(f"in {position.where}")
+    return "; ".join(filter(None, (f"hung: {overdue}", ", ".join(where))))
+
+
 def in_order(failures: Iterable[Failure]) -> list[Failure]:
     """Earliest first; those we stopped ourselves last; then by rank."""
     return sorted(failures, key=lambda failure: (failure.innocent, failure.at_unix, failure.rank))

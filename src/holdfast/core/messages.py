@@ -309,7 +309,7 @@ class Stop(Message):
     rejoin: bool
 
 
-class Look(Message):
+class LookAround(Message):
     """A rank of that round hangs: keep the stacks of yours, and tell me where they are."""
 
     round: int

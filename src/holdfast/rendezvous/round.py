@@ -14,7 +14,7 @@ monotonic clock; nobody's wall clock is compared.
 
 from __future__ import annotations
 
-from holdfast.core.events import Decided, Event, NodeExcluded, NodeJoined, NodeLeft, NodeLost, NodeReadmitted
+from holdfast.core.events import Decided, Event, FailureSeen, NodeExcluded, NodeJoined, NodeLeft, NodeLost, NodeReadmitted
 from holdfast.core.failure import Failure, describe
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.messages import (
@@ -22,10 +22,13 @@ from holdfast.core.messages import (
     Exclude,
     Failed,
     Finish,
+    HangFound,
     Join,
     Leave,
+    LookAround,
     Message,
     Noted,
+    Positions,
     Readmit,
     Renew,
     Renewed,
@@ -36,6 +39,7 @@ from holdfast.core.messages import (
     Waiting,
 )
 from holdfast.core.report import JobReport
+from holdfast.core.value import replace
 from holdfast.rendezvous.exclusion import Excluded
 from holdfast.rendezvous.gathering import Gathering, named
 from holdfast.rendezvous.lease import FENCE_S
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.messages import Exclusion
     from holdfast.core.policy import Policy
+    from holdfast.rendezvous.inquiry import Inquiry
     from holdfast.rendezvous.placement import Placement
     from holdfast.rendezvous.rules import Rules
     from holdfast.rendezvous.seats import Seat
@@ -72,6 +77,8 @@ class Rendezvous:
         self.gathering = Gathering(rules, self.seats, now=now)
         self.failures: dict[tuple[int, str, int], tuple[float, Failure]] = {}
         """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
+        self.inquiry: Inquiry | None = None
+        """Which of the round's ranks is to blame for a hang. None: nobody has told of one."""
         self.started_at, self.started_at_unix = now, now_unix
         self.formed_at = now
         self.ended_at = NEVER
@@ -129,6 +136,8 @@ class Rendezvous:
         if self.phase == "ended":
             return NEVER
         ends = min(self.excluded.deadline(), self.seats.look_at)
+        if self.inquiry is not None:
+            ends = min(ends, self.inquiry.until)
         return min(self.gathering.opens_at(self.round), ends) if self.phase == "gathering" else ends
 
     # --- what members say -----------------------------------------------------------------------------------------------
@@ -159,6 +168,10 @@ class Rendezvous:
                 again = [seat.stop] if seat.stop is not None and seat.state in ("stopping", "stopped") else []
                 answers = [Renewed(lease_s=self.rules.lease_s, sent_at=sent_at), *again]
                 return [Tell(node=node, message=answer) for answer in answers]
+            case HangFound() if message.round == self.round and seat.state == "running":
+                return self._inquire(seat, message, now)
+            case Positions(round=number, positions=positions) if self.inquiry is not None and number == self.inquiry.round:
+                self.inquiry.hear(node, positions)
             case Failed(round=number, failure=failure):
                 return self._failed(seat, number, failure, now)
             case Succeeded(round=number) if number == self.round and seat.state == "running":
@@ -207,6 +220,13 @@ class Rendezvous:
         if number != self.round or self.phase != "running":
             return []
         seat.state = "stopping"
+        if failure.cause == "hung" and self.inquiry is not None:
+            self.inquiry.held.append((seat.join.node, failure))
+            return []  # until it is known whether it is to blame
+        return self._weigh(seat.name, failure, now)
+
+    def _weigh(self, name: str, failure: Failure, now: float) -> list[Action]:
+        """Decide about the round's first failure, of a worker of the node `name`."""
         if broken := [other.name for other in self.seats.members if not other.linked]:
             # A peer that dies breaks its links before others notice its silence. No restart is spent on the consequence.
             why = f"{describe(failure)}, right after the link to {named(broken)} broke: taken for a consequence of that"
@@ -217,15 +237,58 @@ class Rendezvous:
         self.restarts += 1
         self.gathering.not_before = now + decision.delay_s
         actions, why = [], decision.reason
-        if decision.exclude and failure.node == seat.name and self._is_replaceable(seat.name):
-            actions, why = self._exclude(seat.name, decision.exclude, "failures", now), f"{why}, without {seat.name}"
+        if decision.exclude and failure.node == name and self._is_replaceable(name):
+            actions, why = self._exclude(name, decision.exclude, "failures", now), f"{why}, without {name}"
         return actions + self._regroup("restart", why, now, delay_s=decision.delay_s, left=decision.restarts_left)
 
     def _keep(self, node: str, number: int, failures: tuple[Failure, ...], since: float) -> None:
         for failure in failures:
             key = (number, node, failure.local_rank)
-            first, _ = self.failures.get(key, (since, failure))
+            first, before = self.failures.get(key, (since, failure))
+            if before.cause == "hung":  # its end is ours, and it may be that only we know of its guilt
+                known = {field: getattr(before, field) for field in ("cause", "message", "at_unix", "stacks_path")}
+                failure = replace(failure, **known)
             self.failures[key] = first, failure
+
+    # --- a rank that hangs ----------------------------------------------------------------------------------------------
+
+    def _inquire(self, seat: Seat, found: HangFound, now: float) -> list[Action]:
+        """Have every node look at its ranks, before any of them is stopped."""
+        from holdfast.rendezvous.inquiry import ANSWER_S, Inquiry
+
+        if self.inquiry is not None or self.phase != "running":
+            return []
+        nodes = [node for node, other in self.seats.items() if other.state == "running"]
+        self.inquiry = Inquiry(self.round, nodes, until=now + found.within_s + ANSWER_S)
+        look = LookAround(round=self.round, reason=f"rank {found.rank} on {seat.name} hung: {found.reason}")
+        return [Tell(node=node, message=look) for node in nodes if node != seat.join.node]
+
+    def _judge(self, inquiry: Inquiry, now: float) -> list[Action]:
+        """Decide about a hang whose culprit is known by now, as far as it can be."""
+        from holdfast.rendezvous.inquiry import blamed, unreported
+
+        self.inquiry = None
+        if not inquiry.held:
+            return []  # whoever found it has gone, or thought better of it
+        blame = inquiry.blame()
+        node, failure = inquiry.held[0]
+        actions: list[Action] = []
+        if blame is not None and (seat := self.seats.get(blame.node)) is not None:
+            position, reported = blame.position, {known.rank: known for _, known in inquiry.held}
+            own = reported.get(position.rank) or unreported(
+                position,
+                node=seat.name,
+                role=seat.join.role,
+                round=self.round,
+                attempt=self.attempt,
+                now_unix=self._unix(now),
+            )
+            node, failure = blame.node, blamed(own, blame)
+            # It hung before those that waited for it exceeded their limits, whoever was heard of first.
+            first = min(since for (number, _, _), (since, _) in self.failures.items() if number == self.round)
+            self.failures[self.round, node, position.local_rank] = first - (position.quiet_s or 0.0), failure
+            actions.append(self._record(FailureSeen(failure=failure)))
+        return actions + self._weigh(self.seats[node].name if node in self.seats else failure.node, failure, now)
 
     def _leaves(self, seat: Seat, reason: str, now: float) -> list[Action]:
         if not seat.has_workers:
@@ -334,14 +397,14 @@ class Rendezvous:
         """Stop the running round; the next one forms when all its members are ready again."""
         left = self.policy.restarts_left(now) if left is None else left
         actions: list[Action] = [self._record(Decided(decision=decision, reason=why, delay_s=delay_s, restarts_left=left))]
-        self.phase, self.why = "gathering", why
+        self.phase, self.why, self.inquiry = "gathering", why, None
         self.gathering.begin(now)
         return actions + self._stop_all(why, rejoin=True)
 
     def _end(self, outcome: str, why: str, now: float) -> list[Action]:
         if self.phase in ("ending", "ended"):
             return []
-        self.phase, self.outcome, self.why = "ending", outcome, why
+        self.phase, self.outcome, self.why, self.inquiry = "ending", outcome, why, None
         decided = Decided(
             decision="finish" if outcome == "succeeded" else "stop",
             reason=why,
@@ -363,6 +426,8 @@ class Rendezvous:
 
     def _advance(self, now: float) -> list[Action]:
         """Whatever has become possible."""
+        if self.inquiry is not None and self.inquiry.is_over(now):
+            return self._judge(self.inquiry, now) + self._advance(now)
         if self.phase == "gathering":
             return self._gathered(now)
         if self.phase == "running" and self.seats.tally.of("ready", "succeeded") == len(self.seats):

@@ -1,0 +1,77 @@
+"""A rank hangs: what is to be done before it ends? One node's part of it, for `agent.group`.
+
+In this order: it is recorded; the coordinator is told, which has every other node look too (`rendezvous.inquiry`); the ranks
+here dump their stacks (`LookAtWorkers`); when that is done or its time is over, the rank gets its signal, the coordinator hears
+where all ranks were, and what they have shown is kept. Then it is a failure like any other.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from holdfast.agent.words import KeepStacks, LookAtWorkers, Send, SignalWorkers
+from holdfast.core.events import RankHung
+from holdfast.core.failure import hung
+from holdfast.core.machine import NEVER, Action, Record, Say
+from holdfast.core.messages import HangFound, Positions
+from holdfast.core.value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.agent.crew import Crew, WorkerSeat
+    from holdfast.agent.words import Hung
+    from holdfast.core.failure import Position
+    from holdfast.core.messages import Join
+
+LOOK_S = 0.03
+"""How long the ranks may take to dump their stacks, before the one that hangs is killed. It takes faulthandler under a
+millisecond for all threads of a rank; a hang is to be over 50 ms after its limit."""
+
+
+class Look:
+    """The look that is under way, if one is."""
+
+    def __init__(self, join: Join, *, signum: int, within_s: float) -> None:
+        self.node, self.name = join.node, join.name
+        self.signum = signum
+        """What ends a rank that hangs."""
+        self.within_s = within_s
+        self.until = NEVER
+        """While the ranks are being looked at: until when at the latest."""
+        self.reason = ""
+        """Whose hang that is for, in words."""
+
+    def found(self, worker: WorkerSeat, seen: Hung, round: int, now: float) -> list[Action]:
+        """A rank here has exceeded its limit."""
+        worker.overdue, worker.overdue_at_unix, worker.charge = seen.reason, seen.at_unix, ("hung", hung(seen.reason))
+        noted: list[Action] = [Record(event=RankHung(**worker.ids, reason=seen.reason))]
+        if self.until != NEVER:
+            return noted
+        told = HangFound(node=self.node, round=round, rank=worker.rank, reason=seen.reason, within_s=self.within_s)
+        return [*noted, Send(message=told), *self.begin(f"rank {worker.rank} on {self.name} hung: {seen.reason}", now)]
+
+    def begin(self, reason: str, now: float) -> list[Action]:
+        """Have them looked at, unless they are already."""
+        if self.until != NEVER:
+            return []
+        self.until, self.reason = now + self.within_s, reason
+        return [LookAtWorkers(within_s=self.within_s)]
+
+    def end(self, positions: tuple[Position, ...], workers: Crew, round: int) -> tuple[list[Action], list[WorkerSeat]]:
+        """This is where they were, as far as it is known. Those that hang are sent their signal, and returned."""
+        if self.until == NEVER:
+            return [], []
+        self.until = NEVER
+        there = {position.local_rank: position for position in positions}
+        hanging = [worker for worker in workers.values() if worker.hangs]
+        name, actions = signal.Signals(self.signum).name, list[Action]()
+        for worker in hanging:
+            if (position := there.get(worker.local_rank)) is not None:
+                there[worker.local_rank] = replace(position, overdue=worker.overdue)
+                worker.stacks_path = position.stacks_path
+            worker.struck, worker.charge = True, ("hung", hung(worker.overdue, position))
+            actions.append(SignalWorkers(local_ranks=(worker.local_rank,), signum=self.signum))
+            text = f"rank {worker.rank} (pid {worker.pid}) {worker.charge[1]}; sent {name}"
+            actions.append(Say(text=text, level="error"))
+        seen = Positions(node=self.node, round=round, positions=tuple(there.values()))
+        return [*actions, Send(message=seen), KeepStacks(reason=self.reason)], hanging

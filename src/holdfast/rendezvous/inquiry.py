@@ -1,0 +1,152 @@
+"""A rank has hung, and the others wait for it: which one is to blame? A question that is put to every node once.
+
+Limits do not tell. In a job of collectives all ranks stop within a step of each other, so all exceed their limits at about the
+same time, and the first to do so is mostly one that waits. So every node looks at its ranks (`core.failure.Position`), and the
+failure that was reported is held until they have answered, or had their time. Then `culprit` narrows down the ranks that were
+still, by one sign after the other, as long as some differ in it from the rest:
+
+1. the kernel has stopped them (SIGSTOP, a debugger);
+2. they are behind in steps, where all ranks report steps;
+3. they are *not* waiting for others, by their stacks, or sleep in the kernel, deaf to signals; or they alone show no stacks;
+4. they are behind in sections, where nobody reports steps but all use sections (last: a rank may have sections of its own).
+
+Of those left it is the one that has been quiet longest. Where nothing tells them apart, it stays with the first whose limit
+was exceeded.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.failure import Failure, Position, hung
+from holdfast.core.value import Value, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+ANSWER_S = 0.25
+"""How much longer than a look itself its answers may take, over a slow network or from a busy node."""
+
+LEEWAY_S = 1.0
+"""A rank that gave its last sign so much later than one that hangs may still be the culprit: others waited for it already."""
+
+
+class Blame(Value):
+    """Whom to blame."""
+
+    node: str
+    """Identity of its node's agent."""
+    position: Position
+    why: str
+    """What tells it from the others, in words."""
+    others: tuple[int, ...] = ()
+    """Ranks that nothing tells from it."""
+
+
+class Inquiry:
+    """One such question, while it is open."""
+
+    def __init__(self, round: int, nodes: Iterable[str], *, until: float) -> None:
+        self.round = round
+        self.until = until
+        """When to judge by what is known then."""
+        self.silent = set(nodes)
+        """Those that have not answered."""
+        self.positions: dict[str, tuple[Position, ...]] = {}
+        self.held: list[tuple[str, Failure]] = []
+        """(node, failure) of ranks that hung, in the order in which it was heard of them."""
+
+    def hear(self, node: str, positions: tuple[Position, ...]) -> None:
+        """That node has looked."""
+        self.silent.discard(node)
+        self.positions[node] = positions
+
+    def is_over(self, now: float) -> bool:
+        """Whether there is something to judge, and nothing to wait for."""
+        return now >= self.until or bool(self.held and not self.silent)
+
+    def blame(self) -> Blame | None:
+        """As `culprit`."""
+        return culprit(self.positions)
+
+
+def culprit(positions: Mapping[str, tuple[Position, ...]]) -> Blame | None:
+    """Whom all others wait for, of the ranks of all nodes (see the module's text). None: nothing tells."""
+    seen = [(node, position) for node, those in positions.items() for position in those]
+    left, why = _still(seen), list[str]()
+    for narrow in (_stopped, _behind, _not_waiting, _behind_in_sections):
+        some, words = narrow([position for _, position in left])
+        if some and len(some) < len(left):
+            left, why = [(node, position) for node, position in left if position.rank in some], [*why, words]
+    if not why:
+        return None
+    node, chosen = min(left, key=lambda one: (-(one[1].quiet_s or 0.0), one[1].rank))
+    others = tuple(sorted(position.rank for _, position in left if position is not chosen))
+    return Blame(node=node, position=chosen, why=", and ".join(why), others=others)
+
+
+def blamed(failure: Failure, blame: Blame) -> Failure:
+    """`failure`, that of the rank that is to blame, with what tells it from the others."""
+    alike = f" (nor can ranks {_listed(blame.others)} be told from it)" if blame.others else ""
+    return replace(failure, message=f"{failure.message}; {blame.why}{alike}")
+
+
+def unreported(position: Position, *, node: str, role: str, round: int, attempt: int, now_unix: float) -> Failure:
+    """The failure of a rank that hung, and whose own node has not said so: its limit is longer than those of the others."""
+    quiet_s = position.quiet_s or 0.0
+    return Failure(
+        node=node,
+        rank=position.rank,
+        local_rank=position.local_rank,
+        role=role,
+        pid=position.pid,
+        at_unix=now_unix - quiet_s,
+        cause="hung",
+        message=hung(position.overdue or f"no sign of life for {quiet_s:.1f} s", position),
+        stacks_path=position.stacks_path,
+        round=round,
+        attempt=attempt,
+    )
+
+
+def _listed(ranks: Collection[int]) -> str:
+    shown = ", ".join(map(str, sorted(ranks)[:8]))
+    return f"{shown}, …" if len(ranks) > 8 else shown
+
+
+def _still(seen: list[tuple[str, Position]]) -> list[tuple[str, Position]]:
+    """Those that may be to blame: not those that have gone on meanwhile."""
+    quiet = [position.quiet_s for _, position in seen if position.overdue and position.quiet_s is not None]
+    least = min(quiet, default=0.0) - LEEWAY_S
+    return [(node, one) for node, one in seen if one.overdue or one.quiet_s is None or one.quiet_s >= least]
+
+
+def _stopped(seen: list[Position]) -> tuple[set[int], str]:
+    return {one.rank for one in seen if one.state in ("T", "t")}, "it is stopped (SIGSTOP, or a debugger)"
+
+
+def _behind(seen: list[Position]) -> tuple[set[int], str]:
+    steps = [one.step for one in seen if one.step is not None]
+    if len(steps) < len(seen):
+        return set(), ""
+    return _least(seen, lambda one: one.step or 0, "it is at step {}, others are at step {}")
+
+
+def _not_waiting(seen: list[Position]) -> tuple[set[int], str]:
+    if not any(one.waits for one in seen):
+        return set(), ""
+    busy = {one.rank for one in seen if one.waits is False or (one.state == "D" and not one.waits)}
+    if busy:
+        return busy, "others wait for it in a collective"
+    return {one.rank for one in seen if one.waits is None}, "others wait in a collective, and it does not show its stacks"
+
+
+def _behind_in_sections(seen: list[Position]) -> tuple[set[int], str]:
+    if any(one.step is not None for one in seen) or not all(one.sections or one.section for one in seen):
+        return set(), ""
+    return _least(seen, lambda one: one.sections, "it has been through {} sections, others through {}")
+
+
+def _least(seen: list[Position], count: Callable[[Position], int], words: str) -> tuple[set[int], str]:
+    counts = [count(one) for one in seen]
+    least, most = min(counts, default=0), max(counts, default=0)
+    return {one.rank for one in seen if count(one) == least}, words.format(least, most)
