@@ -18,10 +18,22 @@ from holdfast.agent.assembly import assemble, open_doors, room_for_links
 from holdfast.agent.desk import Desk
 from holdfast.agent.signals import PASSED_ON
 from holdfast.agent.voice import RETRY_S, Voice
-from holdfast.agent.words import Answer, Exit, KillWorkers, LookAtMemory, SignalWorkers, StartWorkers, Sweep, Told, Unguarded
+from holdfast.agent.words import (
+    Answer,
+    Exit,
+    KeepStacks,
+    KillWorkers,
+    LookAtMemory,
+    LookAtWorkers,
+    SignalWorkers,
+    StartWorkers,
+    Sweep,
+    Told,
+    Unguarded,
+)
 from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
-from holdfast.core.events import AgentStarted, Degraded, FailureSeen, RoundFormed
+from holdfast.core.events import AgentStarted, Degraded, FailureSeen, RoundFormed, StacksKept
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.messages import Finish
@@ -36,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.agent.cycles import Cycles
+    from holdfast.agent.stacks import Stacks
     from holdfast.agent.watchdog import Watchdog
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
@@ -104,6 +117,8 @@ class Agent:
         self.shared_end = farewell.SharedEnd(self.job_dir.report_path)
         self.look_at = NEVER
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
+        self.stacks: Stacks | None = None
+        """Where the ranks are. None: none has hung so far."""
         self.desk = Desk(self.node.group, self.host, self.name)
         self.exit: Exit | None = None
         self.leave_at = NEVER
@@ -161,6 +176,8 @@ class Agent:
     def _deadline(self) -> float:
         now = self.host.now()
         deadlines = [self.node.deadline(), self.leave_at, self.settle_at, self.workers.look_at, self.look_at]
+        if self.stacks is not None:
+            deadlines.append(self.stacks.look_at)
         if self.network is not None:
             deadlines.append(self.network.deadline())
         if self.desk.health is not None:
@@ -182,6 +199,8 @@ class Agent:
         if self.workers.pump_s is not None:
             self.workers.pump()
         late = self.workers.look(now)
+        if self.stacks is not None:
+            late += self.stacks.look()
         if self.network is not None:
             late += [*self.network.expire(now), *self._look_for_the_end(now)]
         if self.watchdog is not None:
@@ -224,6 +243,10 @@ class Agent:
                     self.workers.signal(local_ranks, signum)
                 case KillWorkers(local_ranks=local_ranks):
                     self.workers.kill(local_ranks)
+                case LookAtWorkers():
+                    self._look(action)
+                case KeepStacks(reason=reason):
+                    self._keep_stacks(reason, decided_at_unix)
                 case Sweep():
                     self.workers.sweep()
                     if self.watchdog is not None:
@@ -262,6 +285,26 @@ class Agent:
     def _look_at_cycles(self) -> None:
         if self.cycles is not None:
             self.cycles.look(self.node.server.rendezvous if self.node.server is not None else None, self.host.unix())
+
+    # --- a rank that hangs ----------------------------------------------------------------------------------------------
+
+    def _look(self, wanted: LookAtWorkers) -> None:
+        if self.stacks is None:
+            from holdfast.agent.stacks import Stacks  # most jobs never need it
+
+            incidents = self.job_dir.incidents_path
+            self.stacks = Stacks(self.workers, lambda round: os.path.join(incidents, f"round-{round}-hang"))
+        self.stacks.begin(wanted)
+
+    def _keep_stacks(self, reason: str, at_unix: float) -> None:
+        stacks = self.stacks
+        if stacks is None:
+            return
+        if trouble := self.recorder.aside.attempt(lambda: stacks.keep(reason)):
+            return self.host.complain(f"cannot keep the stacks in {stacks.path}: {trouble}")
+        shown = tuple(rank.rank for rank in stacks.ranks if rank.stacks)
+        silent = tuple(rank.rank for rank in stacks.ranks if not rank.stacks)
+        self._record(StacksKept(path=stacks.path, ranks=shown, silent=silent, reason=reason), at_unix)
 
     # --- the watchdog ---------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import signal
 
 from holdfast.agent.crew import Crew, WorkerSeat
-from holdfast.agent.look import LOOK_S, Look
+from holdfast.agent.look import Look
 from holdfast.agent.reclaim import Reclaim
 from holdfast.agent.signals import ForScript
 from holdfast.agent.words import (
@@ -108,7 +108,6 @@ class Group:
         clean_stop_is_success: bool = False,
         memory: Reclaim | None = None,
         hang_signal: int = signal.SIGKILL,
-        look_s: float = LOOK_S,
     ) -> None:
         self.join = join
         self.grace_s = grace_s
@@ -123,7 +122,7 @@ class Group:
         self.memory = memory or Reclaim()
         self.held = False
         """The round's workers wait for the GPUs' memory: they are counted among those that start, though none has a process."""
-        self.look = Look(join, signum=hang_signal, within_s=look_s)
+        self.look = Look(join, signum=hang_signal)
         self.state = "new"
         self.assigned: Assigned | None = None
         self.spare_because = ""
@@ -309,6 +308,8 @@ class Group:
         heard: list[Action] = [Say(text=stop.reason, level="warning")] if stop.rejoin else []
         if self.state == "stopped":
             return heard + (self._join(now) if self.rejoin else [])
+        if stop.hung is not None and stop.hung in self.workers:
+            heard += self.look.condemn(self.workers[stop.hung])
         if self.state == "running" and self.look.until != NEVER:
             self.stop_after_look = stop.reason
         elif self.state == "running":
@@ -480,13 +481,16 @@ class Group:
     # --- a rank that hangs ----------------------------------------------------------------------------------------------
 
     def _hung(self, worker: WorkerSeat, seen: Hung, now: float) -> list[Action]:
-        is_news = self.state == "running" and worker.state == "running" and not worker.charge
-        return self.look.found(worker, seen, self.round, now) if is_news else []
+        if self.state != "running" or worker.state != "running" or worker.charge:
+            return []
+        assert self.assigned is not None
+        return self.look.found(worker, seen, self.assigned, now)
 
     def _told_to_look(self, reason: str, now: float) -> list[Action]:
         if self.state != "running":  # what others hung for is over here
             return [Send(message=Positions(node=self.join.node, round=self.round, positions=()))]
-        return self.look.begin(reason, now)
+        assert self.assigned is not None
+        return self.look.begin(reason, self.assigned, now)
 
     def _looked(self, positions: tuple[Position, ...], now: float) -> list[Action]:
         """They have shown where they are, or had their time: those that hang end."""

@@ -21,41 +21,48 @@ if TYPE_CHECKING:
     from holdfast.agent.crew import Crew, WorkerSeat
     from holdfast.agent.words import Hung
     from holdfast.core.failure import Position
-    from holdfast.core.messages import Join
+    from holdfast.core.messages import Assigned, Join
 
-LOOK_S = 0.03
-"""How long the ranks may take to dump their stacks, before the one that hangs is killed. It takes faulthandler under a
-millisecond for all threads of a rank; a hang is to be over 50 ms after its limit."""
+LOOK_S = 2.0
+"""A look that takes longer is over. It takes some milliseconds where all ranks dump their stacks, 30 where one does not
+(`agent.stacks`), and a second and a half where torch's flight recorder is waited for."""
 
 
 class Look:
     """The look that is under way, if one is."""
 
-    def __init__(self, join: Join, *, signum: int, within_s: float) -> None:
+    def __init__(self, join: Join, *, signum: int) -> None:
         self.node, self.name = join.node, join.name
         self.signum = signum
         """What ends a rank that hangs."""
-        self.within_s = within_s
         self.until = NEVER
         """While the ranks are being looked at: until when at the latest."""
         self.reason = ""
         """Whose hang that is for, in words."""
 
-    def found(self, worker: WorkerSeat, seen: Hung, round: int, now: float) -> list[Action]:
+    def found(self, worker: WorkerSeat, seen: Hung, assigned: Assigned, now: float) -> list[Action]:
         """A rank here has exceeded its limit."""
         worker.overdue, worker.overdue_at_unix, worker.charge = seen.reason, seen.at_unix, ("hung", hung(seen.reason))
         noted: list[Action] = [Record(event=RankHung(**worker.ids, reason=seen.reason))]
         if self.until != NEVER:
             return noted
-        told = HangFound(node=self.node, round=round, rank=worker.rank, reason=seen.reason, within_s=self.within_s)
-        return [*noted, Send(message=told), *self.begin(f"rank {worker.rank} on {self.name} hung: {seen.reason}", now)]
+        told = HangFound(node=self.node, round=assigned.round, rank=worker.rank, reason=seen.reason, within_s=LOOK_S)
+        reason = f"rank {worker.rank} on {self.name} hung: {seen.reason}"
+        return [*noted, Send(message=told), *self.begin(reason, assigned, now)]
 
-    def begin(self, reason: str, now: float) -> list[Action]:
+    def begin(self, reason: str, assigned: Assigned, now: float) -> list[Action]:
         """Have them looked at, unless they are already."""
         if self.until != NEVER:
             return []
-        self.until, self.reason = now + self.within_s, reason
-        return [LookAtWorkers(within_s=self.within_s)]
+        self.until, self.reason = now + LOOK_S, reason
+        return [LookAtWorkers(round=assigned.round, base_rank=assigned.base_rank, within_s=LOOK_S)]
+
+    def condemn(self, worker: WorkerSeat) -> list[Action]:
+        """A rank here hangs, as its position compared with others' has told: it would be as deaf to SIGTERM as to them."""
+        if worker.state != "running" or worker.struck:
+            return []
+        worker.struck, worker.charge = True, ("hung", hung("others waited for it"))
+        return [SignalWorkers(local_ranks=(worker.local_rank,), signum=self.signum)]
 
     def end(self, positions: tuple[Position, ...], workers: Crew, round: int) -> tuple[list[Action], list[WorkerSeat]]:
         """This is where they were, as far as it is known. Those that hang are sent their signal, and returned."""

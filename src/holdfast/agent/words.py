@@ -177,6 +177,9 @@ class SignalWorkers(Action):
 class LookAtWorkers(Action):
     """Have all workers dump their stacks, and see where they are. `Looked` follows, within `within_s` seconds."""
 
+    round: int
+    base_rank: int
+    """Global rank of local rank 0."""
     within_s: float
 
 

@@ -307,6 +307,8 @@ class Stop(Message):
     round: int
     reason: str
     rejoin: bool
+    hung: int | None = None
+    """Local rank, on that node, of a worker that hangs, though its own limit has not told so. None: none does."""
 
 
 class LookAround(Message):

@@ -1,0 +1,64 @@
+"""Does torch keep a flight recorder in the ranks, and how is it asked to write down what it has?
+
+torch records the last collectives of each rank (what was called, with which sizes, and how far it got). With a pipe it can be
+asked for them while the job hangs: rank 3's is `<stem>3.pipe`, torch holds it open for reading in the first process group of
+NCCL, looks at it every TORCH_NCCL_COORD_CHECK_MILSEC (1000), and whatever is written there makes it write its record to
+`<other stem>3`. Names and times are those of torch 2.13 (`ProcessGroupNCCL.hpp`, `FlightRecorder.hpp`). `torchfrtrace` reads
+these files.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PIPES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_XCCL_DEBUG_INFO_PIPE_FILE")
+BUFFERS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+WRITE_S = 0.5
+"""How long a record of some thousand collectives may take to be written, once torch has seen the request."""
+
+
+def pipe_of(environ: Mapping[str, str], rank: int) -> str | None:
+    """The pipe by which this rank is asked. None: no recorder, or none that can be asked."""
+    stem, size = _first(environ, PIPES), _first(environ, BUFFERS) or "2000"
+    # Without a dump on timeouts torch looks at the pipe once in eight minutes.
+    if not stem or size == "0" or environ.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "1").lower() in ("0", "n", "no", "false", "off"):
+        return None
+    return f"{stem}{rank}.pipe"
+
+
+def record_of(environ: Mapping[str, str], rank: int) -> str:
+    """The file that it writes its record to."""
+    cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", "/tmp"), ".cache")
+    return f"{_first(environ, FILES) or os.path.join(cache, 'torch', 'comm_lib_trace_rank_')}{rank}"
+
+
+def patience_s(environ: Mapping[str, str]) -> float:
+    """How long to wait for the records of ranks that were asked. 0: nobody can be asked."""
+    if pipe_of(environ, 0) is None:
+        return 0.0
+    text = environ.get("TORCH_NCCL_COORD_CHECK_MILSEC", "")
+    return (int(text) if text.isdigit() else 1000) / 1000 + WRITE_S
+
+
+def ask(pipe: str) -> bool:
+    """Ask for a record. False: nobody reads there. Never waits."""
+    try:
+        fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.write(fd, b"dump\n") > 0
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((environ[name] for name in names if environ.get(name)), "")

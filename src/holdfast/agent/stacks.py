@@ -1,0 +1,208 @@
+"""Where are the ranks of this node, now that one of the job's hangs? Carries out `LookAtWorkers` and `KeepStacks`.
+
+Every rank is asked for its Python stacks (a signal to faulthandler, which needs no GIL), and torch's flight recorder for its
+record where there is one. A rank that was stopped is let go on, so that it can answer. Nobody is waited for: `look` is called
+again and again, and says `Looked` once all have answered or their time is over. For ranks that have not answered by then
+py-spy is asked, where it is installed, in a child with a deadline; else there is what the kernel knows
+(`runtime.kernel_view`). Decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from holdfast.agent import flight_recorder
+from holdfast.agent.stack_text import is_whole, main_thread, waits, where
+from holdfast.agent.words import Looked
+from holdfast.core.failure import Position
+from holdfast.core.machine import NEVER
+from holdfast.runtime.kernel_view import kernel_view
+from holdfast.runtime.process import kill_group, state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from subprocess import Popen
+
+    from holdfast.agent.words import LookAtWorkers
+    from holdfast.agent.workers import Workers
+    from holdfast.core.machine import Observation
+    from holdfast.core.signs import Signs
+
+POLL_S = 0.001
+"""Between two looks at what the ranks have written: none of them would tell us that it is done."""
+
+STACKS_S = 0.025
+"""How long the ranks may take to dump their stacks. All threads of a rank take faulthandler a millisecond, once the kernel
+lets it run; and a rank that hangs is to be killed within 50 ms after its limit."""
+
+PY_SPY_S = 0.5
+"""For py-spy, which some 0.1 s do where the machine has time. Only where it is installed, and only for ranks that are
+silent."""
+
+RESERVE_S = 0.1
+"""Of the longest time that a look may take, for what comes after it."""
+
+
+class Rank:
+    """One rank, while it is being looked at."""
+
+    def __init__(self, rank: int, local_rank: int, pid: int, signs: Signs | None) -> None:
+        self.rank, self.local_rank, self.pid, self.signs = rank, local_rank, pid, signs
+        self.state = state(pid) or ""
+        self.stacks = ""
+        self.record: str | None = None
+        """Where its flight recorder writes. None: it was not asked."""
+        self.spy: Popen[bytes] | None = None
+        self.evidence = ""
+        """What the kernel says of it; empty: it was not asked."""
+
+    @property
+    def is_silent(self) -> bool:
+        """It has not shown its stacks, or not all of them."""
+        return not is_whole(self.stacks)
+
+
+class Stacks:
+    """What is being found out, or was found out last."""
+
+    def __init__(self, workers: Workers, folder: Callable[[int], str]) -> None:
+        self.workers = workers
+        self.folder = folder
+        """Of a round's stacks."""
+        self.path = ""
+        self.ranks: list[Rank] = []
+        self.look_at = NEVER
+        """When to call `look` next."""
+        self.stacks_until = self.spies_until = self.records_until = NEVER
+        self.asked_unix = 0.0
+
+    def begin(self, wanted: LookAtWorkers) -> None:
+        """Ask every rank that lives."""
+        host = self.workers.host
+        now, self.asked_unix = host.now(), host.unix()
+        self.path = self.folder(wanted.round)
+        self.ranks = [
+            Rank(wanted.base_rank + local_rank, local_rank, pid, child.page.signs() if child.page else None)
+            for pid, local_rank in self.workers.local_ranks.items()
+            if (child := host.children.get(pid)) is not None
+        ]
+        self.workers.dump([rank.local_rank for rank in self.ranks])
+        for rank in self.ranks:
+            if rank.state == "T":
+                kill_group(rank.pid, signal.SIGCONT)
+            pipe = flight_recorder.pipe_of(os.environ, rank.rank)
+            if pipe is not None and flight_recorder.ask(pipe):
+                rank.record = flight_recorder.record_of(os.environ, rank.rank)
+        self.stacks_until, self.spies_until = now + STACKS_S, -NEVER
+        self.records_until = now + min(wanted.within_s - RESERVE_S, flight_recorder.patience_s(os.environ))
+        self.look_at = now + POLL_S
+
+    def look(self) -> list[Observation]:
+        """Whether they have answered, if it is time to look."""
+        now = self.workers.host.now()
+        if now < self.look_at:
+            return []
+        self.look_at = now + POLL_S
+        for rank in self.ranks:
+            if rank.is_silent:
+                rank.stacks = self.workers.dumped(rank.local_rank) or rank.stacks
+        silent = [rank for rank in self.ranks if rank.is_silent]
+        if silent and now >= self.stacks_until and self.spies_until == -NEVER:
+            self._spy(silent, now)
+        spying = [rank for rank in silent if rank.spy is not None and not self._has_spied(rank, rank.spy)]
+        unrecorded = [rank for rank in self.ranks if not self._is_recorded(rank)]
+        waits = (silent and now < self.stacks_until) or (spying and now < self.spies_until)
+        if waits or (unrecorded and now < self.records_until):
+            return []
+        for rank in spying:
+            if rank.spy is not None:
+                rank.spy.kill()
+        self.look_at = NEVER
+        return [Looked(positions=tuple(self._position(rank, now) for rank in self.ranks))]
+
+    def keep(self, reason: str) -> None:
+        """Write what was found into `path`. OSError where that cannot be."""
+        os.makedirs(self.path, 0o700, exist_ok=True)
+        for rank in self.ranks:
+            with open(self._file(rank), "w", encoding="utf-8", errors="replace") as file:
+                file.write("\n".join(self._told(rank, reason)))
+
+    # --- one rank -------------------------------------------------------------------------------------------------------
+
+    def _position(self, rank: Rank, now: float) -> Position:
+        signs, frames = rank.signs, main_thread(rank.stacks)
+        rank.evidence = kernel_view(rank.pid) if rank.is_silent or rank.state in ("T", "t", "D") else ""
+        opened = sorted((one.open_since, one.name) for one in signs.sections if one.open_since is not None) if signs else []
+        return Position(
+            rank=rank.rank,
+            local_rank=rank.local_rank,
+            pid=rank.pid,
+            step=signs.step if signs else None,
+            sections=sum(one.count for one in signs.sections) if signs else 0,
+            section=opened[-1][1] if opened else "",
+            quiet_s=_quiet_s(signs, now) if signs else None,
+            state=rank.state,
+            where=where(frames),
+            waits=waits(frames),
+            stacks_path=self._file(rank),
+        )
+
+    def _told(self, rank: Rank, reason: str) -> Iterator[str]:
+        yield reason
+        yield f"rank {rank.rank} (local {rank.local_rank}), pid {rank.pid}, was in state {rank.state or '?'}"
+        if rank.record is not None:
+            yield f"torch's flight recorder: {rank.record}{'' if self._is_recorded(rank) else ' (was not written in time)'}"
+        yield f"\n{rank.stacks}" if rank.stacks else "\nit has not shown its Python stacks"
+        if rank.evidence:
+            yield f"\nwhat the kernel says of it:\n{rank.evidence}\n"
+
+    def _file(self, rank: Rank) -> str:
+        return os.path.join(self.path, f"rank-{rank.rank}.txt")
+
+    def _is_recorded(self, rank: Rank) -> bool:
+        if rank.record is None:
+            return True
+        try:
+            return os.stat(rank.record).st_mtime >= self.asked_unix
+        except OSError:
+            return False
+
+    # --- py-spy ---------------------------------------------------------------------------------------------------------
+
+    def _spy(self, silent: list[Rank], now: float) -> None:
+        self.spies_until = now
+        if (program := _py_spy()) is None:
+            return
+        import subprocess
+
+        self.spies_until = now + PY_SPY_S
+        for rank in silent:
+            # --nonblocking: it does not stop the rank, which may not be able to go on.
+            argv = [program, "dump", "--pid", str(rank.pid), "--nonblocking", "--full-filenames"]
+            rank.spy = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    def _has_spied(self, rank: Rank, spy: Popen[bytes]) -> bool:
+        if spy.poll() is None:
+            return False
+        assert spy.stdout is not None
+        rank.spy, rank.stacks = None, spy.stdout.read().decode("utf-8", "replace") or rank.stacks
+        return True
+
+
+def _quiet_s(signs: Signs, now: float) -> float | None:
+    """Since its last sign of life of whatever kind."""
+    moments = [signs.beat_at, signs.step_at, signs.out_since, *(section.open_since for section in signs.sections)]
+    return min((now - at for at in moments if at is not None), default=None)
+
+
+def _py_spy() -> str | None:
+    """The program, if the extra `diagnosis` is installed here."""
+    import sys
+
+    for folder in (os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)):
+        path = os.path.join(folder, "py-spy")
+        if os.access(path, os.X_OK):
+            return path
+    return None
