@@ -157,13 +157,6 @@ class Workers:
         wanted = set(local_ranks)
         return [pid for pid, local_rank in self.local_ranks.items() if local_rank in wanted]
 
-    def dump(self, local_ranks: Iterable[int]) -> None:
-        """Ask workers for their Python stacks; `dumped` has them when they have answered."""
-
-    def dumped(self, local_rank: int) -> str:
-        """The stacks of a worker that was asked, as far as it has written them. Empty: nothing yet."""
-        return ""
-
     # --- the kernel's view ----------------------------------------------------------------------------------------------
 
     @property

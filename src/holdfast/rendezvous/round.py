@@ -79,6 +79,8 @@ class Rendezvous:
         """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
         self.inquiry: Inquiry | None = None
         """Which of the round's ranks is to blame for a hang. None: nobody has told of one."""
+        self.condemned = "", 0
+        """(node, local rank) of one that is to blame, though its limit has not told. Empty: there is none."""
         self.started_at, self.started_at_unix = now, now_unix
         self.formed_at = now
         self.ended_at = NEVER
@@ -284,6 +286,7 @@ class Rendezvous:
                 now_unix=self._unix(now),
             )
             node, failure = blame.node, blamed(own, blame)
+            self.condemned = node, position.local_rank
             # It hung before those that waited for it exceeded their limits, whoever was heard of first.
             first = min(since for (number, _, _), (since, _) in self.failures.items() if number == self.round)
             self.failures[self.round, node, position.local_rank] = first - (position.quiet_s or 0.0), failure
@@ -415,13 +418,16 @@ class Rendezvous:
     def _stop_all(self, why: str, *, rejoin: bool) -> list[Action]:
         actions: list[Action] = []
         stop = Stop(round=self.round, reason=why, rejoin=rejoin)
+        (hung, local_rank), self.condemned = self.condemned, ("", 0)
         for node, seat in self.seats.items():
             if seat.state in ("running", "stopping", "succeeded"):
                 seat.state = "succeeded" if self.outcome == "succeeded" else "stopping"
-                if seat.state == "stopping":
-                    seat.stop = stop
-                    self.seats.look_at = min(self.seats.look_at, self.seats.lease_ends(seat))  # who had succeeded needed none
-                    actions.append(Tell(node=node, message=stop))
+            elif seat.state != "stopped" or seat.stop is not None:
+                continue  # or it was done with stopping before this was decided, and waits to hear of it
+            if seat.state != "succeeded":
+                seat.stop = replace(stop, hung=local_rank) if node == hung else stop
+                self.seats.look_at = min(self.seats.look_at, self.seats.lease_ends(seat))  # who had succeeded needed none
+                actions.append(Tell(node=node, message=seat.stop))
         return actions
 
     def _advance(self, now: float) -> list[Action]:

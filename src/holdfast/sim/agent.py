@@ -11,8 +11,12 @@ from holdfast.agent.words import (
     Answer,
     Ended,
     Exit,
+    Hung,
+    KeepStacks,
     KillWorkers,
     LookAtMemory,
+    LookAtWorkers,
+    Looked,
     PortHeld,
     SignalWorkers,
     Started,
@@ -21,7 +25,7 @@ from holdfast.agent.words import (
     Sweep,
 )
 from holdfast.core.errors import StartError
-from holdfast.core.failure import Evidence
+from holdfast.core.failure import Evidence, Position
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.messages import Assigned
@@ -29,12 +33,16 @@ from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.rendezvous.election import Await, Campaign, Keep, Persist, Resign
 from holdfast.rendezvous.succession import Claim
 from holdfast.sim.network import SimLinks
-from holdfast.sim.world import SimHost
+from holdfast.sim.world import SimHost, Worker
 
 if TYPE_CHECKING:
     from holdfast.core.report import JobReport
     from holdfast.sim.cluster import Cluster
     from holdfast.sim.store import SimStore
+
+
+SHOW_S = 0.004
+"""From a request for stacks to the stacks."""
 
 
 class SimAgent:
@@ -51,6 +59,7 @@ class SimAgent:
         self.local_ranks: dict[int, int] = {}
         self.paused = False
         self.resumed = False  # since its last turn
+        self.resumed_at = float("-inf")
         self.ended = False
         self.exit: Exit | None = None
         self.leave_at = NEVER
@@ -126,6 +135,19 @@ class SimAgent:
         self.world.close()
         self.links.close()
 
+    def hang(self, local_rank: int, limit_s: float) -> None:
+        """A worker gives no sign of life from now on, and may do so for `limit_s` at most."""
+        pid = self._pids([local_rank])[0]
+        worker = self.world.workers[pid]
+        worker.quiet_since = self.cluster.timeline.now
+        self.cluster.timeline.after(limit_s, lambda: self._overdue(worker, limit_s))
+        self.cluster.checks.hangs(self, worker, limit_s)
+
+    def _overdue(self, worker: Worker, limit_s: float) -> None:
+        if worker.alive and (pid := worker.pid) in self.local_ranks and not self.ended:
+            reason = f"no heartbeat for {limit_s:.1f} s (limit {limit_s:g} s)"
+            self.world.see(Hung(local_rank=self.local_ranks[pid], reason=reason, at_unix=self.world.unix()))
+
     def _understood(self, seen: Observation) -> list[Observation]:
         match seen:
             case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0 and pid in self.local_ranks:
@@ -160,6 +182,10 @@ class SimAgent:
                         self.world.signal_group(pid, signum)
                 case KillWorkers(local_ranks=local_ranks):
                     self.world.kill(self._pids(local_ranks))
+                case LookAtWorkers():
+                    self.cluster.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
+                case KeepStacks():
+                    pass
                 case Sweep():
                     self.world.sweep()
                 case LookAtMemory():
@@ -207,6 +233,24 @@ class SimAgent:
         for what in seen:
             self.perform(self.node.observe(what, self.world.now()))
         self._hold_port()
+
+    def _show(self, wanted: LookAtWorkers) -> None:
+        """Its workers have dumped their stacks."""
+        if not self.ended:
+            self.world.see(Looked(positions=tuple(self._position(wanted, worker) for worker in self.world.live)))
+
+    def _position(self, wanted: LookAtWorkers, worker: Worker) -> Position:
+        quiet = worker.quiet_since is not None
+        return Position(
+            rank=int(worker.env["RANK"]),
+            local_rank=int(worker.env["LOCAL_RANK"]),
+            pid=worker.pid,
+            quiet_s=self.cluster.timeline.now - (worker.quiet_since or 0.0) if quiet else 0.0,
+            step=worker.step,
+            state="S",
+            where=worker.where,
+            waits=worker.where.startswith("all_reduce"),
+        )
 
     def _hold_port(self) -> None:
         self.perform(self.node.observe(PortHeld(port=self.cluster.hold_port()), self.world.now()))

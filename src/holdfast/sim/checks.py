@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.agent.elected import shortened
+from holdfast.agent.look import LOOK_S
 from holdfast.core.events import Decided, Event, NodeLost
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Assigned, Finish, Message, Refused, Stop
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.sim.agent import SimAgent
     from holdfast.sim.cluster import Cluster
+    from holdfast.sim.world import Worker
 
 GUARDIAN_S = SLACK_S + SLACK_S / 4 + 0.01
 """From the end of a stopped agent's lease to the guardian's SIGKILL, at the latest."""
 
 IDLE_TURNS = 20
 """Turns in a row, at one moment, in which nothing was seen: a machine that asks to be woken for nothing."""
+
+HANG_SLACK_S = 0.5
+"""How much longer than its limit, a look and a stop a rank that hangs may live."""
 
 AFTERMATH_S = 1.5
 """How long after its end a trouble may still show: retransmission, reconnection."""
@@ -179,6 +184,22 @@ class Checks:
                 raise Violation(f"{agent.place} says {message} without a reason")
             case Finish(report=report) if not report.reason:
                 raise Violation(f"{agent.place} ends the job without a reason")
+
+    # --- hangs ----------------------------------------------------------------------------------------------------------
+
+    def hangs(self, agent: SimAgent, worker: Worker, limit_s: float) -> None:
+        """A rank hangs, and its limit has begun to run: it outlives that by no more than a look takes, or a stop."""
+        due_s = limit_s + LOOK_S + self.cluster.job.grace_s + HANG_SLACK_S
+
+        def see() -> None:
+            if agent.ended or agent.exit is not None or not worker.alive:
+                return
+            if agent.paused or self.cluster.timeline.now < agent.resumed_at + due_s:
+                self.cluster.timeline.after(due_s, see)
+            elif worker.life.killable:
+                raise Violation(f"rank {worker.env['RANK']} on {agent.place} hangs, and nobody has ended it")
+
+        self.cluster.timeline.after(due_s, see)
 
     # --- ends -----------------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ from holdfast.sim.world import Clock, Life, SimHost, Worker
 RECLAIM_S = 10.0
 """How long a start waits for the GPUs' memory."""
 
+LOADING, WAITING = "load (data.py:88)", "all_reduce (distributed_c10d.py:2830)"
+"""Where workers hang."""
+
 Script = Callable[[str, Mapping[str, str]], Life]
 """place, environment of a worker → what it does"""
 
@@ -270,7 +273,7 @@ class Cluster:
         agent = self.agents[place]
         if agent.paused:
             self._happens(place, "agent continued (SIGCONT)")
-            agent.paused, agent.resumed = False, True
+            agent.paused, agent.resumed, agent.resumed_at = False, True, self.timeline.now
             agent.wake(self.timeline.now)
 
     def partition(self, place: str, *, out: bool = True, into: bool = True) -> None:
@@ -298,6 +301,15 @@ class Cluster:
         for worker in agent.world.live:
             if worker.env["LOCAL_RANK"] == str(local_rank):
                 agent.world.end(worker, exitcode)
+
+    def hang(self, place: str, local_rank: int, *, limit_s: float = 5.0, where: str = LOADING, step: int = 1) -> None:
+        """A worker hangs from now on, deaf to SIGTERM unless it waits for others; its monitor notices after `limit_s`."""
+        agent = self.agents[place]
+        for worker in agent.world.live:
+            if worker.env["LOCAL_RANK"] == str(local_rank):
+                self._happens(place, f"rank {worker.env['RANK']} hangs")
+                worker.where, worker.step, worker.deaf = where, step, where != WAITING
+                agent.hang(local_rank, limit_s)
 
     def _sides(self, place: str) -> list[Side]:
         return list(self.agents[place].links.sides.values())

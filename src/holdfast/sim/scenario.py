@@ -17,7 +17,7 @@ from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import GIVE_UP_S
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import AFTERMATH_S, Violation
-from holdfast.sim.cluster import RECLAIM_S, Cluster, Job
+from holdfast.sim.cluster import LOADING, RECLAIM_S, WAITING, Cluster, Job
 from holdfast.sim.world import Clock, Life, Worker
 
 TROUBLE_S = 30.0
@@ -67,6 +67,8 @@ class Scenario:
         self.rng = rng = random.Random(f"scenario {seed}")
         self.choices = random.Random(f"membership {seed}")
         """For who leads and who takes part, so that what else happens does not depend on it."""
+        self.hangs = random.Random(f"hangs {seed}")
+        """For ranks that hang, likewise."""
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
         self.work_s = rng.choice((2.0, 8.0, 20.0))
@@ -139,6 +141,8 @@ class Scenario:
             self._trouble(rng.uniform(1.0, TROUBLE_S))
         for _ in range(self.choices.choice((0, 0, 1, 1, 2, 4))):
             self._wish(self.choices.uniform(1.0, TROUBLE_S))
+        for _ in range(self.hangs.choice((0, 0, 0, 1, 2))):
+            self._hang(self.hangs.uniform(1.0, TROUBLE_S))
         if self.job.elected:
             for _ in range(self.choices.choice((0, 0, 1, 1, 2))):
                 self._store_trouble(self.choices.uniform(1.0, TROUBLE_S))
@@ -198,6 +202,23 @@ class Scenario:
                 delay_s, cluster_delay_s = (0.05, 0.8), cluster.ether.delay_s
                 self._at(at, lambda: self._weather(delay_s, lasts_s))
                 self._at(at + lasts_s, lambda: self._weather(cluster_delay_s, 0.0))
+
+    def _hang(self, at: float) -> None:
+        """Plan a rank that hangs, and often all others of its round with it."""
+        rng, cluster = self.hangs, self.cluster
+        place, local_rank, limit_s = rng.choice(self.places), rng.randrange(self.job.nproc), rng.choice((0.5, 2.0, 4.0))
+        others = rng.random() < 0.6
+
+        def hang() -> None:
+            for number, other in enumerate(self.places if others else (place,)):
+                if (agent := cluster.agents.get(other)) is None or agent.ended:
+                    continue
+                for seat in range(agent.node.group.join.nproc):
+                    culprit = other == place and seat == local_rank
+                    if culprit or others:
+                        cluster.hang(other, seat, limit_s=limit_s + 0.01 * number, where=LOADING if culprit else WAITING)
+
+        self._on(at, place, hang)
 
     def _wish(self, at: float) -> None:
         """Plan an operator's wish about a node, and often that it be taken back."""

@@ -21,6 +21,7 @@ from holdfast.core.events import (
     NodeLeft,
     NodeLost,
     NodeReadmitted,
+    RankHung,
     RoundFormed,
     SignalReceived,
     StopSent,
@@ -86,6 +87,8 @@ def said(what: Event | str) -> str:
             return f"round {what.round} of {nodes}, group rank {what.group_rank}, {what.world_size} ranks ({what.reason})"
         case FailureSeen(failure=failure):
             return f"{describe(failure)}{' (stopped by us)' if failure.innocent else ''}"
+        case RankHung(rank=rank, reason=reason):
+            return f"rank {rank} hung: {reason}"
         case SignalReceived(signal=name):
             return f"received {name}"
         case GuardianLost():

@@ -77,6 +77,12 @@ class Worker:
         self.env = env
         self.life = life
         self.alive = True
+        self.quiet_since: float | None = None
+        """Since when it hangs, in true time. None: it gets on."""
+        self.deaf = False
+        """It does not heed SIGTERM: its interpreter does not run."""
+        self.step = 1
+        self.where = "train (train.py:1)"
 
 
 class SimHost:
@@ -143,7 +149,7 @@ class SimHost:
         worker = self.workers[self.next_pid] = Worker(self.next_pid, env, life)
         self.next_pid += 1
         if life.runs_s != float("inf"):
-            self.timeline.after(life.runs_s, lambda: self.end(worker, life.exitcode))
+            self.timeline.after(life.runs_s, lambda: self.end(worker, life.exitcode) if worker.quiet_since is None else None)
         return worker.pid
 
     def signal_group(self, pid: int, signum: int) -> None:
@@ -151,7 +157,7 @@ class SimHost:
         worker = self.workers.get(pid)
         if worker is None or not worker.alive or signum in (signal.SIGUSR1, signal.SIGUSR2):
             return
-        obeys = worker.life.on_sigterm
+        obeys = None if worker.deaf else worker.life.on_sigterm
         if signum == signal.SIGKILL:
             self.kill([pid])
         elif obeys is not None:
