@@ -45,7 +45,7 @@ from holdfast.telemetry.state_dir import open_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.agent.cycles import Cycles
     from holdfast.agent.stacks import Stacks
@@ -123,7 +123,8 @@ class Agent:
         self.exit: Exit | None = None
         self.leave_at = NEVER
         self.incidents: list[Failure] = []
-        """Not on disk yet."""
+        self.evidence: list[Callable[[], None]] = []
+        """Not on disk yet: failures, and what puts the stacks there."""
         self.life = 0, 0
         """Round and attempt of the workers that the next record is about."""
         self.settle_at = self.host.now() + SETTLE_S
@@ -142,7 +143,7 @@ class Agent:
         self.perform(self.node.begin(self.host.now()))
         while not self._done():
             until = self._deadline()
-            if until > self.host.now():
+            if until > self.host.now() and (self.stacks is None or self.stacks.look_at == NEVER):
                 self._write_down()
             for seen in [*self.host.wait(until), *self._due()]:
                 for understood in self.workers.understood(seen):
@@ -297,14 +298,12 @@ class Agent:
         self.stacks.begin(wanted)
 
     def _keep_stacks(self, reason: str, at_unix: float) -> None:
-        stacks = self.stacks
-        if stacks is None:
+        if self.stacks is None:
             return
-        if trouble := self.recorder.aside.attempt(lambda: stacks.keep(reason)):
-            return self.host.complain(f"cannot keep the stacks in {stacks.path}: {trouble}")
-        shown = tuple(rank.rank for rank in stacks.ranks if rank.stacks)
-        silent = tuple(rank.rank for rank in stacks.ranks if not rank.stacks)
-        self._record(StacksKept(path=stacks.path, ranks=shown, silent=silent, reason=reason), at_unix)
+        ranks = self.stacks.ranks
+        shown, silent = ([rank.rank for rank in ranks if bool(rank.stacks) == has] for has in (True, False))
+        self._record(StacksKept(path=self.stacks.path, ranks=tuple(shown), silent=tuple(silent), reason=reason), at_unix)
+        self.evidence.append(self.stacks.keeper(reason))
 
     # --- the watchdog ---------------------------------------------------------------------------------------------------
 
@@ -346,10 +345,12 @@ class Agent:
             return
         self.recorder.flush()
         failures, self.incidents = self.incidents, []
-        if not failures:
-            return
-        if trouble := self.recorder.aside.attempt(lambda: farewell.keep_incidents(failures, self.job_dir)):
-            self.host.complain(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
+        keepers, self.evidence = self.evidence, []
+        if failures:
+            keepers.append(lambda: farewell.keep_incidents(failures, self.job_dir))
+        for keep in keepers:
+            if trouble := self.recorder.aside.attempt(keep):
+                self.host.complain(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
 
     def _record_start(self) -> None:
         from holdfast import __version__

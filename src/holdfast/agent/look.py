@@ -43,7 +43,7 @@ class Look:
     def found(self, worker: WorkerSeat, seen: Hung, assigned: Assigned, now: float) -> list[Action]:
         """A rank here has exceeded its limit."""
         worker.overdue, worker.overdue_at_unix, worker.charge = seen.reason, seen.at_unix, ("hung", hung(seen.reason))
-        noted: list[Action] = [Record(event=RankHung(**worker.ids, reason=seen.reason))]
+        noted: list[Action] = [Record(event=RankHung(**worker.ids, reason=seen.reason, quiet_s=seen.quiet_s))]
         if self.until != NEVER:
             return noted
         told = HangFound(node=self.node, round=assigned.round, rank=worker.rank, reason=seen.reason, within_s=LOOK_S)

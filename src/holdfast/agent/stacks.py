@@ -55,6 +55,8 @@ class Rank:
         self.record: str | None = None
         """Where its flight recorder writes. None: it was not asked."""
         self.spy: Popen[bytes] | None = None
+        self.unable = ""
+        """Why it cannot show its stacks. Empty: it was asked."""
         self.evidence = ""
         """What the kernel says of it; empty: it was not asked."""
 
@@ -88,8 +90,9 @@ class Stacks:
             for pid, local_rank in self.workers.local_ranks.items()
             if (child := host.children.get(pid)) is not None
         ]
-        self.workers.dump([rank.local_rank for rank in self.ranks])
+        unable = self.workers.dump([rank.local_rank for rank in self.ranks])
         for rank in self.ranks:
+            rank.unable = unable.get(rank.local_rank, "")
             if rank.state == "T":
                 kill_group(rank.pid, signal.SIGCONT)
             pipe = flight_recorder.pipe_of(os.environ, rank.rank)
@@ -109,12 +112,12 @@ class Stacks:
             if rank.is_silent:
                 rank.stacks = self.workers.dumped(rank.local_rank) or rank.stacks
         silent = [rank for rank in self.ranks if rank.is_silent]
-        if silent and now >= self.stacks_until and self.spies_until == -NEVER:
+        awaited = [rank for rank in silent if not rank.unable and now < self.stacks_until]
+        if silent and not awaited and self.spies_until == -NEVER:
             self._spy(silent, now)
         spying = [rank for rank in silent if rank.spy is not None and not self._has_spied(rank, rank.spy)]
         unrecorded = [rank for rank in self.ranks if not self._is_recorded(rank)]
-        waits = (silent and now < self.stacks_until) or (spying and now < self.spies_until)
-        if waits or (unrecorded and now < self.records_until):
+        if awaited or (spying and now < self.spies_until) or (unrecorded and now < self.records_until):
             return []
         for rank in spying:
             if rank.spy is not None:
@@ -122,12 +125,17 @@ class Stacks:
         self.look_at = NEVER
         return [Looked(positions=tuple(self._position(rank, now) for rank in self.ranks))]
 
-    def keep(self, reason: str) -> None:
-        """Write what was found into `path`. OSError where that cannot be."""
-        os.makedirs(self.path, 0o700, exist_ok=True)
-        for rank in self.ranks:
-            with open(self._file(rank), "w", encoding="utf-8", errors="replace") as file:
-                file.write("\n".join(self._told(rank, reason)))
+    def keeper(self, reason: str) -> Callable[[], None]:
+        """What writes what was found, each rank into a file of its own. It raises OSError where that cannot be."""
+        path, told = self.path, {self._file(rank): "\n".join(self._told(rank, reason)) for rank in self.ranks}
+
+        def keep() -> None:
+            os.makedirs(path, 0o700, exist_ok=True)
+            for name, text in told.items():
+                with open(name, "w", encoding="utf-8", errors="replace") as file:
+                    file.write(text)
+
+        return keep
 
     # --- one rank -------------------------------------------------------------------------------------------------------
 
@@ -154,7 +162,8 @@ class Stacks:
         yield f"rank {rank.rank} (local {rank.local_rank}), pid {rank.pid}, was in state {rank.state or '?'}"
         if rank.record is not None:
             yield f"torch's flight recorder: {rank.record}{'' if self._is_recorded(rank) else ' (was not written in time)'}"
-        yield f"\n{rank.stacks}" if rank.stacks else "\nit has not shown its Python stacks"
+        mute = f"\nit has not shown its Python stacks{': ' if rank.unable else ''}{rank.unable}"
+        yield f"\n{rank.stacks}" if rank.stacks else mute
         if rank.evidence:
             yield f"\nwhat the kernel says of it:\n{rank.evidence}\n"
 

@@ -65,6 +65,8 @@ class Hung(Observation):
     reason: str
     """Which sign, for how long, and its limit: `no heartbeat for 12.3 s (limit 12 s), in section checkpoint`."""
     at_unix: float
+    quiet_s: float = 0.0
+    """For how long."""
 
 
 class Looked(Observation):

@@ -137,6 +137,8 @@ class RankHung(Event):
     """Its process."""
     reason: str
     """Which sign was missed for how long, and its limit, in words."""
+    quiet_s: float = 0.0
+    """Seconds since that sign."""
 
 
 class StacksKept(Event):

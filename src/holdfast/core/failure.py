@@ -113,6 +113,10 @@ def signal_name(exitcode: int | None) -> str | None:
         return f"signal {-exitcode}"
 
 
+ASLEEP = {"T": "stopped (SIGSTOP)", "t": "held by a debugger", "D": "asleep in the kernel, deaf to signals"}
+"""States of a process that explain why it does not get on."""
+
+
 def hung(overdue: str, position: Position | None = None) -> str:
     """How a rank hung, in words: which limit it has exceeded, and where it was."""
     where: list[str] = []
@@ -123,6 +127,8 @@ def hung(overdue: str, position: Position | None = None) -> str:
             where.append(f"in section {position.section}")
         if position.where:
             where.append(f"in {position.where}")
+        if position.state in ASLEEP:
+            where.append(ASLEEP[position.state])
     return "; ".join(filter(None, (f"hung: {overdue}", ", ".join(where))))
 
 

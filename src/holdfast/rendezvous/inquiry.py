@@ -37,7 +37,7 @@ class Blame(Value):
     """Identity of its node's agent."""
     position: Position
     why: str
-    """What tells it from the others, in words."""
+    """What tells it from the others, in words. Empty: what it was found to do says so itself."""
     others: tuple[int, ...] = ()
     """Ranks that nothing tells from it."""
 
@@ -72,22 +72,23 @@ class Inquiry:
 def culprit(positions: Mapping[str, tuple[Position, ...]]) -> Blame | None:
     """Whom all others wait for, of the ranks of all nodes (see the module's text). None: nothing tells."""
     seen = [(node, position) for node, those in positions.items() for position in those]
-    left, why = _still(seen), list[str]()
+    still = _still(seen)
+    left, why = still, list[str]()
     for narrow in (_stopped, _behind, _not_waiting, _behind_in_sections):
         some, words = narrow([position for _, position in left])
         if some and len(some) < len(left):
             left, why = [(node, position) for node, position in left if position.rank in some], [*why, words]
-    if not why:
+    if len(left) == len(still):
         return None
     node, chosen = min(left, key=lambda one: (-(one[1].quiet_s or 0.0), one[1].rank))
     others = tuple(sorted(position.rank for _, position in left if position is not chosen))
-    return Blame(node=node, position=chosen, why=", and ".join(why), others=others)
+    return Blame(node=node, position=chosen, why=", and ".join(filter(None, why)), others=others)
 
 
 def blamed(failure: Failure, blame: Blame) -> Failure:
     """`failure`, that of the rank that is to blame, with what tells it from the others."""
     alike = f" (nor can ranks {_listed(blame.others)} be told from it)" if blame.others else ""
-    return replace(failure, message=f"{failure.message}; {blame.why}{alike}")
+    return replace(failure, message="; ".join(filter(None, (failure.message, f"{blame.why}{alike}"))))
 
 
 def unreported(position: Position, *, node: str, role: str, round: int, attempt: int, now_unix: float) -> Failure:
@@ -121,7 +122,7 @@ def _still(seen: list[tuple[str, Position]]) -> list[tuple[str, Position]]:
 
 
 def _stopped(seen: list[Position]) -> tuple[set[int], str]:
-    return {one.rank for one in seen if one.state in ("T", "t")}, "it is stopped (SIGSTOP, or a debugger)"
+    return {one.rank for one in seen if one.state in ("T", "t")}, ""
 
 
 def _behind(seen: list[Position]) -> tuple[set[int], str]:

@@ -20,6 +20,7 @@ from holdfast.core.events import (
     NodeExcluded,
     NodeLost,
     NodeReadmitted,
+    RankHung,
     RoundFormed,
     WorkerDying,
     WorkerExited,
@@ -309,7 +310,10 @@ def _failures(records: Iterable[Record]) -> tuple[Failure, ...]:
     for record in records:
         if isinstance(event := record.event, FailureSeen):
             failure = replace(event.failure, at_unix=event.failure.at_unix - record.skew_s)
-            seen.setdefault((failure.node, failure.rank, failure.pid), failure)
+            known = seen.setdefault((failure.node, failure.rank, failure.pid), failure)
+            # Only the coordinator knows of what hangs that others waited for it, or that it hangs at all.
+            if known.cause in ("hung", "stopped") and failure.cause == "hung" and len(failure.message) > len(known.message):
+                seen[failure.node, failure.rank, failure.pid] = replace(failure, at_unix=min(known.at_unix, failure.at_unix))
     return tuple(in_order(seen.values()))
 
 
@@ -323,13 +327,19 @@ def _disturbed_at(records: Sequence[Record], decisions: Iterable[Decision]) -> f
 
 
 def _silence(record: Record) -> float:
-    """A lost node is noticed after its lease, but was lost when it fell silent."""
-    return record.event.silent_s if isinstance(record.event, NodeLost) else 0.0
+    """A lost node is noticed after its lease, and a rank that hangs after its limit, but both were lost when they fell
+    silent."""
+    match record.event:
+        case NodeLost(silent_s=silent_s):
+            return silent_s
+        case RankHung(quiet_s=quiet_s):
+            return quiet_s
+    return 0.0
 
 
 def _is_trouble(record: Record) -> bool:
     event = record.event
-    return isinstance(event, NodeLost) or (isinstance(event, FailureSeen) and not event.failure.innocent)
+    return isinstance(event, (NodeLost, RankHung)) or (isinstance(event, FailureSeen) and not event.failure.innocent)
 
 
 def _with_lost_time(lives: list[Life]) -> tuple[Life, ...]:

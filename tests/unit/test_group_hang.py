@@ -1,0 +1,178 @@
+"""A rank hangs: what one node does, in which order, and what it says of it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from test_group import GRACE_S, JOIN, Stage, assigned
+
+from holdfast.agent.group import Group
+from holdfast.agent.look import LOOK_S
+from holdfast.agent.words import Hung, KeepStacks, LeaseOver, LookAtWorkers, Looked, Send, SignalWorkers, Started, Told
+from holdfast.core.events import RankHung
+from holdfast.core.failure import Failure, Position
+from holdfast.core.machine import NEVER, Record, Signalled, Tick
+from holdfast.core.messages import Failed, HangFound, LookAround, Positions, Stop, Stopped
+
+STALE = "no heartbeat for 12.3 s (limit 12 s)"
+REST = Stop(round=1, reason="rank 9 failed", rejoin=True)
+
+
+def stale(local_rank: int) -> Hung:
+    return Hung(local_rank=local_rank, reason=STALE, at_unix=50.0, quiet_s=12.3)
+
+
+def looked(*local_ranks: int, **what: Any) -> Looked:
+    there = {"step": 41, "where": "load (data.py:88)", "stacks_path": "/incidents/x.txt", **what}
+    return Looked(positions=tuple(Position(rank=4 + i, local_rank=i, pid=100 + i, **there) for i in local_ranks))
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """Global ranks 4 and 5 run in round 1; a hung one is to get SIGABRT."""
+    stage = Stage()
+    stage.group = Group(JOIN, grace_s=GRACE_S, hosting=False, hang_signal=signal.SIGABRT)
+    stage.group.begin(0.0)
+    stage.run()
+    return stage
+
+
+def kinds(stage: Stage) -> list[str]:
+    return [type(action.message if isinstance(action, Send) else action).__name__ for action in stage.did]
+
+
+def failure(stage: Stage) -> Failure:
+    return next(message.failure for message in stage.said if isinstance(message, Failed))
+
+
+def test_it_is_recorded_told_and_looked_at_before_anybody_is_killed(stage: Stage) -> None:
+    stage.see(stale(1), 20.0)
+    assert kinds(stage) == ["Record", "HangFound", "LookAtWorkers"]
+    assert stage.recorded == [RankHung(rank=5, local_rank=1, pid=101, reason=STALE, quiet_s=12.3)]
+    assert stage.only(LookAtWorkers) == LookAtWorkers(round=1, base_rank=4, within_s=LOOK_S)
+
+
+def test_then_it_gets_its_signal_and_the_others_are_stopped(stage: Stage) -> None:
+    stage.see(stale(1), 20.0)
+    stage.see(looked(0, 1), 20.01)
+    signalled = [action for action in stage.did if isinstance(action, SignalWorkers)]
+    assert signalled == [
+        SignalWorkers(local_ranks=(1,), signum=signal.SIGABRT),
+        SignalWorkers(local_ranks=(0,), signum=signal.SIGTERM),
+    ]
+    told = failure(stage)
+    assert (told.cause, told.rank, told.at_unix, told.stacks_path) == ("hung", 5, 50.0, "/incidents/x.txt")
+    assert told.message == f"hung: {STALE}; at step 41, in load (data.py:88)"
+    positions = next(message for message in stage.said if isinstance(message, Positions)).positions
+    assert [(one.rank, one.overdue) for one in positions] == [(4, ""), (5, STALE)]
+    assert stage.only(KeepStacks).reason == f"rank 5 on n1 hung: {STALE}"
+
+
+def test_its_end_does_not_change_what_it_died_of(stage: Stage) -> None:
+    stage.see(stale(1))
+    stage.see(looked(0, 1))
+    stage.end(0, -signal.SIGTERM)
+    stage.end(1, -signal.SIGABRT)
+    ended = next(message for message in stage.said if isinstance(message, Stopped)).failures
+    assert {(one.rank, one.cause, one.exitcode) for one in ended} == {(5, "hung", -6), (4, "stopped", -15)}
+
+
+def test_what_cannot_be_looked_at_is_killed_when_its_time_is_over(stage: Stage) -> None:
+    stage.see(stale(1), 20.0)
+    assert stage.group.deadline() == 20.0 + LOOK_S
+    stage.see(Tick(), 20.0 + LOOK_S)
+    assert SignalWorkers(local_ranks=(1,), signum=signal.SIGABRT) in stage.did
+    assert failure(stage).message == f"hung: {STALE}"
+    stage.see(looked(0, 1), 20.0 + LOOK_S + 0.1)
+    assert stage.did == [], "too late"
+
+
+def test_all_that_hang_by_then_get_the_signal_and_one_is_told_of(stage: Stage) -> None:
+    stage.see(stale(1), 20.0)
+    stage.see(stale(0), 20.001)
+    assert kinds(stage) == ["Record"]
+    stage.see(looked(0, 1), 20.01)
+    assert [action for action in stage.did if isinstance(action, SignalWorkers)] == [
+        SignalWorkers(local_ranks=(0,), signum=signal.SIGABRT),
+        SignalWorkers(local_ranks=(1,), signum=signal.SIGABRT),
+    ]
+    assert len([message for message in stage.said if isinstance(message, Failed)]) == 1
+    assert set(stage.group.workers.failures) == {0, 1}
+
+
+def test_where_another_node_s_rank_hangs_ours_are_looked_at_and_left_alone(stage: Stage) -> None:
+    stage.told(LookAround(round=1, reason="rank 9 on n3 hung: x"), 20.0)
+    assert kinds(stage) == ["LookAtWorkers"]
+    stage.told(LookAround(round=1, reason="rank 9 on n3 hung: x"), 20.0)
+    assert stage.did == []
+    stage.see(looked(0, 1), 20.01)
+    assert kinds(stage) == ["Positions", "KeepStacks"] and stage.group.state == "running"
+    assert stage.group.deadline() == NEVER
+
+
+def test_a_stop_waits_until_they_have_been_looked_at(stage: Stage) -> None:
+    stage.told(LookAround(round=1, reason="rank 9 on n3 hung: x"), 20.0)
+    stage.told(REST, 20.005)
+    assert not stage.does(SignalWorkers)
+    stage.see(looked(0, 1), 20.01)
+    assert stage.only(SignalWorkers) == SignalWorkers(local_ranks=(0, 1), signum=signal.SIGTERM)
+    stage.end(0, -15)
+    stage.end(1, -15)
+    assert stage.group.state == "joining"
+
+
+def test_a_stop_that_waited_is_kept_though_all_have_succeeded_meanwhile(stage: Stage) -> None:
+    stage.told(LookAround(round=1, reason="rank 9 on n3 hung: x"), 20.0)
+    stage.told(REST, 20.005)
+    stage.end(0, 0)
+    stage.end(1, 0)
+    stage.see(looked(), 20.01)
+    assert stage.group.state == "joining"
+
+
+@pytest.mark.parametrize("urgent", [Signalled(signum=signal.SIGTERM), LeaseOver(reason="silence", until=30.0)])
+def test_what_is_urgent_waits_for_no_look(stage: Stage, urgent: Any) -> None:
+    stage.see(stale(1), 20.0)
+    stage.see(urgent, 20.001)
+    assert any(isinstance(action, SignalWorkers) and 0 in action.local_ranks for action in stage.did)
+    stage.see(looked(0, 1), 20.01)
+    assert SignalWorkers(local_ranks=(1,), signum=signal.SIGABRT) in stage.did, "it would not heed the other signal"
+
+
+def test_whom_the_coordinator_finds_to_be_the_culprit_gets_the_signal_of_one_that_hangs(stage: Stage) -> None:
+    stage.told(Stop(round=1, reason="rank 5 (local 1) on n1 hung: x", rejoin=True, hung=1), 20.0)
+    signalled = [action for action in stage.did if isinstance(action, SignalWorkers)]
+    assert signalled == [
+        SignalWorkers(local_ranks=(1,), signum=signal.SIGABRT),
+        SignalWorkers(local_ranks=(0,), signum=signal.SIGTERM),
+    ]
+    stage.end(1, -6)
+    assert stage.group.workers.failures[1].cause == "hung"
+
+
+def test_a_rank_that_is_being_stopped_or_is_dead_hangs_no_more(stage: Stage) -> None:
+    stage.end(0, 1)
+    assert stage.see(stale(1)) == [] and stage.see(stale(0)) == []
+
+
+def test_whoever_has_no_workers_left_says_so_at_once(stage: Stage) -> None:
+    stage.told(REST)
+    stage.told(LookAround(round=1, reason="x"))
+    assert stage.said == [Positions(node="n1-id", round=1, positions=())]
+    stage.told(LookAround(round=7, reason="x"))
+    assert stage.did == [], "late news, or news of a round that is not ours"
+
+
+def test_a_new_round_knows_nothing_of_the_hang_before(stage: Stage) -> None:
+    stage.see(stale(1), 20.0)
+    stage.see(looked(0, 1), 20.01)
+    stage.told(Stop(round=1, reason="x", rejoin=True))
+    stage.end(0, -15)
+    stage.end(1, -6)
+    stage.see(Told(message=assigned(2)))
+    stage.see(Started(local_rank=1, pid=201, argv=("x",), log_dir=None))
+    stage.see(stale(1), 40.0)
+    assert [action.event.pid for action in stage.did if isinstance(action, Record)] == [201]
+    assert any(isinstance(message, HangFound) and message.round == 2 for message in stage.said)
