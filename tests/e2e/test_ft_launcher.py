@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from infra.ranks import WAITS, Ranks
+from test_lost_coordinator import begin, job, lose  # noqa: F401 (a fixture)
 
 PRINTS = """
 import os, sys
@@ -287,3 +288,17 @@ raise SystemExit(about["cycle_number"] == 0)
         "active_ranks": "0-1",
         "generation": 2,
     }
+
+
+def test_a_successor_goes_on_with_the_files_and_ends_the_last_one_of_its_predecessor(job, tmp_path):  # noqa: F811
+    agents = begin(job, "abc", "2:3", "--ft-cycle-info-dir", tmp_path / "info")
+    before = json.loads((tmp_path / "info/cycle_info.several.0.0").read_text())
+    assert (sorted(before["active_nodes"]), before["active_ranks"], before["cycle_end_time"]) == (list(",,abc"), "0-2", "")
+    lose(job, agents, "a")
+    assert [job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    after = json.loads((tmp_path / "info/cycle_info.several.current").read_text())
+    assert (after["cycle_number"], sorted(after["active_nodes"]), after["cycle_end_time"]) == (1, list(",bc"), "")
+    before = json.loads((tmp_path / "info/cycle_info.several.0.0").read_text())
+    assert before["cycle_end_time"] >= before["cycle_start_time"] and before["generation"] == 2
+    job.finish()
+    assert [agents[name].wait().returncode for name in "bc"] == [0, 0]

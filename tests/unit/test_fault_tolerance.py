@@ -261,6 +261,14 @@ def test_the_log_level_is_ours_unless_verbose_or_quiet_is_said():
     assert told("--ft-log-level", "debug", "--quiet").config.log_level == "ERROR"
 
 
+@pytest.mark.parametrize("other", [("--rdzv-backend", "zoo"), ("--logs-specs", "mylogs")])
+def test_what_other_packages_rendezvous_or_logs_leave_out_is_told(other):
+    nodes = ("--nnodes", "2", "--rdzv-endpoint", "a:1", *other)
+    notices = [notice.text for notice in told(*nodes, "--ft-rank-heartbeat-timeout", "9", "--monitor", "off").notices]
+    assert any(text.startswith("--monitor, --ft-rank-heartbeat-timeout ignored: " + other[0]) for text in notices)
+    assert not any("ignored" in notice.text for notice in told(*nodes).notices)
+
+
 # --- ft_launcher's defaults -----------------------------------------------------------------------------------------------
 
 

@@ -130,7 +130,7 @@ def _help() -> str:
             "",
             "Launches distributed training and keeps it running. `holdfast run` takes torchrun's command line.",
             "",
-            *(f"  {name:<8} {line.splitlines()[0]}" for name, line in lines.items()),
+            *(f"  {name:<11} {line.splitlines()[0]}" for name, line in lines.items()),
             "",
             "`holdfast COMMAND --help` tells more; `holdfast --version` the version.",
         ]

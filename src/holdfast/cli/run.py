@@ -17,6 +17,7 @@ from holdfast.core.config import gather
 from holdfast.core.errors import UsageError
 from holdfast.core.flags import FLAGS, USE_ENV
 from holdfast.core.resolve import resolve
+from holdfast.core.resolve_fault_tolerance import OWN_BACKENDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
     from holdfast.core.config import Notice, Resolved, RunConfig
     from holdfast.core.flags import Flag
-
-OURS = ("memory", "embedded", "static", "etcd")
-"""Backends of our own agent; other packages' ones are written for the elastic agent."""
 
 LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
 
@@ -75,7 +73,7 @@ def _supervise(config: RunConfig) -> int:
     from holdfast.runtime.guardian import guard
 
     def agent() -> int:
-        if config.logs_specs or config.rdzv_backend not in OURS:
+        if config.logs_specs or config.rdzv_backend not in OWN_BACKENDS:
             from holdfast.elastic.from_config import run as run_agent
         else:
             from holdfast.agent.agent import run as run_agent

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from holdfast.core.resolve import Draft
 
+OWN_BACKENDS = ("memory", "embedded", "static", "etcd")
+"""Those that our own agent serves."""
+
 STORE_PORT = "29500"
 """Where ft_launcher's nodes meet unless told otherwise."""
 
@@ -65,7 +68,22 @@ def choose_fault_tolerance(draft: Draft) -> None:
         from holdfast.core.fault_tolerance_values import given_fields
 
         fields |= given_fields(draft)
+    _without_our_agent(draft)
     draft.fields["ft"] = FaultTolerance(**fields)
+
+
+def _without_our_agent(draft: Draft) -> None:
+    """Jobs of other packages' rendezvous or logs run through torch elastic's interfaces, which know nothing of all this."""
+    other = next((dest for dest in ("rdzv_backend", "logs_specs") if _is_foreign(draft, dest)), "")
+    given = [draft.origins[field] for field in draft.origins if field.startswith("ft.") and draft.origins[field] != "default"]
+    if other and given:
+        draft.tell(
+            "WARNING", f"{', '.join(given)} ignored: {draft.name(other)} has the job run through torch elastic's interfaces"
+        )
+
+
+def _is_foreign(draft: Draft, dest: str) -> bool:
+    return draft.fields["rdzv_backend"] not in OWN_BACKENDS if dest == "rdzv_backend" else bool(draft.text("logs_specs"))
 
 
 def _regex(draft: Draft) -> str | None:
