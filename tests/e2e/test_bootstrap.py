@@ -40,7 +40,7 @@ def run(
     argv = [interpreter, "-u", *words]
     if not ours:
         return Ran(subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True), None)
-    seen = create_page()
+    seen = create_page(hook=True)
     environment = entry.bootstrap_env(environment, page_fd=seen.fd)
     return Ran(subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True, pass_fds=[seen.fd]), seen)
 

@@ -136,7 +136,7 @@ class Workers:
         assert self.attempt is not None
         files = self.attempt[local_rank]
         # A program that is not Python has no use for a page; its death is seen by its pidfd.
-        page = None if self.config.no_python else self.host.page()
+        page = None if self.config.no_python else self.host.page(hook=self.config.ft.monitor == "auto")
         argv = launch.command(self.config, local_rank)
         env = launch.environment(
             self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None

@@ -16,6 +16,7 @@ has its pidfd.
 - takes the page's robust mutex, for as long as the main thread lives: the kernel marks it before it frees memory. It
   is never unlocked, so that the mark comes at the end of every life; the agent asks the kernel for the exit code then;
 - asks to die with the agent;
+- where the agent wishes it, has what an unmodified script does count as signs of life (`client.hooks`);
 - enables faulthandler, as torch's `record` does;
 - wraps sys.excepthook, to write the error record and raise the page's error flag before the traceback is printed;
 - leaves a mark when the interpreter begins to end in good order.
@@ -85,6 +86,7 @@ def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
     steps: list[Callable[[], None]] = [_enable_faulthandler]
     if fd:
         steps[:0] = [lambda: _open_page(int(fd)), lambda: _offer_stacks(int(fd)), lambda: os.close(int(fd))]
+        steps.append(_watch_script)
     for step in steps:
         try:
             step()
@@ -146,6 +148,12 @@ def _offer_stacks(fd: int) -> None:
     faulthandler.register(_DUMP_SIGNAL, file=kept, all_threads=True, chain=False)
     words[layout.DUMP_FD] = kept
     words[layout.DUMP_SIGNAL] = _DUMP_SIGNAL
+
+
+def _watch_script() -> None:
+    if words is not None and layout is not None and words[layout.HOOK]:
+        assert _load is not None
+        _load("_holdfast_hooks", "client", "hooks.py").watch(writer)
 
 
 def _lock(libc: ctypes.CDLL, base: int) -> None:

@@ -47,6 +47,8 @@ class Writer:
         """The page as 64-bit fields (`core.page`). None: there is none, or it is our parent's."""
         self.steps_told = False
         """The script itself says how far it is."""
+        self.sections_told = False
+        """The script itself uses sections."""
         self._wake: Callable[[], int] | None = None
         self.lock = RLock()  # not a plain one: a signal handler may come while its own thread holds it
         self._sections: dict[str, Section] = {}
@@ -114,10 +116,15 @@ class Writer:
         overlap. `limit_s`: how long it may stay open, infinity for as long as it likes; None: what was said before, or
         what the agent learns. ValueError: a name of more than 64 bytes of UTF-8, or a 33rd name.
         """
+        self.sections_told = True
         found = self._sections.get(name) or self._add(name)
         if limit_s is not None:
             self._limit_section(found, limit_s)
         return found
+
+    def named(self, name: str) -> Section:
+        """As `section`, marked by somebody else than the script: if it uses none itself, it is not out of sections either."""
+        return self._sections.get(name) or self._add(name)
 
     def _add(self, name: str) -> Section:
         encoded = name.encode("utf-8", "replace") if isinstance(name, str) else b""
@@ -248,7 +255,7 @@ class Section:
                     self._longest = words[self._longest_at] = took
                 self._closed = words[self._closed_at] = self._closed + 1
                 writer.open -= 1
-                if not writer.open:  # said before the section is closed, so that nobody sees neither
+                if not writer.open and writer.sections_told:  # before the section is closed, so that nobody sees neither
                     writer.out_since = words[_OUT_SINCE_NS] = now
                 words[self._open_at] = 0
         finally:

@@ -138,10 +138,10 @@ class Host:
                 signal.signal(signal.SIGCHLD, _noted)
         return pid
 
-    def page(self) -> Page | None:
+    def page(self, hook: bool = False) -> Page | None:
         """A page for a worker to come; None where the kernel has none (then its death is seen a little later)."""
         try:
-            return create_page()
+            return create_page(hook)
         except HoldfastError as error:
             self.complain(str(error))
             return None

@@ -183,14 +183,17 @@ def _limit(limit_ns: int) -> float | None:
     return limit_ns / 1e9 if limit_ns else None
 
 
-def create_page() -> Page:
-    """A fresh page with the agent's part filled in. Raises HoldfastError where no memory can be shared."""
+def create_page(hook: bool = False) -> Page:
+    """A fresh page with the agent's part filled in. Raises HoldfastError where no memory can be shared.
+
+    `hook`: what an unmodified script does is to count as signs of life (`client.hooks`)."""
     fd = _nameless_file()
     os.ftruncate(fd, layout.SIZE)
     page = Page(fd)
     page.words[layout.MAGIC_AT] = layout.MAGIC
     page.words[layout.VERSION_AT] = layout.VERSION
     page.words[layout.AGENT_PID] = os.getpid()
+    page.words[layout.HOOK] = hook
     return page
 
 

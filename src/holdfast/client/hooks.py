@@ -1,0 +1,136 @@
+"""What of an unmodified script's doings tells that it gets on? Its optimizers' steps, and the checkpoints that it saves.
+
+`watch` waits until the script itself imports torch, if it ever does, and then
+
+- has every optimizer's step count as a heartbeat, and the steps of the one that has made most of them as the script's progress,
+  unless the script tells that itself (`holdfast.client.progress`);
+- has `torch.save` and torch.distributed.checkpoint's `save` and `async_save` be sections called `checkpoint`.
+
+Nothing is imported for that. Python's own finder is asked for each module that is not built in; for four of torch's, what it
+finds is given something to do once it has run. The script can see of it: a hook in torch's own list of them, and a frame of
+ours in the traceback of a save that fails. Under torch.compile the hook is not traced; where a compiled function holds a whole
+step and torch breaks no graph in it, that step goes unnoticed.
+
+As all that the bootstrap loads: the standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any, TypeVar
+
+    from holdfast.client.writer import Writer
+
+    F = TypeVar("F", bound=Callable[..., Any])
+    Step = Callable[[Any, Any, Any], None]
+
+CHECKPOINT = "checkpoint"
+"""Name of the section."""
+
+MOST_OPTIMIZERS = 10_000
+"""So many are told apart; a script that makes one for each step begins to be counted anew then."""
+
+
+def watch(writer: Callable[[], Writer]) -> None:
+    """Do the above for this process. `writer()` is asked for at torch's import, no sooner."""
+    hooked: list[Step] = []
+
+    def step_hook() -> Step:
+        if not hooked:
+            hooked.append(_counter(writer()))
+        return hooked[0]
+
+    def saving(*names: str) -> Callable[[ModuleType], None]:
+        def mark(module: ModuleType) -> None:
+            for name in names:
+                setattr(module, name, _as_section(getattr(module, name), writer()))
+
+        return mark
+
+    _when_loaded(
+        {
+            "torch.optim.optimizer": lambda module: module.register_optimizer_step_post_hook(step_hook()),
+            "torch._dynamo.config": lambda module: module.ignore_logging_functions.add(step_hook()),
+            "torch.serialization": saving("save"),
+            "torch.distributed.checkpoint.state_dict_saver": saving("save", "async_save"),
+        }
+    )
+
+
+def _counter(writer: Writer) -> Step:
+    steps: dict[int, int] = {}  # of each optimizer, by its id
+    most = 0
+
+    def optimizer_stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        nonlocal most
+        try:
+            if writer.steps_told:
+                return writer.heartbeat()
+            mine = steps[id(optimizer)] = steps.get(id(optimizer), 0) + 1
+            if mine <= most:
+                return writer.heartbeat()
+            most = mine
+            writer.stepped(mine)
+            if len(steps) > MOST_OPTIMIZERS:
+                steps.clear()
+        except Exception:
+            return
+
+    return optimizer_stepped
+
+
+def _as_section(save: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
+    from functools import wraps
+
+    @wraps(save)
+    def saved(*args: Any, **kwargs: Any) -> Any:
+        try:
+            section = writer.named(CHECKPOINT)
+        except ValueError:  # the script has used up all names for sections
+            return save(*args, **kwargs)
+        with section:
+            return save(*args, **kwargs)
+
+    return saved
+
+
+def _when_loaded(actions: dict[str, Callable[[ModuleType], object]]) -> None:
+    """Call `actions[name](module)` when the module `name` has run, for each of them."""
+    from _frozen_importlib_external import PathFinder
+
+    find = PathFinder.__dict__["find_spec"].__func__
+
+    def find_spec(cls: type, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec: ModuleSpec | None = find(cls, fullname, path, target)
+        if fullname in actions and spec is not None:
+            _add_to(spec, actions[fullname])
+        return spec
+
+    PathFinder.find_spec = classmethod(_unseen(find_spec))  # type: ignore
+
+
+def _add_to(spec: ModuleSpec, action: Callable[[ModuleType], object]) -> None:
+    loader: Any = spec.loader
+    if getattr(loader, "name", None) != spec.name:
+        return  # one that loads other modules, too
+
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module  # that of its class is to be seen again
+        loader.exec_module(module)
+        try:
+            action(module)
+        except Exception:  # another version of torch
+            return
+
+    loader.exec_module = _unseen(exec_module)
+
+
+def _unseen(function: F) -> F:
+    """Importlib's frames are left out of an import's traceback, and skipped by whoever warns its caller: so is `function`'s."""
+    function.__code__ = function.__code__.replace(co_filename="<frozen importlib._bootstrap_external>")
+    function.__annotations__ = {}
+    return function
