@@ -77,6 +77,7 @@ def test_every_event_of_the_catalogue_survives_the_disk(kind: type[Event], tmp_p
     samples = {
         "int": 3, "float": 1.5, "bool": True, "str": "s", "str | None": None, "int | None": 4,
         "tuple[str, ...]": ("s", "t"), "tuple[int, ...]": (1, 2), "tuple[float, ...]": (1.5,),
+        "float | None": 2.5, "dict[str, float]": {"beat": 1.5},
         "Failure": Failure(node="a", rank=0, at_unix=1.0),
     }  # fmt: skip
     event = kind(**{field: samples[hint] for field, hint in kind.__annotations__.items()})

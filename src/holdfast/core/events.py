@@ -167,6 +167,52 @@ class ControlRequested(Event):
     """What it said, in words."""
 
 
+class LimitsLearned(Event):
+    """From what the ranks do, limits have been learned for their silences, or have changed."""
+
+    limits_s: dict[str, float]
+    """By kind of silence (first · beat · out · section NAME): from when on a rank is suspected to hang."""
+    longest_s: dict[str, float]
+    """Likewise: the longest that ranks of this node have been silent lately, while all was well."""
+
+
+class Unwatched(Event):
+    """No rank has given a sign of life by itself: no heartbeat, no section, no step, no matching line in a log."""
+
+    after_s: float
+    """Seconds since the ranks were started."""
+    still_s: float | None
+    """They count as hung after so many seconds in which the whole node has stood still. None: not even then."""
+
+
+class StragglerSeen(Event):
+    """A rank, or a whole node, is much slower than the others, and has been for a while."""
+
+    name: str
+    """Of the node."""
+    rank: int
+    """Global rank; -1: the node as a whole."""
+    series: str
+    """What it is slow at: `step`, or a section's name."""
+    took_s: float
+    """Median of its last period, in seconds."""
+    typical_s: float
+    """Median of those that it is compared with."""
+    against: str
+    """the node's other ranks · its own past · the other nodes"""
+
+
+class StragglerOver(Event):
+    """It is as fast as the others again."""
+
+    name: str
+    """Of the node."""
+    rank: int
+    """Global rank; -1: the node as a whole."""
+    series: str
+    """What it was slow at."""
+
+
 class WatchdogExpired(Event):
     """A worker did not leave a scope in time (`timer.expires`), or another process with a timer."""
 
@@ -254,7 +300,8 @@ class NodeExcluded(Event):
     reason: str
     """What was said against it, in words."""
     by: str
-    """operator · failures (its workers were the first to fail, again and again) · script (a rank of it asked) · itself"""
+    """operator · failures (its workers were the first to fail, again and again) · slowness · script (a rank of it asked) ·
+    itself"""
     age_s: float = 0.0
     """Seconds for which it had been so when this coordinator took it over from the one before; 0: it was decided here."""
 

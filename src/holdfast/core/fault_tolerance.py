@@ -54,6 +54,13 @@ class FaultTolerance(Value):
     monitor: str = "auto"
     progress_regex: str | None = None
     on_straggler: str = "report"
+    least_limit: float = 600.0
+    """No limit that is learned is shorter. torch: 600 (what a collective of NCCL may take)."""
+    most_limit: float | None = 3600.0
+    """A rank whose heartbeats have stopped hangs after so long, however busy it is, if its learned limit allows no more."""
+    still_limit: float | None = 3600.0
+    """A rank of which nothing is known hangs after so long a time in which its whole node has stood still. NVRx before 0.6:
+    3600 (initial_rank_heartbeat_timeout)."""
     initial_rank_heartbeat_timeout: Limit = AUTO
     rank_heartbeat_timeout: Limit = AUTO
     rank_section_timeouts: dict[str, float | None] = {}  # noqa: RUF012

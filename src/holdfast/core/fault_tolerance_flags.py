@@ -389,6 +389,9 @@ OURS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("monitor", "monitor", ("monitor",)),
     ("progress_regex", "progress_regex", ("progress_regex",)),
     ("on_straggler", "on_straggler", ("on_straggler",)),
+    ("least_limit", "least_limit", ("least_limit",)),
+    ("most_limit", "most_limit", ("most_limit",)),
+    ("still_limit", "still_limit", ("still_limit",)),
     ("ft_segment", "", ("segment",)),
 )
 """Flags of `holdfast run` that belong here too: attribute name, field, YAML keys."""

@@ -403,6 +403,30 @@ FLAGS: tuple[Flag, ...] = (
         env="HOLDFAST_PROGRESS_REGEX",
     ),
     _ours(
+        "--least-limit",
+        "no limit that is learned from what the job does is shorter than this many seconds",
+        kind="number",
+        default="600",
+        metavar="S",
+        env="HOLDFAST_LEAST_LIMIT",
+    ),
+    _ours(
+        "--most-limit",
+        "a rank whose heartbeats have stopped hangs after so many seconds, though it is busy, if its learned limit allows no "
+        "more; none: never for that",
+        default="3600",
+        metavar="S|none",
+        env="HOLDFAST_MOST_LIMIT",
+    ),
+    _ours(
+        "--still-limit",
+        "a rank that gives no sign of life by itself hangs once processors and GPUs of its node have stood still for so many "
+        "seconds; none: never for that",
+        default="3600",
+        metavar="S|none",
+        env="HOLDFAST_STILL_LIMIT",
+    ),
+    _ours(
         "--on-straggler",
         "what is done about a rank that is much slower than the others: report, exclude its node if a spare can take its "
         "place, or ignore",

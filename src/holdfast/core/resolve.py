@@ -234,6 +234,20 @@ def _logs(draft: Draft) -> None:
         text = draft.settings[dest].value
         draft.keep(dest, () if text is None else grammar.comma_list(draft.text(dest)))
     draft.keep("log_dir", _absolute(draft.text("log_dir"), draft.host.cwd) or None)
+    if draft.fields["ft"].progress_regex:
+        _file_what_is_searched(draft)
+
+
+def _file_what_is_searched(draft: Draft) -> None:
+    """--progress-regex needs files to look at: the output of ranks that has none is followed as by --tee."""
+    if draft.fields["log_dir"] == "/dev/null":
+        raise UsageError(
+            "--progress-regex needs the ranks' output in files, and --log-dir is /dev/null", hint="leave one of them out"
+        )
+    redirects, tee = draft.fields["redirects"], draft.fields["tee"]
+    bare = [rank for rank in range(draft.fields["nproc_per_node"]) if not redirects.get(rank, 0) | tee.get(rank, 0)]
+    if bare:
+        draft.put("tee", {**tee, **dict.fromkeys(bare, grammar.STREAMS["3"])}, "derived: --progress-regex looks at files")
 
 
 def _absolute(path: str, cwd: str) -> str:

@@ -59,6 +59,11 @@ def choose_fault_tolerance(draft: Draft) -> None:
             raise UsageError(f"{draft.name(dest)}: there is no {word!r}", hint=hint)
         fields[dest] = word
     fields["progress_regex"] = _regex(draft)
+    fields["least_limit"] = grammar.seconds(draft.text("least_limit"), draft.name("least_limit"), zero=False)
+    for dest in ("most_limit", "still_limit"):
+        text = draft.text(dest)
+        none = text.lower() in ("none", "null", "")
+        fields[dest] = None if none else grammar.seconds(text, draft.name(dest), zero=False)
     for field in fields:
         draft.origins[f"ft.{field}"] = draft.settings[field].origin
     if per_node := draft.environ.get("NVRX_GPUS_PER_NUMA"):

@@ -15,7 +15,22 @@ MOST = 4 << 20
 """Bytes of an answer that are read: some 20 kB per GPU come."""
 
 
-def query(timeout_s: float = TIMEOUT_S) -> tuple[str, str]:
+UTILIZATION = ("--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
+
+
+def is_here() -> bool:
+    """Whether there is anybody to ask."""
+    return any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path())
+
+
+def any_busy(timeout_s: float = TIMEOUT_S) -> bool | None:
+    """Whether any GPU of this node works at this moment. None: nobody can tell."""
+    report, _ = query(timeout_s, UTILIZATION)
+    shares = [int(line) for line in report.split() if line.isdigit()]
+    return any(shares) if shares else None
+
+
+def query(timeout_s: float = TIMEOUT_S, arguments: tuple[str, ...] = ("-q",)) -> tuple[str, str]:
     """What `nvidia-smi -q` prints, and what went wrong; one of the two is empty."""
     import subprocess
 
@@ -23,7 +38,7 @@ def query(timeout_s: float = TIMEOUT_S) -> tuple[str, str]:
     try:
         # A session of its own, so that what it starts can be killed with it.
         child = subprocess.Popen(
-            ["nvidia-smi", "-q"], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, start_new_session=True
+            ["nvidia-smi", *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, start_new_session=True
         )
         if not _ends(child.pid, timeout_s):
             os.killpg(child.pid, signal.SIGKILL)

@@ -227,6 +227,25 @@ def state(pid: int) -> str | None:
     return fields[0] if fields else None
 
 
+def spent(pid: int) -> tuple[float, int]:
+    """Processor seconds, and bytes read and written, of `pid` and everything below it, as far as the kernel tells."""
+    cpu_ticks = io_bytes = 0
+    for one in [pid, *descendants(pid)]:
+        if fields := _stat(one):
+            cpu_ticks += sum(map(int, fields[11:15]))  # in user and kernel mode, and that of children it has waited for
+        io_bytes += _io(one)
+    return cpu_ticks / os.sysconf("SC_CLK_TCK"), io_bytes
+
+
+def _io(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            said = dict(line.split(b": ") for line in file.read().splitlines())
+        return int(said[b"rchar"]) + int(said[b"wchar"])
+    except (OSError, ValueError, KeyError):  # it has ended, or may not be looked at
+        return 0
+
+
 def blindness() -> str:
     """Why /proc does not show us our own processes; empty: it does. Blind, nothing that workers leave behind could be found."""
     try:

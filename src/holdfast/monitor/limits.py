@@ -1,0 +1,176 @@
+"""How long may a rank be silent? What the user gives, else what the script sets, else what this job has been seen to need.
+
+A limit that somebody gave is kept to the letter. One that was learned is a guess, and a false alarm costs more than a late one,
+so it has three parts (`Bound`): from when on a rank is suspected, for how long it must stand still then, and from when on it
+counts as hung however busy it is.
+
+What is learned is the *longest* that healthy ranks have taken, in the last day of training: an outlier raises a limit for a day
+at most, and what comes once per epoch is still known. It is the job's knowledge and not a process's: a node's ranks learn
+together, and the coordinator merges the nodes' words and gives them to whoever starts next. The words are `first` (from the
+start of the process to the first sign), `beat`, `out` (no section open) and `section NAME`, with seconds.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.fault_tolerance import AUTO, FaultTolerance
+from holdfast.core.machine import NEVER
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.fault_tolerance import Limit
+    from holdfast.core.signs import SectionSigns, Signs
+
+WINDOW_S, WINDOWS = 3 * 3600.0, 8
+"""A day, in parts that are forgotten one after the other."""
+
+FIRST, BEAT, OUT = "first", "beat", "out"
+"""Kinds of silence; the others are sections."""
+
+READY, READY_TIMES = {FIRST: 1, BEAT: 20}, 5
+"""So often one rank must have done it before a limit is learned from it: the first steps of a script are not like the others
+(compilation, warming caches)."""
+
+QUIET = 0.25
+"""A rank that has exceeded a learned limit must stand still for this part of it. With --least-limit's 600 s: 150 s."""
+
+STEP, WARMUP = "step", "warmup"
+"""Sections with a meaning of their own, as in ft_launcher: a rank's first `step`s are judged by the limit of `warmup`."""
+
+
+class Bound(Value):
+    """From when on a silence is too long."""
+
+    limit_s: float
+    """From here on the rank is suspected …"""
+    still_s: float = 0.0
+    """… and hung if the node has stood still for so long; 0: whatever it does."""
+    busy_s: float = NEVER
+    """From here on it is hung, whatever it does."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Somebody gave it: it is kept to the letter."""
+        return self.busy_s == self.limit_s
+
+
+NO_BOUND = Bound(limit_s=NEVER, busy_s=NEVER)
+
+
+class Lately:
+    """The longest of what came in the last day."""
+
+    def __init__(self, inherited_s: float = 0.0) -> None:
+        self.windows = [inherited_s]
+        self.rolls_at = -NEVER
+
+    def add(self, seconds: float, now: float) -> None:
+        """It took so long."""
+        if self.rolls_at == -NEVER:
+            self.rolls_at = now + WINDOW_S
+        while now >= self.rolls_at and self.rolls_at != NEVER:
+            self.rolls_at += WINDOW_S
+            self.windows = [*self.windows[-WINDOWS + 1 :], 0.0]
+        self.windows[-1] = max(self.windows[-1], seconds)
+
+    @property
+    def longest_s(self) -> float:
+        """0: nothing has come."""
+        return max(self.windows)
+
+
+class Learner:
+    """What the ranks of a node have needed; and those of the whole job, in this round and before it."""
+
+    def __init__(self, job_s: dict[str, float]) -> None:
+        """`job_s`: as the coordinator has it."""
+        self.job_s = job_s
+        self.lately = {kind: Lately(seconds) for kind, seconds in job_s.items()}
+        self.counts: dict[str, int] = {}
+        """How often one rank has done it, at most."""
+
+    def saw(self, kind: str, seconds: float, times: int, now: float) -> None:
+        """A rank, which has done it `times` times by now, was silent for so long over it."""
+        self.lately.setdefault(kind, Lately()).add(seconds, now)
+        self.counts[kind] = max(self.counts.get(kind, 0), times)
+
+    def longest_s(self, kind: str) -> float:
+        """0: nothing is known."""
+        lately = self.lately.get(kind)
+        return max(lately.longest_s if lately else 0.0, self.job_s.get(kind, 0.0))
+
+    def is_ready(self, kind: str) -> bool:
+        """Enough has been seen, here or elsewhere in the job."""
+        return kind in self.job_s or self.counts.get(kind, 0) >= READY.get(kind, READY_TIMES)
+
+    def known_s(self) -> dict[str, float]:
+        """What this node has to tell of itself."""
+        return {kind: lately.longest_s for kind, lately in self.lately.items() if self.is_ready(kind) and lately.longest_s > 0}
+
+
+class Limits:
+    """What bounds each kind of silence of a rank."""
+
+    def __init__(self, ft: FaultTolerance, learner: Learner) -> None:
+        self.ft = ft
+        self.learner = learner
+        self.still_s = NEVER if ft.still_limit is None else ft.still_limit
+        self.most_s = NEVER if ft.most_limit is None else ft.most_limit
+
+    def first(self, signs: Signs | None) -> Bound:
+        """From the start of the process to the first heartbeat, or where it is learned, to any sign of life."""
+        bound = self._given(signs.limits.initial_s if signs else None, self.ft.initial_rank_heartbeat_timeout)
+        # Nobody knows whether one will ever come: a rank that shows nothing by itself hangs only if all stands still.
+        return bound or self.learned(FIRST) or Bound(limit_s=0.0, still_s=self.still_s)
+
+    def beat(self, signs: Signs | None) -> Bound:
+        """Between two heartbeats."""
+        return self._bound(BEAT, signs.limits.beat_s if signs else None, self.ft.rank_heartbeat_timeout)
+
+    def out(self, signs: Signs) -> Bound:
+        """With no section open, from the first one on."""
+        return self._bound(OUT, signs.limits.out_s, self.ft.rank_out_of_section_timeout)
+
+    def section(self, section: SectionSigns, signs: Signs) -> Bound:
+        """With that section open."""
+        if section.name == STEP and section.count < self.ft.num_warmup_iterations:
+            said = next((one.limit_s for one in signs.sections if one.name == WARMUP), None)
+            if said is not None or WARMUP in self.ft.rank_section_timeouts:
+                return self._given(said, self.ft.rank_section_timeouts.get(WARMUP)) or NO_BOUND
+        given: Limit = self.ft.rank_section_timeouts.get(section.name, AUTO)
+        return self._bound(in_section(section.name), section.limit_s, given)
+
+    def shortest_s(self, signs: Signs) -> float:
+        """Of all limits that were given for silences that may yet begin: the shortest."""
+        ft, said = self.ft, signs.limits
+        given = [ft.rank_heartbeat_timeout, ft.rank_out_of_section_timeout, *ft.rank_section_timeouts.values()]
+        given += [said.beat_s, said.out_s, *(one.limit_s for one in signs.sections)]
+        return min((float(limit) for limit in given if limit is not None and limit != AUTO), default=NEVER)
+
+    def _bound(self, kind: str, said_s: float | None, given: Limit) -> Bound:
+        unknown = Bound(limit_s=self.still_s, still_s=QUIET * self.still_s, busy_s=max(self.most_s, self.ft.least_limit))
+        return self._given(said_s, given) or self.learned(kind) or unknown
+
+    def _given(self, said_s: float | None, given: Limit) -> Bound | None:
+        """The script's word goes first: it may have calculated what was given to begin with. None: nobody has said anything."""
+        if said_s is not None:
+            return Bound(limit_s=said_s, busy_s=said_s)
+        if given == AUTO:
+            return None
+        return NO_BOUND if given is None else Bound(limit_s=float(given), busy_s=float(given))
+
+    def learned(self, kind: str) -> Bound | None:
+        """What follows from what has been seen. None: nothing has."""
+        longest_s = self.learner.longest_s(kind)
+        if longest_s <= 0:
+            return None
+        limit_s = max(self.ft.least_limit, self.ft.safety_factor * longest_s)
+        busy_s = max(self.most_s, 2 * limit_s)
+        if not self.learner.is_ready(kind):  # as if nothing had been seen, but never less than that
+            limit_s = max(limit_s, self.still_s)
+        return Bound(limit_s=limit_s, still_s=QUIET * limit_s, busy_s=busy_s)
+
+
+def in_section(name: str) -> str:
+    """The kind of silence."""
+    return f"section {name}"

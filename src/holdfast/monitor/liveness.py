@@ -1,0 +1,262 @@
+"""Which rank hangs? The machine that knows since when each rank of a node has been silent, and how long it may be.
+
+    silence                     runs from                         limit
+    no heartbeat yet            the start of its process          initial; where it is learned, any sign of life ends it
+    no heartbeat                its last one                      between two heartbeats
+    in a section                its opening                       of that section; `step` in the first iterations: of `warmup`
+    outside of sections         the last one's closing            out of section, from the first section on
+
+A limit that was given is kept to the letter. One that was learned is a guess (`monitor.limits`): whoever has exceeded it is
+only suspected, and hangs once the whole node stands still too, processors and GPUs. For ranks that wait for another one are
+silent as well, and while that one works, it evaluates, or saves. Only who is stopped (SIGSTOP), or asleep in the kernel all the
+time, hangs whatever the others do.
+
+Pages are read at the moment when a limit could run out, and every GLANCE_S, so that what changes in between is known by then.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.machine import NEVER, Action, Observation, Tick
+from holdfast.core.signs import Signs
+from holdfast.monitor.glimpse import Glimpse, learn
+from holdfast.monitor.limits import BEAT, FIRST, OUT, Bound, Limits, in_section
+from holdfast.monitor.stillness import STOPPED, Stillness
+from holdfast.monitor.words import (
+    AskGpus,
+    GpusSeen,
+    MeasureRanks,
+    Overdue,
+    RankGone,
+    RankSeen,
+    RanksMeasured,
+    RankStarted,
+    SeeRanks,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GLANCE_S, SHORTEST_S = 2.0, 0.05
+"""Seconds between two looks at all pages: a limit that a script sets itself is in force after that time at the latest, and gaps
+between heartbeats are known that well. Where a shorter limit was given, that is the time, so that no silence that has begun
+since the last look can be over its limit at the next; but no page is read more often than each SHORTEST_S."""
+
+PAUSE_S = 1.0
+"""Whoever is waked so much too late was stopped itself, and its ranks perhaps with it (a suspended job, a frozen cgroup, a host
+that swaps): that time counts against nobody."""
+
+PAUSES = 16
+"""So many of those are remembered."""
+
+MEASURES, SOONEST_S, LATEST_S = 10, 0.05, 60.0
+"""Looks at a suspect's processor time within the time that it must stand still, and the bounds of the time between two."""
+
+EPSILON_S = 1e-6
+"""Sums of floating-point times come out an ulp early."""
+
+
+class Clock:
+    """One silence of a rank that is going on."""
+
+    def __init__(self, kind: str, since: float, bound: Bound) -> None:
+        self.kind, self.since, self.bound = kind, since, bound
+
+    def words(self, silent_s: float, limit_s: float) -> str:
+        """`no heartbeat for 12.3 s (limit 12 s)`."""
+        learned = "" if self.bound.is_sure else "learned "
+        limit = f" ({learned}limit {limit_s:g} s)" if 0 < limit_s < NEVER else ""
+        match self.kind:
+            case "first":
+                return f"no sign of life for {silent_s:.1f} s after its start{limit}"
+            case "beat":
+                return f"no heartbeat for {silent_s:.1f} s{limit}"
+            case "out":
+                return f"outside of any section for {silent_s:.1f} s{limit}"
+        return f"in {self.kind} for {silent_s:.1f} s{limit}"
+
+
+class Rank:
+    """What is known of one rank."""
+
+    def __init__(self, local_rank: int, rank: int, started_at: float) -> None:
+        self.local_rank, self.rank, self.started_at = local_rank, rank, started_at
+        self.glimpse = Glimpse(at=started_at)
+        self.look_at = NEVER
+        """When one of its limits could run out; NEVER: it is being looked at, or has none."""
+        self.suspected: Clock | None = None
+        """The silence for which it is suspected. None: it is not."""
+        self.still = Stillness()
+        self.overdue = ""
+        """What it was found to hang for. Empty: it was not, so far."""
+
+
+class Liveness:
+    """The machine. What was seen goes to `limits`' learner, which says what the limits are."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.ranks: dict[int, Rank] = {}
+        self.glance_at = self.measure_at = NEVER
+        self.glance_s = GLANCE_S
+        self.gpus = "unasked"
+        """unasked · asked · idle (or not to be asked), in the present stillness"""
+        self.pauses: list[tuple[float, float]] = []
+        """When we were not there: beginning and end."""
+
+    # --- the machine's face ---------------------------------------------------------------------------------------------
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
+        self._excuse(now)
+        match seen:
+            case RankStarted(local_rank=local_rank, rank=number, started_at=started_at):
+                rank = self.ranks[local_rank] = Rank(local_rank, number, started_at)
+                self._plan_glance(now)
+                return self._judge(rank, now)
+            case RankGone(local_rank=local_rank):
+                self.ranks.pop(local_rank, None)
+                if not self.ranks:
+                    self.glance_at = self.measure_at = NEVER
+            case RankSeen(local_rank=local_rank) if local_rank in self.ranks:
+                return self._seen(self.ranks[local_rank], seen, now)
+            case RanksMeasured(ranks=measured):
+                for one in measured:
+                    if one.local_rank in self.ranks:
+                        self.ranks[one.local_rank].still.look(one, now)
+                return self._judge_still(now)
+            case GpusSeen(busy=busy):
+                self.gpus = "unasked" if busy else "idle"
+                for rank in self.ranks.values() if busy else ():
+                    rank.still.works(now)
+                return self._judge_still(now)
+            case Tick():
+                return self._due(now)
+        return []
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        return min(self.glance_at, self.measure_at, *(rank.look_at for rank in self.ranks.values()))
+
+    def _due(self, now: float) -> list[Action]:
+        out: list[Action] = []
+        glance = now >= self.glance_at
+        if due := tuple(i for i, rank in self.ranks.items() if glance or now >= rank.look_at):
+            out.append(SeeRanks(local_ranks=due))
+        for i in due:
+            self.ranks[i].look_at = NEVER
+        if glance:
+            self.glance_at = now + self.glance_s
+        if now >= self.measure_at:
+            self.measure_at = NEVER
+            out.append(MeasureRanks(local_ranks=tuple(self.ranks)))
+        return out
+
+    def _seen(self, rank: Rank, seen: RankSeen, now: float) -> list[Action]:
+        before = rank.glimpse
+        rank.glimpse = Glimpse(
+            at=now, signs=seen.signs or Signs(), logged_at=seen.logged_at, logged_step=seen.logged_step, lines=seen.lines
+        )
+        if before.signs.limits.count != rank.glimpse.signs.limits.count:
+            self._plan_glance(now)
+        if not any(end > before.at for _, end in self.pauses):  # else some of the time was nobody's fault
+            learn(self.limits.learner, rank.started_at, before, rank.glimpse)
+        return self._judge(rank, now)
+
+    def _plan_glance(self, now: float) -> None:
+        shortest_s = min(self.limits.shortest_s(rank.glimpse.signs) for rank in self.ranks.values())
+        self.glance_s = min(max(shortest_s, SHORTEST_S), GLANCE_S)
+        self.glance_at = min(self.glance_at, now + self.glance_s)
+
+    # --- by the clock ---------------------------------------------------------------------------------------------------
+
+    def clocks(self, rank: Rank) -> Iterator[Clock]:
+        """Every silence of the rank that is going on and could have a limit."""
+        seen, signs, limits = rank.glimpse, rank.glimpse.signs, self.limits
+        if seen.beat_at is not None:
+            yield Clock(BEAT, seen.beat_at, limits.beat(signs))
+        elif (first := limits.first(signs)).is_sure or not signs.sections:
+            yield Clock(FIRST, rank.started_at, first)
+        for one in seen.open_sections:
+            yield Clock(in_section(one.name), one.open_since or 0.0, limits.section(one, signs))
+        if signs.out_since is not None and signs.sections and not seen.open_sections:
+            yield Clock(OUT, signs.out_since, limits.out(signs))
+
+    def _judge(self, rank: Rank, now: float) -> list[Action]:
+        """Judge it by its clocks, and say when to look again."""
+        rank.look_at, rank.suspected = NEVER, None
+        if rank.overdue:
+            return []
+        for clock in self.clocks(rank):
+            bound, silent_s = clock.bound, self.elapsed(clock.since, now)
+            if silent_s >= bound.busy_s - EPSILON_S:
+                return self._overdue(rank, clock, silent_s, bound.busy_s)
+            if silent_s >= bound.limit_s - EPSILON_S:
+                rank.look_at = min(rank.look_at, now + bound.busy_s - silent_s)
+                if bound.still_s < (rank.suspected.bound.still_s if rank.suspected else NEVER):
+                    rank.suspected = clock
+            else:
+                rank.look_at = min(rank.look_at, now + min(bound.limit_s, bound.busy_s) - silent_s)
+        self._plan_measures(now)
+        return []
+
+    def _overdue(self, rank: Rank, clock: Clock, silent_s: float, limit_s: float, how: str = "") -> list[Action]:
+        inside = rank.glimpse.section if clock.kind in (FIRST, BEAT) else ""
+        rank.overdue = clock.words(silent_s, limit_s) + (f", in section {inside}" if inside else "") + how
+        rank.look_at, rank.suspected = NEVER, None
+        return [Overdue(local_rank=rank.local_rank, reason=rank.overdue)]
+
+    # --- by what the node does ------------------------------------------------------------------------------------------
+
+    def _plan_measures(self, now: float) -> None:
+        """As long as somebody is suspected, everybody is measured."""
+        waits = [rank.suspected.bound.still_s for rank in self.ranks.values() if rank.suspected]
+        if waits:
+            self.measure_at = min(self.measure_at, now + min(max(min(waits) / MEASURES, SOONEST_S), LATEST_S))
+        elif self.measure_at != NEVER:
+            self.measure_at, self.gpus = NEVER, "unasked"
+            for rank in self.ranks.values():
+                rank.still = Stillness()
+
+    def _judge_still(self, now: float) -> list[Action]:
+        """Of those who are suspected, who hangs, now that all have been measured? One at most: its end is the others' too."""
+        self._plan_measures(now)
+        all_since = max((rank.still.since for rank in self.ranks.values()), default=NEVER)
+        stuck, still = [], []
+        for rank in self.ranks.values():
+            if rank.suspected is None:
+                continue
+            if now - max(rank.still.stuck_since, rank.still.since) >= rank.suspected.bound.still_s:
+                stuck.append(rank)
+            elif now - all_since >= rank.suspected.bound.still_s:
+                still.append(rank)
+        if not stuck and still and self.gpus != "idle":
+            asked, self.gpus = self.gpus, "asked"
+            return [AskGpus()] if asked == "unasked" else []
+        if not stuck and not still:
+            self.gpus = "unasked"
+            return []
+        # Whoever is furthest behind is the one that the others wait for.
+        rank = min(stuck or still, key=lambda one: (one.glimpse.step or 0, one.glimpse.beat_at or one.started_at))
+        clock = rank.suspected
+        assert clock is not None
+        how = f"; nothing on this node has done anything for {now - all_since:.1f} s"
+        if stuck:
+            stopped = rank.still.last is not None and rank.still.last.state == STOPPED
+            how = "; it is stopped (SIGSTOP)" if stopped else "; it sleeps in the kernel, deaf to signals"
+        return self._overdue(rank, clock, self.elapsed(clock.since, now), clock.bound.limit_s, how)
+
+    # --- our own absence ------------------------------------------------------------------------------------------------
+
+    def elapsed(self, since: float, now: float) -> float:
+        """Seconds from then to now in which we were there."""
+        return now - since - sum(end - max(begin, since) for begin, end in self.pauses if end > since)
+
+    def _excuse(self, now: float) -> None:
+        due = self.deadline()
+        if now - due > PAUSE_S:
+            self.pauses = [*self.pauses[1 - PAUSES :], (due, now)]
+            self.glance_at, self.measure_at = max(self.glance_at, now), max(self.measure_at, now)
+            for rank in self.ranks.values():
+                rank.still.excuse(now - due)
+                rank.look_at = max(rank.look_at, now)

@@ -1,0 +1,375 @@
+"""Which rank hangs? Told step by step to the machine that judges the ranks of a node: no clock, no process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.fault_tolerance import FaultTolerance
+from holdfast.core.machine import NEVER, Tick
+from holdfast.core.signs import Limits as SaidLimits
+from holdfast.core.signs import SectionSigns, Signs
+from holdfast.monitor.limits import Learner, Limits
+from holdfast.monitor.liveness import GLANCE_S, Liveness
+from holdfast.monitor.words import (
+    AskGpus,
+    GpusSeen,
+    MeasureRanks,
+    Overdue,
+    RankGone,
+    RankMeasured,
+    RankSeen,
+    RanksMeasured,
+    RankStarted,
+    SeeRanks,
+)
+
+
+class Node:
+    """A node whose ranks show what `signs` says, driven from deadline to deadline as the agent does it."""
+
+    def __init__(self, ranks: int = 1, *, job_s: dict[str, float] | None = None, **ft: Any) -> None:
+        self.machine = Liveness(Limits(FaultTolerance(**ft), Learner(job_s or {})))
+        self.signs: dict[int, Signs] = dict.fromkeys(range(ranks), Signs())
+        self.logged: dict[int, tuple[float, int]] = {}
+        self.busy = dict.fromkeys(range(ranks), True)
+        self.states = dict.fromkeys(range(ranks), "S")
+        self.gpus_busy: bool | None = None
+        self.cpu_s = 0.0
+        self.now = 0.0
+        self.hung: list[tuple[float, int, str]] = []
+        self.looks: list[float] = []
+        self.asked = 0
+        for rank in range(ranks):
+            self.show(RankStarted(local_rank=rank, rank=rank, started_at=0.0))
+
+    def show(self, seen: Any) -> None:
+        for action in self.machine.observe(seen, self.now):
+            match action:
+                case SeeRanks(local_ranks=local_ranks):
+                    self.looks.append(self.now)
+                    for rank in local_ranks:
+                        at, lines = self.logged.get(rank, (None, 0))
+                        self.show(RankSeen(local_rank=rank, signs=self.signs[rank], logged_at=at, lines=lines))
+                case MeasureRanks(local_ranks=local_ranks):
+                    self.cpu_s += 1000.0
+                    measured = [
+                        RankMeasured(local_rank=r, cpu_s=self.cpu_s * self.busy[r], io_bytes=0, state=self.states[r])
+                        for r in local_ranks
+                    ]
+                    self.show(RanksMeasured(ranks=tuple(measured)))
+                case AskGpus():
+                    self.asked += 1
+                    self.show(GpusSeen(busy=self.gpus_busy))
+                case Overdue(local_rank=local_rank, reason=reason):
+                    self.hung.append((self.now, local_rank, reason))
+
+    def run(self, until: float) -> Node:
+        while (due := self.machine.deadline()) <= until:
+            assert due >= self.now - 1e-9, "time runs forwards"
+            self.now = due
+            self.show(Tick())
+        self.now = until
+        return self
+
+    def sleep(self, until: float) -> Node:
+        """The agent is not there."""
+        self.now = until
+        self.show(Tick())
+        return self
+
+    def beat(self, rank: int = 0, beats: int | None = None, **more: Any) -> None:
+        old = self.signs[rank]
+        gap_s = 0.0 if old.beat_at is None else self.now - old.beat_at
+        self.signs[rank] = Signs(
+            first_beat_at=self.now if old.first_beat_at is None else old.first_beat_at,
+            beat_at=self.now,
+            beats=old.beats + 1 if beats is None else beats,
+            longest_gap_s=max(old.longest_gap_s, gap_s),
+            sections=old.sections,
+            limits=old.limits,
+            **more,
+        )
+
+
+def opened(name: str, since: float | None, **more: Any) -> SectionSigns:
+    return SectionSigns(name=name, open_since=since, **more)
+
+
+# --- limits that were given -------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_hangs_at_the_moment_its_limit_runs_out_and_is_told_once() -> None:
+    node = Node(rank_heartbeat_timeout=12.0)
+    node.run(1.0).beat()
+    node.run(100.0)
+    assert [(at, rank) for at, rank, _ in node.hung] == [(pytest.approx(13.0), 0)]
+    assert node.hung[0][2] == "no heartbeat for 12.0 s (limit 12 s)"
+
+
+def test_each_heartbeat_begins_the_limit_anew() -> None:
+    node = Node(rank_heartbeat_timeout=3.0)
+    for second in range(1, 50, 2):
+        node.run(float(second)).beat()
+    assert node.hung == []
+
+
+def test_the_initial_limit_counts_from_the_start_of_the_process() -> None:
+    node = Node(initial_rank_heartbeat_timeout=5.0)
+    node.run(60.0)
+    assert node.hung == [(pytest.approx(5.0), 0, "no sign of life for 5.0 s after its start (limit 5 s)")]
+
+
+def test_a_given_initial_limit_is_for_the_first_heartbeat_whatever_else_is_shown() -> None:
+    node = Node(initial_rank_heartbeat_timeout=5.0)
+    node.signs[0] = Signs(sections=(opened("setup", 1.0),))
+    node.run(60.0)
+    assert [at for at, _, _ in node.hung] == [pytest.approx(5.0)] and "in section setup" in node.hung[0][2]
+
+
+def test_no_limit_is_no_limit() -> None:
+    none = dict.fromkeys(
+        ("initial_rank_heartbeat_timeout", "rank_heartbeat_timeout", "rank_out_of_section_timeout", "still_limit", "most_limit")
+    )
+    node = Node(rank_section_timeouts={"load": None}, **none)
+    node.busy[0] = False
+    node.run(1.0).beat()
+    sections = opened("load", 1.5), opened("step", None, count=9)
+    node.signs[0] = Signs(beat_at=1.0, beats=1, first_beat_at=1.0, sections=sections)
+    node.run(1e6)
+    assert node.hung == []
+
+
+def test_a_section_that_is_open_for_too_long_is_named() -> None:
+    node = Node(rank_section_timeouts={"load": 4.0})
+    node.signs[0] = Signs(sections=(opened("step", None, count=3), opened("load", 0.5)))
+    node.run(60.0)
+    assert node.hung == [(pytest.approx(4.5), 0, "in section load for 4.0 s (limit 4 s)")]
+
+
+def test_sections_may_nest_and_overlap_and_each_has_its_own_clock() -> None:
+    node = Node(rank_section_timeouts={"outer": 30.0, "inner": 4.0})
+    node.signs[0] = Signs(sections=(opened("outer", 0.0), opened("inner", 20.0)))
+    node.run(60.0)
+    assert [(at, reason) for at, _, reason in node.hung] == [
+        (pytest.approx(24.0), "in section inner for 4.0 s (limit 4 s)"),
+    ]
+
+
+def test_outside_of_sections_is_judged_from_the_first_section_on() -> None:
+    node = Node(rank_out_of_section_timeout=3.0)
+    node.run(50.0)
+    assert node.hung == [], "none has been used yet"
+    node.signs[0] = Signs(sections=(opened("load", None, count=1),), out_since=50.0)
+    node.run(60.0)
+    assert node.hung == [(pytest.approx(53.0), 0, "outside of any section for 3.0 s (limit 3 s)")]
+
+
+def test_while_a_section_is_open_nobody_is_outside() -> None:
+    node = Node(rank_out_of_section_timeout=3.0, rank_section_timeouts={"load": None})
+    node.signs[0] = Signs(sections=(opened("load", 1.0, count=1),), out_since=0.5)  # read while the script was between the two
+    node.run(60.0)
+    assert node.hung == []
+
+
+def test_the_first_steps_are_judged_by_the_limit_of_warmup() -> None:
+    limits = {"step": 2.0, "warmup": 20.0}
+    node = Node(rank_section_timeouts=limits, num_warmup_iterations=5)
+    node.signs[0] = Signs(sections=(opened("step", 1.0, count=4),))
+    assert [at for at, _, _ in node.run(60.0).hung] == [pytest.approx(21.0)]
+    node = Node(rank_section_timeouts=limits, num_warmup_iterations=5)
+    node.signs[0] = Signs(sections=(opened("step", 1.0, count=5),))
+    assert [at for at, _, _ in node.run(60.0).hung] == [pytest.approx(3.0)]
+
+
+def test_without_a_limit_for_warmup_the_first_steps_are_like_the_others() -> None:
+    node = Node(rank_section_timeouts={"step": 2.0})
+    node.signs[0] = Signs(sections=(opened("step", 1.0),))
+    assert [at for at, _, _ in node.run(60.0).hung] == [pytest.approx(3.0)]
+
+
+def test_what_the_script_says_goes_before_what_was_given() -> None:
+    node = Node(rank_heartbeat_timeout=50.0)
+    node.run(1.0).beat()
+    node.signs[0] = Signs(first_beat_at=1.0, beat_at=1.0, beats=1, limits=SaidLimits(beat_s=4.0, count=1))
+    assert [at for at, _, _ in node.run(60.0).hung] == [pytest.approx(5.0)]
+    node = Node(rank_heartbeat_timeout=5.0)
+    node.signs[0] = Signs(first_beat_at=1.0, beat_at=1.0, beats=1, limits=SaidLimits(beat_s=NEVER, count=1))
+    assert node.run(1e5).hung == [], "it says that there is no limit"
+
+
+def test_a_limit_that_is_set_late_is_in_force_after_a_glance() -> None:
+    node = Node(rank_heartbeat_timeout=None)
+    node.run(100.1).beat()
+    node.signs[0] = Signs(first_beat_at=100.1, beat_at=100.1, beats=1, limits=SaidLimits(beat_s=0.5, count=1))
+    (found,) = node.run(200.0).hung
+    assert found[0] <= 100.6 + GLANCE_S
+
+
+def test_a_line_of_progress_is_a_heartbeat() -> None:
+    node = Node(rank_heartbeat_timeout=10.0)
+    node.logged[0] = (5.0, 1)
+    assert [at for at, _, _ in node.run(60.0).hung] == [pytest.approx(15.0)]
+
+
+def test_a_rank_that_has_ended_is_judged_no_longer() -> None:
+    node = Node(2, rank_heartbeat_timeout=3.0, initial_rank_heartbeat_timeout=3.0)
+    node.show(RankGone(local_rank=0))
+    assert [rank for _, rank, _ in node.run(60.0).hung] == [1]
+    node.show(RankGone(local_rank=1))
+    assert node.machine.deadline() == NEVER
+
+
+# --- limits that were learned -----------------------------------------------------------------------------------------------
+
+LEARNED = {"least_limit": 10.0, "most_limit": 1000.0, "still_limit": 500.0}
+
+
+def trained(node: Node, beats: int = 60, every_s: float = 1.0) -> Node:
+    for _ in range(beats):
+        for rank in node.signs:
+            node.beat(rank)
+        node.run(node.now + every_s)
+    return node
+
+
+def test_ranks_that_stand_still_after_their_learned_limit_hang() -> None:
+    node = trained(Node(2, **LEARNED))
+    node.busy = {0: False, 1: False}
+    (at, _, reason), *_ = node.run(400.0).hung
+    assert 59.0 + 10.0 < at < 59.0 + 10.0 + 5.0
+    assert "(learned limit 10 s)" in reason and "nothing on this node has done anything" in reason
+
+
+def test_ranks_that_wait_for_one_that_works_do_not_hang_until_the_most_limit() -> None:
+    """It evaluates: no steps are made, and the others wait at a barrier."""
+    node = trained(Node(2, **LEARNED))
+    node.busy = {0: True, 1: False}
+    node.run(1000.0)
+    assert node.hung == []
+    node.run(1100.0)
+    assert [rank for _, rank, _ in node.hung] == [0, 1]
+
+
+def test_gpus_that_work_are_work() -> None:
+    node = trained(Node(1, **LEARNED))
+    node.busy[0], node.gpus_busy = False, True
+    assert node.run(900.0).hung == [] and 0 < node.asked < 500
+    node.gpus_busy = False
+    assert len(node.run(920.0).hung) == 1
+
+
+def test_one_that_is_stopped_hangs_though_the_others_spin() -> None:
+    node = trained(Node(2, **LEARNED))
+    node.busy[1], node.states[1] = False, "T"
+    (_, rank, reason) = node.run(400.0).hung[0]
+    assert rank == 1 and reason.endswith("it is stopped (SIGSTOP)")
+
+
+def test_of_those_that_hang_together_the_one_furthest_behind_is_named() -> None:
+    node = trained(Node(3, **LEARNED))
+    for rank, step in ((0, 60), (1, 59), (2, 60)):
+        node.beat(rank, step=step, step_at=node.now)
+    node.busy = dict.fromkeys(range(3), False)
+    assert node.run(node.now + 30.0).hung[0][1] == 1
+
+
+def test_a_rank_that_shows_nothing_hangs_only_after_a_long_stillness_of_the_node() -> None:
+    node = Node(2, **LEARNED)
+    node.run(2000.0)
+    assert node.hung == []
+    node.busy = {0: False, 1: False}
+    (at, _, _) = node.run(4000.0).hung[0]
+    assert 2500.0 <= at <= 2620.0
+
+
+def test_what_took_long_once_is_allowed_again() -> None:
+    node = trained(Node(1, **LEARNED))
+    node.run(node.now + 9.0).beat()  # a checkpoint
+    trained(node, 10)
+    assert node.machine.limits.beat(Signs()).limit_s == pytest.approx(50.0, rel=0.05)
+
+
+def test_what_others_of_the_job_needed_is_known_from_the_start() -> None:
+    node = Node(1, job_s={"beat": 30.0}, **LEARNED)
+    node.beat()
+    assert node.machine.limits.beat(Signs()).limit_s == 150.0
+
+
+# --- our own absence --------------------------------------------------------------------------------------------------------
+
+
+def test_time_in_which_the_agent_was_stopped_counts_against_nobody() -> None:
+    node = Node(rank_heartbeat_timeout=12.0)
+    node.run(1.0).beat()
+    node.run(5.0).sleep(3600.0)
+    assert node.hung == []
+    node.run(3606.0)
+    assert node.hung == []
+    assert len(node.run(3620.0).hung) == 1
+
+
+# --- for any story ----------------------------------------------------------------------------------------------------------
+
+gaps = st.lists(st.floats(0.01, 30.0), min_size=1, max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(gaps, st.floats(0.5, 30.0))
+def test_a_given_limit_is_neither_missed_nor_early(seconds: list[float], limit_s: float) -> None:
+    """Whenever the heartbeats come: a rank is told exactly when its first gap exceeds the limit."""
+    node = Node(rank_heartbeat_timeout=limit_s)
+    node.beat()
+    last = 0.0
+    for gap_s in seconds:
+        node.run(last + gap_s)
+        if node.hung:
+            break
+        node.beat()
+        last += gap_s
+    too_long = [gap_s for gap_s in seconds if gap_s > limit_s + 1e-3]
+    if not too_long and all(abs(gap_s - limit_s) > 1e-3 for gap_s in seconds):
+        assert node.hung == []
+    if node.hung:
+        assert node.hung[0][0] - last == pytest.approx(limit_s, abs=1e-3)
+    else:
+        assert not too_long
+
+
+@settings(max_examples=60, deadline=None)
+@given(gaps, st.booleans())
+def test_a_rank_that_works_is_never_taken_for_hung_by_a_learned_limit(seconds: list[float], beats_many: bool) -> None:
+    node = Node(2, least_limit=1.0, most_limit=None, still_limit=20.0)
+    if beats_many:
+        trained(node, 40, 0.2)
+    for gap_s in seconds:
+        node.run(node.now + gap_s)
+        node.beat(0)
+    assert node.hung == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(gaps, st.floats(5.0, 5000.0))
+def test_looks_are_bounded_in_number(seconds: list[float], least_s: float) -> None:
+    """What it costs: a glance per GLANCE_S, and one more look per limit that could have run out."""
+    node = Node(1, least_limit=least_s, most_limit=None)
+    for gap_s in seconds:
+        node.run(node.now + gap_s)
+        node.beat(0)
+    assert len(node.looks) <= 2 * node.now / GLANCE_S + len(seconds) + 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.1, 500.0), st.floats(1.5, 5000.0)), max_size=8))
+def test_however_often_the_agent_is_stopped_nobody_is_blamed(times: list[tuple[float, float]]) -> None:
+    """Its ranks are stopped with it, and beat in between."""
+    node = Node(rank_heartbeat_timeout=600.0)
+    node.beat()
+    for awake_s, asleep_s in times:
+        node.run(node.now + awake_s)
+        node.beat()
+        node.sleep(max(node.now + asleep_s, node.machine.deadline()))
+    assert node.hung == []
