@@ -155,6 +155,7 @@ def _rules(config: RunConfig) -> Rules:
         master_port=config.master_port,
         max_restarts=config.max_restarts,
         readmit_after_s=NEVER if config.readmit_after_s is None else config.readmit_after_s,
+        on_straggler=config.ft.on_straggler,
         segment=config.segment,
         node_unit=config.node_unit,
         replacement_group_size=config.replacement_group_size,

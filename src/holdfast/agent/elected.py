@@ -166,6 +166,7 @@ class ElectedNode(Node):
             fence_s=max(past.fence_s, fence_s),
             age_s=past.age_s,
             excluded=past.excluded,
+            longest_s={**past.longest_s, **(mine.longest_s if mine else {})},
             report=past.report,
             now=now,
         )
@@ -213,6 +214,7 @@ class ElectedNode(Node):
             age_s=rendezvous.age_s + now - rendezvous.started_at,
             excluded=rendezvous.excluded.kept(now),
             fault_ages_s=self.policy.suspects.ages_s(now),
+            longest_s=rendezvous.paces.longest_s,
             report=None if report is None else shortened(report),
         )
 

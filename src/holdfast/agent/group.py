@@ -23,11 +23,13 @@ from holdfast.agent.words import (
     Ended,
     ExclusionAsked,
     Exit,
+    HeedPace,
     Hung,
     KillWorkers,
     LeaseOver,
     Looked,
     MemorySeen,
+    PaceKnown,
     PortHeld,
     Send,
     SignalWorkers,
@@ -68,6 +70,8 @@ from holdfast.core.messages import (
     LookAround,
     Message,
     Noted,
+    Pace,
+    Paced,
     Positions,
     Readmit,
     Refused,
@@ -184,6 +188,13 @@ class Group:
             case ExclusionAsked(ask=ask, name=name, reason=reason):
                 asked = Readmit if seen.readmit else Exclude
                 return [Send(message=asked(node=self.join.node, ask=ask, name=name, reason=reason))]
+            case PaceKnown(longest_s=longest_s, typical_s=typical_s, straggler=straggler) if self.state == "running":
+                pace = Pace(
+                    node=self.join.node, round=self.round, longest_s=longest_s, typical_s=typical_s, straggler=straggler
+                )
+                return [Send(message=pace)]
+            case PaceKnown():
+                return []
             case Unguarded():
                 return self._unguarded(now)
             case PortHeld(port=port):
@@ -228,6 +239,8 @@ class Group:
                     return [Send(message=self.join)]
             case Noted(ask=ask, ok=ok, text=text):
                 return [Answer(ask=ask, ok=ok, text=text)]
+            case Paced(round=number, longest_s=longest_s) if number == self.round:
+                return [HeedPace(longest_s=longest_s)]
             case Finish(report=report):
                 return self._finish(report, now)
             case Refused(reason=reason, hint=hint):

@@ -69,6 +69,14 @@ class Hung(Observation):
     """For how long."""
 
 
+class PaceKnown(Observation):
+    """How this node's ranks get on, for the coordinator: as in `core.messages.Pace`."""
+
+    longest_s: dict[str, float]
+    typical_s: dict[str, float]
+    straggler: str
+
+
 class Looked(Observation):
     """What `LookAtWorkers` has found, of those that live. Their stacks are in hand, until `KeepStacks` or another look."""
 
@@ -190,6 +198,12 @@ class KeepStacks(Action):
 
     reason: str
     """Whose hang it was for, in words."""
+
+
+class HeedPace(Action):
+    """The coordinator says how long the job's ranks need, by kind of silence."""
+
+    longest_s: dict[str, float]
 
 
 class KillWorkers(Action):

@@ -22,7 +22,8 @@ class Exclusion(Value):
     """As people call the node: another life of it is left out too."""
     reason: str
     by: str = "operator"
-    """operator · failures (its workers were the first to fail, again and again) · script (a rank of it asked) · itself"""
+    """operator · failures (its workers were the first to fail, again and again) · slowness · script (a rank of it asked) ·
+    itself"""
     age_s: float = 0.0
     """For how long it has been so."""
 
@@ -55,6 +56,8 @@ class Past(Value):
     """The furthest iteration known at the last restart (`recovery.progress`)."""
     idle_restarts: int = 0
     """So many in a row have not got the job any further."""
+    longest_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Pace`."""
     report: JobReport | None = None
     """How it ended. None: it has not."""
 
@@ -253,6 +256,19 @@ class StoreAsk(Message):
     """How long to wait for keys that are not there."""
 
 
+class Pace(Message):
+    """How my ranks of that round get on: once a minute, so that the job knows how long is long, and which node is slow."""
+
+    node: str
+    round: int
+    longest_s: dict[str, float]
+    """By kind of silence (first · beat · out · section NAME): the longest that healthy ranks have needed lately."""
+    typical_s: dict[str, float] = {}  # noqa: RUF012
+    """Of each series (`step`, or a section's name): the median of this node's ranks."""
+    straggler: str = ""
+    """Ranks of this node that are much slower than its others, in words. Empty: none is."""
+
+
 class Seek(Message):
     """I have lost my coordinator: who leads? And if nobody does: I would have you, once I am free to say so."""
 
@@ -296,6 +312,15 @@ class Assigned(Message):
     reason: str
     carries_on: bool = False
     """The round may go on without some of its workers: where one fails, the others of its node are left alone until `Stop`."""
+    longest_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Pace`: what the job has been seen to need in earlier rounds."""
+
+
+class Paced(Message):
+    """What the ranks of all nodes need, as in `Pace`: the answer to it where that is more than the node knows."""
+
+    round: int
+    longest_s: dict[str, float]
 
 
 class Stop(Message):

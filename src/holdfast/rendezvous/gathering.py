@@ -86,13 +86,13 @@ class Gathering:
         return placement
 
     def forgivable(self, now: float) -> list[str]:
-        """Who was excluded for its failures, and is better than nobody: without these no round could be made."""
+        """Who was excluded for its failures or slowness, and is better than nobody: without these no round could be made."""
         seats = self.seats
         awaited = len(self.back) < self.awaited and now < self.awaited_until
         if awaited or not seats.excluded or not seats.all_ready:
             return []
         ready = seats.ready
-        names = [seat.name for seat in ready if seats.excluded.by(seat.name) == "failures"]
+        names = [seat.name for seat in ready if seats.excluded.by(seat.name) in ("failures", "slowness")]
         return names if len(seats.fit(ready)) + len(names) >= self.rules.min_nodes else []
 
     # --- in words -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Noted, Refused, Renew, Renewed
+from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Noted, Pace, Refused, Renew, Renewed
 from holdfast.core.value import Value
 from holdfast.rendezvous.lease import KILL_S, RENEW_S
 
@@ -107,7 +107,8 @@ class Member:
         """Say something to the coordinator, now or as soon as there is a link."""
         if isinstance(message, Join):
             self.outbox, self.held = [], None
-        self.outbox.append(message)
+        if not isinstance(message, Pace):  # it is said again soon, and newer then
+            self.outbox.append(message)
         return [Transmit(link=self.link, message=message)] if self.up else []
 
     def redirect(self, endpoint: str, now: float) -> list[Action | Deliver]:

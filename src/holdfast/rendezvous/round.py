@@ -14,7 +14,17 @@ monotonic clock; nobody's wall clock is compared.
 
 from __future__ import annotations
 
-from holdfast.core.events import Decided, Event, FailureSeen, NodeExcluded, NodeJoined, NodeLeft, NodeLost, NodeReadmitted
+from holdfast.core.events import (
+    Decided,
+    Event,
+    FailureSeen,
+    NodeExcluded,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReadmitted,
+    StragglerSeen,
+)
 from holdfast.core.failure import Failure, describe
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.messages import (
@@ -28,6 +38,8 @@ from holdfast.core.messages import (
     LookAround,
     Message,
     Noted,
+    Pace,
+    Paced,
     Positions,
     Readmit,
     Renew,
@@ -40,15 +52,16 @@ from holdfast.core.messages import (
 )
 from holdfast.core.report import JobReport
 from holdfast.core.value import replace
-from holdfast.rendezvous.exclusion import Excluded
+from holdfast.rendezvous.exclusion import CHARS, Excluded
 from holdfast.rendezvous.gathering import Gathering, named
 from holdfast.rendezvous.lease import FENCE_S
+from holdfast.rendezvous.pace import Paces, described
 from holdfast.rendezvous.rules import Heard, HostLeaves, Tell, Unlinked
 from holdfast.rendezvous.seats import Seats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from holdfast.core.messages import Exclusion
     from holdfast.core.policy import Policy
@@ -75,6 +88,7 @@ class Rendezvous:
         self.excluded = Excluded(back_after_s=rules.readmit_after_s)
         self.seats = Seats(rules, self.excluded)
         self.gathering = Gathering(rules, self.seats, now=now)
+        self.paces = Paces()
         self.failures: dict[tuple[int, str, int], tuple[float, Failure]] = {}
         """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
         self.inquiry: Inquiry | None = None
@@ -100,6 +114,7 @@ class Rendezvous:
         fence_s: float = 0.0,
         age_s: float = 0.0,
         excluded: Iterable[Exclusion] = (),
+        longest_s: Mapping[str, float] | None = None,
         report: JobReport | None = None,
         now: float,
     ) -> None:
@@ -111,6 +126,7 @@ class Rendezvous:
         self.gathering.wait_until(now + fence_s)
         self.gathering.awaited, self.gathering.awaited_until = members, now + self.rules.lease_s + FENCE_S
         self.excluded.resume(excluded, now)
+        self.paces.resume(longest_s or {}, now)
         if report is not None:
             self.phase, self.outcome, self.report, self.ended_at = "ended", report.outcome, report, now
 
@@ -176,6 +192,8 @@ class Rendezvous:
                 self.inquiry.hear(node, positions)
             case Failed(round=number, failure=failure):
                 return self._failed(seat, number, failure, now)
+            case Pace(round=number) if number == self.round and self.phase == "running":
+                return self._paced(seat, message, now)
             case Succeeded(round=number) if number == self.round and seat.state == "running":
                 seat.state = "succeeded"
             case Stopped(round=number, failures=failures):
@@ -350,6 +368,24 @@ class Rendezvous:
         after = f"it was excluded {self.rules.readmit_after_s:g} s ago"
         return [action for name in self.excluded.over(now) for action in self._readmit(name, after, now)]
 
+    def _paced(self, seat: Seat, pace: Pace, now: float) -> list[Action]:
+        """How a node gets on. A slow one is left out, if that was asked for, and if a spare can take its place."""
+        actions: list[Action] = []
+        if job := self.paces.heard(seat.name, pace, now):
+            actions.append(Tell(node=seat.join.node, message=Paced(round=self.round, longest_s=job)))
+        slow = {seat.name: pace.straggler[:CHARS]} if pace.straggler else {}
+        for event in self.paces.compare(now):
+            actions.append(self._record(event))
+            if isinstance(event, StragglerSeen):
+                slow[event.name] = described(event)
+                actions.append(Say(text=f"straggler: {event.name}: {slow[event.name]}", level="warning"))
+        for name, why in slow.items() if self.rules.on_straggler == "exclude" else ():
+            runs = self.phase == "running" and any(member.name == name for member in self.seats.members)
+            if runs and not self.seats.tally.of("succeeded") and self._is_replaceable(name):
+                actions += self._exclude(name, why, "slowness", now)
+                actions += self._regroup("rejoin", f"{name} is excluded: {why}", now)
+        return actions
+
     def _is_needed(self, name: str) -> str:
         """Why the running round's nodes and the spares do not suffice without that one. Empty: they do."""
         members = self.seats.members
@@ -473,6 +509,8 @@ class Rendezvous:
         self.round = self.seats.newest_round(self.seats.ready, self.round) + 1  # no number may come twice
         self.phase, self.formed_at, self.attempt, self.gathering.awaited = "running", now, self.restarts, 0
         self.seats.largest = max(self.seats.largest, len(places))
+        self.paces.begin_round()
+        longest_s = self.paces.longest_s
         actions: list[Action] = []
         for given in places:
             seat = self.seats[given.node]
@@ -490,6 +528,7 @@ class Rendezvous:
                 master_port=port,
                 nodes=names if given.group_rank == 0 or len(names) <= SMALL else (),
                 reason=self.why,
+                longest_s=longest_s,
             )
             actions.append(Tell(node=given.node, message=seat.assigned))
         for spare in placement.spares:

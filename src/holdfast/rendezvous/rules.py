@@ -36,6 +36,8 @@ class Rules(Value):
     max_restarts: int = 0
     readmit_after_s: float = NEVER
     """Seconds after which an excluded node may take part again. NEVER: when somebody readmits it."""
+    on_straggler: str = "report"
+    """exclude: a node that is much slower than the others, or has a rank that is, gives way to a spare."""
     segment: int | None = None
     node_unit: int = 1
     replacement_group_size: int = 0

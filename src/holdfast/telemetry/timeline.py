@@ -60,7 +60,7 @@ class Exclusion(Value):
     name: str
     reason: str
     by: str
-    """operator · failures · itself"""
+    """operator · failures · slowness · itself"""
     since_unix: float
 
 
