@@ -21,6 +21,7 @@ from holdfast.agent.voice import RETRY_S, Voice
 from holdfast.agent.words import (
     Answer,
     Exit,
+    HeedPace,
     KeepStacks,
     KillWorkers,
     LookAtMemory,
@@ -48,12 +49,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast.agent.cycles import Cycles
+    from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.stacks import Stacks
     from holdfast.agent.watchdog import Watchdog
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
     from holdfast.core.failure import Failure
     from holdfast.core.machine import Action, Observation
+    from holdfast.core.messages import Assigned
     from holdfast.core.report import JobReport
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -131,6 +134,8 @@ class Agent:
         self.awake_at_unix = self.host.unix()
         self.watchdog = self._open_watchdog() if config.watchdog else None
         self.cycles = self._open_cycles(config.ft.cycle_info_dir) if config.ft.cycle_info_dir else None
+        self.monitoring: Monitoring | None = None
+        """None: the first worker has yet to run, or nothing is to be watched."""
         if config.health_check_port is not None:
             self.desk.open_health(config.health_check_port, self._progress_at_unix)
 
@@ -160,6 +165,8 @@ class Agent:
         return self.exit.code
 
     def _observe(self, seen: Observation) -> None:
+        if self.monitoring is not None:
+            self.monitoring.saw(seen)
         self.perform(self.node.observe(seen, self.host.now()))
 
     def _show_lease(self) -> None:
@@ -181,6 +188,8 @@ class Agent:
             deadlines.append(self.stacks.look_at)
         if self.network is not None:
             deadlines.append(self.network.deadline())
+        if self.monitoring is not None:
+            deadlines.append(self.monitoring.deadline())
         if self.desk.health is not None:
             deadlines.append(now + PULSE_S)
         if (pump_s := self.workers.pump_s) is not None:
@@ -206,6 +215,8 @@ class Agent:
             late += [*self.network.expire(now), *self._look_for_the_end(now)]
         if self.watchdog is not None:
             late += self.watchdog.timers.expired(self.awake_at_unix)
+        if self.monitoring is not None:
+            late += self.monitoring.due()
         return [*late, Tick()] if now >= self.node.deadline() else late
 
     def _look_for_the_end(self, now: float) -> list[Observation]:
@@ -237,9 +248,14 @@ class Agent:
                 case Say(text=text, level=level):
                     self._say(text, level)
                 case StartWorkers(assigned=assigned):
-                    for seen in self.workers.start(assigned):
+                    started = self.workers.start(assigned)
+                    for seen in started:
                         self._observe(seen)
                     self._settle()
+                    self._watch(assigned, started)
+                case HeedPace(longest_s=longest_s):
+                    if self.monitoring is not None:
+                        self.monitoring.heed(longest_s)
                 case SignalWorkers(local_ranks=local_ranks, signum=signum):
                     self.workers.signal(local_ranks, signum)
                 case KillWorkers(local_ranks=local_ranks):
@@ -304,6 +320,21 @@ class Agent:
         shown, silent = ([rank.rank for rank in ranks if bool(rank.stacks) == has] for has in (True, False))
         self._record(StacksKept(path=self.stacks.path, ranks=tuple(shown), silent=tuple(silent), reason=reason), at_unix)
         self.evidence.append(self.stacks.keeper(reason))
+
+    # --- the monitor ----------------------------------------------------------------------------------------------------
+
+    def _watch(self, assigned: Assigned, started: list[Observation]) -> None:
+        """Have the monitor look after the ranks of a round, from the moment on when they run."""
+        if self.config.ft.monitor == "off":
+            return
+        if self.monitoring is None:
+            from holdfast.agent.monitoring import Monitoring  # after the first worker has started: it takes its time to load
+
+            self.monitoring = self.desk.monitoring = Monitoring(
+                self.config, self.host, self.workers, node=self.name, perform=self.perform, complain=self._degraded
+            )
+        for seen in self.monitoring.begin_round(assigned, started):
+            self._observe(seen)
 
     # --- the watchdog ---------------------------------------------------------------------------------------------------
 

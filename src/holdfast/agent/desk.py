@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent.control import ControlSocket, Request
     from holdfast.agent.group import Group
+    from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.words import Answer
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host
@@ -37,6 +38,7 @@ class Desk:
         self.name = name
         self.control: ControlSocket | None = None
         self.health: HealthHttpServer | None = None
+        self.monitoring: Monitoring | None = None
         self.asked: dict[int, Request] = {}
         """Requests that the coordinator has not answered yet, by number."""
         self.asks = 0
@@ -146,6 +148,7 @@ class Desk:
                     "pid": seat.pid,
                     "state": seat.state,
                     "exitcode": seat.exitcode,
+                    "progress": self.monitoring.shown(seat.local_rank) if self.monitoring is not None else {},
                 }
                 for seat in group.workers.values()
             ],

@@ -1,0 +1,235 @@
+"""How does the monitor get to see this host's ranks? It is part of the agent's loop: no process and no socket of its own.
+
+Carries out what `monitor.service` asks for: reads pages and logs, asks the kernel and the GPUs, and passes on what it says.
+When the monitor itself fails, that is recorded and another one made; the ranks notice nothing, since all they ever do is to
+write to their pages.
+"""
+
+from __future__ import annotations
+
+import _thread
+
+from holdfast.agent.words import Ended, Hung, PaceKnown, Started
+from holdfast.core.machine import NEVER, Record, Say, Tick
+from holdfast.monitor.progress import LogProgress
+from holdfast.monitor.service import Monitor
+from holdfast.monitor.words import (
+    AskGpus,
+    GpusSeen,
+    Inform,
+    MeasureRanks,
+    Overdue,
+    RankGone,
+    RankMeasured,
+    RankSeen,
+    RanksMeasured,
+    RankStarted,
+    SeeRanks,
+)
+from holdfast.runtime import nvidia, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.agent.workers import Workers
+    from holdfast.core.config import RunConfig
+    from holdfast.core.machine import Action, Observation
+    from holdfast.core.messages import Assigned
+    from holdfast.runtime.host import Host
+
+SOON_S, LATEST_S = 10.0, 300.0
+"""A monitor that fails is made anew at once. If that one fails within SOON_S, the next waits for so long, then twice as long,
+and so on up to LATEST_S: what fails always must not cost the agent its time."""
+
+GPUS_S, GPUS_LOOK_S = 15.0, 0.5
+"""Seconds that `nvidia-smi` has for an answer, for which a thread waits; and between two looks whether it is there."""
+
+
+class Watched:
+    """A rank that runs, as this host knows it."""
+
+    def __init__(self, rank: int, pid: int, started_at: float, log: LogProgress | None) -> None:
+        self.rank, self.pid, self.started_at, self.log = rank, pid, started_at, log
+        self.logged_at: float | None = None
+
+
+class Monitoring:
+    """The monitor of this node, with its hands."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        host: Host,
+        workers: Workers,
+        *,
+        node: str,
+        perform: Callable[[Iterable[Action]], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self.config, self.host, self.workers, self.node = config, host, workers, node
+        self.perform, self.complain = perform, complain
+        self.ranks: dict[int, Watched] = {}
+        """By local rank."""
+        self.job_s: Mapping[str, float] = {}
+        self.monitor = Monitor(config.ft, node=node)
+        self.gpus: list[bool | None] = []
+        """The answer to the question for the GPUs, once it is there; put there by a thread."""
+        self.gpus_at = self.gpus_until = NEVER
+        """When to look for it, and for how long; NEVER: nobody has been asked."""
+        self.known_s: Mapping[str, float] = {}
+        """What the monitor has learned, as it said last: for the one that comes after it."""
+        self.failed_at, self.wait_s, self.back_at = -NEVER, SOON_S, -NEVER
+        """When the monitor failed last, how long it stays away if it fails again soon, and when it is back."""
+
+    # --- what the agent tells -------------------------------------------------------------------------------------------
+
+    def begin_round(self, assigned: Assigned, started: Iterable[Observation]) -> list[Observation]:
+        """Ranks have been started: what became of each."""
+        self.close()
+        self.job_s, now = assigned.longest_s, self.host.now()
+        for seen in started:
+            if isinstance(seen, Started):
+                rank = assigned.base_rank + seen.local_rank
+                self.ranks[seen.local_rank] = Watched(rank, seen.pid, now, self._log(seen.local_rank))
+        return self._guarded(self._begin)
+
+    def saw(self, seen: Observation) -> None:
+        """What the group is shown: some ranks end."""
+        if isinstance(seen, Ended) and (gone := self.ranks.pop(seen.local_rank, None)):
+            if gone.log is not None:
+                gone.log.close()
+            self._guarded(lambda: self._show(RankGone(local_rank=seen.local_rank)))
+
+    def heed(self, job_s: Mapping[str, float]) -> None:
+        """The coordinator says what the whole job needs."""
+        self.job_s = job_s
+        self.monitor.heed(job_s)
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        if not self.ranks:
+            return NEVER
+        return max(self.back_at, min(self.monitor.deadline(), self.gpus_at))
+
+    def due(self) -> list[Observation]:
+        """What the passing of time has brought."""
+        now = self.host.now()
+        if now < self.deadline():
+            return []
+        if self.back_at != -NEVER:
+            self.back_at = -NEVER
+            return self._guarded(self._begin)
+        answer: list[Observation] = []
+        if now >= self.gpus_at:
+            self.gpus_at = now + GPUS_LOOK_S
+            if self.gpus or now >= self.gpus_until:
+                busy, self.gpus_at = self.gpus.pop() if self.gpus else None, NEVER
+                answer = self._guarded(lambda: self._show(GpusSeen(busy=busy)))
+        return answer + self._guarded(lambda: self._show(Tick()))
+
+    def shown(self, local_rank: int) -> dict[str, object]:
+        """What is known of a rank, for `holdfast status`."""
+        try:
+            return self.monitor.shown(local_rank, self.host.now())
+        except Exception as error:
+            self.complain(f"the monitor cannot be shown: {_described(error)}")
+            return {}
+
+    def close(self) -> None:
+        """The ranks of this round are over."""
+        for watched in self.ranks.values():
+            if watched.log is not None:
+                watched.log.close()
+        self.ranks = {}
+
+    # --- the monitor itself ---------------------------------------------------------------------------------------------
+
+    def _guarded(self, step: Callable[[], list[Observation]]) -> list[Observation]:
+        """The one place where a failure of the monitor ends."""
+        if self.host.now() < self.back_at:
+            return []
+        try:
+            return step()
+        except Exception as error:
+            now = self.host.now()
+            soon = now - self.failed_at < max(SOON_S, 2 * self.wait_s)
+            self.failed_at, self.back_at = now, now + (self.wait_s if soon else 0.0)
+            self.wait_s = min(2 * self.wait_s, LATEST_S) if soon else SOON_S
+            then = f"another begins in {self.back_at - now:.0f} s" if soon else "another takes its place"
+            self.complain(f"the monitor failed ({_described(error)}): {then}; the ranks are not affected")
+            self.monitor = Monitor(self.config.ft, node=self.node)
+            self.job_s = {**self.known_s, **self.job_s}
+            return []
+
+    def _begin(self) -> list[Observation]:
+        self.monitor.begin_round(self.job_s, self.host.now())
+        return [
+            seen
+            for local_rank, one in self.ranks.items()
+            for seen in self._show(RankStarted(local_rank=local_rank, rank=one.rank, started_at=one.started_at))
+        ]
+
+    def _show(self, seen: Observation) -> list[Observation]:
+        """Show the monitor something, and carry out what it asks for; what there is for the group."""
+        found: list[Observation] = []
+        for action in self.monitor.observe(seen, self.host.now()):
+            match action:
+                case SeeRanks(local_ranks=local_ranks):
+                    for local_rank in local_ranks:
+                        found += self._show(self._see(local_rank))
+                case MeasureRanks(local_ranks=local_ranks):
+                    found += self._show(RanksMeasured(ranks=tuple(map(self._measure, local_ranks))))
+                case AskGpus():
+                    self._ask_gpus()
+                case Overdue(local_rank=local_rank, reason=reason):
+                    found.append(Hung(local_rank=local_rank, reason=reason, at_unix=self.host.unix()))
+                case Inform(longest_s=longest_s, typical_s=typical_s, straggler=straggler):
+                    self.known_s = longest_s
+                    found.append(PaceKnown(longest_s=longest_s, typical_s=typical_s, straggler=straggler))
+                case Record() | Say():
+                    self.perform([action])
+                case _:
+                    raise AssertionError(f"a monitoring agent cannot do {action!r}")
+        return found
+
+    # --- its eyes -------------------------------------------------------------------------------------------------------
+
+    def _log(self, local_rank: int) -> LogProgress | None:
+        pattern, attempt = self.config.ft.progress_regex, self.workers.attempt
+        if pattern is None or attempt is None:
+            return None
+        paths = attempt[local_rank].paths
+        return LogProgress((path for path in (paths.stdout, paths.stderr) if path), pattern)
+
+    def _see(self, local_rank: int) -> RankSeen:
+        watched = self.ranks[local_rank]
+        child = self.host.children.get(watched.pid)
+        signs = child.page.signs() if child is not None and child.page is not None else None
+        log = watched.log
+        if log is None:
+            return RankSeen(local_rank=local_rank, signs=signs)
+        if log.look():
+            watched.logged_at = self.host.now()
+        return RankSeen(local_rank=local_rank, signs=signs, logged_at=watched.logged_at, logged_step=log.step, lines=log.lines)
+
+    def _measure(self, local_rank: int) -> RankMeasured:
+        pid = self.ranks[local_rank].pid
+        cpu_s, io_bytes = process.spent(pid)
+        return RankMeasured(local_rank=local_rank, cpu_s=cpu_s, io_bytes=io_bytes, state=process.state(pid) or "")
+
+    def _ask_gpus(self) -> None:
+        answer: list[bool | None] = []
+        self.gpus = answer
+        self.gpus_at = self.gpus_until = self.host.now()
+        if nvidia.is_here():
+            self.gpus_until += GPUS_S + 2 * GPUS_LOOK_S
+            _thread.start_new_thread(lambda: answer.append(nvidia.any_busy(GPUS_S)), ())
+
+
+def _described(error: Exception) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f", {trace.tb_frame.f_code.co_name}:{trace.tb_lineno}" if trace is not None else ""
+    return f"{type(error).__name__}: {error}{where}"
