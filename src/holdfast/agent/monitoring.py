@@ -110,7 +110,7 @@ class Monitoring:
         """When to call `due`."""
         if not self.ranks:
             return NEVER
-        return max(self.back_at, min(self.monitor.deadline(), self.gpus_at))
+        return min(self.monitor.deadline(), self.gpus_at) if self.back_at == -NEVER else self.back_at
 
     def due(self) -> list[Observation]:
         """What the passing of time has brought."""

@@ -1,0 +1,232 @@
+"""The monitor over real ranks: what it sees of their pages, logs and processes, and how soon it tells."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent.logs import LogPlan
+from holdfast.agent.monitoring import Monitoring
+from holdfast.agent.words import Hung, PaceKnown
+from holdfast.agent.workers import Workers
+from holdfast.core.config import RunConfig
+from holdfast.core.events import Event
+from holdfast.core.fault_tolerance import FaultTolerance
+from holdfast.core.machine import Record, Say
+from holdfast.core.messages import Assigned
+from holdfast.monitor import liveness
+from holdfast.runtime.host import Host
+
+PATIENCE_S = 30.0
+BEATING = """
+import time
+from holdfast.client import progress
+for step in range(10**6):
+    progress(step)
+    time.sleep(0.02)
+"""
+STILL = "import sys, time\nsys.stdout.write('up\\n')\nsys.stdout.flush()\ntime.sleep(600)\n"
+
+
+class Ranks:
+    """Real workers with a monitor over them, and nobody else: no group that would act on what it says."""
+
+    def __init__(self, folder: Path, source: str, nproc: int = 1, **ft: Any) -> None:
+        script = folder / "train.py"
+        script.write_text(source)
+        config = RunConfig(
+            training_script=str(script),
+            state_dir=str(folder),
+            nproc_per_node=nproc,
+            python=sys.executable,
+            redirects=dict.fromkeys(range(nproc), 3),
+            tee=dict.fromkeys(range(nproc), 0),
+            ft=FaultTolerance(**ft),
+        )
+        self.complaints: list[str] = []
+        self.events: list[Event] = []
+        self.said: list[str] = []
+        self.found: list[Any] = []
+        self.host = Host(self.complaints.append)
+        self.workers = Workers(config, self.host, LogPlan.of(config, str(folder), "n1"))
+        self.monitoring = Monitoring(
+            config, self.host, self.workers, node="n1", perform=self._perform, complain=self.complaints.append
+        )
+        sizes = {"group_world_size": 1, "world_size": nproc, "role_base_rank": 0, "role_world_size": nproc, "base_rank": 0}
+        self.assigned = Assigned(
+            round=1, restart_count=0, group_rank=0, master_addr="127.0.0.1", master_port=1, nodes=(), reason="first", **sizes
+        )
+        self.workers.hold_port()
+        self.found += self.monitoring.begin_round(self.assigned, self.workers.start(self.assigned))
+
+    def _perform(self, actions: Any) -> None:
+        for action in actions:
+            if isinstance(action, Record):
+                self.events.append(action.event)
+            elif isinstance(action, Say):
+                self.said.append(action.text)
+
+    def until(self, what: Callable[[], object]) -> None:
+        """The agent's loop, until `what` is true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not what():
+            assert time.monotonic() < deadline, f"{self.found}, {self.complaints}"
+            for seen in self.host.wait(min(self.monitoring.deadline(), time.monotonic() + 0.1)):
+                for understood in self.workers.understood(seen):
+                    self.monitoring.saw(understood)
+            self.found += self.monitoring.due()
+
+    @property
+    def hung(self) -> list[Hung]:
+        return [seen for seen in self.found if isinstance(seen, Hung)]
+
+    def pid(self, local_rank: int) -> int:
+        return next(pid for pid, rank in self.workers.local_ranks.items() if rank == local_rank)
+
+    def shown(self, local_rank: int = 0) -> dict[str, Any]:
+        return self.monitoring.shown(local_rank)
+
+    def close(self) -> None:
+        self.monitoring.close()
+        self.workers.close()
+        while self.host.children:  # until their pages have no watches
+            self.host.wait(time.monotonic() + 0.1)
+        self.host.close()
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, test_mark: str) -> Iterator[Callable[..., Ranks]]:
+    made: list[Ranks] = []
+
+    def make(source: str, nproc: int = 1, **ft: Any) -> Ranks:
+        made.append(Ranks(tmp_path, source, nproc, **ft))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_rank_that_is_stopped_is_told_of_when_its_limit_has_run_out(ranks: Callable[..., Ranks]) -> None:
+    job = ranks(BEATING, 2, rank_heartbeat_timeout=1.0)
+    job.until(lambda: job.shown(0).get("step") and job.shown(1).get("step"))
+    stopped_at = time.monotonic()
+    os.kill(job.pid(1), signal.SIGSTOP)
+    job.until(lambda: job.hung)
+    assert [seen.local_rank for seen in job.hung] == [1]
+    assert job.hung[0].reason.startswith("no heartbeat for 1.0 s (limit 1 s)")
+    assert time.monotonic() - stopped_at > 0.9
+
+
+def test_the_initial_limit_counts_without_any_word_of_the_script(ranks: Callable[..., Ranks]) -> None:
+    job = ranks(STILL, initial_rank_heartbeat_timeout=0.5)
+    job.until(lambda: job.hung)
+    assert "after its start" in job.hung[0].reason
+
+
+def test_a_section_that_does_not_end_is_named(ranks: Callable[..., Ranks]) -> None:
+    source = "import time\nfrom holdfast.client import section\nwith section('checkpoint'):\n    time.sleep(600)\n"
+    job = ranks(source, rank_section_timeouts={"checkpoint": 0.7})
+    job.until(lambda: job.hung)
+    assert job.hung[0].reason.startswith("in section checkpoint for 0.7 s (limit 0.7 s)")
+
+
+def test_a_line_of_the_log_is_progress_and_names_the_step(ranks: Callable[..., Ranks]) -> None:
+    source = """
+import sys, time
+for step in range(7, 30):
+    sys.stderr.write(f"[train] step {step} loss 0.5\\r" if step % 2 else f"[train] step {step} loss 0.5\\n")
+    sys.stderr.flush()
+    time.sleep(0.1)
+time.sleep(600)
+"""
+    job = ranks(source, progress_regex=r"step (?P<step>\d+) loss", rank_heartbeat_timeout=1.5)
+    job.until(lambda: job.hung)
+    assert job.shown()["beats"] == 22 or job.shown()["beats"] == 23
+    assert job.shown()["step"] in (28, 29) and "no heartbeat for 1.5 s" in job.hung[0].reason
+
+
+def test_ranks_that_show_nothing_hang_when_all_of_them_stand_still(ranks: Callable[..., Ranks]) -> None:
+    job = ranks(STILL, 2, still_limit=3.0)
+    job.until(lambda: job.hung)
+    assert "nothing on this node has done anything for" in job.hung[0].reason
+    assert [type(event).__name__ for event in job.events if type(event).__name__ == "Unwatched"] == ["Unwatched"]
+    assert len([text for text in job.said if "no rank has given a sign of life" in text]) == 1
+
+
+def test_a_rank_that_only_computes_does_not_hang(ranks: Callable[..., Ranks]) -> None:
+    """Of two that show nothing, one works: the other may be waiting for it."""
+    source = "import os, time\nwhile True:\n    time.sleep(600) if os.environ['RANK'] == '1' else sum(range(10**5))\n"
+    job = ranks(source, 2, still_limit=1.0)
+    looked_until = time.monotonic() + 6.0
+    job.until(lambda: time.monotonic() > looked_until)
+    assert job.hung == []
+
+
+def test_a_stopped_rank_hangs_by_a_learned_limit_though_others_spin(ranks: Callable[..., Ranks]) -> None:
+    source = BEATING.replace("time.sleep(0.02)", "time.sleep(0.02)\n    while os.environ['RANK'] == '0' and step > 60: pass")
+    job = ranks("import os\n" + source, 2, least_limit=1.5, most_limit=None)
+    job.until(lambda: job.monitoring.monitor.learner.is_ready("beat"))
+    os.kill(job.pid(1), signal.SIGSTOP)
+    job.until(lambda: job.hung)
+    assert job.hung[0].local_rank == 1 and job.hung[0].reason.endswith("it is stopped (SIGSTOP)")
+    assert "learned limit 1.5 s" in job.hung[0].reason
+
+
+def test_a_monitor_that_fails_is_made_anew_and_the_ranks_notice_nothing(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ranks(BEATING, 2, rank_heartbeat_timeout=1.0)
+    job.until(lambda: job.shown(0).get("step"))
+    broken = liveness.Liveness._seen
+    calls = 0
+
+    def fails_once(self: Any, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise RuntimeError("injected")
+        return broken(self, *args)
+
+    monkeypatch.setattr(liveness.Liveness, "_seen", fails_once)
+    job.until(lambda: job.complaints)
+    assert "the monitor failed (RuntimeError: injected" in job.complaints[0]
+    steps = {rank: job.host.children[job.pid(rank)].page.signs().step for rank in (0, 1)}  # type: ignore[union-attr]
+    job.until(lambda: all((job.shown(rank).get("step") or 0) > steps[rank] + 10 for rank in (0, 1)))
+    assert job.hung == []
+    os.kill(job.pid(0), signal.SIGSTOP)
+    job.until(lambda: job.hung)
+    assert job.hung[0].local_rank == 0 and len(job.complaints) == 1
+
+
+def test_a_monitor_that_always_fails_does_not_cost_the_agent_its_time(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ranks(BEATING)
+
+    def fails(self: Any, *args: Any) -> Any:
+        raise RuntimeError("always")
+
+    monkeypatch.setattr(liveness.Liveness, "_seen", fails)
+    job.until(lambda: len(job.complaints) == 2)
+    assert "another begins in 10 s" in job.complaints[1]
+    assert job.monitoring.deadline() > time.monotonic() + 5.0
+    assert list(job.host.children), "the rank runs"
+
+
+def test_what_is_learned_is_told_and_holds_for_the_next_round(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.monitor.service.INFORM_S", 3.0)
+    job = ranks(BEATING)
+    job.until(lambda: any(isinstance(seen, PaceKnown) and "beat" in seen.longest_s for seen in job.found))
+    assert any(type(event).__name__ == "LimitsLearned" for event in job.events)
+    job.found += job.monitoring.begin_round(job.assigned, [])
+    assert job.monitoring.monitor.learner.is_ready("beat")
