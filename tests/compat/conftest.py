@@ -68,3 +68,51 @@ def dynamic(names: Names) -> Any:
 def temporary_files_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch leaves a folder behind for every config: not in everybody's /tmp."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+
+
+# NVRx's fault_tolerance, and ours.
+
+
+class FaultTolerance:
+    """Modules of the package `root`, by name; without a name the package itself."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    @property
+    def ours(self) -> bool:
+        return self.root.startswith("holdfast")
+
+    def __call__(self, module: str = "") -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return import_module(f"{self.root}.{module}".rstrip("."))
+
+    def __repr__(self) -> str:
+        return "ours" if self.ours else "nvrx"
+
+
+def _nvrx() -> FaultTolerance:
+    pytest.importorskip(
+        "nvidia_resiliency_ext",
+        reason="no NVRx to compare with: pip install --no-deps nvidia-resiliency-ext==0.4.1 defusedxml nvidia-ml-py psutil",
+    )
+    return FaultTolerance("nvidia_resiliency_ext.fault_tolerance")
+
+
+@pytest.fixture(params=[pytest.param("nvrx", marks=pytest.mark.torch), "ours"])
+def ft(request: pytest.FixtureRequest) -> FaultTolerance:
+    """NVRx's modules, where that is installed, then ours."""
+    return _nvrx() if request.param == "nvrx" else FaultTolerance("holdfast.fault_tolerance")
+
+
+@pytest.fixture
+def nvrx() -> FaultTolerance:
+    """NVRx's alone, to compare with."""
+    return _nvrx()
+
+
+@pytest.fixture
+def ours_ft() -> FaultTolerance:
+    """Ours alone: where we differ on purpose, or offer more."""
+    return FaultTolerance("holdfast.fault_tolerance")

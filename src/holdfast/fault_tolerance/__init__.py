@@ -1,0 +1,27 @@
+"""NVRx's `fault_tolerance` by its own names, over Holdfast's monitor: a script changes its import, and nothing else.
+
+    from holdfast import fault_tolerance as ft
+
+Under `holdfast run` a rank's client writes to the page that its agent reads anyway; beside a `RankMonitorServer` of its own it
+hands over a page. Either way a heartbeat is a store to shared memory, and no monitor can make a trainer wait. What differs from
+NVRx on purpose is in docs/reference/fault-tolerance.md.
+"""
+
+from __future__ import annotations
+
+from holdfast.fault_tolerance.config import FaultToleranceConfig
+from holdfast.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
+from holdfast.fault_tolerance.rank_monitor_state_machine import (
+    InvalidStateTransitionException,
+    RankMonitorState,
+    RankMonitorStateMachine,
+)
+
+__all__ = [
+    "FaultToleranceConfig",
+    "InvalidStateTransitionException",
+    "RankMonitorState",
+    "RankMonitorStateMachine",
+    "WorkloadAction",
+    "WorkloadControlRequest",
+]

@@ -1,0 +1,176 @@
+"""Which limits would suit what has been observed? Keeps the longest intervals, and multiplies them by a safety factor.
+
+Time is an argument wherever the caller knows it; only where it is left out is the clock read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from holdfast.fault_tolerance._distributed import largest_of_all, process_group
+from holdfast.fault_tolerance.data import HeartbeatTimeouts, SectionAction, SectionTimeouts
+
+OLD_WEIGHT = 0.5
+"""How much of a limit that was calculated before stays in the next one. NVRx: 0.5."""
+
+_NOT_SEEN = -1.0
+
+
+class TimeoutsCalcError(Exception):
+    """Too little has been seen, a section is opened or closed out of turn, or there is no process group."""
+
+
+class TimeoutsCalc:
+    """What one rank has seen since `start_time` (monotonic seconds; None: now) of heartbeats and of the sections named."""
+
+    def __init__(
+        self, sections: Iterable[str] | None = None, start_time: float | None = None, safety_factor: float = 5.0
+    ) -> None:
+        self.start_time = time.monotonic() if start_time is None else start_time
+        self.safety_factor = safety_factor
+        self.first_beat_took = _NOT_SEEN
+        self.longest_gap = _NOT_SEEN
+        self.longest_out = _NOT_SEEN
+        self.longest: dict[str, float] = dict.fromkeys(sections or (), _NOT_SEEN)
+        """Of each section that may be used."""
+        self.open_sections: dict[str, float] = {}
+        """Since when."""
+        self._beat_at: float | None = None
+        self._out_since = self.start_time
+
+    def reset_start_time(self) -> None:
+        """The time until the first heartbeat counts from now."""
+        self.start_time = time.monotonic()
+
+    def synchronize_all(self) -> None:
+        """Take over the longest of any rank. Collective: every rank must call it. TimeoutsCalcError without a process group."""
+        if process_group() is None:
+            raise TimeoutsCalcError("limits are the same on all ranks: initialise torch.distributed before they are calculated")
+        mine = [self.first_beat_took, self.longest_gap, self.longest_out, *self.longest.values()]
+        self.first_beat_took, self.longest_gap, self.longest_out, *rest = largest_of_all(mine)
+        self.longest = dict(zip(self.longest, rest))
+
+    def update_on_heartbeat(self, hb_time: float | None = None) -> None:
+        """A heartbeat was sent at `hb_time`."""
+        now = time.monotonic() if hb_time is None else hb_time
+        if self._beat_at is None:
+            self.first_beat_took = max(self.first_beat_took, now - self.start_time)
+        else:
+            self.longest_gap = max(self.longest_gap, now - self._beat_at)
+        self._beat_at = now
+
+    def update_on_section_event(self, section: str | None, action: SectionAction, event_time: float | None = None) -> None:
+        """`section` was opened or closed at `event_time`, or all were (section None). TimeoutsCalcError: not as it stands."""
+        now = time.monotonic() if event_time is None else event_time
+        if action is SectionAction.CLOSE_ALL:
+            for name in list(self.open_sections):
+                self._close(name, now)
+            return
+        if section is None or section not in self.longest:
+            raise TimeoutsCalcError(f"section {section!r} is not in rank_section_timeouts, which has {sorted(self.longest)}")
+        if action is SectionAction.CLOSE:
+            self._close(section, now)
+            return
+        if section in self.open_sections:
+            raise TimeoutsCalcError(f"section {section!r} is open already: end it before it is started again")
+        self.maybe_bump_oos_time(now)
+        self.open_sections[section] = now
+
+    def _close(self, section: str, now: float) -> None:
+        if section not in self.open_sections:
+            raise TimeoutsCalcError(f"section {section!r} is not open")
+        self.longest[section] = max(self.longest[section], now - self.open_sections.pop(section))
+        if not self.open_sections:
+            self._out_since = now
+
+    @property
+    def is_out_of_section(self) -> bool:
+        """No section is open."""
+        return not self.open_sections
+
+    def maybe_bump_oos_time(self, curr_time: float | None = None) -> None:
+        """Count the time outside of sections that is running now, if it is."""
+        if self.is_out_of_section:
+            now = time.monotonic() if curr_time is None else curr_time
+            self.longest_out = max(self.longest_out, now - self._out_since)
+
+    def can_get_hb_timeouts(self) -> bool:
+        """Two heartbeats have been seen, here or (after `synchronize_all`) anywhere."""
+        return self.first_beat_took > 0 and self.longest_gap > 0
+
+    def get_hb_timeouts(self, current: HeartbeatTimeouts | None = None) -> HeartbeatTimeouts:
+        """Limits for heartbeats; merged with `current` if that was calculated too. TimeoutsCalcError if too little was seen."""
+        if not self.can_get_hb_timeouts():
+            raise TimeoutsCalcError("too little has been seen for heartbeat limits: it takes two heartbeats")
+        initial, subsequent = self.safety_factor * self.first_beat_took, self.safety_factor * self.longest_gap
+        if current is not None and current.were_calculated:
+            if current.initial is None or current.subsequent is None:
+                raise TimeoutsCalcError(f"limits that were calculated have values, and these have not: {current}")
+            initial, subsequent = self._merged(current.initial, initial), self._merged(current.subsequent, subsequent)
+        return HeartbeatTimeouts(initial=initial, subsequent=subsequent, were_calculated=True)
+
+    def can_get_section_timeouts(
+        self, selected_sections: Collection[str] | None = None, calc_out_of_section: bool = True
+    ) -> bool:
+        """Each section selected (None: all) was closed once, and time outside of sections was seen if that is asked for."""
+        if calc_out_of_section and self.longest_out <= 0:
+            return False
+        return all(self.longest[name] > 0 for name in self._selected(selected_sections))
+
+    def get_section_timeouts(
+        self,
+        selected_sections: Collection[str] | None = None,
+        calc_out_of_section: bool = True,
+        current: SectionTimeouts | None = None,
+    ) -> SectionTimeouts:
+        """Limits for the sections selected (None: all), and outside of them; those not asked for are `current`'s.
+
+        TimeoutsCalcError if too little was seen."""
+        selected = self._selected(selected_sections)
+        if not self.can_get_section_timeouts(selected, calc_out_of_section):
+            raise TimeoutsCalcError("too little has been seen for section limits: each section must have been ended once")
+        new = SectionTimeouts(
+            section={name: self.safety_factor * took if name in selected else None for name, took in self.longest.items()},
+            out_of_section=self.safety_factor * self.longest_out if calc_out_of_section else None,
+            calculated_sections=selected,
+            is_out_of_section_calculated=calc_out_of_section,
+        )
+        return self._get_merged_section_timeouts(new, current)
+
+    def _selected(self, names: Collection[str] | None) -> set[str]:
+        selected = set(self.longest if names is None else names)
+        if unknown := selected - self.longest.keys():
+            raise TimeoutsCalcError(f"sections {sorted(unknown)} are not in rank_section_timeouts: {sorted(self.longest)}")
+        return selected
+
+    @staticmethod
+    def _merged(old: float, new: float) -> float:
+        return OLD_WEIGHT * old + (1 - OLD_WEIGHT) * new
+
+    @classmethod
+    def _get_merged_section_timeouts(cls, new: SectionTimeouts, current: SectionTimeouts | None) -> SectionTimeouts:
+        """What was calculated now counts; together with what was calculated before; what was not calculated now stays."""
+        if current is None:
+            return new
+
+        def chosen(is_new: bool, is_old: bool, was: float | None, now: float | None) -> float | None:
+            if not is_new:
+                return was
+            return cls._merged(was, now) if is_old and was is not None and now is not None else now
+
+        old: Mapping[str, float | None] = current.section
+        return SectionTimeouts(
+            section={
+                name: chosen(name in new.calculated_sections, name in current.calculated_sections, old.get(name), limit)
+                for name, limit in new.section.items()
+            },
+            out_of_section=chosen(
+                new.is_out_of_section_calculated,
+                current.is_out_of_section_calculated,
+                current.out_of_section,
+                new.out_of_section,
+            ),
+            calculated_sections={*current.calculated_sections, *new.calculated_sections},
+            is_out_of_section_calculated=current.is_out_of_section_calculated or new.is_out_of_section_calculated,
+        )

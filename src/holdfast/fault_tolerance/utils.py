@@ -1,0 +1,107 @@
+"""NVRx's small tools, as far as scripts and tests use them: messages over sockets, and whether a process lives."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.fault_tolerance import wire
+from holdfast.fault_tolerance._distributed import process_group
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader, StreamWriter
+
+logger = logging.getLogger("nvrx")
+
+
+def get_rank() -> int | str | None:
+    """This process's rank, by torch's process group, else as RANK says it, else None."""
+    group = process_group()
+    return int(group.get_rank()) if group else os.environ.get("RANK")
+
+
+def is_process_alive(pid: int) -> bool:
+    """It exists and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
+
+
+def wait_until_process_terminated(pid: int, timeout: float = 0) -> None:
+    """Until it is gone or a zombie; `timeout` seconds at most (0: however long it takes), then RuntimeError."""
+    until = time.monotonic() + timeout
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    with open(fd, "rb", buffering=0):
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        while is_process_alive(pid):
+            left = until - time.monotonic() if timeout else None
+            if left is not None and left <= 0:
+                raise RuntimeError(f"process {pid} is still alive after {timeout} s")
+            poll.poll(None if left is None else max(1, left * 1000))
+
+
+def wait_for_mp_events(events: Iterable[Any], timeout: float = 60) -> None:
+    """Until each of these multiprocessing events is set; RuntimeError after `timeout` seconds for all together."""
+    until = time.monotonic() + timeout
+    for event in events:
+        if not event.wait(max(0.0, until - time.monotonic())):
+            raise RuntimeError(f"not all events were set within {timeout} s")
+
+
+def set_ipc_socket_timeouts(fileno: int, timeout: float) -> None:
+    """No send or receive on this socket waits for longer than `timeout` seconds."""
+    whole, part = divmod(timeout, 1)
+    limit = struct.pack("ll", int(whole), int(part * 1e6))
+    with socket.socket(fileno=os.dup(fileno)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+async def read_obj_from_ipc_stream(stream: StreamReader) -> Any:
+    """The next message. asyncio.IncompleteReadError at the end, WireError if it is none of ours."""
+    length = wire.length_of(await stream.readexactly(4))
+    return wire.loads(await stream.readexactly(length))
+
+
+async def write_obj_to_ipc_stream(obj: Any, stream: StreamWriter) -> None:
+    """Send `obj`. WireError if it is no message."""
+    stream.write(wire.frame(obj))
+    await stream.drain()
+
+
+def recv_all(sock: socket.socket, n: int) -> bytes:
+    """Exactly `n` bytes. ConnectionError if the other side closes before."""
+    got = bytearray()
+    while len(got) < n:
+        part = sock.recv(n - len(got))
+        if not part:
+            raise ConnectionError(f"the other side closed after {len(got)} of {n} bytes")
+        got += part
+    return bytes(got)
+
+
+def read_obj_from_ipc_socket(sock: socket.socket, raise_exc: bool = False) -> Any:
+    """The next message. When there is none to be had: None, or with `raise_exc` the reason as an exception."""
+    try:
+        return wire.loads(recv_all(sock, wire.length_of(recv_all(sock, 4))))
+    except (OSError, wire.WireError):
+        if raise_exc:
+            raise
+        return None
+
+
+def write_object_to_ipc_socket(obj: Any, sock: socket.socket) -> None:
+    """Send `obj`. WireError if it is no message."""
+    sock.sendall(wire.frame(obj))
