@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -161,40 +163,30 @@ def test_without_a_process_group_nothing_is_synchronised(calc):
         calc().synchronize_all()
 
 
-def _rank(package, rank, port, results):
-    import os
-
-    import torch.distributed as dist
-
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "3"}
-    dist.init_process_group("gloo")
-    module = __import__(f"{package}.timeouts_calc", fromlist=["TimeoutsCalc"])
-    action = __import__(f"{package}.data", fromlist=["SectionAction"]).SectionAction
-    seen = module.TimeoutsCalc(sections=["one", "two"], start_time=0, safety_factor=2.0)
-    if rank:  # rank 0 has seen nothing, and rank 2 the longest
-        start = 10 * rank
-        for at in (start, start + rank):
-            seen.update_on_heartbeat(hb_time=at)
-        for name, begin, took in (("one", start, rank), ("two", start + rank + 11, 4 * rank)):
-            seen.update_on_section_event(name, action.OPEN, begin)
-            seen.update_on_section_event(name, action.CLOSE, begin + took)
-    seen.synchronize_all()
-    results.put((rank, dataclasses.astuple(seen.get_hb_timeouts()), told(seen.get_section_timeouts())[:2]))
-    dist.destroy_process_group()
+RANK = """
+import importlib, sys
+import torch.distributed as dist
+package, store, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+calc = importlib.import_module(package + ".timeouts_calc")
+action = importlib.import_module(package + ".data").SectionAction
+seen = calc.TimeoutsCalc(sections=["one", "two"], start_time=0, safety_factor=2.0)
+if rank:  # the other has seen nothing
+    for at in (20, 22):
+        seen.update_on_heartbeat(hb_time=at)
+    for name, begin, end in (("one", 20, 22), ("two", 33, 41)):
+        seen.update_on_section_event(name, action.OPEN, begin)
+        seen.update_on_section_event(name, action.CLOSE, end)
+seen.synchronize_all()
+beats, sections = seen.get_hb_timeouts(), seen.get_section_timeouts()
+assert (beats.initial, beats.subsequent) == (40, 4), beats
+assert (dict(sections.section), sections.out_of_section) == ({"one": 4, "two": 16}, 40), sections
+"""
 
 
 @pytest.mark.torch
-def test_every_rank_has_the_longest_of_all(ft, free_port):
-    import multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    ranks = [context.Process(target=_rank, args=(ft.root, rank, free_port, results)) for rank in range(3)]
-    for rank in ranks:
-        rank.start()
-    seen = sorted(results.get(timeout=60) for _ in ranks)
-    for rank in ranks:
-        rank.join(60)
-    expected = (40, 4, True), ({"one": 4, "two": 16}, 40)
-    assert seen == [(rank, *expected) for rank in range(3)]
-    assert [rank.exitcode for rank in ranks] == [0, 0, 0]
+def test_every_rank_has_the_longest_of_all(ft, tmp_path):
+    command = [sys.executable, "-c", RANK, ft.root, str(tmp_path / "store")]
+    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    ended = [(rank.communicate(timeout=60)[1], rank.returncode) for rank in ranks]
+    assert [code for _, code in ended] == [0, 0], ended

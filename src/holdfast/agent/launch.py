@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from holdfast.core import entry
 from holdfast.core.cycles import CURRENT_INFO, InfoNames
 from holdfast.core.env import worker_env
+from holdfast.core.value import to_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,4 +52,20 @@ def environment(
         env[CURRENT_INFO] = InfoNames(config.ft.cycle_info_dir, config.rdzv_id, environ).current
     if config.omp_num_threads:
         env["OMP_NUM_THREADS"] = config.omp_num_threads
-    return entry.bootstrap_env(env, page_fd=page_at()) if paged else env
+    if not paged:
+        return env
+    env["HOLDFAST_FT_CONFIG"] = _fault_tolerance(config, error_file)
+    return entry.bootstrap_env(env, page_fd=page_at())
+
+
+def _fault_tolerance(config: RunConfig, error_file: str) -> str:
+    """What `holdfast.fault_tolerance` in the worker has to know: the fields that are not as they always are, and where limits
+    that a script has calculated are kept for its next life here."""
+    usual = config.ft.__fields__
+    told: dict[str, object] = {
+        "fields": {field: to_plain(said) for field in usual if (said := getattr(config.ft, field)) != usual[field]}
+    }
+    if error_file:
+        all_attempts = os.path.dirname(os.path.dirname(os.path.dirname(error_file)))
+        told["limits_kept"] = os.path.join(all_attempts, "calculated-limits.json")
+    return json.dumps(told)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
+from holdfast.fault_tolerance.rank_monitor_client import RankMonitorClient, RankMonitorClientError
+from holdfast.fault_tolerance.rank_monitor_server import RankMonitorServer
 from holdfast.fault_tolerance.rank_monitor_state_machine import (
     InvalidStateTransitionException,
     RankMonitorState,
@@ -20,6 +22,9 @@ from holdfast.fault_tolerance.rank_monitor_state_machine import (
 __all__ = [
     "FaultToleranceConfig",
     "InvalidStateTransitionException",
+    "RankMonitorClient",
+    "RankMonitorClientError",
+    "RankMonitorServer",
     "RankMonitorState",
     "RankMonitorStateMachine",
     "WorkloadAction",

@@ -1,0 +1,202 @@
+"""How does a rank reach who monitors it? By a page in either case; what differs is who made it, and where the configuration is.
+
+Under `holdfast run` the bootstrap has mapped the page, the agent reads it, and the configuration is in the environment. Beside
+a standalone RankMonitorServer the rank makes the page and hands it over on the server's socket, once. After that nothing that
+the server does or leaves undone reaches the rank: its word is in the page, and for what little goes over the socket it does
+not wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import socket
+import tempfile
+import time
+from typing import Any
+
+from holdfast import client
+from holdfast.client.writer import Writer
+from holdfast.core import page as layout
+from holdfast.fault_tolerance import wire
+from holdfast.fault_tolerance.config import FaultToleranceConfig
+from holdfast.fault_tolerance.data import (
+    FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
+    HeartbeatMsg,
+    HeartbeatTimeouts,
+    InitMsg,
+    OkMsg,
+    RankInfo,
+    SectionTimeouts,
+    UpdateConfigMsg,
+)
+from holdfast.fault_tolerance.utils import read_obj_from_ipc_socket
+
+CONFIG_ENV = "HOLDFAST_FT_CONFIG"
+"""Environment of a worker: JSON (`agent.launch`)."""
+
+SERVER_PATIENCE_S = 180.0
+"""How long a rank waits for its server to take it in: it may still have the rank of the life before. NVRx's server: 180."""
+
+
+LEAST_CALCULATED_S = 5.0
+"""No calculated limit is enforced below this. A heartbeat right after the start would make one of milliseconds, which the next
+pause of the machine exceeds."""
+
+
+MOST_UNSENT = 65536
+"""Bytes that are held for a server that does not read; what is to be said after them it misses."""
+
+
+class Unreachable(Exception):
+    """There is nobody to monitor this rank, or it does not answer."""
+
+
+class ByAgent:
+    """Under `holdfast run`."""
+
+    def __init__(self) -> None:
+        self.writer = client.this_worker
+        told = json.loads(os.environ.get(CONFIG_ENV, "{}"))
+        self.cfg = FaultToleranceConfig.from_core(told.get("fields", {}))
+        self._kept_at: str | None = told.get("limits_kept")
+        self.calculated = self._kept()
+        """Limits that this rank has calculated, in this life or the one before."""
+        words = self.writer.words
+        assert words is not None
+        self.since_start_s = max(0, time.monotonic_ns() - words[layout.BOOTED_NS]) / 1e9
+        """NVRx's initial limit counts from now, the agent's from the start of the process."""
+        if words[layout.BEATS]:
+            self.writer.heartbeat()  # monitored again after a pause: the pause is no hang
+
+    def began(self) -> None:
+        """The first heartbeat was sent."""
+
+    def calculate(self, heartbeats: HeartbeatTimeouts | None, sections: SectionTimeouts | None) -> None:
+        """New limits are in the page. They are kept for the next life on this node: they are the same for all of its ranks."""
+        self.calculated = heartbeats or self.calculated[0], sections or self.calculated[1]
+        if self._kept_at is not None and os.environ.get("LOCAL_RANK") == "0":
+            with contextlib.suppress(OSError):
+                fresh = f"{self._kept_at}.{os.getpid()}"
+                with open(fresh, "wb") as file:
+                    file.write(wire.dumps(self.calculated))
+                os.replace(fresh, self._kept_at)
+
+    def _kept(self) -> tuple[HeartbeatTimeouts | None, SectionTimeouts | None]:
+        try:
+            with open(self._kept_at or "", "rb") as file:
+                beats, sections = wire.loads(file.read())
+        except (OSError, wire.WireError, ValueError, TypeError):
+            return None, None
+        return beats, sections
+
+    def close(self) -> None:
+        """From now on this rank may be silent."""
+        self.writer.set_limits(*[float("inf")] * 3)
+
+
+class ByServer:
+    """Beside a standalone RankMonitorServer at `path`. Unreachable if it is not there, or does not take us in."""
+
+    since_start_s = 0.0
+
+    def __init__(self, path: str, init: InitMsg) -> None:
+        self.writer = Writer()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._unsent = b""
+        try:
+            answer = self._introduce(path, init)
+        except OSError as error:
+            self._socket.close()
+            raise Unreachable(f"the rank monitor at {path} cannot be reached: {error}") from error
+        if not isinstance(answer, OkMsg):
+            self._socket.close()
+            raise Unreachable(f"the rank monitor at {path} does not take this rank in: {answer}")
+        self._socket.setblocking(False)
+        told: Any = answer
+        self.cfg: FaultToleranceConfig = told.cfg
+        self.calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None] = told.hb_timeouts, told.section_timeouts
+
+    def _introduce(self, path: str, init: InitMsg) -> Any:
+        self._socket.settimeout(SERVER_PATIENCE_S)
+        self._socket.connect(path)
+        wire.peer_pid(self._socket)
+        fd = _nameless_file()
+        try:
+            os.ftruncate(fd, layout.SIZE)
+            words = memoryview(mmap.mmap(fd, layout.SIZE)).cast("Q")
+            words[layout.MAGIC_AT], words[layout.VERSION_AT] = layout.MAGIC, layout.VERSION
+            words[layout.PID], words[layout.BOOTED_NS] = os.getpid(), time.monotonic_ns()
+            self.writer.attach(words)
+            socket.send_fds(self._socket, [wire.frame(init)], [fd])
+        finally:
+            os.close(fd)
+        return read_obj_from_ipc_socket(self._socket, raise_exc=True)
+
+    def began(self) -> None:
+        """The first heartbeat was sent: the server would find it, but later."""
+        self._mention(HeartbeatMsg(rank=-1))
+
+    def calculate(self, heartbeats: HeartbeatTimeouts | None, sections: SectionTimeouts | None) -> None:
+        """New limits are in the page: the server keeps them for the rank's next life."""
+        self._mention(UpdateConfigMsg(heartbeats, sections))
+
+    def _mention(self, word: Any) -> None:
+        """Say it without waiting. A server that does not listen misses it; that is no reason to stop training."""
+        if len(self._unsent) < MOST_UNSENT:
+            self._unsent += wire.frame(word)
+        with contextlib.suppress(OSError):
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+
+    def close(self) -> None:
+        """From now on this rank is not monitored."""
+        self._socket.close()
+
+
+def reach(rank_info: RankInfo, iteration: int | None, num_warmup_iters: int | None) -> ByAgent | ByServer:
+    """Who monitors this rank. Unreachable if nobody does."""
+    if client.this_worker.words is not None:
+        return ByAgent()
+    path = os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
+    if path is None:
+        raise Unreachable(
+            f"nobody monitors this rank: start it with `holdfast run`, or set {FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR} "
+            "to the socket of its RankMonitorServer"
+        )
+    return ByServer(path, InitMsg(rank_info, iteration, num_warmup_iters))
+
+
+def write_limits(
+    writer: Writer,
+    beats: HeartbeatTimeouts | None,
+    spent: SectionTimeouts | None,
+    since_start_s: float = 0.0,
+    least_out_s: float = 0.0,
+) -> None:
+    """Write into the page what goes beyond the configuration, which whoever reads it knows by itself: what was calculated.
+
+    `least_out_s`: for now a limit outside of sections is not to be shorter."""
+    initial = beat = out = None
+    if beats is not None and beats.were_calculated:
+        initial, beat = since_start_s + _sane(beats.initial), _sane(beats.subsequent)
+    if spent is not None:
+        out = _sane(spent.out_of_section) if spent.is_out_of_section_calculated else None
+        for name in spent.calculated_sections:
+            writer.section(name, _sane(spent.section[name]))
+        if least_out_s and spent.out_of_section is not None:
+            out = max(out or spent.out_of_section, least_out_s)
+    writer.set_limits(initial, beat, out)
+
+
+def _sane(limit_s: float | None) -> float:
+    return float("inf") if limit_s is None else max(limit_s, LEAST_CALCULATED_S)
+
+
+def _nameless_file() -> int:
+    try:
+        return os.memfd_create("holdfast-page", os.MFD_CLOEXEC)
+    except OSError:  # refused by a seccomp filter
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())

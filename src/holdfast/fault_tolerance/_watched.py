@@ -1,0 +1,146 @@
+"""Does this one rank get on? How a standalone server sees it: its page, the machine that judges it, the signal that ends it.
+
+Not loaded in a rank: it stands on the agent's floors.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from holdfast.client.writer import Writer
+from holdfast.core import page as layout
+from holdfast.fault_tolerance._reach import write_limits
+from holdfast.fault_tolerance.data import HeartbeatMsg, HeartbeatTimeouts, RankInfo, SectionAction, SectionMsg, SectionTimeouts
+
+if TYPE_CHECKING:
+    import logging
+
+    from holdfast.core.machine import Action
+    from holdfast.fault_tolerance.config import FaultToleranceConfig
+
+
+class Watched:
+    """One rank, from its InitMsg on. OSError if its process is not there, ValueError if `page_fd` is no page."""
+
+    def __init__(
+        self,
+        cfg: FaultToleranceConfig,
+        rank_info: RankInfo,
+        pid: int,
+        page_fd: int,
+        calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None],
+        logger: logging.Logger,
+    ) -> None:
+        """`page_fd`: what it has handed over; -1: nothing, so that its messages go into a page of ours."""
+        from holdfast.monitor.limits import Learner, Limits
+        from holdfast.monitor.liveness import Liveness
+        from holdfast.monitor.words import RankStarted
+        from holdfast.runtime.shm import Page, create_page
+
+        if page_fd >= 0 and os.fstat(page_fd).st_size < layout.SIZE:
+            os.close(page_fd)
+            raise ValueError("what it has handed over is no page of ours")
+        self.shares_page = page_fd >= 0
+        self.pidfd = os.pidfd_open(pid)
+        """Readable once it has ended."""
+        self._page = Page(page_fd) if self.shares_page else create_page()
+        self._page.close_fd()
+        self._writer = Writer()
+        if not self.shares_page:
+            self._writer.attach(self._page.words)
+            write_limits(self._writer, *calculated)
+        self._cfg, self._rank, self._pid, self._logger = cfg, rank_info.global_rank, pid, logger
+        self._machine = Liveness(Limits(cfg.to_core(), Learner({})))
+        self._kill_again_at = float("inf")
+        now = time.monotonic()
+        self._perform(self._machine.observe(RankStarted(local_rank=0, rank=self._rank, started_at=now), now))
+
+    def close(self) -> None:
+        """It is not watched any more."""
+        if open_ones := [section.name for section in self._page.signs().sections if section.open_since is not None]:
+            self._logger.warning("rank %s left with sections open: %s; end_all_sections ends them", self._rank, open_ones)
+        self._page.close()
+        os.close(self.pidfd)
+
+    # --- what it says in messages -------------------------------------------------------------------------------------------
+
+    def told(self, word: HeartbeatMsg | SectionMsg) -> str:
+        """Take it down; a rank that shares its page has done that itself. What is wrong with it, or nothing."""
+        if self.shares_page:
+            return ""
+        if isinstance(word, HeartbeatMsg):
+            self._writer.heartbeat()
+        elif word.action is SectionAction.CLOSE_ALL:
+            self._writer.close_all()
+        else:
+            section = self._writer.section(word.section or "")
+            if word.action is SectionAction.OPEN:
+                if section.depth:
+                    return f"section {word.section!r} is open already"
+                section.__enter__()
+            else:
+                if not section.depth:
+                    return f"section {word.section!r} is not open"
+                section.__exit__()
+        self.look()
+        return ""
+
+    def limits_changed(self, calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None]) -> None:
+        """It has calculated others."""
+        if not self.shares_page:
+            write_limits(self._writer, *calculated)
+        self.look()
+
+    # --- judging it -----------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When it must be looked at next, monotonic."""
+        due: float = self._machine.deadline()
+        return min(due, self._kill_again_at)
+
+    def look_if_due(self, now: float) -> None:
+        """Look at it, if it is time, and end it if it hangs."""
+        from holdfast.core.machine import Tick
+
+        if now >= self._machine.deadline():
+            self._perform(self._machine.observe(Tick(), now))
+        if now >= self._kill_again_at:
+            self._kill()
+
+    def look(self) -> None:
+        """Look at it now."""
+        from holdfast.monitor.words import RankSeen
+
+        seen = RankSeen(local_rank=0, signs=self._page.signs())
+        self._perform(self._machine.observe(seen, time.monotonic()))
+
+    def _perform(self, actions: list[Action]) -> None:
+        from holdfast.monitor.words import AskGpus, GpusSeen, Overdue, SeeRanks
+
+        for action in actions:
+            match action:
+                case SeeRanks():
+                    self.look()
+                case AskGpus():
+                    self._perform(self._machine.observe(GpusSeen(busy=None), time.monotonic()))
+                case Overdue(reason=reason):
+                    self._logger.error("rank %s (pid %s) hangs: %s", self._rank, self._pid, reason)
+                    self._kill()
+
+    def _kill(self) -> None:
+        """SIGCONT, since whoever is stopped would not get the other. Again after a while, as long as it lives."""
+        if select.select([self.pidfd], [], [], 0)[0]:
+            self._kill_again_at = float("inf")
+            return
+        signum: Any = self._cfg.rank_termination_signal
+        for one in (signal.SIGCONT, signum):
+            try:
+                signal.pidfd_send_signal(self.pidfd, one)
+            except OSError as error:
+                self._logger.error("rank %s (pid %s) does not get %s: %s", self._rank, self._pid, one.name, error)
+        self._logger.info("sent SIGCONT and %s to rank %s (pid %s)", signum.name, self._rank, self._pid)
+        self._kill_again_at = time.monotonic() + self._cfg.workload_check_interval

@@ -1,0 +1,379 @@
+"""Who watches a rank that runs under another launcher than ours? One RankMonitorServer per rank, in a process of its own.
+
+It listens for its rank, reads the page that this hands over, and runs the machine of Holdfast's agent (`monitor.liveness`):
+whoever exceeds a limit gets SIGCONT and the termination signal. One rank at a time; the next waits until the one before has
+gone, and finds the limits that it had calculated. A rank of another make may say everything in messages instead of a page.
+
+Loading this module loads nothing of the agent's: a rank does it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from holdfast.fault_tolerance import wire
+from holdfast.fault_tolerance.config import FaultToleranceConfig
+from holdfast.fault_tolerance.data import (
+    AuthkeyMsg,
+    ErrorMsg,
+    HeartbeatMsg,
+    HeartbeatTimeouts,
+    InitMsg,
+    OkMsg,
+    RankInfo,
+    SectionMsg,
+    SectionTimeouts,
+    UpdateConfigMsg,
+)
+from holdfast.fault_tolerance.rank_monitor_state_machine import RankMonitorState, RankMonitorStateMachine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.fault_tolerance._watched import Watched
+
+_OVER = (RankMonitorState.ABORTED, RankMonitorState.FINALIZED)
+_NEVER = float("inf")
+
+
+class RankMonitorLogger(logging.Logger):
+    """To stderr, each line with the rank that is connected; what layered restarts follow goes to stdout, if anybody does."""
+
+    def __init__(
+        self,
+        name: str = "RankMonServer",
+        level: int = logging.INFO,
+        connected_rank: int | None = None,
+        is_restarter_logger: bool = False,
+    ) -> None:
+        super().__init__(name, level)
+        self.is_restarter_logger = is_restarter_logger
+        self.addHandler(logging.StreamHandler(sys.stderr))
+        self.restarter_logger = logging.Logger(f"{name}.Restarter")
+        followed = logging.StreamHandler(sys.stdout)
+        followed.setFormatter(logging.Formatter("[%(asctime)s] [ALWAYS] [%(name)s] %(message)s"))
+        self.restarter_logger.addHandler(followed)
+        self.set_connected_rank(connected_rank)
+
+    def set_connected_rank(self, rank: int | None) -> None:
+        """From now on the lines are about this rank; None: about none."""
+        who = f"{self.name}{os.getpid()}@{socket.gethostname()}:{'<none>' if rank is None else rank}"
+        for handler in self.handlers:
+            handler.setFormatter(logging.Formatter(f"[%(asctime)s] [%(levelname)s] [{who}] %(message)s"))
+
+    def log_for_restarter(self, message: str) -> None:
+        """A line for whoever follows layered restarts."""
+        self.restarter_logger.debug(message)
+
+    def log_restarter_event(self, message: str) -> None:
+        """The same, if anybody does."""
+        if self.is_restarter_logger:
+            self.log_for_restarter(message)
+
+
+class _Link:
+    """One connection: frames in, frames out, never waiting."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.pid = wire.peer_pid(connection)
+        self.page_fd = -1
+        """Handed over, and not yet taken."""
+        self._buffer = b""
+
+    def hear(self) -> list[Any] | None:
+        """What has arrived. None: the other side is gone, or talks nonsense."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.connection, 65536, 4)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        for fd in fds:
+            self.take_page(close=True)
+            self.page_fd = fd
+        self._buffer += data
+        words = []
+        try:
+            while len(self._buffer) >= 4 and len(self._buffer) >= (end := 4 + wire.length_of(self._buffer[:4])):
+                words.append(wire.loads(self._buffer[4:end]))
+                self._buffer = self._buffer[end:]
+        except wire.WireError:
+            return None
+        return words if data else words or None
+
+    def take_page(self, *, close: bool = False) -> int:
+        """The descriptor that was handed over, once; -1: none was. With `close` it is given up instead."""
+        fd, self.page_fd = self.page_fd, -1
+        if close and fd >= 0:
+            os.close(fd)
+        return fd
+
+    def say(self, word: Any) -> None:
+        """Send it; whoever does not read its answers loses them."""
+        with contextlib.suppress(OSError):
+            self.connection.send(wire.frame(word))
+
+    def close(self) -> None:
+        self.take_page(close=True)
+        self.connection.close()
+
+
+class RankMonitorServer:
+    """The server of one rank. Start it with `run_in_subprocess`."""
+
+    RANK_MONITOR_INIT_TIMEOUT = 180.0
+    """Seconds that `run_in_subprocess` waits for the server to listen."""
+
+    def __init__(
+        self,
+        cfg: FaultToleranceConfig,
+        ipc_socket_path: str,
+        rank_monitor_ready_event: Any,
+        logger: logging.Logger,
+        is_restarter_logger: bool,
+    ) -> None:
+        self.cfg = cfg
+        self.ipc_socket_path = ipc_socket_path
+        self.launcher_ipc_socket_path = f"{tempfile.gettempdir()}/_ft_launcher{os.getpid()}_to_rmon.socket"
+        self.rank_monitor_ready_event = rank_monitor_ready_event
+        self.logger = logger
+        ours = isinstance(logger, RankMonitorLogger)
+        self.rmlogger: Any = logger if ours else RankMonitorLogger(level=logger.level, is_restarter_logger=is_restarter_logger)
+        self.state_machine = RankMonitorStateMachine(self.rmlogger)
+        self.rank_info: RankInfo | None = None
+        self.current_cycle: int | None = None
+        self.calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None] = None, None
+        """Limits that a rank has calculated: its next life is told."""
+        self._selector = selectors.DefaultSelector()
+        self._link: _Link | None = None
+        self._watched: Watched | None = None
+        self._ending = False
+        self._check_restart_at = _NEVER
+
+    # --- starting ---------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def run_in_subprocess(
+        cfg: FaultToleranceConfig,
+        ipc_socket_path: str,
+        is_restarter_logger: bool = False,
+        mp_ctx: Any = multiprocessing,
+        env: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Start one in a process of its own (`mp_ctx.Process`), which ends with ours. RuntimeError if it does not come up."""
+        ready = mp_ctx.Event()
+        arguments = (cfg, ipc_socket_path, ready, is_restarter_logger, env)
+        process = mp_ctx.Process(target=RankMonitorServer.run, args=arguments, daemon=True)
+        process.start()
+        until = time.monotonic() + RankMonitorServer.RANK_MONITOR_INIT_TIMEOUT
+        while not ready.wait(0.1):
+            if not process.is_alive() or time.monotonic() > until:
+                raise RuntimeError(f"the rank monitor for {ipc_socket_path} did not come up (exit code {process.exitcode})")
+        return process
+
+    @staticmethod
+    def run(
+        cfg: FaultToleranceConfig,
+        ipc_socket_path: str,
+        rank_monitor_ready_event: Any,
+        is_restarter_logger: bool,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Be one, until SIGTERM, SIGINT, a launcher's `shutdown` or the end of the process that started us."""
+        os.environ.update(env or {})
+        logger = RankMonitorLogger(level=cfg.log_level, is_restarter_logger=is_restarter_logger)
+        RankMonitorServer(cfg, ipc_socket_path, rank_monitor_ready_event, logger, is_restarter_logger)._serve()
+
+    def _serve(self) -> None:
+        from holdfast.fault_tolerance import _watched  # noqa: F401  # now, rather than when the rank waits for it
+
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._on_signal)
+        waker, woken = socket.socketpair()
+        for end in (waker, woken):
+            end.setblocking(False)
+        signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+        self._listen_to(waker, lambda: waker.recv(64))
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            self._listen_to(parent.sentinel, self._end)
+        servers = [wire.listen(self.ipc_socket_path), wire.listen(self.launcher_ipc_socket_path)]
+        self._door = servers[0]
+        self._listen_to(self._door, self._take_in_rank)
+        self._listen_to(servers[1], lambda: self._take_in_launcher(servers[1]))
+        self.rank_monitor_ready_event.set()
+        try:
+            while not self._ending:
+                self._turn()
+        finally:
+            signal.set_wakeup_fd(-1)
+            self._rank_is_gone()
+            for server, path in zip(servers, (self.ipc_socket_path, self.launcher_ipc_socket_path)):
+                server.close()
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+            for end in (waker, woken):
+                end.close()
+            self._selector.close()
+
+    def _turn(self) -> None:
+        """Wait for what comes next, and do it."""
+        deadline = min(self._check_restart_at, self._watched.deadline() if self._watched else _NEVER)
+        timeout = None if deadline == _NEVER else max(0.0, deadline - time.monotonic())
+        ready = self._selector.select(timeout)
+        try:
+            for key, _ in ready:
+                if key.fd in self._selector.get_map():  # what came before it may have closed it
+                    key.data()
+            now = time.monotonic()
+            if self._watched is not None:
+                self._watched.look_if_due(now)
+            if now >= self._check_restart_at:
+                self.state_machine.periodic_restart_check()
+                self._check_restart_at = now + self.cfg.restart_check_interval
+        except Exception:
+            # Better a rank that is not watched, and told so in the log, than none that can be in its next life.
+            self.logger.exception("the monitor has failed; rank %s is not watched any more", self.rank_info)
+            self._rank_is_gone()
+
+    def _listen_to(self, source: Any, act: Callable[[], Any]) -> None:
+        self._selector.register(source, selectors.EVENT_READ, act)
+
+    def _on_signal(self, signum: int, frame: object) -> None:
+        self.state_machine.handle_signal()
+        self._end()
+
+    def _end(self) -> None:
+        self._ending = True
+
+    # --- the launcher -----------------------------------------------------------------------------------------------------
+
+    def _take_in_launcher(self, server: socket.socket) -> None:
+        link = self._accept(server)
+        if link is not None:
+            self._listen_to(link.connection, lambda: self._hear_launcher(link))
+
+    def _hear_launcher(self, link: _Link) -> None:
+        words = link.hear()
+        for word in words or ():
+            match word:
+                case "close_worker_ipc_connection":
+                    self._rank_is_gone()
+                case "shutdown":
+                    self._end()
+                case UpdateConfigMsg(current_cycle=int(cycle)):
+                    self.current_cycle = cycle
+                case _:
+                    self.logger.warning("the launcher says %r, which means nothing to us", word)
+        if words is None:
+            self._selector.unregister(link.connection)
+            link.close()
+
+    def _accept(self, server: socket.socket) -> _Link | None:
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return None
+        try:
+            return _Link(connection)
+        except OSError as error:
+            self.logger.warning("turned away: %s", error)
+            connection.close()
+            return None
+
+    # --- the rank ---------------------------------------------------------------------------------------------------------
+
+    def _take_in_rank(self) -> None:
+        link = self._accept(self._door)
+        if link is not None:
+            self._link = link
+            self._listen_to(link.connection, self._hear_rank)
+            self._selector.unregister(self._door)  # the next one waits at the door until this one has gone
+
+    def _hear_rank(self) -> None:
+        link = self._link
+        assert link is not None
+        words = link.hear()
+        for word in words or ():
+            answer = self._answer(word, link)
+            if answer is not None:
+                link.say(answer)
+            if self._link is not link:
+                return
+        if words is None:
+            self._rank_is_gone()
+
+    def _answer(self, word: Any, link: _Link) -> OkMsg | ErrorMsg | None:
+        """None: nothing is to be said."""
+        match word:
+            case AuthkeyMsg():
+                return OkMsg()
+            case InitMsg(rank_info=RankInfo()):
+                return self._begin(word, link)
+            case HeartbeatMsg() | SectionMsg() | UpdateConfigMsg() if self._watched is not None:
+                return self._told(word, self._watched)
+        return ErrorMsg(f"{type(word).__name__} is not expected here")
+
+    def _begin(self, init: InitMsg, link: _Link) -> OkMsg | ErrorMsg:
+        from holdfast.fault_tolerance._watched import Watched
+
+        assert init.rank_info is not None
+        if self._watched is not None:
+            return ErrorMsg("this connection is about a rank already")
+        self.rank_info = init.rank_info
+        if init.num_warmup_iters is not None:
+            self.cfg.num_warmup_iterations = init.num_warmup_iters
+        try:
+            self._watched = Watched(
+                self.cfg, init.rank_info, link.pid or init.rank_info.pid, link.take_page(), self.calculated, self.logger
+            )
+        except (OSError, ValueError) as error:
+            return ErrorMsg(f"rank {init.rank_info.global_rank} cannot be watched: {error}")
+        self._listen_to(self._watched.pidfd, self._rank_is_gone)
+        self.rmlogger.set_connected_rank(init.rank_info.global_rank)
+        beats, sections = self.calculated
+        return OkMsg(cfg=self.cfg, hb_timeouts=beats, section_timeouts=sections)
+
+    def _told(self, word: Any, watched: Watched) -> OkMsg | ErrorMsg | None:
+        if isinstance(word, UpdateConfigMsg):
+            self.calculated = word.hb_timeouts or self.calculated[0], word.section_timeouts or self.calculated[1]
+            watched.limits_changed(self.calculated)
+            return None if watched.shares_page else OkMsg()
+        self._check_restart_at = _NEVER
+        if self.state_machine.state not in _OVER:
+            self.state_machine.handle_heartbeat_msg()
+        wrong = watched.told(word)
+        if wrong:
+            self.logger.error("rank %s: %s", word.rank, wrong)
+        if watched.shares_page or self.cfg.skip_section_response:
+            return None
+        return ErrorMsg(wrong) if wrong else OkMsg()
+
+    def _rank_is_gone(self) -> None:
+        """The connection is lost, or to be given up, or its process has ended: whatever comes first."""
+        link, watched, self._link, self._watched = self._link, self._watched, None, None
+        if link is None:
+            return
+        self._selector.unregister(link.connection)
+        link.close()
+        if watched is not None:
+            self._selector.unregister(watched.pidfd)
+            watched.close()
+        self.rank_info = None
+        self.rmlogger.set_connected_rank(None)
+        self.state_machine.handle_ipc_connection_lost()
+        if self.state_machine.is_restarting():
+            self._check_restart_at = time.monotonic() + self.cfg.restart_check_interval
+        self._listen_to(self._door, self._take_in_rank)
