@@ -209,3 +209,51 @@ def test_events_are_waited_for_together(ft):
     for event in events:
         event.set()
     utils.wait_for_mp_events(events, timeout=60)
+
+
+RANKS = [
+    ({}, False, -1),
+    ({"SLURM_PROCID": "7", "GROUP_RANK": "9"}, False, 7),
+    ({"GROUP_RANK": "15"}, False, 15),
+    ({"CROSS_SLURM_PROCID": "42", "SLURM_PROCID": "10"}, False, 42),
+    ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_PROCID": "2", "SLURM_NNODES": "4"}, False, 14),
+    ({"NVRX_INFRA_RANK_FROM_NODENAME": "1", "SLURMD_NODENAME": "compute-4-2-1", "CROSS_SLURM_PROCID": "5"}, False, 421),
+    ({"NVRX_INFRA_RANK_FROM_NODENAME": "1", "SLURMD_NODENAME": "node456", "SLURM_PROCID": "20"}, True, 20),
+    ({"SLURM_TOPOLOGY_ADDR": "block5.node10", "SLURM_TOPOLOGY_ADDR_PATTERN": "BLOCK.node"}, False, 50_000_000_010),
+    ({"SLURM_TOPOLOGY_ADDR": "block5.node3", "SLURM_TOPOLOGY_ADDR_PATTERN": "block.node", "SLURM_PROCID": "10"}, True, 10),
+]
+"""Environment, whether names do not count, and the rank: the same as NVRx's main gives."""
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """An environment of no infrastructure."""
+    for name in list(os.environ):
+        if name.startswith(("SLURM", "NVRX_", "CROSS_", "OMPI_", "PMI_", "MV2_", "GROUP_RANK", "PET_NODE_RANK", "JOB_")):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(("environ", "skip", "rank"), RANKS)
+def test_the_infrastructures_rank(ours_ft, nowhere, environ, skip, rank):
+    for name, value in environ.items():
+        nowhere.setenv(name, value)
+    assert ours_ft("utils").get_infrastructure_rank(skip_nodename_logic=skip) == rank
+
+
+@pytest.mark.parametrize(
+    ("environ", "error"),
+    [
+        ({"SLURM_JOB_ID": "1"}, RuntimeError),
+        ({"SLURM_ARRAY_TASK_ID": "1", "SLURM_PROCID": "0"}, RuntimeError),
+        ({"NVRX_INFRA_RANK_FROM_NODENAME": "1"}, ValueError),
+        ({"NVRX_INFRA_RANK_FROM_NODENAME": "1", "SLURMD_NODENAME": "node"}, ValueError),
+        ({"SLURM_TOPOLOGY_ADDR": "block5", "SLURM_TOPOLOGY_ADDR_PATTERN": "block.node"}, ValueError),
+        ({"SLURM_TOPOLOGY_ADDR": "block1.node10000000000", "SLURM_TOPOLOGY_ADDR_PATTERN": "block.node"}, ValueError),
+    ],
+)
+def test_an_infrastructure_without_sense_is_an_error(ours_ft, nowhere, environ, error):
+    for name, value in environ.items():
+        nowhere.setenv(name, value)
+    with pytest.raises(error):
+        ours_ft("utils").get_infrastructure_rank()

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.errors import UsageError
+from holdfast.core.infrastructure import infrastructure
 from holdfast.fault_tolerance import wire
 from holdfast.fault_tolerance._distributed import process_group
 
@@ -24,6 +26,26 @@ def get_rank() -> int | str | None:
     """This process's rank, by torch's process group, else as RANK says it, else None."""
     group = process_group()
     return int(group.get_rank()) if group else os.environ.get("RANK")
+
+
+def get_infrastructure_rank(skip_nodename_logic: bool = False) -> int:
+    """This node's rank as the infrastructure gives it (`core.infrastructure`); -1: it gives none. With `skip_nodename_logic`
+    node names and Slurm's topology are not asked. ValueError: a variable makes no sense; RuntimeError: Slurm's are missing."""
+    by_name = ("NVRX_INFRA_RANK_FROM_NODENAME", "SLURM_TOPOLOGY_ADDR_PATTERN")
+    environ = {name: value for name, value in os.environ.items() if not (skip_nodename_logic and name in by_name)}
+    try:
+        found = infrastructure(environ)
+    except UsageError as error:
+        raise (RuntimeError if error.what.startswith("SLURM_ARRAY_TASK_ID is set") else ValueError)(str(error)) from error
+    if found.rank is None and "SLURM_JOB_ID" in environ:
+        raise RuntimeError("in a Slurm job neither CROSS_SLURM_PROCID nor SLURM_PROCID is defined: start this with srun")
+    logger.debug("infrastructure rank %s", "not given: assigned deterministically" if found.rank is None else found.rank_from)
+    return -1 if found.rank is None else found.rank
+
+
+def is_slurm_job_array() -> bool:
+    """This is a task of a Slurm job array."""
+    return "SLURM_ARRAY_TASK_ID" in os.environ
 
 
 def is_process_alive(pid: int) -> bool:
