@@ -117,7 +117,7 @@ def test_a_node_that_is_slower_than_the_others_is_told_and_when_it_is_not() -> N
     assert [[type(one) for one in seen] for seen in news] == [[], [], [StragglerSeen], []]
     (found,) = news[2]
     assert (found.name, found.rank, found.took_s, found.against) == ("c", -1, 3.0, "the other nodes")
-    assert minute(600.0, 1.0) == [StragglerOver(name="c", rank=-1, series="load")]
+    assert minute(600.0, 1.0) == [StragglerOver(name="c", rank=-1, series="load", against="the other nodes")]
 
 
 def test_the_job_knows_what_any_node_has_needed_and_says_it_to_whoever_does_not() -> None:

@@ -130,8 +130,10 @@ class Monitoring:
 
     def shown(self, local_rank: int) -> dict[str, object]:
         """What is known of a rank, for `holdfast status`."""
+        if local_rank not in self.ranks:
+            return {}
         try:
-            return self.monitor.shown(local_rank, self.host.now())
+            return self.monitor.shown(self._see(local_rank), self.host.now())
         except Exception as error:
             self.complain(f"the monitor cannot be shown: {_described(error)}")
             return {}

@@ -11,6 +11,7 @@ import time
 from holdfast.agent.ask import ask
 from holdfast.cli.choose import choose, job_argument, json_argument, story
 from holdfast.cli.jobs import since, state
+from holdfast.cli.progress import described
 from holdfast.cli.table import show, show_json
 from holdfast.core.errors import ProtocolError
 from holdfast.core.value import to_plain
@@ -51,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
         show(("node", "agent", "pid", "since"), [_node_row(node, answers) for node in job.nodes])
     if job.life and job.life.workers:
         print()
-        show(("rank", "local", "node", "pid", "state", "log"), [_worker_row(worker, answers) for worker in job.life.workers])
+        head = "rank", "local", "node", "pid", "state", "progress", "log"
+        show(head, [_worker_row(worker, answers) for worker in job.life.workers])
     return 0
 
 
@@ -80,6 +82,7 @@ def _about(path: str, job: Timeline) -> list[tuple[str, str]]:
     if job.lost_s:
         lines.append(("lost", f"{span(job.lost_s)} between failures and restarted workers"))
     lines += [("excluded", f"{one.name}: {one.reason} ({one.by}, {moment(one.since_unix)})") for one in job.excluded]
+    lines += [("straggler", text) for text in job.stragglers]
     lines += [("degraded", text) for text in job.degraded]
     return [*lines, ("files", path)]
 
@@ -102,17 +105,22 @@ def _node_row(node: NodeSeen, answers: dict[str, dict[str, Any]]) -> tuple[objec
 def _worker_row(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> tuple[object, ...]:
     now = _now(worker, answers)
     code = f" ({now.exitcode})" if now.exitcode is not None else ""
-    return now.rank, now.local_rank, now.node, now.pid, now.state + code, now.log_dir or "-"
+    how = described(_said(worker, answers).get("progress") or {})
+    return now.rank, now.local_rank, now.node, now.pid, now.state + code, how, now.log_dir or "-"
 
 
 def _now(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> WorkerSeen:
     """The worker as its agent says it is, where that answers and means the same process."""
     from holdfast.core.value import replace
 
-    for said in answers.get(worker.node, {}).get("workers", ()):
-        if said.get("pid") == worker.pid:
-            return replace(worker, state=str(said.get("state", worker.state)), exitcode=said.get("exitcode", worker.exitcode))
-    return worker
+    said = _said(worker, answers)
+    return replace(worker, state=str(said.get("state", worker.state)), exitcode=said.get("exitcode", worker.exitcode))
+
+
+def _said(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What its agent says of it. Empty: nothing."""
+    every = answers.get(worker.node, {}).get("workers", ())
+    return next((said for said in every if said.get("pid") == worker.pid), {})
 
 
 def _node_plain(node: NodeSeen, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -120,9 +128,13 @@ def _node_plain(node: NodeSeen, answers: dict[str, dict[str, Any]]) -> dict[str,
     return {**to_plain(node), "answers": node.name in answers, "spare_because": because}
 
 
+def _worker_plain(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {**to_plain(_now(worker, answers)), "progress": _said(worker, answers).get("progress") or None}
+
+
 def _plain(path: str, job: Timeline, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
     life = job.life
-    workers = [to_plain(_now(worker, answers)) for worker in life.workers] if life else []
+    workers = [_worker_plain(worker, answers) for worker in life.workers] if life else []
     return {
         "job": job.job,
         "directory": os.path.abspath(path),
@@ -141,5 +153,6 @@ def _plain(path: str, job: Timeline, answers: dict[str, dict[str, Any]]) -> dict
         "last_decision": job.decisions[-1] if job.decisions else None,
         "degraded": job.degraded,
         "excluded": [to_plain(one) for one in job.excluded],
+        "stragglers": job.stragglers,
         "lost_s": job.lost_s,
     }

@@ -211,6 +211,8 @@ class StragglerOver(Event):
     """Global rank; -1: the node as a whole."""
     series: str
     """What it was slow at."""
+    against: str
+    """As in `StragglerSeen`."""
 
 
 class WatchdogExpired(Event):

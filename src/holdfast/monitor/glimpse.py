@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.signs import SectionSigns
     from holdfast.monitor.limits import Learner
+    from holdfast.monitor.words import RankSeen
 
 
 class Glimpse(Value):
@@ -54,6 +55,12 @@ class Glimpse(Value):
     def section(self) -> str:
         """Of those the one that it entered last. Empty: none."""
         return max(((one.open_since or 0.0, one.name) for one in self.open_sections), default=(0.0, ""))[1]
+
+
+def glimpse(seen: RankSeen, now: float) -> Glimpse:
+    """What was seen, at that time."""
+    signs = seen.signs or Signs()
+    return Glimpse(at=now, signs=signs, logged_at=seen.logged_at, logged_step=seen.logged_step, lines=seen.lines)
 
 
 def learn(learner: Learner, started_at: float, before: Glimpse, after: Glimpse) -> None:

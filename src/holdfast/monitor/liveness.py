@@ -17,8 +17,7 @@ Pages are read at the moment when a limit could run out, and every GLANCE_S, so 
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Observation, Tick
-from holdfast.core.signs import Signs
-from holdfast.monitor.glimpse import Glimpse, learn
+from holdfast.monitor.glimpse import Glimpse, glimpse, learn
 from holdfast.monitor.limits import BEAT, FIRST, OUT, Bound, Limits, in_section
 from holdfast.monitor.stillness import STOPPED, Stillness
 from holdfast.monitor.words import (
@@ -154,9 +153,7 @@ class Liveness:
 
     def _seen(self, rank: Rank, seen: RankSeen, now: float) -> list[Action]:
         before = rank.glimpse
-        rank.glimpse = Glimpse(
-            at=now, signs=seen.signs or Signs(), logged_at=seen.logged_at, logged_step=seen.logged_step, lines=seen.lines
-        )
+        rank.glimpse = glimpse(seen, now)
         if before.signs.limits.count != rank.glimpse.signs.limits.count:
             self._plan_glance(now)
         if not any(end > before.at for _, end in self.pauses):  # else some of the time was nobody's fault

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from holdfast.core.events import LimitsLearned, StragglerOver, StragglerSeen, Unwatched
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
-from holdfast.monitor.glimpse import durations
+from holdfast.monitor.glimpse import durations, glimpse
 from holdfast.monitor.limits import Learner, Limits
 from holdfast.monitor.liveness import Liveness, Rank
 from holdfast.monitor.stragglers import Stragglers
@@ -114,7 +114,7 @@ class Monitor:
             out += [Record(event=seen), Say(text=f"straggler: {one.words} on {self.node}", level="warning")]
             self.inform_at = min(self.inform_at, now)
         for one in over:
-            out.append(Record(event=StragglerOver(name=self.node, rank=one.rank, series=one.series)))
+            out.append(Record(event=StragglerOver(name=self.node, rank=one.rank, series=one.series, against=one.against)))
         return out
 
     def _note_limits(self) -> list[Action]:
@@ -152,12 +152,13 @@ class Monitor:
 
     # --- for people -----------------------------------------------------------------------------------------------------
 
-    def shown(self, local_rank: int, now: float) -> dict[str, object]:
-        """What is known of a rank: for `holdfast status`. Empty: nothing."""
+    def shown(self, looked: RankSeen, now: float) -> dict[str, object]:
+        """What is known of a rank, now that somebody has looked: for `holdfast status`. Empty: nothing."""
+        local_rank = looked.local_rank
         rank = self.liveness.ranks.get(local_rank)
         if rank is None:
             return {}
-        seen = rank.glimpse
+        seen = glimpse(looked, now)
         return {
             "beat_age_s": None if seen.beat_at is None else now - seen.beat_at,
             "beats": seen.beats,

@@ -90,7 +90,7 @@ class Paces:
                     self.slow.pop((name, series), None)
                     if (name, series) in self.told:
                         self.told.discard((name, series))
-                        yield StragglerOver(name=name, rank=-1, series=series)
+                        yield StragglerOver(name=name, rank=-1, series=series, against=OTHER_NODES)
 
 
 def described(seen: StragglerSeen) -> str:

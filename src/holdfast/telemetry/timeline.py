@@ -22,6 +22,8 @@ from holdfast.core.events import (
     NodeReadmitted,
     RankHung,
     RoundFormed,
+    StragglerOver,
+    StragglerSeen,
     WorkerDying,
     WorkerExited,
     WorkerStarted,
@@ -29,6 +31,7 @@ from holdfast.core.events import (
 from holdfast.core.failure import Failure, in_order
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.reader import Record
+from holdfast.telemetry.words import span
 
 DECISIONS = (Decided, NodeExcluded, NodeReadmitted)
 """Events that say what the coordinator has made up its mind to do."""
@@ -137,6 +140,8 @@ class Timeline(Value):
     """What this job had to do without."""
     excluded: tuple[Exclusion, ...] = ()
     """Nodes that must not take part (any more)."""
+    stragglers: tuple[str, ...] = ()
+    """Ranks, and nodes, that are much slower than the others of the running round, in words."""
     coordinator: str = ""
     """`host:port` of the coordinator, as these nodes last knew it. Empty: in the agent itself."""
     lost_s: float = 0.0
@@ -175,6 +180,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
         decisions=decisions,
         degraded=tuple(dict.fromkeys(f"{event.what}: {event.instead}" if event.instead else event.what for event in degraded)),
         excluded=_excluded(records),
+        stragglers=_stragglers(records) if running else (),
         coordinator=_coordinator(records),
         lost_s=sum(life.lost_s or 0.0 for life in lives),
     )
@@ -220,6 +226,20 @@ def _excluded(records: Iterable[Record]) -> tuple[Exclusion, ...]:
                 found[name] = Exclusion(name=name, reason=reason, by=by, since_unix=record.at - age_s)
             case NodeReadmitted(name=name):
                 found.pop(name, None)
+    return tuple(found.values())
+
+
+def _stragglers(records: Iterable[Record]) -> tuple[str, ...]:
+    found: dict[tuple[str, int, str, str], str] = {}
+    for record in records:
+        match record.event:
+            case StragglerSeen(name=name, rank=rank, series=series, took_s=took_s, typical_s=typical_s, against=against):
+                who = name if rank < 0 else f"rank {rank} on {name}"
+                found[name, rank, series, against] = f"{who}: {series} takes {span(took_s)}, {against} {span(typical_s)}"
+            case StragglerOver(name=name, rank=rank, series=series, against=against):
+                found.pop((name, rank, series, against), None)
+            case RoundFormed():
+                found.clear()
     return tuple(found.values())
 
 
