@@ -1,0 +1,103 @@
+"""Ranks that hang, each in another way: seen, looked at, killed, and the job goes on. Real processes, real torch."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROBES = Path(__file__).parents[1] / "probes"
+PLAIN, TOLD = PROBES / "hang_plain.py", PROBES / "hang_told.py"
+
+LIMITS = ("--ft-initial-rank-heartbeat-timeout", 90, "--ft-rank-heartbeat-timeout", 3)
+SECTIONS = ("--ft-rank-section-timeouts", "data:2")
+
+KINDS = {
+    "stopped": "stopped (SIGSTOP)",
+    "dead_loop": "in dead_loop (hanging.py:",
+    "loading": "in loading (hanging.py:",
+    "blocked": "in blocked (hanging.py:",
+    "asleep": "asleep in the kernel, deaf to signals",
+}
+"""How a rank hangs, and what must be said of it."""
+
+
+def hung(holdfast: Any) -> dict[str, Any]:
+    """The failure with which it was decided to begin anew, of rank 1; all that hung are recorded as such."""
+    (decided,) = [event for event in holdfast.events("Decided") if event["decision"] == "restart"]
+    seen = [event["failure"] for event in holdfast.events("FailureSeen") if event["failure"]["cause"] == "hung"]
+    return next(one for one in reversed(seen) if decided["reason"].startswith(f"rank {one['rank']} (local"))
+
+
+def stacks(failure: dict[str, Any]) -> dict[int, str]:
+    """What is kept of the ranks, by rank, in the folder that the failure names."""
+    files = Path(failure["stacks_path"]).parent.glob("rank-*.txt")
+    return {int(re.findall(r"\d+", file.name)[0]): file.read_text() for file in files}
+
+
+def check(holdfast: Any, done: Any, kind: str) -> None:
+    """It was seen, who it was and where is said, and all began anew, once."""
+    assert done.returncode == 0, done.output
+    assert sorted(done.stdout.split("\n"))[-2:] == ["rank 0 is done", "rank 1 is done"]
+    failure = hung(holdfast)
+    assert failure["rank"] == 1 and KINDS[kind] in failure["message"], failure["message"]
+    assert set(stacks(failure)) == {0, 1}
+    assert "most recent call first" in stacks(failure)[0], "the innocent one's"
+    assert not any(event["killed"] for event in holdfast.events("WorkersStopped")), "no grace was waited for"
+    assert len({event["round"] for event in holdfast.events("RoundFormed")}) == 2
+    why = holdfast("why").stdout
+    assert f"rank 1 (local 1) on {failure['node']} hung: " in why and failure["stacks_path"] in why
+    assert failure["stacks_path"] in holdfast("report").stdout
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_script_that_knows_nothing_of_it(holdfast: Any, kind: str) -> None:
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *LIMITS, PLAIN, kind, env={"OMP_NUM_THREADS": "1"})
+    check(holdfast, done, kind)
+    assert "at step 3" in hung(holdfast)["message"]
+    assert "all_reduce" in stacks(hung(holdfast))[0] or "_engine_run_backward" in stacks(hung(holdfast))[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_script_that_tells_what_it_does(holdfast: Any, kind: str) -> None:
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *SECTIONS, TOLD, kind)
+    check(holdfast, done, kind)
+    assert re.search(r"hung: in section data for 2\.\d s \(limit 2 s\); at step 2", hung(holdfast)["message"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("script", "limits"), [(PLAIN, LIMITS), (TOLD, SECTIONS)], ids=["plain", "told"])
+def test_a_deadlock_in_which_nobody_is_to_blame(holdfast: Any, script: Path, limits: tuple[object, ...]) -> None:
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *limits, script, "deadlocked")
+    assert done.returncode == 0, done.output
+    failure = hung(holdfast)
+    assert "hung: " in failure["message"]
+    found = stacks(failure)
+    assert "in deadlocked" in found[1] and "recv" in found[1] and set(found) == {0, 1}
+
+
+@pytest.mark.torch
+def test_on_two_nodes_the_stacks_of_both_are_kept_and_the_culprit_is_found(holdfast: Any, free_port: int) -> None:
+    common = ("run", "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "two")
+    options = (*common, "--max-restarts", 1, *LIMITS)
+    agents = [holdfast.start(*options, "--node-rank", rank, "--node-name", f"n{rank}", PLAIN, "dead_loop") for rank in range(2)]
+    assert [agent.wait().returncode for agent in agents] == [0, 0], agents[0].stderr + agents[1].stderr
+    failure = hung(holdfast)
+    assert "in dead_loop (hanging.py:" in failure["message"], "whichever of the two exceeded its limit first"
+    assert "in dead_loop" in "".join(stacks(failure).values()) and set(stacks(failure)) == {0, 1}
+    assert not any(event["killed"] for event in holdfast.events("WorkersStopped")), "it is deaf to SIGTERM"
+
+
+def test_the_termination_signal_is_the_user_s_and_a_job_without_restarts_ends(holdfast: Any) -> None:
+    options = ("--nproc-per-node", 2, "--ft-rank-termination-signal", "SIGABRT", *SECTIONS)
+    done = holdfast("run", *options, TOLD, "blocked")
+    assert done.returncode == 1
+    (job,) = holdfast.jobs()
+    first = json.loads((job / "report.json").read_text())["first_failure"]
+    assert (first["rank"], first["cause"], first["signal"]) == (1, "hung", "SIGABRT")
+    assert f"job {job.name} failed: rank 1 (local 1) on " in done.stderr and "hung: in section data for 2" in done.stderr
+    assert first["stacks_path"] in done.stderr.replace("\n", "")
