@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -139,7 +140,9 @@ class Real(Kubernetes):
             "endpoint-reconciler-type": "none",
         }
         command = ["kube-apiserver", *(f"--{name}={value}" for name, value in words.items())]
-        self.server = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        # Without the test's mark: it serves several tests, and is ended by its own fixture.
+        env = {name: value for name, value in os.environ.items() if name != "HOLDFAST_TEST_MARK"}
+        self.server = subprocess.Popen(command, env=env, stdout=self.log, stderr=self.log)
         try:
             self._wait()
             for thing in yaml.safe_load_all(MANIFEST.read_text()):
