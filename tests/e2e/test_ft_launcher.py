@@ -285,8 +285,8 @@ raise SystemExit(about["cycle_number"] == 0)
         "cycle_log_file": str(tmp_path / "job_cycle0.log"),
         "active_nodes": "n07",
         "standby_nodes": "",
-        "active_ranks": "0-1",
-        "generation": 2,
+        "active_ranks": "0",
+        "generation": 1,
     }
 
 
@@ -299,6 +299,6 @@ def test_a_successor_goes_on_with_the_files_and_ends_the_last_one_of_its_predece
     after = json.loads((tmp_path / "info/cycle_info.several.current").read_text())
     assert (after["cycle_number"], sorted(after["active_nodes"]), after["cycle_end_time"]) == (1, list(",bc"), "")
     before = json.loads((tmp_path / "info/cycle_info.several.0.0").read_text())
-    assert before["cycle_end_time"] >= before["cycle_start_time"] and before["generation"] == 2
+    assert before["cycle_end_time"] >= before["cycle_start_time"] and before["generation"] == 1
     job.finish()
     assert [agents[name].wait().returncode for name in "bc"] == [0, 0]

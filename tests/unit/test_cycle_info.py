@@ -20,15 +20,16 @@ def told(folder: Path, number: int) -> dict[str, object]:
 def test_a_successor_ends_what_its_predecessor_could_not(tmp_path):
     names, complaints = InfoNames(str(tmp_path), "job", {}), []
     lost = CycleInfo(names, None, complaints.append)
-    lost.begin(0, 1000.0, active=["n1", "n2"], standby=["n3"], world_size=4)
+    lost.begin(0, 1000.0, active=["n1", "n2"], standby=["n3"])
     assert told(tmp_path, 0)["cycle_end_time"] == ""
     heir = CycleInfo(names, None, complaints.append)
-    heir.begin(1, 2000.5, active=["n2", "n3"], standby=[], world_size=4)
-    assert told(tmp_path, 0) == told(tmp_path, 0) | {"cycle_end_time": "1970-01-01T00:33:20.500Z", "generation": 2}
+    heir.begin(1, 2000.5, active=["n2", "n3"], standby=[])
+    assert told(tmp_path, 0) == told(tmp_path, 0) | {"cycle_end_time": "1970-01-01T00:33:20.500Z", "generation": 1}
     heir.end(3000.0)
     heir.end(4000.0)
     assert told(tmp_path, 1)["cycle_end_time"] == "1970-01-01T00:50:00.000Z"
     assert (told(tmp_path, 0)["active_nodes"], told(tmp_path, 0)["standby_nodes"]) == ("n[1-2]", "n3")
+    assert told(tmp_path, 0)["active_ranks"] == "0-1"
     assert not complaints and sorted(os.listdir(tmp_path)) == [
         "cycle_info.job.0.0",
         "cycle_info.job.0.1",
@@ -36,12 +37,17 @@ def test_a_successor_ends_what_its_predecessor_could_not(tmp_path):
     ]
 
 
+def test_the_ranks_are_the_nodes_own_in_the_order_in_which_those_are_listed(tmp_path):
+    CycleInfo(InfoNames(str(tmp_path), "job", {}), None, print).begin(0, 1.0, active=["n3", "n1", "x", "n2"], standby=[])
+    assert (told(tmp_path, 0)["active_nodes"], told(tmp_path, 0)["active_ranks"]) == ("n[1-3],x", "1,3,0,2")
+
+
 def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     complaints: list[str] = []
     info = CycleInfo(InfoNames(str(tmp_path / "file"), "job", {}), None, complaints.append)
-    info.begin(0, 1.0, active=["a"], standby=[], world_size=1)
-    info.begin(1, 2.0, active=["a"], standby=[], world_size=1)
+    info.begin(0, 1.0, active=["a"], standby=[])
+    info.begin(1, 2.0, active=["a"], standby=[])
     info.close()
     assert len(complaints) == 1 and "cannot write about cycles" in complaints[0]
 
@@ -49,6 +55,7 @@ def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path):
 def test_the_names_are_slurms_where_it_has_some():
     slurm = InfoNames("/info", "job", {"SLURM_JOB_ID": "42", "SLURM_RESTART_COUNT": "3"})
     assert (slurm.of(5), slurm.current) == ("/info/cycle_info.42.3.5", "/info/cycle_info.42.current")
+    assert InfoNames("/info", "job", {"SLURM_ARRAY_JOB_ID": "40", "SLURM_JOB_ID": "42"}).job == "40"
     assert InfoNames("/info", "a/b", {}).of(0) == "/info/cycle_info.a_b.0.0"
 
 

@@ -332,3 +332,38 @@ def test_help_shows_every_flag_once():
     assert all(flag.name in text for flag in flags)
     assert "(default c10d)" in text and "(default fixed)" in text
     assert "--ft-param" not in text
+
+
+# --- what ft_launcher has had ---------------------------------------------------------------------------------------------
+
+WORDS = """
+attribution-analysis-backend attribution-compute-timeout attribution-endpoint attribution-export-url
+attribution-llm-api-key-file attribution-llm-base-url attribution-llm-model attribution-log-level attribution-startup-timeout
+attribution-stop-action attrsvc-host attrsvc-port cfg-path check-remaining-processes checkpoint-iteration-file cycle-info-dir
+enable-dist-storage-healthcheck enable-log-server enable-nic-healthcheck enable-nic-monitor gpu-memory-poll-interval
+gpu-memory-reclaim-timeout gpu-memory-tolerance-mb ignore-missing-cfg initial-rank-heartbeat-timeout install-exception-hook
+link-down-path-template link-state-path-template log-aggregator-count log-leaf-max-queue-chunks log-level
+log-server-graceful-shutdown-timeout log-server-log-prefix log-server-port max-no-progress-cycles min-progress-iterations
+no-restart-exit-code node-health-check-endpoint node-health-check-interval numa-bind-strict nvrx-logfile pci-topo-file
+per-cycle-applog-prefix rank-heartbeat-timeout rank-out-of-section-timeout rank-section-timeouts rank-termination-signal
+rdzv-impl restart-check-interval restart-policy safety-factor segment-health-check-dir skip-section-response
+storage-health-check-path use-infra-group-rank workload-check-interval
+""".split()
+"""Each was or is `--ft-WORD` in some version up to 0.7, with one or both of the other spellings."""
+OLDEST = """
+initial_rank_heartbeat_timeout log_level node_health_check_interval rank_heartbeat_timeout rank_out_of_section_timeout
+rank_section_timeouts rank_termination_signal restart_check_interval safety_factor workload_check_interval
+""".split()
+"""Those were `--ft-param-WORD`."""
+OTHERS = """
+--ft-param-enable-nic-monitor --ft-param-pci-topo-file --ft-param-link-down-path-template --ft_param_enable_nic_monitor
+--ft_param_pci_topo_file --ft_param_link_down_path_template --ft-segment --ft_segment --fault-tol-cfg-path --restart-policy
+--ignore-missing-fault-tol-cfg --term-timeout --term_timeout --workers-stop-timeout --workers_stop_timeout
+""".split()
+
+
+def test_every_flag_that_a_version_of_ft_launcher_had_is_taken():
+    known = {name for flag in launcher_flags() for name in flag.names}
+    under = [word.replace("-", "_") for word in WORDS]
+    spelled = [f"{start}{word}" for start, words in (("--ft-", WORDS), ("--ft-", under), ("--ft_", under)) for word in words]
+    assert {*spelled, *(f"--ft-param-{word}" for word in OLDEST), *OTHERS} <= known

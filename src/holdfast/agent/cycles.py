@@ -42,7 +42,6 @@ class Cycles:
                 at_unix,
                 active=[seat.name for seat in active],
                 standby=[seat.name for seat in rendezvous.seats.values() if seat.state == "ready"],
-                world_size=sum(seat.join.nproc for seat in active),
             )
 
     def close(self, at_unix: float) -> None:

@@ -28,7 +28,7 @@ class InfoNames:
 
     def __init__(self, folder: str, job: str, environ: Mapping[str, str]) -> None:
         self.folder = folder
-        self.job = environ.get("SLURM_JOB_ID") or job.replace("/", "_")
+        self.job = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID") or job.replace("/", "_")
         self.life = int(environ["SLURM_RESTART_COUNT"]) if environ.get("SLURM_RESTART_COUNT", "").isdecimal() else 0
 
     @property

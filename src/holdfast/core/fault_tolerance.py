@@ -30,7 +30,6 @@ VARIABLES = (
     "PET_WORKERS_STOP_TIMEOUT",
     "PET_TERM_TIMEOUT",
     "PET_FT_PER_CYCLE_APPLOG_PREFIX",
-    "PET_FT_CYCLE_INFO_DIR",
     "PET_FT_NVRX_LOGFILE",
     "PET_FT_ENABLE_LOG_SERVER",
     "PET_FT_LOG_SERVER_PORT",
@@ -118,12 +117,14 @@ class FaultTolerance(Value):
     enable_dist_storage_healthcheck: bool = False
     storage_healthcheck_path: tuple[str, ...] = ()
     """Absolute paths."""
+    segment_health_check_dir: str | None = None
 
     # Attribution
     attribution_endpoint: str | None = None
     attribution_stop_action: str = "log"
     attribution_export_url: str | None = None
     attribution_startup_timeout: float = 20.0
+    attribution_compute_timeout: float | None = None
     attribution_llm_api_key_file: str | None = None
     attribution_llm_base_url: str | None = None
     attribution_llm_model: str | None = None

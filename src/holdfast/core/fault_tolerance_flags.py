@@ -57,7 +57,9 @@ def _row(
     """`flag`: the flag's name without `--ft-`, where it is not the field's. `also`: older names of the field."""
     words = (flag or field, *also)
     names = [spelling for word in words for spelling in _spellings(word)]
-    names += [name for word in words for name in (f"--ft-param-{word.replace('_', '-')}", f"--ft-param-{word}")]
+    names += [
+        name for word in words for name in (f"--ft-param-{word.replace('_', '-')}", f"--ft-param-{word}", f"--ft_param_{word}")
+    ]
     made = tuple(dict.fromkeys((*names, *rest.pop("old", ()))))
     env = f"PET_FT_{words[0].upper()}" if pet else ""
     keys = rest.pop("keys", (field, *also))
@@ -261,7 +263,7 @@ ROWS: tuple[FtFlag, ...] = (
         pet=True,
         group=LOGS,
     ),
-    _row("cycle_info_dir", "path", "folder for one JSON file about each cycle", pet=True, metavar="DIR", group=LOGS),
+    _row("cycle_info_dir", "path", "folder for one JSON file about each cycle", metavar="DIR", group=LOGS),
     _row(
         "nvrx_logfile", "path", "file that our own messages are appended to, instead of stdout and stderr", pet=True, group=LOGS
     ),
@@ -340,6 +342,15 @@ ROWS: tuple[FtFlag, ...] = (
         said=NO_CHECK,
         off=("false",),
     ),
+    _row(
+        "segment_health_check_dir",
+        "path",
+        "folder in which the scheduler's tasks say whether they are fit",
+        metavar="DIR",
+        group=HEALTH,
+        state=LATER,
+        said=NO_CHECK,
+    ),
     _row("pci_topo_file", "path", "PCI topology, where a VM hides it", group=HEALTH, state=LATER, said=NO_CHECK),
     _row("link_down_path_template", "text", "file that counts a NIC's lost links", group=HEALTH, state=LATER, said=NO_CHECK),
     _row("link_state_path_template", "text", "file with a NIC's link state", group=HEALTH, state=LATER, said=NO_CHECK),
@@ -358,6 +369,7 @@ ROWS: tuple[FtFlag, ...] = (
             ),
             ("attribution_export_url", "text", "where its results are sent", {}),
             ("attribution_startup_timeout", "seconds", "how long its start may take", {}),
+            ("attribution_compute_timeout", "seconds", "how long one answer may take", {}),
             ("attribution_llm_api_key_file", "path", "key for the language model it asks", {}),
             ("attribution_llm_base_url", "text", "that model's address", {}),
             ("attribution_llm_model", "text", "that model's name", {}),

@@ -128,9 +128,9 @@ def given_fields(draft: Draft) -> dict[str, Any]:
 
 def _value(row: FtFlag, text: str, name: str, cwd: str) -> object:
     if row.kind == "word":
-        if text not in row.choices:
+        if text.lower() not in row.choices:
             raise UsageError(f"{name}: there is no {text!r}", hint=grammar.did_you_mean(text, row.choices))
-        return text
+        return text.lower()
     if row.kind == "path":
         return absolute(text, cwd) or None
     return READERS[row.kind](text, name)

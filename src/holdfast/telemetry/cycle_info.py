@@ -1,8 +1,8 @@
 """Which nodes have which cycle of the job, and when? One small JSON file per cycle, for whoever watches jobs from outside.
 
 Written where the coordinator is, each time whole and by a rename, in a thread (`telemetry.aside`): the folder is often on a
-file server. `generation` counts how often a file was written: 1 when the cycle began, 2 when it had ended. A coordinator that
-takes over finds its predecessor's last file by the link `current`, and ends it.
+file server. `generation` counts how often a file was written again: 0 when the cycle began, 1 when it had ended. A coordinator
+that takes over finds its predecessor's last file by the link `current`, and ends it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import time
 
 from holdfast.core.cycles import log_path
-from holdfast.core.hostlist import compress
+from holdfast.core.hostlist import compress, expand, ranges
 from holdfast.telemetry.aside import Aside
 
 TYPE_CHECKING = False
@@ -33,10 +33,10 @@ class CycleInfo:
         self._open: tuple[str, dict[str, object]] | None = None
         self._has_begun = self._has_complained = False
 
-    def begin(self, cycle: int, at_unix: float, *, active: Sequence[str], standby: Sequence[str], world_size: int) -> None:
+    def begin(self, cycle: int, at_unix: float, *, active: Sequence[str], standby: Sequence[str]) -> None:
         """A cycle begins; the one before has ended, at the latest now. `active` in group-rank order."""
         self.end(at_unix)
-        path = self.names.of(cycle)
+        path, nodes = self.names.of(cycle), compress(active)
         about: dict[str, object] = {
             "job_id": self.names.job,
             "attempt_index": self.names.life,
@@ -44,10 +44,10 @@ class CycleInfo:
             "cycle_start_time": _iso(at_unix),
             "cycle_end_time": "",
             "cycle_log_file": log_path(self.log_prefix, cycle) if self.log_prefix else "",
-            "active_nodes": compress(active),
+            "active_nodes": nodes,
             "standby_nodes": compress(standby),
-            "active_ranks": f"0-{world_size - 1}" if world_size > 1 else "0",
-            "generation": 1,
+            "active_ranks": ranges(active.index(node) for node in expand(nodes)),  # group ranks, in the order of the nodes
+            "generation": 0,
         }
         self._open = path, about
         first, self._has_begun = not self._has_begun, True
@@ -67,7 +67,7 @@ class CycleInfo:
             return
         path, about = self._open
         self._open = None
-        self._do(lambda: _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": 2}))
+        self._do(lambda: _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": 1}))
 
     def close(self) -> None:
         """End the thread, as far as the file server lets us."""
@@ -89,7 +89,7 @@ def _end_what_is_open(current: str, at_unix: float) -> None:
     except (OSError, ValueError):
         return  # there was none
     if isinstance(about, dict) and not about.get("cycle_end_time"):
-        _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": int(about.get("generation", 1)) + 1})
+        _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": int(about.get("generation", 0)) + 1})
 
 
 def _write(path: str, about: dict[str, object]) -> None:
