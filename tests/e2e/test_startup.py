@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SRC = Path(__file__).parents[2] / "src"
 HEAVY = (
     "dataclasses typing logging subprocess asyncio pathlib tempfile shutil traceback inspect datetime uuid email http ssl "
@@ -28,11 +30,12 @@ raise SystemExit(main())
 """
 
 
-def test_nothing_heavy_is_loaded_before_the_first_worker_of_one_node_starts(script, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("run",), ("ft_launcher", "--ft-rank-heartbeat-timeout", "60")], ids=" ".join)
+def test_nothing_heavy_is_loaded_before_the_first_worker_of_one_node_starts(script, tmp_path: Path, words) -> None:
     loaded = tmp_path / "loaded.json"
     env = os.environ | {"LOADED": str(loaded), "HOLDFAST_STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(SRC)}
     # -S: what this environment's own .pth files load is not ours.
-    command = [sys.executable, "-S", "-c", PROBE, "run", "--nproc-per-node", "2", str(script("pass"))]
+    command = [sys.executable, "-S", "-c", PROBE, *words, "--nproc-per-node", "2", str(script("pass"))]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     modules = json.loads(loaded.read_text())

@@ -177,9 +177,9 @@ def test_no_limit_is_another_thing_than_none_given(text):
 
 
 def test_no_limit_in_the_file_is_null():
-    limits = {"rank_heartbeat_timeout": None, "rank_section_timeouts": {"step": None, "setup": 600}}
+    limits = {"rank_heartbeat_timeout": None, "still_limit": None, "rank_section_timeouts": {"step": None, "setup": 600}}
     found = told("--ft-cfg-path", "/f", on=host(yaml={"/f": {"fault_tolerance": limits}})).config.ft
-    assert found.rank_heartbeat_timeout is None
+    assert found.rank_heartbeat_timeout is None and found.still_limit is None
     assert found.rank_section_timeouts == {"step": None, "setup": 600.0}
 
 

@@ -51,7 +51,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(name: str, value: Any) -> str:
-    if value is None and name.startswith("ft.") and name.endswith(("_timeout", "_timeouts")):
+    if value is None and name.startswith("ft.") and name.endswith(("_timeout", "_timeouts", "_limit")):
         return "none"  # which is something else than nothing said
     if value is None or value == "":
         return "-"

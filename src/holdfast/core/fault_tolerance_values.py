@@ -28,7 +28,8 @@ NO_LIMIT = ("", "none", "null", "~")
 LEVELS = {"dbg": "DEBUG", "warn": "WARNING"} | {
     word.lower(): word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 }
-BY_KIND = {row.dest: row.kind for row in ROWS}
+NULL_IS_NO_LIMIT = {row.dest for row in ROWS if row.kind == "limit"} | {"most_limit", "still_limit"}
+"""Settings for which YAML's null says something; for others it says nothing."""
 
 
 # --- the file -------------------------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ def _take(draft: Draft, path: str, key: str, raw: object) -> None:
 def as_text(dest: str, raw: object) -> str | None:
     """A value of the file as it would be typed. None: it says nothing, and the default holds."""
     if raw is None:
-        return "none" if BY_KIND.get(dest) == "limit" else None
+        return "none" if dest in NULL_IS_NO_LIMIT else None
     if isinstance(raw, bool):
         if dest == "monitor":  # YAML reads `off` as false
             return "auto" if raw else "off"
