@@ -250,6 +250,11 @@ def test_a_regular_expression_that_is_none_is_an_error():
     assert "--progress-regex: '(' is no regular expression" in error("--progress-regex", "(")
 
 
+def test_lines_that_are_gathered_anyway_are_searched_without_being_shown():
+    assert told("--progress-regex", "step").config.tee == {0: 3}
+    assert told("--progress-regex", "step", "--ft-per-cycle-applog-prefix", "/l/job.log").config.tee == {0: 0}
+
+
 def test_the_gpus_of_a_numa_node_are_a_variable():
     assert told(env={"NVRX_GPUS_PER_NUMA": "4"}, on=host(programs=("numactl",))).config.ft.gpus_per_numa == 4
     assert "NVRX_GPUS_PER_NUMA" in error(env={"NVRX_GPUS_PER_NUMA": "many"})

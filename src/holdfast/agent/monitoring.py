@@ -201,8 +201,7 @@ class Monitoring:
         pattern, attempt = self.config.ft.progress_regex, self.workers.attempt
         if pattern is None or attempt is None:
             return None
-        paths = attempt[local_rank].paths
-        return LogProgress((path for path in (paths.stdout, paths.stderr) if path), pattern)
+        return LogProgress(attempt.files(local_rank), pattern)
 
     def _see(self, local_rank: int) -> RankSeen:
         watched = self.ranks[local_rank]

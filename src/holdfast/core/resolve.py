@@ -234,7 +234,7 @@ def _logs(draft: Draft) -> None:
         text = draft.settings[dest].value
         draft.keep(dest, () if text is None else grammar.comma_list(draft.text(dest)))
     draft.keep("log_dir", _absolute(draft.text("log_dir"), draft.host.cwd) or None)
-    if draft.fields["ft"].progress_regex:
+    if draft.fields["ft"].progress_regex and not draft.fields["ft"].per_cycle_applog_prefix:  # for that, all goes to files
         _file_what_is_searched(draft)
 
 
