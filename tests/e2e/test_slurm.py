@@ -168,6 +168,19 @@ def test_components_of_a_heterogeneous_step_are_one_job(cluster, script):
     assert code == 0 and output.splitlines().count("ran") == 3, output
 
 
+def test_ft_launchers_line_keeps_a_spare_and_writes_about_cycles_under_the_jobs_number(cluster, script, free_port):
+    source = 'import os; os.write(1, f\'{os.environ["RANK"]}/{os.environ["WORLD_SIZE"]}\\n\'.encode())'
+    options = ("--nnodes", "2:3", "--nproc_per_node", 2, "--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_port}")
+    logs = ("--ft_per_cycle_applog_prefix", cluster.folder / "job.log", "--ft_cycle_info_dir", cluster.folder / "info")
+    code, output = cluster.run("srun", "-N3", *HOLDFAST, "ft_launcher", *options, *logs, script(source))
+    assert code == 0, output
+    said = (cluster.folder / "job_cycle0.log").read_text().splitlines()
+    assert sorted(said) == ["0: 0/4", "1: 1/4", "2: 2/4", "3: 3/4"]
+    (written,) = (cluster.folder / "info").glob("cycle_info.*.0.0")
+    about = json.loads(written.read_text())
+    assert about["job_id"].isdecimal() and about["active_ranks"] == "0-1" and about["cycle_end_time"]
+
+
 def test_several_agents_on_a_node_are_refused_with_the_way_out(cluster, script):
     code, output = cluster.run("srun", "-N1", "-n2", *HOLDFAST, "run", script(""))
     assert code == 2 and "--ntasks-per-node=1" in output, output
