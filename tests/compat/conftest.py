@@ -8,40 +8,9 @@ def test_something(names):
 from __future__ import annotations
 
 import tempfile
-import warnings
-from importlib import import_module
-from typing import Any
 
 import pytest
-
-BESIDE_ELASTIC = ("launcher", "run", "launch")
-"""Packages that torch keeps beside its elastic one, and we inside."""
-
-
-class Names:
-    """Modules by what they are called below `elastic`."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-
-    @property
-    def ours(self) -> bool:
-        return self.root.startswith("holdfast")
-
-    def path(self, *parts: str) -> str:
-        """Dotted name, as `mock.patch` takes it."""
-        root = self.root
-        if not self.ours and parts[0].split(".")[0] in BESIDE_ELASTIC:
-            root = root.rpartition(".")[0]
-        return ".".join((root, *parts))
-
-    def __call__(self, module: str) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says on import that there is no numpy
-            return import_module(self.path(module))
-
-    def __repr__(self) -> str:
-        return "ours" if self.ours else "torch"
+from elastic_names import Names
 
 
 @pytest.fixture(
