@@ -184,8 +184,9 @@ class Monitoring:
                     found += self._show(RanksMeasured(ranks=tuple(map(self._measure, local_ranks))))
                 case AskGpus():
                     self._ask_gpus()
-                case Overdue(local_rank=local_rank, reason=reason):
-                    found.append(Hung(local_rank=local_rank, reason=reason, at_unix=self.host.unix()))
+                case Overdue(local_rank=local_rank, reason=reason, silent_s=silent_s):
+                    at_unix = self.host.unix()
+                    found.append(Hung(local_rank=local_rank, reason=reason, at_unix=at_unix, quiet_s=silent_s))
                 case Inform(longest_s=longest_s, typical_s=typical_s, straggler=straggler):
                     self.known_s = longest_s
                     found.append(PaceKnown(longest_s=longest_s, typical_s=typical_s, straggler=straggler))

@@ -201,7 +201,7 @@ class Liveness:
         inside = rank.glimpse.section if clock.kind in (FIRST, BEAT) else ""
         rank.overdue = clock.words(silent_s, limit_s) + (f", in section {inside}" if inside else "") + how
         rank.look_at, rank.suspected = NEVER, None
-        return [Overdue(local_rank=rank.local_rank, reason=rank.overdue)]
+        return [Overdue(local_rank=rank.local_rank, reason=rank.overdue, silent_s=silent_s)]
 
     # --- by what the node does ------------------------------------------------------------------------------------------
 

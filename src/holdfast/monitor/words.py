@@ -81,6 +81,7 @@ class Overdue(Action):
     local_rank: int
     reason: str
     """Which, and by how much: `no heartbeat for 12.3 s (limit 12 s), in section checkpoint`."""
+    silent_s: float
 
 
 class Inform(Action):
