@@ -8,9 +8,10 @@ def test_something(names):
 from __future__ import annotations
 
 import tempfile
+from typing import Any
 
 import pytest
-from elastic_names import Names
+from two_names import Names
 
 
 @pytest.fixture(
@@ -42,46 +43,27 @@ def temporary_files_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeyp
 # NVRx's fault_tolerance, and ours.
 
 
-class FaultTolerance:
-    """Modules of the package `root`, by name; without a name the package itself."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-
-    @property
-    def ours(self) -> bool:
-        return self.root.startswith("holdfast")
-
-    def __call__(self, module: str = "") -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return import_module(f"{self.root}.{module}".rstrip("."))
-
-    def __repr__(self) -> str:
-        return "ours" if self.ours else "nvrx"
-
-
-def _nvrx() -> FaultTolerance:
+def _nvrx() -> Names:
     pytest.importorskip(
         "nvidia_resiliency_ext",
         reason="no NVRx to compare with: pip install --no-deps nvidia-resiliency-ext==0.4.1 defusedxml nvidia-ml-py psutil",
     )
-    return FaultTolerance("nvidia_resiliency_ext.fault_tolerance")
+    return Names("nvidia_resiliency_ext.fault_tolerance")
 
 
 @pytest.fixture(params=[pytest.param("nvrx", marks=pytest.mark.torch), "ours"])
-def ft(request: pytest.FixtureRequest) -> FaultTolerance:
+def ft(request: pytest.FixtureRequest) -> Names:
     """NVRx's modules, where that is installed, then ours."""
-    return _nvrx() if request.param == "nvrx" else FaultTolerance("holdfast.fault_tolerance")
+    return _nvrx() if request.param == "nvrx" else Names("holdfast.fault_tolerance")
 
 
 @pytest.fixture
-def nvrx() -> FaultTolerance:
+def nvrx() -> Names:
     """NVRx's alone, to compare with."""
     return _nvrx()
 
 
 @pytest.fixture
-def ours_ft() -> FaultTolerance:
+def ours_ft() -> Names:
     """Ours alone: where we differ on purpose, or offer more."""
-    return FaultTolerance("holdfast.fault_tolerance")
+    return Names("holdfast.fault_tolerance")

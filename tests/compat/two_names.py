@@ -1,4 +1,4 @@
-"""Modules by what they are called below torch's elastic package, and below ours."""
+"""Modules of two packages that offer the same: somebody else's, and ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BESIDE_ELASTIC = ("launcher", "run", "launch")
 
 
 class Names:
-    """Modules by what they are called below `elastic`."""
+    """Modules by what they are called below the package `root`; without a name the package itself."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -27,10 +27,10 @@ class Names:
             root = root.rpartition(".")[0]
         return ".".join((root, *parts))
 
-    def __call__(self, module: str) -> Any:
+    def __call__(self, module: str = "") -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says on import that there is no numpy
-            return import_module(self.path(module))
+            return import_module(self.path(module) if module else self.root)
 
     def __repr__(self) -> str:
-        return "ours" if self.ours else "torch"
+        return "ours" if self.ours else "nvrx" if self.root.startswith("nvidia") else "torch"
