@@ -14,6 +14,7 @@ from holdfast.core.events import (
     NodeExcluded,
     NodeLost,
     NodeReadmitted,
+    RankHung,
     RoundFormed,
     WorkerDying,
     WorkerExited,
@@ -126,6 +127,36 @@ def test_a_failure_that_two_nodes_recorded_counts_once() -> None:
     for node in ("b", "a"):
         story.then(node, FailureSeen(failure=failure))
     assert len(story.told("a", "b").failures) == 1
+
+
+def test_a_rank_that_hung_was_lost_when_it_fell_silent() -> None:
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    story.then("b", RankHung(rank=1, local_rank=0, pid=11, reason="no heartbeat for 12 s", quiet_s=12.0), 20.0)
+    story.then("a", Decided(decision="restart", reason="rank 1 hung", restarts_left=2))
+    story.exit("b", 1, -9, 0.0)
+    story.exit("a", 0, -15, 0.0)
+    story.life(2, 1, "a", "b")
+    assert [life.lost_s for life in story.told("a", "b").lives] == [12.0 + 1.0 + 2.0, None]
+
+
+def test_of_a_rank_that_hung_the_coordinator_knows_most() -> None:
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    blamed = Failure(node="b", rank=1, pid=11, at_unix=4.5, cause="hung", message="hung: x; others wait for it in a collective")
+    story.then("a", FailureSeen(failure=blamed))
+    own = Failure(node="b", rank=1, pid=11, at_unix=6.0, exitcode=-9, cause="stopped")
+    story.then("b", FailureSeen(failure=own))
+    (failure,) = story.told("a", "b").failures
+    assert (failure.cause, failure.message, failure.at_unix) == ("hung", blamed.message, 4.5)
+    story.then("a", FailureSeen(failure=Failure(node="a", rank=0, pid=10, at_unix=5.0, cause="hung", message="hung: x")))
+    story.then("a", FailureSeen(failure=Failure(node="a", rank=0, pid=10, at_unix=4.8, cause="hung", message="hung: x; y")))
+    assert [(one.rank, one.at_unix, one.message) for one in story.told("a", "b").failures[:2]] == [
+        (1, 4.5, blamed.message),
+        (0, 4.8, "hung: x; y"),
+    ]
 
 
 def test_workers_are_as_last_seen() -> None:

@@ -82,6 +82,7 @@ class Overdue(Action):
     reason: str
     """Which, and by how much: `no heartbeat for 12.3 s (limit 12 s), in section checkpoint`."""
     silent_s: float
+    """For how long it had been silent."""
 
 
 class Inform(Action):
