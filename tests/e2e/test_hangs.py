@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.stacks import py_spy
+
 PROBES = Path(__file__).parents[1] / "probes"
 PLAIN, TOLD = PROBES / "hang_plain.py", PROBES / "hang_told.py"
 
@@ -101,3 +103,47 @@ def test_the_termination_signal_is_the_user_s_and_a_job_without_restarts_ends(ho
     assert (first["rank"], first["cause"], first["signal"]) == (1, "hung", "SIGABRT")
     assert f"job {job.name} failed: rank 1 (local 1) on " in done.stderr and "hung: in section data for 2" in done.stderr
     assert first["stacks_path"] in done.stderr.replace("\n", "")
+
+
+RECORDER = """
+import _thread, os, select, time
+from holdfast import client
+
+rank = os.environ["RANK"]
+path = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + rank + ".pipe"
+os.mkfifo(path)
+pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+def watch():  # as torch's monitor thread in the first process group of NCCL
+    select.select([pipe], [], [])
+    time.sleep(0.3)  # longer than any stacks take
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "w") as file:
+        file.write("collectives")
+
+_thread.start_new_thread(watch, ())
+while True:
+    client.heartbeat()
+    time.sleep(1000 if rank == "1" else 0.01)
+"""
+
+
+def test_the_flight_recorder_s_records_are_asked_for_and_waited_for(holdfast: Any, script: Any, tmp_path: Path) -> None:
+    """torch with NCCL needs a GPU: a thread of the script stands in for the part of it that reads the pipe."""
+    env = {
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_",
+        "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/record_",
+    }
+    done = holdfast("run", "--nproc-per-node", 2, "--ft-rank-heartbeat-timeout", 1, script(RECORDER), env=env)
+    assert done.returncode == 1
+    for rank in range(2):
+        assert (tmp_path / f"record_{rank}").read_text() == "collectives", "both, and they had the time for it"
+    (folder,) = (holdfast.jobs()[0] / "incidents").glob("round-1-hang")
+    assert f"torch's flight recorder: {tmp_path}/record_0\n" in (folder / "rank-0.txt").read_text()
+
+
+@pytest.mark.skipif(py_spy() is None, reason="py-spy is not installed: pip install 'holdfast[diagnosis]'")
+def testpy_spy_shows_the_stacks_of_a_rank_that_cannot(holdfast: Any) -> None:
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *SECTIONS, TOLD, "asleep")
+    check(holdfast, done, "asleep")
+    assert "in asleep (hanging.py:" in hung(holdfast)["message"]
+    assert "asleep (" in stacks(hung(holdfast))[1] and "what the kernel says of it" in stacks(hung(holdfast))[1]

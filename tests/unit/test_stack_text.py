@@ -47,6 +47,7 @@ Thread 4720 (idle): "Thread-1"
 def test_the_main_thread_is_the_last_for_faulthandler_and_the_named_one_for_py_spy() -> None:
     assert main_thread(LOADING)[0] == Frame(file="/home/me/data.py", line="88", function="load")
     assert [frame.function for frame in main_thread(SPIED)] == ["read", "<module>"]
+    assert main_thread(SPIED.replace(': "MainThread"', "")) == main_thread(SPIED), "without its name by its number"
     assert main_thread("") == () and main_thread("py-spy: permission denied\n") == ()
 
 

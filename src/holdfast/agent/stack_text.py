@@ -1,7 +1,7 @@
 """Where was a rank, by the stacks that it has dumped? Reads what faulthandler or py-spy wrote; touches nothing.
 
 Both put the innermost frame of each thread first. Threads come newest first from faulthandler, so the main thread is the last;
-py-spy names them.
+py-spy numbers them, and names them where it can.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def main_thread(text: str) -> tuple[Frame, ...]:
             threads[-1][1].append(Frame(file=found[1], line=found[2], function=found[3]))
         elif threads and (found := _PY_SPY.match(line)):
             threads[-1][1].append(Frame(file=found[2], line=found[3] or "?", function=found[1]))
-    named = [frames for title, frames in threads if "MainThread" in title]
+    main = f"{text.split(':', 1)[0].removeprefix('Process ')} "  # py-spy's first line; that thread has the process's number
+    named = [frames for title, frames in threads if "MainThread" in title or title.startswith(main)]
     return tuple((named or [frames for _, frames in threads] or [[]])[-1])
 
 

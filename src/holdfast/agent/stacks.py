@@ -182,7 +182,7 @@ class Stacks:
 
     def _spy(self, silent: list[Rank], now: float) -> None:
         self.spies_until = now
-        if (program := _py_spy()) is None:
+        if (program := py_spy()) is None:
             return
         import subprocess
 
@@ -206,7 +206,7 @@ def _quiet_s(signs: Signs, now: float) -> float | None:
     return min((now - at for at in moments if at is not None), default=None)
 
 
-def _py_spy() -> str | None:
+def py_spy() -> str | None:
     """The program, if the extra `diagnosis` is installed here."""
     import sys
 
