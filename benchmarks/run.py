@@ -9,6 +9,7 @@ from pathlib import Path
 
 import fat_worker
 import footprint
+import hang
 import in_rank
 import join
 import lost_node
@@ -21,7 +22,7 @@ import whole_run
 from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
-ORDER = (start, whole_run, restart, fat_worker, stop, footprint, monitor, in_rank, join, thousands, lost_node)
+ORDER = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, join, thousands, lost_node)
 ROOT = Path(__file__).parents[1]
 ALL = {module.__name__: module for module in ORDER}
 
