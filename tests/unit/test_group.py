@@ -50,6 +50,7 @@ from holdfast.core.messages import (
     Waiting,
 )
 from holdfast.core.report import JobReport
+from holdfast.core.value import replace
 
 GRACE_S = 10.0
 JOIN = Join(node="n1-id", name="n1", addr="n1", master_port=0, nproc=2, role="default")
@@ -516,3 +517,44 @@ def test_a_spare_knows_why_until_it_has_a_place() -> None:
 def test_whoever_runs_workers_is_no_spare_whatever_comes_late(stage) -> None:
     stage.told(Waiting(round=1, reason="the job has its 2 nodes"))
     assert stage.group.spare_because == ""
+
+
+# --- a round that may carry on without some ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tolerant() -> Stage:
+    """Both workers run in round 1, which may carry on without some."""
+    stage = Stage()
+    stage.told(replace(assigned(), carries_on=True))
+    for i in range(2):
+        stage.see(Started(local_rank=i, pid=100 + i, argv=("x",), log_dir=None))
+    return stage
+
+
+def test_there_the_sibling_of_a_failed_worker_is_left_alone(tolerant: Stage) -> None:
+    tolerant.end(0, 1)
+    assert not tolerant.does(SignalWorkers) and tolerant.group.state == "running"
+    assert [type(message) for message in tolerant.said] == [Failed]
+
+
+def test_when_its_last_worker_has_ended_it_says_so_and_waits(tolerant: Stage) -> None:
+    tolerant.end(0, 1)
+    tolerant.end(1, 0)
+    (stopped,) = tolerant.said
+    assert isinstance(stopped, Stopped) and [failure.local_rank for failure in stopped.failures] == [0]
+    assert tolerant.does(Sweep) and tolerant.group.state == "stopped" and not tolerant.group.has_workers
+    tolerant.told(Stop(round=1, reason="too few are left", rejoin=True))
+    assert [type(message) for message in tolerant.said] == [Join]
+
+
+def test_it_has_succeeded_only_if_none_of_its_workers_failed(tolerant: Stage) -> None:
+    tolerant.end(0, 0)
+    tolerant.end(1, 1)
+    assert not any(isinstance(message, Succeeded) for message in tolerant.said)
+
+
+def test_what_is_left_of_it_is_stopped_when_the_coordinator_says_so(tolerant: Stage) -> None:
+    tolerant.end(0, 1)
+    tolerant.told(Stop(round=1, reason="too few are left", rejoin=True))
+    assert tolerant.only(SignalWorkers) == SignalWorkers(local_ranks=(1,), signum=signal.SIGTERM)

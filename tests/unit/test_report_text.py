@@ -124,9 +124,15 @@ def test_the_decision_does_not_say_the_failure_again():
 def test_a_success_is_silent_unless_it_took_more_than_one_round():
     assert report_text(report(outcome="succeeded", exit_code=0, restarts_used=0, rounds=1)) == ""
     text = report_text(
-        report(BOOM, outcome="succeeded", exit_code=0, restarts_used=1, rounds=2, reason="all workers exited with 0")
+        report(outcome="succeeded", exit_code=0, restarts_used=1, rounds=2, reason="all workers exited with 0")
     )
     assert text.startswith("holdfast: job lm-7b succeeded after 1 restart in 2 rounds\n") and "First failure" not in text
+
+
+def test_a_success_without_some_names_those_that_it_carried_on_without():
+    text = report_text(report(BOOM, outcome="succeeded", exit_code=0, restarts_used=0, rounds=1, reason="2 nodes succeeded"))
+    assert text.startswith("holdfast: job lm-7b succeeded after 0 restarts, though rank 3 (local 3) on gpu-00 exited")
+    assert "First failure" in text and "finished: 2 nodes succeeded" in text
 
 
 def test_a_worker_cannot_rewrite_the_terminal_or_forge_a_line():

@@ -169,6 +169,20 @@ def test_workers_are_as_last_seen() -> None:
     ]
 
 
+def test_no_time_is_lost_while_a_life_carries_on_without_some() -> None:
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    story.failure("b", 1)
+    story.then("a", Decided(decision="carry-on", reason="1 of 2 nodes healthy"), 0.0)
+    story.exit("b", 1, -9, after_s=0.1)
+    story.failure("a", 0, after_s=3600.0)
+    story.then("a", Decided(decision="restart", reason="too few"), 0.0)
+    story.exit("a", 0, -9)
+    story.life(2, 1, "a", "b")
+    assert story.told().lives[0].lost_s == 3.0
+
+
 def test_a_lost_node_is_a_disturbance_and_the_rest_goes_on() -> None:
     story = Story()
     story.agents("a", "b")

@@ -56,6 +56,14 @@ def section_of(page: Page, name: str) -> SectionSigns:
 # --- heartbeats and steps -----------------------------------------------------------------------------------------------
 
 
+def test_a_step_that_the_script_tells_is_told_apart_from_one_that_was_counted(page: Page, writer: Writer) -> None:
+    assert page.last_step == (None, False)
+    writer.stepped(3)
+    assert page.last_step == (3, False)
+    writer.progress(1200)
+    assert page.last_step == (1200, True)
+
+
 def test_a_heartbeat_is_dated_and_the_longest_gap_is_kept(page: Page, writer: Writer, clock: Clock) -> None:
     for at in (100.0, 102.0, 107.0, 108.0):
         clock.now = at

@@ -14,7 +14,7 @@ import signal
 import socket
 
 from holdfast.agent import farewell, logs
-from holdfast.agent.assembly import assemble, open_doors, room_for_links
+from holdfast.agent.assembly import assemble, no_progress_cycles, open_doors, room_for_links
 from holdfast.agent.desk import Desk
 from holdfast.agent.signals import PASSED_ON
 from holdfast.agent.voice import RETRY_S, Voice
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent.cycles import Cycles
     from holdfast.agent.monitoring import Monitoring
+    from holdfast.agent.reached import Mileage
     from holdfast.agent.stacks import Stacks
     from holdfast.agent.watchdog import Watchdog
     from holdfast.core.config import RunConfig
@@ -122,6 +123,7 @@ class Agent:
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
         self.stacks: Stacks | None = None
         """Where the ranks are. None: none has hung so far."""
+        self.workers.mileage = self._open_mileage() if no_progress_cycles(config) else None
         self.desk = Desk(self.node.group, self.host, self.name)
         self.exit: Exit | None = None
         self.leave_at = NEVER
@@ -145,6 +147,8 @@ class Agent:
         """The loop; returns the exit code."""
         self._record_start()
         self._observe(self.workers.hold_port())
+        if self.workers.mileage is not None:
+            self._observe(self.workers.mileage.reached())
         self.perform(self.node.begin(self.host.now()))
         while not self._done():
             until = self._deadline()
@@ -335,6 +339,13 @@ class Agent:
             )
         for seen in self.monitoring.begin_round(assigned, started):
             self._observe(seen)
+
+    # --- progress -------------------------------------------------------------------------------------------------------
+
+    def _open_mileage(self) -> Mileage:
+        from holdfast.agent.reached import Mileage
+
+        return Mileage(self.config.ft.checkpoint_iteration_file, self.recorder.aside, self._degraded)
 
     # --- the watchdog ---------------------------------------------------------------------------------------------------
 

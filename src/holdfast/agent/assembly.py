@@ -12,10 +12,14 @@ from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
 from holdfast.core.value import replace
 from holdfast.recovery.policy import RestartOnFailure
+from holdfast.recovery.progress import Progress
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
+
+NO_PROGRESS_CYCLES = 3
+"""Where a checkpoint iteration file is named: ft_launcher's default."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,7 +172,20 @@ def _policy(config: RunConfig) -> RestartOnFailure:
         period_s=config.restart_period_s,
         longest_delay_s=config.backoff_s,
         exclude_after=config.exclude_after,
+        carries_on=config.ft.restart_policy == "min-healthy",
+        progress=Progress(
+            cycles=no_progress_cycles(config),
+            iterations=config.ft.min_progress_iterations,
+            source=config.ft.checkpoint_iteration_file or "",
+        ),
+        no_restart_exit_code=config.ft.no_restart_exit_code,
     )
+
+
+def no_progress_cycles(config: RunConfig) -> int:
+    """So many restarts without progress end the job. 0: nobody asks."""
+    said = config.ft.max_no_progress_cycles
+    return said if said is not None else NO_PROGRESS_CYCLES if config.ft.checkpoint_iteration_file else 0
 
 
 def _check_names(config: RunConfig, name: str) -> None:

@@ -151,6 +151,7 @@ class ElectedNode(Node):
         self.server, self.policy = self.found(now)
         self.policy.budget.spent_at = [now - age_s for age_s in past.restart_ages_s]
         self.policy.suspects.resume(past.fault_ages_s, now)
+        self.policy.progress.reached, self.policy.progress.idle = past.reached, past.idle_restarts
         # Where the store lost what it knew, our own memory is better than none.
         mine = self.group.assigned
         number, restarts = (mine.round, mine.restart_count) if mine else (0, 0)
@@ -215,6 +216,8 @@ class ElectedNode(Node):
             excluded=rendezvous.excluded.kept(now),
             fault_ages_s=self.policy.suspects.ages_s(now),
             longest_s=rendezvous.paces.longest_s,
+            reached=self.policy.progress.reached,
+            idle_restarts=self.policy.progress.idle,
             report=None if report is None else shortened(report),
         )
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def tell(report: JobReport, config: RunConfig, say: Callable[[str], None]) -> None:
     """Say the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
     without an incident is not talked about."""
-    if report.outcome == "succeeded" and not report.restarts_used and report.rounds <= 1:
-        return
+    if report.outcome == "succeeded" and not report.restarts_used and report.rounds <= 1 and not report.failures:
+        return  # as `is_news` says, without loading it
     from holdfast.telemetry.report_text import report_text, terminal
 
     width, colour = terminal(sys.stderr)

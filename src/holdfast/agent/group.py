@@ -6,8 +6,10 @@
        └───Stop(rejoin)── stopping ──all gone──▶ stopped ──────Finish───────┘
 
 The first failure stops the siblings at once, without asking: every policy that restarts or ends the group needs that,
-and it saves a round trip. What comes next is the coordinator's decision (`rendezvous.round`). A restart's start may have to
-wait for the GPUs' memory (`agent.reclaim`): the node is running then, with workers that are about to start.
+and it saves a round trip. Where the coordinator has said that the round may carry on without some, they are left alone until it
+says otherwise, and when the last has ended the node is `stopped` and waits. What comes next is the coordinator's decision
+(`rendezvous.round`). A restart's start may have to wait for the GPUs' memory (`agent.reclaim`): the node is running then, with
+workers that are about to start.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from holdfast.agent.reclaim import Reclaim
 from holdfast.agent.signals import ForScript
 from holdfast.agent.words import (
     Answer,
+    ControlAsked,
     Ended,
     ExclusionAsked,
     Exit,
@@ -31,6 +34,7 @@ from holdfast.agent.words import (
     MemorySeen,
     PaceKnown,
     PortHeld,
+    Reached,
     Send,
     SignalWorkers,
     Started,
@@ -44,6 +48,7 @@ from holdfast.agent.words import (
     Unguarded,
 )
 from holdfast.core.events import (
+    ControlRequested,
     Decided,
     FailureSeen,
     GuardianLost,
@@ -75,6 +80,7 @@ from holdfast.core.messages import (
     Positions,
     Readmit,
     Refused,
+    Requested,
     Stop,
     StopJob,
     Stopped,
@@ -193,6 +199,11 @@ class Group:
                     node=self.join.node, round=self.round, longest_s=longest_s, typical_s=typical_s, straggler=straggler
                 )
                 return [Send(message=pace)]
+            case ControlAsked(local_rank=local_rank, kind=kind, reason=reason):
+                return self._asked(self.workers[local_rank], kind, reason)
+            case Reached(iteration=iteration):
+                self.join = replace(self.join, reached=iteration)
+                return []
             case PaceKnown():
                 return []
             case Unguarded():
@@ -297,6 +308,8 @@ class Group:
         actions: list[Action] = [Record(event=FailureSeen(failure=failure))] if news else []
         if self.state == "running":
             actions.append(Send(message=Failed(node=self.join.node, round=self.round, failure=failure)))
+            if self.assigned is not None and self.assigned.carries_on:
+                return actions + self._settle(now)
             return actions + self._stop(signal.SIGTERM, f"rank {worker.rank} failed", now)
         return actions + self._settle(now)
 
@@ -304,10 +317,18 @@ class Group:
         """See whether the workers' ends add up to something."""
         if self.workers.alive:
             return []
-        if self.state == "running":
+        if self.state == "running" and not self.workers.failures:
             self.state = "succeeded"
             return [Send(message=Succeeded(node=self.join.node, round=self.round))]
-        return self._all_gone(now) if self.state == "stopping" else []
+        return self._all_gone(now) if self.state in ("running", "stopping") else []
+
+    def _asked(self, worker: WorkerSeat, kind: str, reason: str) -> list[Action]:
+        """What a worker wishes is the coordinator's to decide, also if the worker is gone by then."""
+        rank = worker.rank
+        noted = Record(event=ControlRequested(rank=rank, local_rank=worker.local_rank, kind=kind, reason=reason))
+        if kind == "continue" or self.state == "ended":
+            return [noted]
+        return [noted, Send(message=Requested(node=self.join.node, round=self.round, kind=kind, rank=rank, reason=reason))]
 
     # --- stopping -------------------------------------------------------------------------------------------------------
 
@@ -536,8 +557,6 @@ class Group:
         self, code: int, *, report: JobReport | None = None, outcome: str = "stopped", reason: str = "", complaint: str = ""
     ) -> list[Action]:
         self.state, self.held = "ended", False
-        self.kill_at = self.abandon_at = self.look.until = NEVER
-        self.state = "ended"
         self.kill_at = self.abandon_at = self.look.until = NEVER
         if self.clean_stop_is_success and self.leaving_by and all(one.exitcode == 0 for one in self.workers.values()):
             code = 0

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.agent.app_log import AppLogs
     from holdfast.agent.attempt_logs import AttemptLogs
     from holdfast.agent.gpu_memory import GpuLook
+    from holdfast.agent.reached import Mileage
     from holdfast.agent.tee import Tee
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Observation
@@ -59,6 +60,8 @@ class Workers:
         self.gpus: GpuLook | None = None
         limit_s = config.uninterruptible_timeout_s
         self.app_logs: AppLogs | None = None
+        self.mileage: Mileage | None = None
+        """None: nobody asks how far the job is."""
         self.sleepers = Sleepers(limit_s) if limit_s is not None else None
 
     def hold_port(self) -> PortHeld:
@@ -102,12 +105,19 @@ class Workers:
             case ProcessErred(pid=pid) if pid in self.local_ranks:
                 return [self._ended(pid, 1, gone=False)]
             case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
-                return [self._ended(pid, exitcode, gone=True)]
+                return [*self._how_far(seen), self._ended(pid, exitcode, gone=True)]
             case ProcessAsked(pid=pid, kind=kind, reason=reason) if pid in self.local_ranks:
                 return [ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
             case ProcessDying() | ProcessErred() | ProcessGone() | ProcessAsked():
                 return []
         return [seen]
+
+    def _how_far(self, gone: ProcessGone) -> list[Observation]:
+        """With the last of them: how far the job has come."""
+        if self.mileage is None:
+            return []
+        self.mileage.ended(gone)
+        return [] if any(pid in self.host.children for pid in self.local_ranks) else [self.mileage.reached()]
 
     def signal(self, local_ranks: Iterable[int], signum: int) -> None:
         """Signal the process groups of some workers."""

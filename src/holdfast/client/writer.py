@@ -79,7 +79,10 @@ class Writer:
 
     def progress(self, step: int) -> None:
         """Say that `step` (0 or more) is done. It counts as a heartbeat."""
-        self.steps_told = True
+        if not self.steps_told:
+            self.steps_told = True
+            if self.words is not None:
+                self.words[layout.STEP_TOLD] = 1
         self.stepped(step)
 
     def stepped(self, step: int) -> None:

@@ -84,6 +84,8 @@ LONGEST_GAP_NS = 70
 OUT_SINCE_NS = 71
 """Since when no section is open; 0: one is, or none has ever been used."""
 LONGEST_OUT_NS = 72
+STEP_TOLD = 73
+"""1: the script itself says its steps; they go on from one process to the next."""
 """Longest time between two sections, of those that are over."""
 
 # Worker → agent: limits that the script has set or calculated, in nanoseconds. 0: not set.

@@ -24,6 +24,10 @@ class ProcessGone(Observation):
     pid: int
     exitcode: int
     """As `Popen.returncode`: negative for a signal."""
+    step: int | None = None
+    """The last step that it had reported. None: it reported none."""
+    step_told: bool = False
+    """The script said so itself: it is the job's step, not how many steps this process has made."""
 
 
 class ProcessAsked(Observation):

@@ -14,7 +14,8 @@ class JobReport(Value):
     """succeeded · failed · stopped"""
     exit_code: int
     failures: tuple[Failure, ...] = ()
-    """Of the last round: the first failure across all nodes first, those that we stopped ourselves last."""
+    """Of the last round: the first failure across all nodes first, those that we stopped ourselves last. Of a job that has
+    succeeded those that it carried on without, if any."""
     failures_left_out: int = 0
     """How many more there were: the report goes to every node, and must not grow with their number."""
     restarts_used: int = 0

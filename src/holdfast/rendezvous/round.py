@@ -6,6 +6,8 @@
     └───────────┘ ◀─────────────────────────────────── └─────────┘   policy: stop     └────────┘               └───────┘
       a worker failed and the policy restarts · a node was lost, left, joined or was excluded
 
+Where the policy lets a round carry on without some of its nodes, whatever leaves enough of them is no reason for another.
+
 A round is one agreement on members and ranks. Its number also fences: whatever names an older round is late news. A new
 round forms only when every member of the last one has said that its workers are gone, or is lost and must have stopped
 them itself (`rendezvous.lease`). Members are judged by how long *this* machine has not heard from them, on its own
@@ -44,12 +46,14 @@ from holdfast.core.messages import (
     Readmit,
     Renew,
     Renewed,
+    Requested,
     Stop,
     StopJob,
     Stopped,
     Succeeded,
     Waiting,
 )
+from holdfast.core.policy import Decision
 from holdfast.core.report import JobReport
 from holdfast.core.value import replace
 from holdfast.rendezvous.exclusion import CHARS, Excluded
@@ -99,7 +103,12 @@ class Rendezvous:
         self.formed_at = now
         self.ended_at = NEVER
         self.why = "first round"
-        self.outcome = ""
+        self.outcome, self.exit_code = "", 1
+        """Of a job that does not succeed."""
+        self.is_restart = False
+        """The next round is one that the budget paid for."""
+        self.has_lost_some = False
+        """The running round carries on without some of its nodes, or may."""
         self.report: JobReport | None = None
         self.age_s = 0.0
         """How long the job ran under other coordinators."""
@@ -194,8 +203,10 @@ class Rendezvous:
                 return self._failed(seat, number, failure, now)
             case Pace(round=number) if number == self.round and self.phase == "running":
                 return self._paced(seat, message, now)
+            case Requested():
+                return self._requested(seat, message, now)
             case Succeeded(round=number) if number == self.round and seat.state == "running":
-                seat.state = "succeeded"
+                return self._succeeded(seat, now)
             case Stopped(round=number, failures=failures):
                 self._keep(node, number, failures, now)
                 if seat.state == "leaving":
@@ -220,46 +231,123 @@ class Rendezvous:
         if seat.assigned is not None and join.round < seat.assigned.round:
             again = [seat.assigned, *([seat.stop] if seat.stop else [])]
             return [Tell(node=join.node, message=message) for message in again]
-        by_itself = self.phase == "running" and seat.state != "ready"
+        took_part = self.phase == "running" and seat.state != "ready"
         self.seats.know(seat, join)
-        seat.state = "ready"
+        seat.state, seat.is_impaired = "ready", False
         said = self._of_itself(join, now)
-        if by_itself:
-            return said + self._regroup("rejoin", f"{seat.name} stopped its workers by itself", now)
-        return said
+        if not took_part:
+            return said
+        if seat.stop is None:
+            said += self._without(f"{seat.name} stopped its workers by itself", now)
+        return said + (self._newcomer(seat, now) if self.phase == "running" else [])
 
     def _newcomer(self, seat: Seat, now: float) -> list[Action]:
         why = self.seats.no_place_yet(seat, self.round)
+        if not why and self.policy.carries_on:
+            why = "nobody is restarted for a newcomer (min-healthy)"
         if not why:
             return self._regroup("rejoin", f"{seat.name} joined", now)
         said = Say(text=f"{seat.name} waits as a spare: {why}")
         return [said, Tell(node=seat.join.node, message=Waiting(round=self.round, reason=why))]
 
+    # --- what goes wrong, and what goes on ------------------------------------------------------------------------------
+
     def _failed(self, seat: Seat, number: int, failure: Failure, now: float) -> list[Action]:
         self._keep(seat.join.node, number, (failure,), now)
         if number != self.round or self.phase != "running":
             return []
-        seat.state = "stopping"
         if failure.cause == "hung" and self.inquiry is not None:
+            self._impair(seat)
             self.inquiry.held.append((seat.join.node, failure))
             return []  # until it is known whether it is to blame
+        if seat.state != "running" or seat.is_impaired:
+            return []
+        self._impair(seat)
         return self._weigh(seat.name, failure, now)
 
+    def _impair(self, seat: Seat) -> None:
+        seat.is_impaired = True
+        if not self.policy.carries_on:
+            seat.state = "stopping"  # it does so without being told
+
     def _weigh(self, name: str, failure: Failure, now: float) -> list[Action]:
-        """Decide about the round's first failure, of a worker of the node `name`."""
+        """Decide about a failure of a worker of the node `name`: the round's first, unless others were borne with."""
+        verdict = self.policy.judge(self.seats.health, describe(failure))
+        if verdict.then != "restart":
+            return self._as_it_is(verdict, now)
         if broken := [other.name for other in self.seats.members if not other.linked]:
             # A peer that dies breaks its links before others notice its silence. No restart is spent on the consequence.
             why = f"{describe(failure)}, right after the link to {named(broken)} broke: taken for a consequence of that"
             return self._regroup("rejoin", why, now)
+        if self.policy.carries_on:
+            name, failure = self._first_failure() or (name, failure)
+        return self._blame(name, failure, verdict.reason, now)
+
+    def _without(self, why: str, now: float) -> list[Action]:
+        """A member takes no part in the running round any more, through no fault of its workers."""
+        verdict = self.policy.judge(self.seats.health, why)
+        if verdict.then != "restart":
+            return self._as_it_is(verdict, now)
+        if self.policy.carries_on and (borne := self._first_failure()):
+            return self._blame(*borne, verdict.reason, now)
+        return self._regroup("rejoin", _joined(why, verdict.reason), now)
+
+    def _as_it_is(self, verdict: Decision, now: float) -> list[Action]:
+        """The running round carries on without some, or is over."""
+        if verdict.then == "finish":
+            return self._end("succeeded", verdict.reason, now)
+        self.has_lost_some, self.condemned = True, ("", 0)
+        decided = Decided(decision="carry-on", reason=verdict.reason, restarts_left=self.policy.restarts_left(now))
+        return [self._record(decided), Say(text=verdict.reason, level="warning")]
+
+    def _blame(self, name: str, failure: Failure, more: str, now: float) -> list[Action]:
+        """All restart because of that worker of the node `name`, or the job ends. `more`: what else there is to say."""
         decision = self.policy.consider(failure, uptime_s=now - self.formed_at, now=now)
+        out = decision.exclude and failure.node == name and self._is_replaceable(name)
+        excluded = self._exclude(name, decision.exclude, "failures", now) if out else []
+        why = f"{decision.reason}, without {name}" if out else decision.reason
+        return excluded + self._follow(replace(decision, reason=_joined(why, more)), now)
+
+    def _first_failure(self) -> tuple[str, Failure] | None:
+        """The first one that the running round has borne with, with its node's name. None: there is none."""
+        kept = [
+            (failure.innocent, since, seat.name, failure)
+            for (number, node, _), (since, failure) in self.failures.items()
+            if number == self.round and (seat := self.seats.get(node)) is not None and seat.is_impaired
+        ]
+        return min(kept, key=lambda one: one[:2])[2:] if kept else None
+
+    def _follow(self, decision: Decision, now: float) -> list[Action]:
         if decision.then != "restart":
+            self.exit_code = decision.exit_code
             return self._end("failed", decision.reason, now)
         self.restarts += 1
-        self.gathering.not_before = now + decision.delay_s
-        actions, why = [], decision.reason
-        if decision.exclude and failure.node == name and self._is_replaceable(name):
-            actions, why = self._exclude(name, decision.exclude, "failures", now), f"{why}, without {name}"
-        return actions + self._regroup("restart", why, now, delay_s=decision.delay_s, left=decision.restarts_left)
+        self.is_restart = True
+        self.gathering.wait_until(now + decision.delay_s)  # a fence may still stand, of a node lost while others carried on
+        return self._regroup("restart", decision.reason, now, delay_s=decision.delay_s, left=decision.restarts_left)
+
+    def _succeeded(self, seat: Seat, now: float) -> list[Action]:
+        seat.state = "succeeded"
+        if not self.has_lost_some or (health := self.seats.health).healthy or not health.failed + health.gone:
+            return []
+        return self._without(f"{seat.name} is the last to have done its part", now)
+
+    def _requested(self, seat: Seat, asked: Requested, now: float) -> list[Action]:
+        """A worker's wish. Whatever becomes of its round meanwhile, it stands; but one restart fulfils all that ask for one."""
+        who = f"rank {asked.rank} on {seat.name}"
+        match asked.kind:
+            case "stop":
+                return self._end("stopped", f"{who} asked to stop the job: {asked.reason}", now)
+            case "restart" if asked.round == self.round and self.phase == "running":
+                what = f"{who} asked for a restart: {asked.reason}"
+                return self._follow(self.policy.consider_request(what, uptime_s=now - self.formed_at, now=now), now)
+            case "exclude" if not self.excluded.why(seat.name):
+                what = f"{who} asked to exclude its node: {asked.reason}"
+                if needed := self._lacking(seat.name):
+                    why = f"{what}; not done, since the job cannot go on without it: {needed}"
+                    return self._as_it_is(Decision(then="carry-on", reason=why), now)
+                return self._exclude(seat.name, asked.reason, "script", now) + self._dismiss(seat.name, what, now)
+        return []
 
     def _keep(self, node: str, number: int, failures: tuple[Failure, ...], since: float) -> None:
         for failure in failures:
@@ -304,7 +392,7 @@ class Rendezvous:
                 now_unix=self._unix(now),
             )
             node, failure = blame.node, blamed(own, blame)
-            self.condemned = node, position.local_rank
+            self.condemned, seat.is_impaired = (node, position.local_rank), True
             # It hung before those that waited for it exceeded their limits, whoever was heard of first.
             first = min(since for (number, _, _), (since, _) in self.failures.items() if number == self.round)
             self.failures[self.round, node, position.local_rank] = first - (position.quiet_s or 0.0), failure
@@ -314,10 +402,12 @@ class Rendezvous:
     def _leaves(self, seat: Seat, reason: str, now: float) -> list[Action]:
         if not seat.has_workers:
             return self._remove(seat, NodeLeft(name=seat.name, reason=reason))
-        seat.state = "leaving"
-        if self.phase == "running":
-            return self._regroup("rejoin", f"{seat.name} left: {reason}", now)
-        return []
+        took_part, seat.state = self._takes_part(seat), "leaving"
+        return self._without(f"{seat.name} left: {reason}", now) if took_part else []
+
+    def _takes_part(self, seat: Seat) -> bool:
+        """Whether the running round is another without that node."""
+        return self.phase == "running" and seat.state == "running" and not seat.is_impaired
 
     # --- nodes that must not take part ----------------------------------------------------------------------------------
 
@@ -333,15 +423,27 @@ class Rendezvous:
         elif needed := self._is_needed(name):
             ok, text = False, f"{name} is not excluded, since the job cannot go on without it: {needed}"
         else:
-            runs = self.phase == "running" and any(member.name == name for member in self.seats.members)
             here = any(seat.name == name for seat in self.seats.values())
             actions = self._exclude(name, asked.reason, "operator", now)
-            again = runs and not any(member.state == "succeeded" for member in self.seats.members)
-            actions += self._regroup("rejoin", f"{name} is excluded: {asked.reason}", now) if again else []
-            then = "the ranks are restarted without it" if again else "it takes part in no later round"
+            actions += (dismissed := self._dismiss(name, f"{name} is excluded: {asked.reason}", now))
+            stays = "the others carry on without it" if self.phase == "running" else "the ranks are restarted without it"
+            then = stays if dismissed else "it takes part in no later round"
             unseen = f"no node {name} is here now; it is excluded if it comes"
             ok, text = True, f"{name} is excluded: {then}" if here else unseen
         return [*actions, Tell(node=asked.node, message=Noted(ask=asked.ask, ok=ok, text=text))]
+
+    def _dismiss(self, name: str, why: str, now: float) -> list[Action]:
+        """Stop an excluded node's part in the running round: alone, where the others may carry on, else with all. Where some
+        have done their part already, it is left to do its own."""
+        members = self.seats.members
+        mine = [seat for seat in members if seat.name == name and seat.state == "running"]
+        if self.phase != "running" or not mine or any(seat.state == "succeeded" for seat in members):
+            return []
+        for seat in mine:
+            seat.state, seat.stop = "stopping", Stop(round=self.round, reason=why, rejoin=True)
+        without = self._without(why, now)
+        alone = [Tell(node=seat.join.node, message=seat.stop) for seat in mine if seat.stop and self.phase == "running"]
+        return without + alone
 
     def _of_itself(self, join: Join, now: float) -> list[Action]:
         """A node knows best whether it is fit; but what others have against it stands."""
@@ -388,9 +490,12 @@ class Rendezvous:
 
     def _is_needed(self, name: str) -> str:
         """Why the running round's nodes and the spares do not suffice without that one. Empty: they do."""
-        members = self.seats.members
-        if self.phase != "running" or not any(member.name == name for member in members):
+        if self.phase != "running" or not any(member.name == name for member in self.seats.members):
             return ""
+        return self._lacking(name)
+
+    def _lacking(self, name: str) -> str:
+        """Why no round could be made without that node. Empty: one could."""
         left = self.seats.place_without(name, self.round)
         return "" if left.active else left.reason
 
@@ -417,14 +522,14 @@ class Rendezvous:
             self.gathering.wait_until(now + FENCE_S)
         if seat.state == "leaving":
             return self._remove(seat, NodeLeft(name=seat.name, reason=f"it had said so, and was {reason}"))
-        needed = self.phase == "running" and seat.state == "running"
+        needed = self._takes_part(seat)
         actions = self._remove(seat, NodeLost(name=seat.name, reason=reason, silent_s=now - seat.heard_at))
         self.seats.lost.append(seat.name)
         lost = Failure(node=seat.name, rank=-1, at_unix=self._unix(now), cause="node_lost", message=reason, round=self.round)
         if seat.state in ("running", "stopping"):
             # Since it was last heard: whoever failed after that may have failed because of it.
             self._keep(seat.join.node, self.round, (lost,), seat.heard_at)
-        return actions + (self._regroup("rejoin", describe(lost), now) if needed else [])
+        return actions + (self._without(describe(lost), now) if needed else [])
 
     def _remove(self, seat: Seat, event: Event) -> list[Action]:
         self.seats.remove(seat)
@@ -456,11 +561,9 @@ class Rendezvous:
         stop = Stop(round=self.round, reason=why, rejoin=rejoin)
         (hung, local_rank), self.condemned = self.condemned, ("", 0)
         for node, seat in self.seats.items():
-            if seat.state in ("running", "stopping", "succeeded"):
-                seat.state = "succeeded" if self.outcome == "succeeded" else "stopping"
-            elif seat.state != "stopped" or seat.stop is not None:
-                continue  # or it was done with stopping before this was decided, and waits to hear of it
-            if seat.state != "succeeded":
+            unaware = seat.state == "stopped" and seat.stop is None  # done with stopping before this was decided: it waits
+            if seat.state in ("running", "stopping") or unaware or (seat.state == "succeeded" != self.outcome):
+                seat.state = "stopped" if unaware else "stopping"
                 seat.stop = replace(stop, hung=local_rank) if node == hung else stop
                 self.seats.look_at = min(self.seats.look_at, self.seats.lease_ends(seat))  # who had succeeded needed none
                 actions.append(Tell(node=node, message=seat.stop))
@@ -492,7 +595,18 @@ class Rendezvous:
         placement = gathering.placed(self.round, now)
         if placement is None:
             return []
-        return self._form(placement, now) if placement.active else self._gathered(now)
+        if not placement.active:
+            return self._gathered(now)
+        return self._in_vain(now) or self._form(placement, now)
+
+    def _in_vain(self, now: float) -> list[Action]:
+        """How the job ends that another restart would not bring any further. Nothing: it may."""
+        reached = max((seat.join.reached for seat in self.seats.values() if seat.join.reached is not None), default=None)
+        decision = self.policy.stalled(reached, restarting=self.is_restart)
+        if decision is None:
+            return []
+        self.restarts -= 1
+        return self._follow(decision, now) + self._advance(now)
 
     def _relent(self, names: list[str]) -> list[Action]:
         """A node that has failed often is better than none: without it nobody could go on."""
@@ -508,13 +622,15 @@ class Rendezvous:
         names = tuple(self.seats[given.node].name for given in places)
         self.round = self.seats.newest_round(self.seats.ready, self.round) + 1  # no number may come twice
         self.phase, self.formed_at, self.attempt, self.gathering.awaited = "running", now, self.restarts, 0
+        self.is_restart = self.has_lost_some = False
+        self.seats.size, self.seats.done_and_gone = len(places), 0
         self.seats.largest = max(self.seats.largest, len(places))
         self.paces.begin_round()
         longest_s = self.paces.longest_s
         actions: list[Action] = []
         for given in places:
             seat = self.seats[given.node]
-            seat.state, seat.place, seat.stop = "running", given, None
+            seat.state, seat.place, seat.stop, seat.is_impaired = "running", given, None, False
             seat.assigned = Assigned(
                 round=self.round,
                 restart_count=self.restarts,
@@ -529,6 +645,7 @@ class Rendezvous:
                 nodes=names if given.group_rank == 0 or len(names) <= SMALL else (),
                 reason=self.why,
                 longest_s=longest_s,
+                carries_on=self.policy.carries_on,
             )
             actions.append(Tell(node=given.node, message=seat.assigned))
         for spare in placement.spares:
@@ -537,13 +654,13 @@ class Rendezvous:
 
     def _finish(self, now: float) -> list[Action]:
         self.phase, self.ended_at = "ended", now
-        last = [kept for (number, _, _), kept in self.failures.items() if number == self.round]
-        failures = () if self.outcome == "succeeded" else _causes_first(last)
+        well = self.outcome == "succeeded" and not self.has_lost_some
+        failures = () if well else _causes_first(self._of_this_round)
         nodes = tuple(seat.name for seat in self.seats.values() if seat.place is not None)
         self.report = JobReport(
             job=self.rules.job,
             outcome=self.outcome,
-            exit_code=0 if self.outcome == "succeeded" else 1,
+            exit_code=0 if self.outcome == "succeeded" else self.exit_code,
             failures=failures[:SMALL],
             failures_left_out=max(0, len(failures) - SMALL),
             restarts_used=self.restarts,
@@ -558,6 +675,10 @@ class Rendezvous:
         finish = Finish(report=self.report)
         return [Tell(node=node, message=finish) for node in self.seats]
 
+    @property
+    def _of_this_round(self) -> list[tuple[float, Failure]]:
+        return [kept for (number, _, _), kept in self.failures.items() if number == self.round]
+
     def _record(self, event: Event) -> Record:
         return Record(event=event, life=(self.round, self.attempt))
 
@@ -569,6 +690,10 @@ def _stranger(message: Message) -> Message:
     """Answer to a node that has no seat: it has been lost, or we are another life of the coordinator. It may come back."""
     reason = "the coordinator does not know this node (any more): it was not heard from for too long, or the coordinator is new"
     return Stop(round=getattr(message, "round", 0), reason=reason, rejoin=True)
+
+
+def _joined(reason: str, more: str) -> str:
+    return f"{reason}; {more}" if more else reason
 
 
 def _causes_first(failures: list[tuple[float, Failure]]) -> tuple[Failure, ...]:

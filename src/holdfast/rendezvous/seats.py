@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Assigned, Join, Refused, Stop
+from holdfast.core.policy import Health
 from holdfast.rendezvous.placement import Candidate, Place, Placement, place
 
 TYPE_CHECKING = False
@@ -47,6 +48,8 @@ class Seat:
         self.assigned: Assigned | None = None
         self.stop: Stop | None = None
         """The last answers, to be said again when a link broke and may have swallowed them."""
+        self.is_impaired = False
+        """A worker of it has failed in its last round."""
 
     @property
     def name(self) -> str:
@@ -103,6 +106,10 @@ class Seats(dict[str, Seat]):
         """Nodes of the largest round so far; 0: there was none, as far as we know."""
         self.lost: list[str] = []
         """Names of those that were given up."""
+        self.size = 0
+        """Nodes that the last round had when it formed."""
+        self.done_and_gone = 0
+        """Those of them that had succeeded, and then left."""
 
     # --- coming and going -----------------------------------------------------------------------------------------------
 
@@ -124,6 +131,7 @@ class Seats(dict[str, Seat]):
     def remove(self, seat: Seat) -> None:
         """It is a member no longer."""
         del self[seat.join.node]
+        self.done_and_gone += seat.state == "succeeded"
         self.tally.moved(seat.state, "")
         self.of_rank.get(seat.join.wanted_rank, {}).pop(seat.join.node, None)
 
@@ -160,6 +168,16 @@ class Seats(dict[str, Seat]):
     def members(self) -> list[Seat]:
         """Those of the round that runs."""
         return [seat for seat in self.values() if seat.state != "ready"]
+
+    @property
+    def health(self) -> Health:
+        """How the nodes of the round that runs are."""
+        there = [seat for seat in self.values() if seat.state in ("running", "stopped")]
+        healthy = sum(seat.state == "running" and not seat.is_impaired for seat in there)
+        failed = sum(seat.is_impaired for seat in there)
+        succeeded = self.tally.of("succeeded") + self.done_and_gone
+        gone = self.size - healthy - succeeded - failed
+        return Health(needed=self.rules.min_nodes, healthy=healthy, succeeded=succeeded, failed=failed, gone=gone)
 
     @property
     def ready(self) -> list[Seat]:

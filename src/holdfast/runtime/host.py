@@ -220,7 +220,9 @@ class Host:
         child.process.close()
         if child.watch:
             child.watch.close()
-        seen: list[Observation] = [*_asked(pid, child), ProcessGone(pid=pid, exitcode=exitcode)]
+        step, told = child.page.last_step if child.page else (None, False)
+        gone = ProcessGone(pid=pid, exitcode=exitcode, step=step, step_told=told)
+        seen: list[Observation] = [*_asked(pid, child), gone]
         if child.page:
             child.page.close()
         return seen

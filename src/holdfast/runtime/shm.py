@@ -68,6 +68,11 @@ class Page:
         self._heard = count
         return layout.CONTROL_KINDS[kind], reason
 
+    @property
+    def last_step(self) -> tuple[int | None, bool]:
+        """The last step reported, and whether the script itself has done so. None: none was."""
+        return self.words[layout.STEP] if self.words[layout.STEP_NS] else None, bool(self.words[layout.STEP_TOLD])
+
     def signs(self) -> Signs:
         """What the worker has shown so far. It may be writing meanwhile: fields are whole, and moments apart."""
         words = self.words

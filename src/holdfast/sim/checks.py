@@ -141,6 +141,9 @@ class Checks:
                     raise Violation(f"{agent.place} decides to {decision} without a reason")
                 self._budget_is_kept(agent)
                 self._growth_is_allowed(agent, decision, reason)
+                if self.cluster.job.carries_on:
+                    self._nobody_restarts_for_a_few(agent, decision, reason)
+                    self._enough_have_succeeded(agent, decision, reason)
             case NodeLost(name=name):
                 self._loss_has_a_cause(agent, name)
 
@@ -168,8 +171,50 @@ class Checks:
         if any(seat.state == "succeeded" for seat in members):
             return
         for seat in members:
+            if seat.state in ("stopping", "stopped", "leaving") and self.cluster.job.carries_on:
+                continue  # alone, while the others carry on
             if why := server.rendezvous.excluded.why(seat.name):
                 raise Violation(f"{seat.name} takes part in round {server.rendezvous.round} though it is excluded: {why}")
+
+    def _nobody_restarts_for_a_few(self, agent: SimAgent, decision: str, reason: str) -> None:
+        """As long as enough nodes are well in truth, the ranks are not restarted, unless one of them asked for it."""
+        server, now = agent.node.server, self.cluster.timeline.now
+        if server is None or not server.rendezvous.seats.size or decision not in ("restart", "rejoin"):
+            return  # it has just taken the lead: every round ends with its coordinator
+        if "asked for a restart" in reason or max(self.stormy_until, self.troubled.get(agent.place, 0.0)) >= now:
+            return
+        seats, number, needed = server.rendezvous.seats, server.rendezvous.round, self.cluster.job.min_nodes
+        lives = [life for life in self.cluster.lives if life.node.group.join.node in seats and not life.ended]
+        calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.leaving_by]
+        fit = [life for life in calm if not server.rendezvous.excluded.why(life.place) and life.node.group.round == number]
+        well = [life.place for life in fit if all(worker.exitcode in (None, 0) for worker in self._workers(life, number))]
+        if len(well) >= needed:
+            raise Violation(f"{agent.place} restarts all ({reason}), though {well} are well and {needed} are enough")
+
+    def _enough_have_succeeded(self, agent: SimAgent, decision: str, reason: str) -> None:
+        """A job that carried on succeeds only if as many nodes have as a round needs."""
+        server = agent.node.server
+        if server is None or decision != "finish":
+            return
+        crews = [self._workers(life, server.rendezvous.round) for life in self.cluster.lives]
+        done = sum(bool(crew) and all(worker.exitcode == 0 for worker in crew) for crew in crews)
+        if done < self.cluster.job.min_nodes:
+            raise Violation(f"{agent.place} ends it well ({reason}), though only {done} nodes have succeeded")
+
+    @staticmethod
+    def _workers(life: SimAgent, number: int) -> list[Worker]:
+        return [worker for worker in life.world.workers.values() if worker.env["HOLDFAST_ROUND"] == str(number)]
+
+    def _enough_carry_on(self, agent: SimAgent) -> None:
+        """A round that has lost some of its nodes does not run on with too few."""
+        server = agent.node.server
+        if server is None or server.rendezvous.phase != "running" or not server.rendezvous.has_lost_some:
+            return
+        if server.rendezvous.inquiry is not None and server.rendezvous.inquiry.held:
+            return  # it is still being found out who hung
+        health = server.rendezvous.seats.health
+        if self.cluster.job.carries_on and health.healthy + health.succeeded < health.needed:
+            raise Violation(f"{agent.place} lets round {server.rendezvous.round} go on with too few: {health}")
 
     def _loss_has_a_cause(self, agent: SimAgent, name: str) -> None:
         """No node is given up that has been well all the time."""
@@ -221,6 +266,7 @@ class Checks:
     def after_turn(self, agent: SimAgent, *, idle: bool) -> None:
         """A machine is never woken for nothing again and again."""
         self._excluded_are_left_out(agent)
+        self._enough_carry_on(agent)
         now = self.cluster.timeline.now
         at, count = self.idle.get(agent.place, (-1.0, 0))
         count = count + 1 if idle and at == now else 0

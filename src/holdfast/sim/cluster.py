@@ -15,11 +15,12 @@ from holdfast.agent.heir import HeirNode
 from holdfast.agent.node import Node
 from holdfast.agent.reclaim import Reclaim
 from holdfast.agent.store_node import StoreNode
-from holdfast.agent.words import ExclusionAsked
+from holdfast.agent.words import ControlAsked, ExclusionAsked, Reached
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
 from holdfast.core.value import Value
 from holdfast.recovery.policy import RestartOnFailure
+from holdfast.recovery.progress import Progress
 from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous
@@ -60,6 +61,9 @@ class Job(Value):
     grow: str = "at-once"
     elected: bool = False
     """A store elects the agent that hosts the coordinator; otherwise that is the one that was started as host."""
+    carries_on: bool = False
+    """By the policy min-healthy."""
+    no_progress_cycles: int = 0
     exclude_after: int = 0
     readmit_after_s: float = NEVER
     succession: bool = True
@@ -200,7 +204,11 @@ class Cluster:
             readmit_after_s=job.readmit_after_s,
         )
         policy = RestartOnFailure(
-            max_restarts=job.max_restarts, period_s=job.restart_period_s, exclude_after=job.exclude_after
+            max_restarts=job.max_restarts,
+            period_s=job.restart_period_s,
+            exclude_after=job.exclude_after,
+            carries_on=job.carries_on,
+            progress=Progress(cycles=job.no_progress_cycles),
         )
         rendezvous = Rendezvous(rules, policy, now=world.now(), now_unix=world.unix())
         self.checks.hosts.append(rendezvous)
@@ -231,6 +239,16 @@ class Cluster:
         self.asks += 1
         asked = ExclusionAsked(ask=self.asks, name=place, reason="its fan is broken", readmit=readmit)
         self.agents[through].world.see(asked)
+
+    def ask(self, place: str, kind: str, local_rank: int = 0) -> None:
+        """A worker asks for something, if it lives."""
+        workers = self.agents[place].node.group.workers
+        if local_rank in workers and workers[local_rank].state == "running":
+            self.agents[place].world.see(ControlAsked(local_rank=local_rank, kind=kind, reason="uncorrectable ECC error"))
+
+    def reach(self, place: str, iteration: int | None) -> None:
+        """A node can tell how far the job is."""
+        self.agents[place].world.see(Reached(iteration=iteration))
 
     def signal(self, place: str, signum: int) -> None:
         """Signal an agent."""

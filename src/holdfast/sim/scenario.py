@@ -69,6 +69,8 @@ class Scenario:
         """For who leads and who takes part, so that what else happens does not depend on it."""
         self.hangs = random.Random(f"hangs {seed}")
         """For ranks that hang, likewise."""
+        self.policies = random.Random(f"policy {seed}")
+        """For when all restart, and what workers ask for: so, too."""
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
         self.work_s = rng.choice((2.0, 8.0, 20.0))
@@ -100,6 +102,8 @@ class Scenario:
             ranks_given=given,
             elected=not given and self.choices.random() < 0.4,
             grow=self.choices.choice(("at-once", "at-once", "next-failure", "never")),
+            carries_on=self.policies.random() < 0.3,
+            no_progress_cycles=self.policies.choice((0, 0, 0, 2)),
             exclude_after=self.choices.choice((0, 1, 1, 2)),
             readmit_after_s=self.choices.choice((NEVER, NEVER, 3.0, 15.0)),
             succession=self.choices.random() < 0.8,
@@ -143,6 +147,8 @@ class Scenario:
             self._wish(self.choices.uniform(1.0, TROUBLE_S))
         for _ in range(self.hangs.choice((0, 0, 0, 1, 2))):
             self._hang(self.hangs.uniform(1.0, TROUBLE_S))
+        for _ in range(self.policies.choice((0, 0, 0, 1, 2))):
+            self._request(self.policies.uniform(1.0, TROUBLE_S))
         if self.job.elected:
             for _ in range(self.choices.choice((0, 0, 1, 1, 2))):
                 self._store_trouble(self.choices.uniform(1.0, TROUBLE_S))
@@ -228,6 +234,14 @@ class Scenario:
         if rng.random() < 0.6:
             later = at + rng.choice((0.001, 0.5, 4.0, 12.0))
             self._on(later, through, lambda: cluster.exclude(name, through=through, readmit=True))
+
+    def _request(self, at: float) -> None:
+        """Plan a worker's wish, and let its node say how far the job is, or has got again."""
+        rng, cluster, place = self.policies, self.cluster, self.policies.choice(self.places)
+        kind = rng.choice(("exclude", "exclude", "restart", "restart", "stop", "continue"))
+        reached = rng.choice((None, 0, 5, 900))
+        self._on(at, place, lambda: cluster.ask(place, kind))
+        self._on(rng.uniform(1.0, at), place, lambda: cluster.reach(place, reached))
 
     def _store_trouble(self, at: float) -> None:
         """Plan a trouble of the store that elects, with its end."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from holdfast.core.events import (
+    ControlRequested,
     CoordinatorFound,
     Decided,
     Event,
@@ -80,6 +81,8 @@ def said(what: Event | str) -> str:
             return f"{name} excluded ({by}): {reason}"
         case NodeReadmitted(name=name, reason=reason):
             return f"{name} readmitted: {reason}"
+        case ControlRequested(rank=rank, kind=kind, reason=reason):
+            return f"rank {rank} asks to {kind}: {reason}"
         case Decided(decision=decision, reason=reason):
             return f"decides to {decision}: {reason}"
         case RoundFormed():

@@ -19,6 +19,7 @@ from holdfast.core.messages import (
     Leave,
     Message,
     Readmit,
+    Requested,
     StopJob,
     Stopped,
     Succeeded,
@@ -102,6 +103,9 @@ def _messages(node: str, machine: Watched) -> Iterator[tuple[str, Message]]:
         failure = Failure(node=node, rank=0, local_rank=0, at_unix=0.0, exitcode=1)
         yield "IT has a worker that failed", Failed(node=node, round=number, failure=failure)
         yield "IT has workers that all exited with 0", Succeeded(node=node, round=number)
+        for kind, wish in (("exclude", "to leave its node out"), ("restart", "a restart"), ("stop", "the job stopped")):
+            asked = Requested(node=node, round=number, kind=kind, rank=0, reason="told to")
+            yield f"IT has a worker that wants {wish}", asked
 
 
 def _steps(before: Watched, about: str, text: str, actions: list[Action], after: Watched) -> Iterator[Step]:
@@ -112,7 +116,7 @@ def _steps(before: Watched, about: str, text: str, actions: list[Action], after:
         about = "".join(lost[:1])
         late = before.phase == "gathering" and "stop" in decided
         text = "too few came within the join timeout" if late else "IT is lost: its lease is over" if lost else WAITED
-    elif text == "IT has a worker that failed" and decided:
+    elif text in ("IT has a worker that failed", "IT has a worker that wants a restart") and decided:
         text += "; the policy restarts" if "stop" not in decided else "; the policy ends the job"
     for one, two in zip(after.phases, after.phases[1:]):
         if one != two:

@@ -83,6 +83,7 @@ class Worker:
         """It does not heed SIGTERM: its interpreter does not run."""
         self.step = 1
         self.where = "train (train.py:1)"
+        self.exitcode: int | None = None
 
 
 class SimHost:
@@ -187,7 +188,7 @@ class SimHost:
         """A worker dies, unless it is dead."""
         if not worker.alive:
             return
-        worker.alive = False
+        worker.alive, worker.exitcode = False, exitcode
         self.died(worker, exitcode)
         self.see(ProcessDying(pid=worker.pid, exitcode=exitcode))
         self.freed_at = self.timeline.now + worker.life.teardown_s + self.memory_s

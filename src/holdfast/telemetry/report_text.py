@@ -46,18 +46,22 @@ BOLD, RED, DIM, OFF = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
 def report_text(report: JobReport, *, width: int = 100, colour: bool = False) -> str:
-    """The report for people, ending with a line end. Empty for a job that succeeded without a restart."""
-    if report.outcome == "succeeded" and not report.restarts_used and report.rounds <= 1:
+    """The report for people, ending with a line end. Empty for a job that succeeded without an incident."""
+    if not is_news(report):
         return ""
     paint = _Paint(width, colour)
     lines = paint.prose(f"holdfast: {summary(report)}", first=RED if report.outcome == "failed" else BOLD)
     if root := first_failure(report):
         lines += _about_first(root, paint)
-    if report.outcome != "succeeded":
-        lines += _about_others(report, paint)
+    lines += _about_others(report, paint)
     lines += ["", paint.title("Decision"), *paint.prose(f"  {_decision(report)}", indent="  ")]
     lines += paint.prose(f"  the whole story: holdfast report {one_line(report.job)}", indent="  ")
     return "\n".join(lines) + "\n"
+
+
+def is_news(report: JobReport) -> bool:
+    """Whether anything happened but a success."""
+    return report.outcome != "succeeded" or report.restarts_used > 0 or report.rounds > 1 or bool(report.failures)
 
 
 def report_json(report: JobReport) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def report_from_json(text: str) -> JobReport | None:
 
 def first_failure(report: JobReport) -> Failure | None:
     """The failure that began it all; None where nothing failed by itself."""
-    return next((failure for failure in report.failures[:1] if not failure.innocent and report.outcome != "succeeded"), None)
+    return next((failure for failure in report.failures[:1] if not failure.innocent), None)
 
 
 def summary(report: JobReport) -> str:
@@ -103,7 +107,8 @@ def summary(report: JobReport) -> str:
     job, root = f"job {one_line(report.job)}", first_failure(report)
     if report.outcome == "succeeded":
         rounds = f" in {report.rounds} rounds" if report.rounds > 1 else ""
-        return f"{job} succeeded after {count(report.restarts_used, 'restart')}{rounds}"
+        borne = f", though {_sentence(root)}" if root else ""
+        return f"{job} succeeded after {count(report.restarts_used, 'restart')}{rounds}{borne}"
     if root is None:
         return f"{job} {'was stopped' if report.outcome == 'stopped' else 'failed'}: {one_line(report.reason)}"
     return f"{job} {'was stopped after a failure' if report.outcome == 'stopped' else 'failed'}: {_sentence(root)}"

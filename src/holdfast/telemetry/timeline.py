@@ -339,11 +339,15 @@ def _failures(records: Iterable[Record]) -> tuple[Failure, ...]:
 
 def _disturbed_at(records: Sequence[Record], decisions: Iterable[Decision]) -> float | None:
     """When the first thing went wrong in a life: a failure or a lost node was seen, a rank was stopped (by a node whose lease
-    was over: what is decided comes later, from another coordinator), or it was decided to start over."""
+    was over: what is decided comes later, from another coordinator), or it was decided to start over. A life that carried on
+    without some was not disturbed before that decision."""
+    decisions = list(decisions)
+    again = [decision.at_unix for decision in decisions if decision.decision in AGAIN]
+    if again and any(decision.decision == "carry-on" for decision in decisions):
+        return min(again)
     moments = [record.at - _silence(record) for record in records if _is_trouble(record)]
     moments += [record.at for record in records if isinstance(record.event, WorkerExited) and record.event.exitcode != 0]
-    moments += [decision.at_unix for decision in decisions if decision.decision in AGAIN]
-    return min(moments, default=None)
+    return min([*moments, *again], default=None)
 
 
 def _silence(record: Record) -> float:

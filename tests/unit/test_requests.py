@@ -1,0 +1,143 @@
+"""What a worker asks for by its page: its node left out, the job stopped, all ranks restarted. The answer comes at once."""
+
+from __future__ import annotations
+
+import pytest
+from test_group import Stage
+from test_round import Job, kinds
+
+from holdfast.agent.words import ControlAsked, Reached
+from holdfast.core.events import ControlRequested, NodeExcluded
+from holdfast.core.messages import Join, Message, Requested, Stopped, Waiting
+
+WHO = "rank 3 on b asked to"
+
+
+def asks(job: Job, kind: str, *, node: str = "b", number: int | None = None) -> list[Message]:
+    number = job.machine.round if number is None else number
+    return job.hear(Requested(node=node, round=number, kind=kind, rank=3, reason="uncorrectable ECC error"))
+
+
+@pytest.fixture
+def job() -> Job:
+    """Two nodes of two in round 1, and a spare."""
+    job = Job()
+    job.join("a", "b", "c")
+    return job
+
+
+# --- the coordinator --------------------------------------------------------------------------------------------------------
+
+
+def test_an_excluded_node_is_stopped_at_once_and_a_spare_takes_its_place(job: Job) -> None:
+    assert kinds(asks(job, "exclude")) == ["Stop", "Stop"]
+    assert job.decided[-1] == ("rejoin", f"{WHO} exclude its node: uncorrectable ECC error")
+    job.stopped_and_back("a", "b")
+    assert job.members() == "ac" and job.policy.restarts_left(0.0) == 3
+    assert ("b", Waiting(round=2, reason="excluded: uncorrectable ECC error")) in job.said
+    assert [event.by for event in job.events if isinstance(event, NodeExcluded)] == ["script"]
+
+
+def test_without_a_spare_the_job_shrinks() -> None:
+    job = Job("1:2")
+    job.join("a", "b")
+    asks(job, "exclude")
+    job.stopped_and_back("a", "b")
+    assert job.members() == "a"
+
+
+def test_a_node_that_is_needed_stays_and_the_reason_is_told() -> None:
+    job = Job()
+    job.join("a", "b")
+    assert asks(job, "exclude") == [] and job.machine.phase == "running"
+    decision, reason = job.decided[-1]
+    assert decision == "carry-on" and "not done, since the job cannot go on without it: 1 of the 2 nodes needed" in reason
+
+
+def test_it_is_left_out_too_when_its_worker_s_end_is_known_first(job: Job) -> None:
+    job.fail("b")
+    assert asks(job, "exclude") == []
+    job.stopped_and_back("a", "b")
+    assert job.members() == "ac"
+
+
+def test_a_worker_that_asks_and_then_fails_costs_one_stop_and_no_restart(job: Job) -> None:
+    asks(job, "exclude")
+    assert job.fail("b") == [] and job.policy.restarts_left(0.0) == 3
+
+
+def test_what_is_asked_twice_is_done_once(job: Job) -> None:
+    asks(job, "exclude")
+    assert asks(job, "exclude") == [] and len([e for e in job.events if isinstance(e, NodeExcluded)]) == 1
+
+
+def test_a_stop_ends_the_job_on_every_node(job: Job) -> None:
+    assert kinds(asks(job, "stop")) == ["Stop", "Stop"]
+    assert kinds(job.hear(Stopped(node="a", round=1))) == []
+    assert kinds(job.hear(Stopped(node="b", round=1))) == ["Finish"] * 3
+    assert (job.report.outcome, job.report.exit_code) == ("stopped", 1)
+    assert job.report.reason == f"{WHO} stop the job: uncorrectable ECC error"
+
+
+def test_a_restart_spends_one_and_many_who_ask_for_it_get_one(job: Job) -> None:
+    assert kinds(asks(job, "restart")) == ["Stop", "Stop"]
+    assert asks(job, "restart", node="a") == []
+    assert job.policy.restarts_left(0.0) == 2 and job.decided[-1][0] == "restart"
+    assert job.decided[-1][1] == (
+        "rank 3 on b asked for a restart: uncorrectable ECC error; restarting all ranks (2 of 3 restarts left)"
+    )
+    job.stopped_and_back("a", "b")
+    assert asks(job, "restart", number=1) == [] and job.machine.phase == "running"  # it was about the round before
+
+
+def test_without_a_restart_left_a_wish_for_one_ends_the_job() -> None:
+    job = Job(max_restarts=0)
+    job.join("a", "b")
+    asks(job, "restart")
+    assert job.machine.outcome == "failed" and "no restarts allowed" in job.decided[-1][1]
+
+
+def test_a_kind_that_nobody_knows_is_ignored(job: Job) -> None:
+    assert asks(job, "dance") == [] and job.machine.phase == "running"
+
+
+# --- a node -----------------------------------------------------------------------------------------------------------------
+
+
+def asked(stage: Stage, kind: str) -> list[Message]:
+    stage.see(ControlAsked(local_rank=1, kind=kind, reason="uncorrectable ECC error"))
+    return stage.said
+
+
+@pytest.fixture
+def stage() -> Stage:
+    stage = Stage()
+    stage.run()
+    return stage
+
+
+def test_a_wish_is_passed_on_and_recorded(stage: Stage) -> None:
+    assert asked(stage, "exclude") == [
+        Requested(node="n1-id", round=1, kind="exclude", rank=5, reason="uncorrectable ECC error")
+    ]
+    assert stage.recorded == [ControlRequested(rank=5, local_rank=1, kind="exclude", reason="uncorrectable ECC error")]
+    assert stage.group.state == "running"
+
+
+def test_one_to_continue_is_recorded_only(stage: Stage) -> None:
+    assert asked(stage, "continue") == [] and len(stage.recorded) == 1
+
+
+def test_a_wish_of_a_worker_that_has_failed_is_passed_on_too(stage: Stage) -> None:
+    stage.end(1, 1)
+    assert [message.kind for message in asked(stage, "stop") if isinstance(message, Requested)] == ["stop"]
+
+
+# --- how far the job is -----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_says_how_far_the_job_has_come_when_it_joins() -> None:
+    stage = Stage()
+    stage.see(Reached(iteration=1200))
+    (join,) = [action.message for action in stage.group.begin(1.0) if hasattr(action, "message")]
+    assert isinstance(join, Join) and join.reached == 1200
