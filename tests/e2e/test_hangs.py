@@ -147,3 +147,20 @@ def testpy_spy_shows_the_stacks_of_a_rank_that_cannot(holdfast: Any) -> None:
     check(holdfast, done, "asleep")
     assert "in asleep (hanging.py:" in hung(holdfast)["message"]
     assert "asleep (" in stacks(hung(holdfast))[1] and "what the kernel says of it" in stacks(hung(holdfast))[1]
+
+
+def test_a_rank_that_cannot_show_its_stacks_is_described_by_the_kernel(holdfast: Any, script: Any) -> None:
+    source = """
+import os, signal, time
+from holdfast import client
+for signum in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
+    signal.signal(signum, signal.SIG_DFL)  # as some MPI's start-up does
+client.heartbeat()
+time.sleep(1000)
+"""
+    done = holdfast("run", "--ft-rank-heartbeat-timeout", 1, script(source))
+    assert done.returncode == 1 and "hung: no heartbeat for 1." in done.stderr
+    (file,) = (holdfast.jobs()[0] / "incidents" / "round-1-hang").iterdir()
+    said = file.read_text()
+    assert "it cannot show its stacks itself: the script has reset the signal" in said
+    assert "what the kernel says of it:" in said and re.search(r"thread \d+ python\S*: S", said)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 from pathlib import Path
 
 import pytest
 
-from holdfast.agent.flight_recorder import WRITE_S, ask, patience_s, pipe_of, record_of
+from holdfast.agent.flight_recorder import WRITE_S, Records, ask, patience_s, pipe_of, record_of
 
 ENABLED = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/tmp/fr_pipe_", "TORCH_FR_DUMP_TEMP_FILE": "/logs/fr_"}
 
@@ -55,3 +56,24 @@ def test_asking_never_waits(tmp_path: Path) -> None:
             pass  # until it is full: whoever reads is stuck
     finally:
         os.close(reader)
+
+
+def test_the_records_of_those_that_were_asked_are_waited_for_but_not_for_ever(tmp_path: Path) -> None:
+    environ = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/record_"}
+    os.mkfifo(tmp_path / "pipe_0.pipe")
+    reader = os.open(tmp_path / "pipe_0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    (tmp_path / "record_0").write_text("of a hang before")
+    records = Records(environ, [0, 1], now=0.0)
+    now = 0.0
+    while not select.select([reader], [], [], 0.0)[0]:
+        assert not records.look(now)
+    while not records.paths:
+        assert not records.look(now)
+    assert records.paths == {0: f"{tmp_path}/record_0"}, "nobody reads the pipe of rank 1"
+    (tmp_path / "record_0").write_text("of this one")
+    while not records.look(now := now + 1e-6):
+        assert now < patience_s(environ), "it is there"
+    assert records.written == {0}
+    assert Records(environ, [0], now=0.0).look(patience_s(environ)), "however long it takes"
+    assert Records({}, [0, 1], now=0.0).look(0.0), "nobody to wait for"
+    os.close(reader)

@@ -9,15 +9,19 @@ these files.
 
 from __future__ import annotations
 
+import _thread
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 PIPES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_XCCL_DEBUG_INFO_PIPE_FILE")
 BUFFERS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+POLL_S = 0.02
+"""Between two looks at their files."""
 
 WRITE_S = 0.5
 """How long a record of some thousand collectives may take to be written, once torch has seen the request."""
@@ -44,6 +48,51 @@ def patience_s(environ: Mapping[str, str]) -> float:
         return 0.0
     text = environ.get("TORCH_NCCL_COORD_CHECK_MILSEC", "")
     return (int(text) if text.isdigit() else 1000) / 1000 + WRITE_S
+
+
+class Records:
+    """The ranks' records, asked for and looked for in threads: pipes and files are where the user says, and a file server that
+    does not answer may be what the ranks hang for."""
+
+    def __init__(self, environ: Mapping[str, str], ranks: Iterable[int], now: float) -> None:
+        """`now`: monotonic seconds. Those of `ranks` that can be asked will be, at the first `look`."""
+        self._pipes = {rank: pipe for rank in ranks if (pipe := pipe_of(environ, rank)) is not None}
+        self._files = {rank: record_of(environ, rank) for rank in self._pipes}
+        self._before: dict[int, tuple[int, int] | None] | None = None
+        """What the files were when the ranks were asked. None: they have not been."""
+        self._is_looking, self._look_at, self._until = False, now, now + patience_s(environ)
+        self.paths: dict[int, str] = {}
+        """By rank: where the record of one that was asked goes."""
+        self.written: set[int] = set()
+        """Ranks whose record is there."""
+
+    def look(self, now: float) -> bool:
+        """Whether all are there, or their time is over. Never waits; to be called again until then."""
+        if not self._pipes or now >= self._until or (self._before is not None and self.written == self.paths.keys()):
+            return True
+        if now >= self._look_at and not self._is_looking:
+            self._is_looking, self._look_at = True, now + POLL_S
+            _thread.start_new_thread(self._see, ())
+        return False
+
+    def _see(self) -> None:
+        if self._before is None:
+            before = {rank: _mark(path) for rank, path in self._files.items()}
+            self.paths = {rank: self._files[rank] for rank, pipe in self._pipes.items() if ask(pipe)}
+            self._before = before
+        else:
+            before = self._before
+            self.written = {rank for rank, path in self.paths.items() if _mark(path) not in (None, before[rank])}
+        self._is_looking = False
+
+
+def _mark(path: str) -> tuple[int, int] | None:
+    """Changes whenever the file is written. None: there is none, or nothing in it."""
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return (seen.st_mtime_ns, seen.st_size) if seen.st_size else None
 
 
 def ask(pipe: str) -> bool:

@@ -72,10 +72,10 @@ def main_thread(text: str) -> tuple[Frame, ...]:
 
 
 def is_whole(text: str) -> bool:
-    """Whether faulthandler has come to its end: it writes frame by frame, and whoever reads meanwhile has the beginning
-    only."""
-    frames = main_thread(text) if text.endswith("\n") else ()
-    return bool(frames and frames[-1].function in OUTERMOST) or text.endswith("  ...\n")
+    """Whether faulthandler has come to its end: it writes frame by frame, and who reads meanwhile has the beginning only."""
+    last = text[-1000:].rstrip("\n").rpartition("\n")[2]
+    frame = _FAULTHANDLER.match(last) if text.endswith("\n") else None
+    return text.endswith("  ...\n") or (frame is not None and frame[3] in OUTERMOST)
 
 
 def where(frames: Sequence[Frame]) -> str:

@@ -15,7 +15,7 @@ import signal
 from holdfast.agent import flight_recorder
 from holdfast.agent.stack_text import is_whole, main_thread, waits, where
 from holdfast.agent.words import Looked
-from holdfast.core.failure import Position
+from holdfast.core.failure import ASLEEP, Position
 from holdfast.core.machine import NEVER
 from holdfast.runtime.kernel_view import kernel_view
 from holdfast.runtime.process import kill_group, state
@@ -41,6 +41,9 @@ PY_SPY_S = 0.5
 """For py-spy, which some 0.1 s do where the machine has time. Only where it is installed, and only for ranks that are
 silent."""
 
+MOST_BYTES = 4 << 20
+"""Of what py-spy writes: 100 bytes for each frame."""
+
 RESERVE_S = 0.1
 """Of the longest time that a look may take, for what comes after it."""
 
@@ -52,9 +55,9 @@ class Rank:
         self.rank, self.local_rank, self.pid, self.signs = rank, local_rank, pid, signs
         self.state = state(pid) or ""
         self.stacks = ""
-        self.record: str | None = None
-        """Where its flight recorder writes. None: it was not asked."""
-        self.spy: Popen[bytes] | None = None
+        self.spy: tuple[Popen[bytes], int] | None = None
+        """py-spy's process, and the file that it writes to. None: it was not asked, or has answered."""
+        self.has_been_spied_on = False
         self.unable = ""
         """Why it cannot show its stacks. Empty: it was asked."""
         self.evidence = ""
@@ -63,7 +66,7 @@ class Rank:
     @property
     def is_silent(self) -> bool:
         """It has not shown its stacks, or not all of them."""
-        return not is_whole(self.stacks)
+        return not (self.has_been_spied_on or is_whole(self.stacks))
 
 
 class Stacks:
@@ -78,12 +81,12 @@ class Stacks:
         self.look_at = NEVER
         """When to call `look` next."""
         self.stacks_until = self.spies_until = self.records_until = NEVER
-        self.asked_unix = 0.0
+        self.records: flight_recorder.Records | None = None
 
     def begin(self, wanted: LookAtWorkers) -> None:
         """Ask every rank that lives."""
         host = self.workers.host
-        now, self.asked_unix = host.now(), host.unix()
+        now = host.now()
         self.path = self.folder(wanted.round)
         self.ranks = [
             Rank(wanted.base_rank + local_rank, local_rank, pid, child.page.signs() if child.page else None)
@@ -95,11 +98,9 @@ class Stacks:
             rank.unable = unable.get(rank.local_rank, "")
             if rank.state == "T":
                 kill_group(rank.pid, signal.SIGCONT)
-            pipe = flight_recorder.pipe_of(os.environ, rank.rank)
-            if pipe is not None and flight_recorder.ask(pipe):
-                rank.record = flight_recorder.record_of(os.environ, rank.rank)
         self.stacks_until, self.spies_until = now + STACKS_S, -NEVER
-        self.records_until = now + min(wanted.within_s - RESERVE_S, flight_recorder.patience_s(os.environ))
+        self.records = flight_recorder.Records(os.environ, [rank.rank for rank in self.ranks], now)
+        self.records_until = now + wanted.within_s - RESERVE_S
         self.look_at = now + POLL_S
 
     def look(self) -> list[Observation]:
@@ -115,13 +116,11 @@ class Stacks:
         awaited = [rank for rank in silent if not rank.unable and now < self.stacks_until]
         if silent and not awaited and self.spies_until == -NEVER:
             self._spy(silent, now)
-        spying = [rank for rank in silent if rank.spy is not None and not self._has_spied(rank, rank.spy)]
-        unrecorded = [rank for rank in self.ranks if not self._is_recorded(rank)]
-        if awaited or (spying and now < self.spies_until) or (unrecorded and now < self.records_until):
+        spying = [rank for rank in silent if not self._has_spied(rank, late=now >= self.spies_until)]
+        assert self.records is not None
+        recorded = self.records.look(now) or now >= self.records_until
+        if awaited or spying or not recorded:
             return []
-        for rank in spying:
-            if rank.spy is not None:
-                rank.spy.kill()
         self.look_at = NEVER
         return [Looked(positions=tuple(self._position(rank, now) for rank in self.ranks))]
 
@@ -141,7 +140,7 @@ class Stacks:
 
     def _position(self, rank: Rank, now: float) -> Position:
         signs, frames = rank.signs, main_thread(rank.stacks)
-        rank.evidence = kernel_view(rank.pid) if rank.is_silent or rank.state in ("T", "t", "D") else ""
+        rank.evidence = kernel_view(rank.pid) if rank.is_silent or rank.unable or rank.state in ASLEEP else ""
         opened = sorted((one.open_since, one.name) for one in signs.sections if one.open_since is not None) if signs else []
         return Position(
             rank=rank.rank,
@@ -160,23 +159,17 @@ class Stacks:
     def _told(self, rank: Rank, reason: str) -> Iterator[str]:
         yield reason
         yield f"rank {rank.rank} (local {rank.local_rank}), pid {rank.pid}, was in state {rank.state or '?'}"
-        if rank.record is not None:
-            yield f"torch's flight recorder: {rank.record}{'' if self._is_recorded(rank) else ' (was not written in time)'}"
-        mute = f"\nit has not shown its Python stacks{': ' if rank.unable else ''}{rank.unable}"
-        yield f"\n{rank.stacks}" if rank.stacks else mute
+        if self.records is not None and (record := self.records.paths.get(rank.rank)) is not None:
+            late = "" if rank.rank in self.records.written else " (was not written in time)"
+            yield f"torch's flight recorder: {record}{late}"
+        if rank.unable:
+            yield f"it cannot show its stacks itself: {rank.unable}"
+        yield f"\n{rank.stacks}" if rank.stacks else "\nit has not shown its stacks"
         if rank.evidence:
             yield f"\nwhat the kernel says of it:\n{rank.evidence}\n"
 
     def _file(self, rank: Rank) -> str:
         return os.path.join(self.path, f"rank-{rank.rank}.txt")
-
-    def _is_recorded(self, rank: Rank) -> bool:
-        if rank.record is None:
-            return True
-        try:
-            return os.stat(rank.record).st_mtime >= self.asked_unix
-        except OSError:
-            return False
 
     # --- py-spy ---------------------------------------------------------------------------------------------------------
 
@@ -190,13 +183,22 @@ class Stacks:
         for rank in silent:
             # --nonblocking: it does not stop the rank, which may not be able to go on.
             argv = [program, "dump", "--pid", str(rank.pid), "--nonblocking", "--full-filenames"]
-            rank.spy = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            file = os.memfd_create("py-spy", os.MFD_CLOEXEC)
+            rank.spy = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL), file
 
-    def _has_spied(self, rank: Rank, spy: Popen[bytes]) -> bool:
+    def _has_spied(self, rank: Rank, *, late: bool) -> bool:
+        """Whether there is no more to come from py-spy; `late`: its time is over."""
+        if rank.spy is None:
+            return True
+        spy, file = rank.spy
         if spy.poll() is None:
-            return False
-        assert spy.stdout is not None
-        rank.spy, rank.stacks = None, spy.stdout.read().decode("utf-8", "replace") or rank.stacks
+            if not late:
+                return False
+            spy.kill()
+        text, rank.spy = os.pread(file, MOST_BYTES, 0).decode("utf-8", "replace"), None
+        os.close(file)
+        if main_thread(text):
+            rank.stacks, rank.has_been_spied_on = text, True
         return True
 
 
