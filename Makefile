@@ -5,12 +5,15 @@
 #   make lint    ruff and mypy --strict            make bench    side by side with torchrun → docs/benchmarks.md
 #   make example-etcd    two agents and a real etcd, as in examples/multi_container
 #   make sim     10,000 simulated jobs with faults, every rule checked, on all CPUs
+#   make nvrx    NVRx beside us, for the tests and benchmarks that compare with it
 #   make clean   remove what these made
 
 PYTHON ?= python3
 VENV   ?= .venv
 # PyTorch is what the tests, the demo and the benchmarks run Holdfast against; Holdfast itself never imports it.
 TORCH  ?= torch==2.13.0
+# NVRx is what holdfast.fault_tolerance is compared with. Without what it names as its needs: they would pull in another PyTorch.
+NVRX   ?= nvidia-resiliency-ext==0.4.1 defusedxml nvidia-ml-py psutil packaging
 ARGS   ?=
 FUZZ_S ?= 60
 
@@ -18,7 +21,7 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .NOTPARALLEL:
-.PHONY: test lint sim demo example-etcd bench fuzz clean torch system
+.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx system
 .DEFAULT_GOAL = test
 
 test: lint torch system
@@ -37,7 +40,7 @@ demo: $(VENV)/.core torch
 example-etcd: $(VENV)/.dev torch
 	@$(BIN)/python examples/multi_container/without_docker.py
 
-bench: $(VENV)/.core torch
+bench: $(VENV)/.core torch nvrx
 	@$(BIN)/python -m compileall -q src  # as pip does for a user; an editable install leaves it out
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
@@ -68,6 +71,10 @@ $(VENV)/.dev: $(VENV)/.core
 torch: $(VENV)/.core
 	@test -e $(VENV)/.torch || { echo "installing $(TORCH)"; $(PIP) install $(TORCH) && touch $(VENV)/.torch; } \
 	    || echo "PyTorch is not in reach: going on without it"
+
+nvrx: torch
+	@test -e $(VENV)/.nvrx || { echo "installing NVRx"; $(PIP) install --no-deps $(NVRX) && touch $(VENV)/.nvrx; } 2>/dev/null \
+	    || echo "NVRx is not in reach: its side of the comparison is skipped"
 
 # What only tests use of the system: hosts played by network namespaces, an etcd and a Slurm of their own. As root on Debian it is
 # installed where it is missing, and no daemon of it is started; elsewhere those tests are skipped and say why.

@@ -14,6 +14,7 @@ import in_rank
 import join
 import lost_node
 import monitor
+import nvrx
 import restart
 import start
 import stop
@@ -22,7 +23,7 @@ import whole_run
 from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
-ORDER = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, join, thousands, lost_node)
+ORDER = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, nvrx, join, thousands, lost_node)
 ROOT = Path(__file__).parents[1]
 ALL = {module.__name__: module for module in ORDER}
 

@@ -46,7 +46,7 @@ def temporary_files_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeyp
 def _nvrx() -> Names:
     pytest.importorskip(
         "nvidia_resiliency_ext",
-        reason="no NVRx to compare with: pip install --no-deps nvidia-resiliency-ext==0.4.1 defusedxml nvidia-ml-py psutil",
+        reason="no NVRx to compare with: make nvrx",
     )
     return Names("nvidia_resiliency_ext.fault_tolerance")
 

@@ -141,6 +141,51 @@ def test_the_first_step_may_take_its_time(bench):
     assert code == 123, said
 
 
+def test_the_first_steps_are_judged_by_the_limit_of_warmup(bench):
+    bench.serve(**NO_LIMITS | {"rank_section_timeouts": {"step": 0.5, "warmup": 30}, "num_warmup_iterations": 5})
+    code, said = bench.run("""
+        client.init_workload_monitoring(num_warmup_iters=2)
+        for step in range(3):
+            client.start_section("step")
+            time.sleep(1.2)
+            client.end_section("step")
+            print("step", step, flush=True)
+    """)
+    assert code == 123 and "step 1" in said and "step 2" not in said, said
+
+
+def test_whoever_hangs_is_ended_and_not_whom_it_names(bench):
+    bench.serve(initial_rank_heartbeat_timeout=0.3)
+    code, said = bench.run("""
+        import socket
+        from holdfast.fault_tolerance import data, utils
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(os.environ["FT_RANK_MONITOR_IPC_SOCKET"])
+            utils.write_object_to_ipc_socket(data.InitMsg(data.RankInfo(0, 0, "here", os.getppid())), link)
+            time.sleep(60)
+    """)
+    assert code == 123, said
+
+
+def test_what_cannot_be_watched_is_turned_away_and_the_next_is_not(bench):
+    bench.serve(**NO_LIMITS)
+    code, said = bench.run("""
+        import socket, tempfile
+        from holdfast.fault_tolerance import data, utils, wire
+        me = data.InitMsg(data.RankInfo(0, 0, "here", os.getpid()))
+        with socket.socket(socket.AF_UNIX) as link, tempfile.TemporaryFile() as no_page:
+            link.connect(os.environ["FT_RANK_MONITOR_IPC_SOCKET"])
+            socket.send_fds(link, [wire.frame(me)], [no_page.fileno()])
+            print(utils.read_obj_from_ipc_socket(link, raise_exc=True))
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(os.environ["FT_RANK_MONITOR_IPC_SOCKET"])
+            link.sendall(b"\\0\\0\\0\\x02{]")
+            assert link.recv(1) == b""
+        client.init_workload_monitoring()
+    """)
+    assert code == 0 and "no page of ours" in said, said
+
+
 def test_a_server_ends_with_whoever_started_it(bench, alive):
     started = bench.start("""
         server = ft.RankMonitorServer.run_in_subprocess(ft.FaultToleranceConfig(), sys.argv[1])

@@ -119,13 +119,19 @@ class Watched:
         self._perform(self._machine.observe(seen, time.monotonic()))
 
     def _perform(self, actions: list[Action]) -> None:
-        from holdfast.monitor.words import AskGpus, GpusSeen, Overdue, SeeRanks
+        from holdfast.monitor.words import AskGpus, GpusSeen, MeasureRanks, Overdue, RankMeasured, RanksMeasured, SeeRanks
+        from holdfast.runtime import process
 
         for action in actions:
             match action:
                 case SeeRanks():
                     self.look()
-                case AskGpus():
+                case MeasureRanks():
+                    cpu_s, io_bytes = process.spent(self._pid)
+                    state = process.state(self._pid) or ""
+                    measured = RankMeasured(local_rank=0, cpu_s=cpu_s, io_bytes=io_bytes, state=state)
+                    self._perform(self._machine.observe(RanksMeasured(ranks=(measured,)), time.monotonic()))
+                case AskGpus():  # nobody asks them here: the processors decide
                     self._perform(self._machine.observe(GpusSeen(busy=None), time.monotonic()))
                 case Overdue(reason=reason):
                     self._logger.error("rank %s (pid %s) hangs: %s", self._rank, self._pid, reason)
