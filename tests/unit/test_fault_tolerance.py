@@ -263,6 +263,8 @@ def test_the_gpus_of_a_numa_node_are_a_variable():
 def test_the_log_level_is_ours_unless_verbose_or_quiet_is_said():
     assert told("--ft-log-level", "debug", env={"LOGLEVEL": "ERROR"}).config.log_level == "DEBUG"
     assert told("--ft-log-level", "10").config.log_level == "DEBUG"
+    assert told(env={"NVRX_LOG_DEBUG": "1", "LOGLEVEL": "ERROR"}).config.log_level == "DEBUG"
+    assert told(env={"NVRX_LOG_DEBUG": "0"}).config.log_level == "WARNING"
     assert told("--ft-log-level", "debug", "--quiet").config.log_level == "ERROR"
 
 

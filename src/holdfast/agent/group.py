@@ -189,7 +189,8 @@ class Group:
             case LeaseOver(reason=reason, until=until):
                 return self._lease_over(reason, until, now)
             case StopAsked(reason=reason, grace_s=grace_s):
-                self.grace_s = self.grace_s if grace_s is None else grace_s
+                if grace_s is not None:
+                    self.grace_s = self.term_grace_s = grace_s
                 return [Send(message=StopJob(node=self.join.node, reason=reason))]
             case ExclusionAsked(ask=ask, name=name, reason=reason):
                 asked = Readmit if seen.readmit else Exclude

@@ -63,6 +63,7 @@ VARIABLES = """\
 |---|---|
 | `NVRX_GPUS_PER_NUMA` | GPUs of one NUMA node: each worker is bound to the node `LOCAL_RANK // N` by `numactl` |
 | `NVRX_DISABLE_RANK_MONITORS` | any value: `--monitor off` |
+| `NVRX_LOG_DEBUG` | `1`: `--ft-log-level debug` |
 | `NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE` | `1`: several agents may run on one node |
 | `CROSS_SLURM_PROCID`, `SLURM_PROCID`, `GROUP_RANK`, … | its place: [where it comes from](torchrun.md#other-variables) |
 | `NVRX_REPLACEMENT_GROUP_ID` | nodes of one such group are replaced together |

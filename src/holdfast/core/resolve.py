@@ -291,6 +291,8 @@ def _log_level(draft: Draft) -> None:
             return draft.put("log_level", level, draft.settings[dest].origin)
     if origin := draft.origins.get("ft.log_level"):
         return draft.put("log_level", draft.fields["ft"].log_level, origin)
+    if draft.environ.get("NVRX_LOG_DEBUG", "").lower() in ("1", "true", "yes", "on"):
+        return draft.put("log_level", "DEBUG", "NVRX_LOG_DEBUG")
     given = draft.environ.get("LOGLEVEL", "")
     if given and given.upper() not in LOG_LEVELS:
         draft.tell("WARNING", f"LOGLEVEL={given} is no level ({grammar.did_you_mean(given, LOG_LEVELS)}); using WARNING")
