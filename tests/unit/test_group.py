@@ -68,9 +68,15 @@ class Stage:
     """A group, and what it did last."""
 
     def __init__(
-        self, *, hosting: bool = False, stop_signals: tuple[int, ...] = (), join: Join = JOIN, echoing: bool = False
+        self,
+        *,
+        hosting: bool = False,
+        stop_signals: tuple[int, ...] = (),
+        join: Join = JOIN,
+        echoing: bool = False,
+        **more: Any,
     ) -> None:
-        how = {"stop_signals": stop_signals, "echoing": echoing}
+        how = {"stop_signals": stop_signals, "echoing": echoing, **more}
         self.group = Group(join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", **how)
         self.now = 0.0
         self.did = self.group.begin(0.0)
@@ -340,6 +346,38 @@ def test_a_hosting_agent_stops_the_whole_job_and_stays_to_the_end() -> None:
     stage.end(0, -15)
     stage.end(1, -15)
     assert not stage.does(Exit)
+
+
+def test_a_signal_may_have_a_grace_period_of_its_own_unless_an_operator_named_one() -> None:
+    for asked, deadline in ((None, 60.0), (3.0, 3.0)):
+        stage = Stage(term_grace_s=60.0)
+        stage.run()
+        assert stage.group.grace_s == GRACE_S
+        stage.see(StopAsked(reason="alice asked", grace_s=asked))
+        stage.see(Signalled(signum=signal.SIGTERM))
+        assert stage.group.deadline() == deadline
+
+
+@pytest.mark.parametrize(("exitcodes", "code"), [((0, 0), 0), ((0, 3), 1), ((0, -15), 1)])
+def test_where_it_counts_as_success_a_stop_that_every_worker_obeyed_with_0_is_one(
+    exitcodes: tuple[int, int], code: int
+) -> None:
+    stage = Stage(clean_stop_is_success=True)
+    stage.run()
+    stage.see(Signalled(signum=signal.SIGTERM))
+    for local_rank, exitcode in enumerate(exitcodes):
+        stage.end(local_rank, exitcode)
+    assert stage.only(Exit).code == code
+
+
+def test_a_failure_that_no_signal_caused_is_none_however_its_workers_end() -> None:
+    stage = Stage(clean_stop_is_success=True)
+    stage.run()
+    stage.told(Stop(round=1, reason="rank 0 failed", rejoin=False))
+    stage.end(0, 0)
+    stage.end(1, 0)
+    stage.told(Finish(report=REPORT))
+    assert stage.only(Exit).code == 1
 
 
 def test_a_second_signal_kills_at_once(stage: Stage) -> None:
