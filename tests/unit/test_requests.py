@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
-from test_group import Stage
+from test_group import GRACE_S, Stage
 from test_round import Job, kinds
 
-from holdfast.agent.words import ControlAsked, Reached
+from holdfast.agent.group import LAST_WORDS_S
+from holdfast.agent.words import ControlAsked, Reached, SignalWorkers
 from holdfast.core.events import ControlRequested, NodeExcluded
-from holdfast.core.messages import Join, Message, Requested, Stopped, Waiting
+from holdfast.core.machine import NEVER, Tick
+from holdfast.core.messages import Join, Message, Requested, Stop, Stopped, Waiting
 
 WHO = "rank 3 on b asked to"
 
@@ -131,6 +135,27 @@ def test_one_to_continue_is_recorded_only(stage: Stage) -> None:
 def test_a_wish_of_a_worker_that_has_failed_is_passed_on_too(stage: Stage) -> None:
     stage.end(1, 1)
     assert [message.kind for message in asked(stage, "stop") if isinstance(message, Requested)] == ["stop"]
+
+
+def test_whoever_has_asked_may_end_by_itself_for_a_second_and_is_asked_to_stop_then(stage: Stage) -> None:
+    asked(stage, "stop")
+    stage.told(Stop(round=1, reason="rank 5 asked", rejoin=False), now=0.5)
+    assert stage.only(SignalWorkers).local_ranks == (0,)
+    assert stage.group.deadline() == 0.5 + LAST_WORDS_S
+    stage.see(Tick(), now=0.5 + LAST_WORDS_S)
+    assert stage.only(SignalWorkers) == SignalWorkers(local_ranks=(1,), signum=signal.SIGTERM)
+    assert stage.group.deadline() == 0.5 + GRACE_S
+
+
+def test_what_it_says_at_its_end_is_kept_with_its_failure(stage: Stage) -> None:
+    asked(stage, "stop")
+    stage.told(Stop(round=1, reason="rank 5 asked", rejoin=False))
+    stage.end(1, 1, message="BadLoss: loss is nan")
+    stage.end(0, -signal.SIGTERM)
+    (stopped,) = stage.said
+    assert isinstance(stopped, Stopped)
+    assert {failure.local_rank: failure.cause for failure in stopped.failures} == {1: "exception", 0: "stopped"}
+    assert stage.group.deadline() == NEVER
 
 
 # --- how far the job is -----------------------------------------------------------------------------------------------------

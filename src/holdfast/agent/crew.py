@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from holdfast.core.failure import Evidence, Failure
+from holdfast.core.machine import NEVER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class WorkerSeat:
         self.exitcode: int | None = None
         self.charge: tuple[str, str] | None = None
         """(cause, message) of what was found against it while it still ran. None: nothing."""
+        self.asked_at = -NEVER
+        """When it last asked for something."""
         self.overdue, self.overdue_at_unix = "", 0.0
         """Which limit it has exceeded, in words (empty: none), and when."""
         self.struck = False

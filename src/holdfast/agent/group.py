@@ -100,6 +100,10 @@ ECHO_S = 1.0
 """The same signal within this time is the same request: whoever signals a whole cgroup (Slurm, systemd) reaches us twice, once
 directly and once through our guardian. A person who is in a hurry presses again."""
 
+LAST_WORDS_S = 1.0
+"""A worker that has just asked for something is asked to stop so much later than the others: most that ask end by themselves,
+with a traceback that says more than their wish, and SIGTERM would cut it short."""
+
 
 class Group:
     """The machine."""
@@ -144,6 +148,9 @@ class Group:
         self.leaving_since = NEVER
         self.leaving_why = ""
         self.stopping_since = NEVER
+        self.speaking: tuple[int, ...] = ()
+        """Workers that have just asked for something: they may end by themselves until then."""
+        self.last_words_until = NEVER
         self.kill_at = NEVER
         self.abandon_at = NEVER
         self.stop_after_look = ""
@@ -201,7 +208,7 @@ class Group:
                 )
                 return [Send(message=pace)]
             case ControlAsked(local_rank=local_rank, kind=kind, reason=reason):
-                return self._asked(self.workers[local_rank], kind, reason)
+                return self._asked(self.workers[local_rank], kind, reason, now)
             case Reached(iteration=iteration):
                 self.join = replace(self.join, reached=iteration)
                 return []
@@ -218,7 +225,8 @@ class Group:
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        return min(self.kill_at, self.abandon_at, self.memory.deadline(), self.look.until, self.for_script.deadline())
+        ends = min(self.last_words_until, self.kill_at, self.abandon_at)
+        return min(ends, self.memory.deadline(), self.look.until, self.for_script.deadline())
 
     def begin(self, now: float) -> list[Action]:
         """Ask for the first round."""
@@ -323,9 +331,9 @@ class Group:
             return [Send(message=Succeeded(node=self.join.node, round=self.round))]
         return self._all_gone(now) if self.state in ("running", "stopping") else []
 
-    def _asked(self, worker: WorkerSeat, kind: str, reason: str) -> list[Action]:
+    def _asked(self, worker: WorkerSeat, kind: str, reason: str, now: float) -> list[Action]:
         """What a worker wishes is the coordinator's to decide, also if the worker is gone by then."""
-        rank = worker.rank
+        rank, worker.asked_at = worker.rank, now
         noted = Record(event=ControlRequested(rank=rank, local_rank=worker.local_rank, kind=kind, reason=reason))
         if kind == "continue" or self.state == "ended":
             return [noted]
@@ -363,11 +371,16 @@ class Group:
         self.stop_after_look = ""
         # Not those that are dying already: a signal would only cut their exit handlers short.
         alive = tuple(i for i in self.workers.alive if self.workers[i].state != "dying" and not self.workers[i].struck)
-        if not alive:
-            return self._settle(now)
-        name, ranks = signal.Signals(signum).name, self.workers.ranks(alive)
-        sent = StopSent(signal=name, grace_s=self.grace_s, reason=reason, ranks=ranks)
-        return [SignalWorkers(local_ranks=alive, signum=signum), Record(event=sent)]
+        asked = tuple(i for i in alive if signum == signal.SIGTERM and now < self.workers[i].asked_at + LAST_WORDS_S)
+        self.speaking, self.last_words_until = asked, now + LAST_WORDS_S if asked else NEVER
+        return self._ask_to_stop(tuple(i for i in alive if i not in asked), reason) or self._settle(now)
+
+    def _ask_to_stop(self, local_ranks: tuple[int, ...], reason: str) -> list[Action]:
+        if not local_ranks:
+            return []
+        signum, ranks = self.workers.stop_signal, self.workers.ranks(local_ranks)
+        sent = StopSent(signal=signal.Signals(signum).name, grace_s=self.grace_s, reason=reason, ranks=ranks)
+        return [SignalWorkers(local_ranks=local_ranks, signum=signum), Record(event=sent)]
 
     def _late(self, now: float) -> list[Action]:
         if due := self.for_script.due(now):
@@ -378,6 +391,10 @@ class Group:
             return self._looked((), now)
         if self.state == "stopping" and now >= self.kill_at:
             return self._kill(now)
+        if now >= self.last_words_until:
+            self.last_words_until = NEVER
+            left = tuple(i for i in self.speaking if self.workers[i].state == "running")
+            return self._ask_to_stop(left, f"it has had {LAST_WORDS_S:g} s to end by itself, after what it asked for")
         if self.state == "stopping" and now >= self.abandon_at:
             stuck = [self.workers[i] for i in self.workers.alive]
             for worker in stuck:
@@ -391,6 +408,7 @@ class Group:
     def _kill(self, now: float) -> list[Action]:
         alive = self.workers.alive
         self.workers.killed.update(alive)
+        self.last_words_until = NEVER
         self.kill_at, self.abandon_at = NEVER, now + max(self.grace_s, 1.0)
         waited_s = now - self.stopping_since
         ranks = ", ".join(map(str, self.workers.ranks(alive)))
@@ -402,7 +420,7 @@ class Group:
     def _all_gone(self, now: float) -> list[Action]:
         took_s = now - self.stopping_since if self.stopping_since != NEVER else 0.0
         killed = self.workers.ranks(tuple(sorted(self.workers.killed)))
-        self.kill_at = self.abandon_at = NEVER
+        self.kill_at = self.abandon_at = self.last_words_until = NEVER
         actions: list[Action] = [Sweep(), Record(event=WorkersStopped(took_s=took_s, killed=killed))]
         failures = tuple(self.workers.failures.values())
         actions.append(Send(message=Stopped(node=self.join.node, round=self.round, failures=failures)))
@@ -558,7 +576,7 @@ class Group:
         self, code: int, *, report: JobReport | None = None, outcome: str = "stopped", reason: str = "", complaint: str = ""
     ) -> list[Action]:
         self.state, self.held = "ended", False
-        self.kill_at = self.abandon_at = self.look.until = NEVER
+        self.kill_at = self.abandon_at = self.last_words_until = self.look.until = NEVER
         if self.clean_stop_is_success and self.leaving_by and all(one.exitcode == 0 for one in self.workers.values()):
             code = 0
         self.memory.end()

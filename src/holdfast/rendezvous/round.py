@@ -57,6 +57,7 @@ from holdfast.core.policy import Decision
 from holdfast.core.report import JobReport
 from holdfast.core.value import replace
 from holdfast.rendezvous.exclusion import CHARS, Excluded
+from holdfast.rendezvous.failures import Failures
 from holdfast.rendezvous.gathering import Gathering, named
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.pace import Paces, described
@@ -93,8 +94,7 @@ class Rendezvous:
         self.seats = Seats(rules, self.excluded)
         self.gathering = Gathering(rules, self.seats, now=now)
         self.paces = Paces()
-        self.failures: dict[tuple[int, str, int], tuple[float, Failure]] = {}
-        """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
+        self.failures = Failures()
         self.inquiry: Inquiry | None = None
         """Which of the round's ranks is to blame for a hang. None: nobody has told of one."""
         self.condemned = "", 0
@@ -208,7 +208,7 @@ class Rendezvous:
             case Succeeded(round=number) if number == self.round and seat.state == "running":
                 return self._succeeded(seat, now)
             case Stopped(round=number, failures=failures):
-                self._keep(node, number, failures, now)
+                self.failures.keep(number, node, failures, now)
                 if seat.state == "leaving":
                     return self._remove(seat, NodeLeft(name=seat.name, reason="its workers have been stopped"))
                 if number == self.round and seat.state in ("running", "stopping", "succeeded"):
@@ -253,7 +253,7 @@ class Rendezvous:
     # --- what goes wrong, and what goes on ------------------------------------------------------------------------------
 
     def _failed(self, seat: Seat, number: int, failure: Failure, now: float) -> list[Action]:
-        self._keep(seat.join.node, number, (failure,), now)
+        self.failures.keep(number, seat.join.node, (failure,), now)
         if number != self.round or self.phase != "running":
             return []
         if failure.cause == "hung" and self.inquiry is not None:
@@ -310,12 +310,8 @@ class Rendezvous:
 
     def _first_failure(self) -> tuple[str, Failure] | None:
         """The first one that the running round has borne with, with its node's name. None: there is none."""
-        kept = [
-            (failure.innocent, since, seat.name, failure)
-            for (number, node, _), (since, failure) in self.failures.items()
-            if number == self.round and (seat := self.seats.get(node)) is not None and seat.is_impaired
-        ]
-        return min(kept, key=lambda one: one[:2])[2:] if kept else None
+        borne = {node: seat.name for node, seat in self.seats.items() if seat.is_impaired}
+        return next(((borne[node], failure) for node, failure in self.failures.in_order(self.round, borne)), None)
 
     def _follow(self, decision: Decision, now: float) -> list[Action]:
         if decision.then != "restart":
@@ -348,15 +344,6 @@ class Rendezvous:
                     return self._as_it_is(Decision(then="carry-on", reason=why), now)
                 return self._exclude(seat.name, asked.reason, "script", now) + self._dismiss(seat.name, what, now)
         return []
-
-    def _keep(self, node: str, number: int, failures: tuple[Failure, ...], since: float) -> None:
-        for failure in failures:
-            key = (number, node, failure.local_rank)
-            first, before = self.failures.get(key, (since, failure))
-            if before.cause == "hung":  # its end is ours, and it may be that only we know of its guilt
-                known = {field: getattr(before, field) for field in ("cause", "message", "at_unix", "stacks_path")}
-                failure = replace(failure, **known)
-            self.failures[key] = first, failure
 
     # --- a rank that hangs ----------------------------------------------------------------------------------------------
 
@@ -393,9 +380,8 @@ class Rendezvous:
             )
             node, failure = blame.node, blamed(own, blame)
             self.condemned, seat.is_impaired = (node, position.local_rank), True
-            # It hung before those that waited for it exceeded their limits, whoever was heard of first.
-            first = min(since for (number, _, _), (since, _) in self.failures.items() if number == self.round)
-            self.failures[self.round, node, position.local_rank] = first - (position.quiet_s or 0.0), failure
+            # It hung before those that waited for it exceeded their limits.
+            self.failures.put_first(self.round, node, failure, by_s=position.quiet_s or 0.0)
             actions.append(self._record(FailureSeen(failure=failure)))
         return actions + self._weigh(self.seats[node].name if node in self.seats else failure.node, failure, now)
 
@@ -485,7 +471,7 @@ class Rendezvous:
             runs = self.phase == "running" and any(member.name == name for member in self.seats.members)
             if runs and not self.seats.tally.of("succeeded") and self._is_replaceable(name):
                 actions += self._exclude(name, why, "slowness", now)
-                actions += self._regroup("rejoin", f"{name} is excluded: {why}", now)
+                actions += self._dismiss(name, f"{name} is excluded: {why}", now)
         return actions
 
     def _is_needed(self, name: str) -> str:
@@ -528,7 +514,7 @@ class Rendezvous:
         lost = Failure(node=seat.name, rank=-1, at_unix=self._unix(now), cause="node_lost", message=reason, round=self.round)
         if seat.state in ("running", "stopping"):
             # Since it was last heard: whoever failed after that may have failed because of it.
-            self._keep(seat.join.node, self.round, (lost,), seat.heard_at)
+            self.failures.keep(self.round, seat.join.node, (lost,), seat.heard_at)
         return actions + (self._without(describe(lost), now) if needed else [])
 
     def _remove(self, seat: Seat, event: Event) -> list[Action]:
@@ -655,7 +641,7 @@ class Rendezvous:
     def _finish(self, now: float) -> list[Action]:
         self.phase, self.ended_at = "ended", now
         well = self.outcome == "succeeded" and not self.has_lost_some
-        failures = () if well else _causes_first(self._of_this_round)
+        failures = () if well else tuple(failure for _, failure in self.failures.in_order(self.round))
         nodes = tuple(seat.name for seat in self.seats.values() if seat.place is not None)
         self.report = JobReport(
             job=self.rules.job,
@@ -675,10 +661,6 @@ class Rendezvous:
         finish = Finish(report=self.report)
         return [Tell(node=node, message=finish) for node in self.seats]
 
-    @property
-    def _of_this_round(self) -> list[tuple[float, Failure]]:
-        return [kept for (number, _, _), kept in self.failures.items() if number == self.round]
-
     def _record(self, event: Event) -> Record:
         return Record(event=event, life=(self.round, self.attempt))
 
@@ -694,8 +676,3 @@ def _stranger(message: Message) -> Message:
 
 def _joined(reason: str, more: str) -> str:
     return f"{reason}; {more}" if more else reason
-
-
-def _causes_first(failures: list[tuple[float, Failure]]) -> tuple[Failure, ...]:
-    """By our own clock, not by many nodes' timestamps; those that we stopped ourselves last."""
-    return tuple(failure for _, failure in sorted(failures, key=lambda kept: (kept[1].innocent, kept[0])))

@@ -1,0 +1,43 @@
+"""What has failed in which round, and what came first? By our own clock, not by many nodes' timestamps."""
+
+from __future__ import annotations
+
+from holdfast.core.value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from holdfast.core.failure import Failure
+
+
+class Failures:
+    """All that the coordinator has heard of."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, str, int], tuple[float, Failure]] = {}
+        """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
+
+    def keep(self, round: int, node: str, failures: Iterable[Failure], since: float) -> None:
+        """Note them, or what more is known of them by now."""
+        for failure in failures:
+            key = (round, node, failure.local_rank)
+            first, before = self._kept.get(key, (since, failure))
+            if before.cause == "hung":  # its end is ours, and it may be that only we know of its guilt
+                known = {field: getattr(before, field) for field in ("cause", "message", "at_unix", "stacks_path")}
+                failure = replace(failure, **known)
+            self._kept[key] = first, failure
+
+    def put_first(self, round: int, node: str, failure: Failure, *, by_s: float) -> None:
+        """It was so `by_s` seconds before all others of that round, whoever was heard of first."""
+        first = min(since for (number, _, _), (since, _) in self._kept.items() if number == round)
+        self._kept[round, node, failure.local_rank] = first - by_s, failure
+
+    def in_order(self, round: int, nodes: Container[str] | None = None) -> list[tuple[str, Failure]]:
+        """(node, failure) of a round, the first one first, and those that we stopped ourselves last; of these nodes only."""
+        of = [
+            (failure.innocent, since, node, failure)
+            for (number, node, _), (since, failure) in self._kept.items()
+            if number == round and (nodes is None or node in nodes)
+        ]
+        return [kept[2:] for kept in sorted(of, key=lambda kept: kept[:2])]
