@@ -11,7 +11,7 @@ from holdfast.agent.words import (
     Answer,
     Ended,
     Exit,
-    Hung,
+    HeedPace,
     KeepStacks,
     KillWorkers,
     LookAtMemory,
@@ -32,6 +32,7 @@ from holdfast.core.messages import Assigned
 from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.rendezvous.election import Await, Campaign, Keep, Persist, Resign
 from holdfast.rendezvous.succession import Claim
+from holdfast.sim.monitoring import SimMonitoring
 from holdfast.sim.network import SimLinks
 from holdfast.sim.world import SimHost, Worker
 
@@ -55,6 +56,7 @@ class SimAgent:
         self.links: SimLinks
         self.node: Node
         self.store: SimStore | None = None
+        self.monitoring = SimMonitoring(self)
         self.began_at = cluster.timeline.now
         self.local_ranks: dict[int, int] = {}
         self.paused = False
@@ -104,13 +106,14 @@ class SimAgent:
         if self.paused:
             return
         due = self.node.deadline()
-        deadline = min(due, self.leave_at)
+        deadline = min(due, self.monitoring.deadline(), self.leave_at)
         if self.world.clock.true(deadline) <= self.cluster.timeline.now:
             self.world.floor = max(self.world.floor, deadline)
         late = self.world.now() >= due
         seen = self.world.wait(deadline)
-        for what in [*seen, *([Tick()] if late else [])]:
+        for what in [*seen, *self.monitoring.due(), *([Tick()] if late else [])]:
             for understood in self._understood(what):
+                self.monitoring.saw(understood)
                 self.perform(self.node.observe(understood, self.world.now()))
         self.cluster.checks.after_turn(self, idle=not seen)
         self._after()
@@ -122,7 +125,7 @@ class SimAgent:
                 self.store.close(self.node.will(self.world.now()))
             self.end()
             return
-        deadline = min(self.node.deadline(), self.leave_at)
+        deadline = min(self.node.deadline(), self.monitoring.deadline(), self.leave_at)
         if self.world.seen:
             self.wake(self.cluster.timeline.now)
         elif deadline != NEVER:
@@ -136,17 +139,17 @@ class SimAgent:
         self.links.close()
 
     def hang(self, local_rank: int, limit_s: float) -> None:
-        """A worker gives no sign of life from now on, and may do so for `limit_s` at most."""
+        """A worker gives no sign of life from now on, and its script had allowed `limit_s` at most."""
         pid = self._pids([local_rank])[0]
         worker = self.world.workers[pid]
-        worker.quiet_since = self.cluster.timeline.now
-        self.cluster.timeline.after(limit_s, lambda: self._overdue(worker, limit_s))
+        if worker.quiet_since is None:  # else it hangs already, and does not begin to hang again
+            worker.quiet_since = self.cluster.timeline.now
+        worker.limit_s = limit_s if worker.limit_s is None else min(limit_s, worker.limit_s)
         self.cluster.checks.hangs(self, worker, limit_s)
-
-    def _overdue(self, worker: Worker, limit_s: float) -> None:
-        if worker.alive and (pid := worker.pid) in self.local_ranks and not self.ended:
-            reason = f"no heartbeat for {limit_s:.1f} s (limit {limit_s:g} s)"
-            self.world.see(Hung(local_rank=self.local_ranks[pid], reason=reason, at_unix=self.world.unix()))
+        if not self.paused and local_rank in self.monitoring.workers:
+            for found in self.monitoring.look(local_rank):
+                self.world.see(found)
+            self._after()
 
     def _understood(self, seen: Observation) -> list[Observation]:
         match seen:
@@ -191,6 +194,8 @@ class SimAgent:
                 case LookAtMemory():
                     for seen in self.world.look_at_memory():
                         self.perform(self.node.observe(seen, self.world.now()))
+                case HeedPace(longest_s=longest_s):
+                    self.monitoring.monitor.heed(longest_s)
                 case Answer(text=text):
                     self.cluster.transcript.note(self.cluster.timeline.now, self.place, f"answers: {text}")
                 case Exit():
@@ -232,6 +237,8 @@ class SimAgent:
             seen.append(Started(local_rank=local_rank, pid=pid, argv=("train.py",), log_dir=None))
         for what in seen:
             self.perform(self.node.observe(what, self.world.now()))
+        for found in self.monitoring.begin_round(assigned, seen):
+            self.world.see(found)
         self._hold_port()
 
     def _show(self, wanted: LookAtWorkers) -> None:

@@ -72,11 +72,15 @@ class Life(Value):
 class Worker:
     """A simulated process."""
 
-    def __init__(self, pid: int, env: Mapping[str, str], life: Life) -> None:
+    def __init__(self, pid: int, env: Mapping[str, str], life: Life, born_at: float) -> None:
         self.pid = pid
         self.env = env
         self.life = life
         self.alive = True
+        self.born_at = born_at
+        """In true time."""
+        self.limit_s: float | None = None
+        """Longest silence that its script allows. None: it does not say."""
         self.quiet_since: float | None = None
         """Since when it hangs, in true time. None: it gets on."""
         self.deaf = False
@@ -147,7 +151,7 @@ class SimHost:
         life = self.script(env)
         if life.start_error:
             raise StartError(life.start_error)
-        worker = self.workers[self.next_pid] = Worker(self.next_pid, env, life)
+        worker = self.workers[self.next_pid] = Worker(self.next_pid, env, life, self.timeline.now)
         self.next_pid += 1
         if life.runs_s != float("inf"):
             self.timeline.after(life.runs_s, lambda: self.end(worker, life.exitcode) if worker.quiet_since is None else None)
