@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from contextlib import suppress
 from itertools import pairwise
@@ -349,3 +350,10 @@ def test_each_connection_has_keys_of_its_own() -> None:
     with pytest.raises(ProtocolError):
         again.seals()[1].take(member.seals()[0].put(b"stop"))
     assert len(server.seals()[0].put(b"")) == SEAL_BYTES
+
+
+def test_a_seal_is_the_hmac_of_the_frame_s_number_and_its_bytes():
+    seal, key = Seal(b"k" * 32), b"k" * 32
+    for number, payload in enumerate((b"first", b"", b"x" * 1000)):
+        whole = hmac.digest(key, number.to_bytes(8, "big") + payload, "sha256")
+        assert seal.put(payload) == whole[:SEAL_BYTES] + payload

@@ -247,6 +247,10 @@ class Agent:
         decided_at_unix = self.host.unix()
         for action in actions:
             match action:
+                case Connect() | Transmit() | HangUp():
+                    assert self.network is not None, "a job of one node has no links"
+                    for seen in self.network.perform(action):
+                        self._observe(seen)
                 case Record(event=event, life=life):
                     self._record(event, decided_at_unix, life)
                 case Say(text=text, level=level):
@@ -279,10 +283,6 @@ class Agent:
                     self.desk.answered(action)
                 case Exit():
                     self.exit, self.leave_at = action, self.host.now() + FAREWELL_S
-                case Connect() | Transmit() | HangUp():
-                    assert self.network is not None, "a job of one node has no links"
-                    for seen in self.network.perform(action):
-                        self._observe(seen)
                 case _:
                     assert self.store is not None, f"an agent cannot do {action!r}"
                     self.store.perform(action)

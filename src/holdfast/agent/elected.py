@@ -21,13 +21,14 @@ from holdfast.agent.group import Group
 from holdfast.agent.node import Node
 from holdfast.agent.words import Send, Told
 from holdfast.core.events import CoordinatorFound, NodeExcluded
-from holdfast.core.links import HangUp, LinkDown
-from holdfast.core.machine import Action, Observation, Record, Say
+from holdfast.core.links import Arrived, HangUp, LinkDown
+from holdfast.core.machine import Action, Observation, Record, Say, Tick
 from holdfast.core.messages import Past, Refused
-from holdfast.core.value import replace
+from holdfast.core.value import quicken, replace
 from holdfast.rendezvous.election import Follow, GiveUp, Lead, StepDown
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import Deliver, Member
+from holdfast.rendezvous.rules import Heard, Tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class ElectedNode(Node):
     def __init__(
         self, group: Group, member: Member, election: Elects, found: Callable[[float], tuple[Server, RestartOnFailure]]
     ) -> None:
+        quicken(Tick, Heard, Tell)
         self.group = group
         self.member = member
         self.election = election
@@ -101,6 +103,8 @@ class ElectedNode(Node):
 
     def _over_a_link(self, seen: Observation, now: float) -> list[Action]:
         out = self._from_server(self.server.observe(seen, now), now) if self.server is not None else []
+        if isinstance(seen, Arrived) and seen.link != self.member.link:
+            return out  # thousands a second, and our member's time comes with a Tick
         was_up = self.member.up
         out += self._from_member(self.member.observe(seen, now), now)
         broke = isinstance(seen, LinkDown) and seen.link == self.member.link

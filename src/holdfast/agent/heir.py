@@ -78,10 +78,10 @@ class HeirNode(ElectedNode):
         # The succession first: whoever slept through the end of its mandate must not say another word as the leader.
         out = self._from_election(self.election.observe(Tick(), now), now)
         match seen:
+            case Arrived() | LinkUp() | LinkDown():
+                return out + self._over_a_link(seen, now)
             case Claimed():
                 return out + self._from_election(self.election.observe(seen, now), now)
-            case LinkUp() | LinkDown() | Arrived():
-                return out + self._over_a_link(seen, now)
             case Tick():
                 return out + self._from_group(self.group.observe(seen, now), now) + self._over_a_link(seen, now)
         return out + self._from_group(self.group.observe(seen, now), now)
@@ -90,13 +90,13 @@ class HeirNode(ElectedNode):
 
     def _over_a_link(self, seen: Observation, now: float) -> list[Action]:
         match seen:
+            case Arrived(link=link, message=message):
+                own = self._for_the_succession(link, message, now)
+                return super()._over_a_link(seen, now) if own is None else own
             case LinkUp(link=link, ours=False):
                 self.guests.add(link)
             case LinkDown(link=link):
                 self.guests.discard(link)
-            case Arrived(link=link, message=message):
-                if (own := self._for_the_succession(link, message, now)) is not None:
-                    return own
         out = [] if isinstance(seen, Tick) else self._from_election(self.election.observe(seen, now), now)
         return out + super()._over_a_link(seen, now)
 

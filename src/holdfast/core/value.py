@@ -80,6 +80,21 @@ class Value(metaclass=_ValueType):
         return _rebuild, (type(self), {field: getattr(self, field) for field in self.__fields__})
 
 
+def quicken(*kinds: type[Value]) -> None:
+    """Give each of these an `__init__` of its own, without a loop: it takes a third of the time, and some 0.1 ms to make. For
+    the few that are made thousands of times a second, and have no kinds below them."""
+    for kind in kinds:
+        if "__init__" in kind.__dict__:
+            continue
+        known = {f"put_{field}": put for field, _, put in kind.__steps__}
+        known |= {f"default_{field}": default for field, default, _ in kind.__steps__ if default is not Required}
+        taken = (f"{field}=default_{field}" if default is not Required else field for field, default, _ in kind.__steps__)
+        lines = [f"def __init__(self, *, {', '.join(taken)}):" if kind.__steps__ else "def __init__(self):"]
+        lines += [f"    put_{field}(self, {field})" for field, _, _ in kind.__steps__] or ["    pass"]
+        exec("\n".join(lines), known)
+        type.__setattr__(kind, "__init__", known["__init__"])
+
+
 def _rebuild(cls: type[Value], fields: dict[str, Any]) -> Value:
     return cls(**fields)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Electorate, Past, Renewed, Roster
-from holdfast.core.value import replace
 from holdfast.rendezvous.lease import RENEW_S
 
 TYPE_CHECKING = False
@@ -128,7 +127,7 @@ class Mandate:
         roster = None
         if self.issued and endpoint and self.holds.get(endpoint, 0) < self.version:
             roster = self._roster(endpoint, past())
-        return replace(said, lease_s=lease_s, mark=now, roster=roster)
+        return Renewed(lease_s=lease_s, sent_at=said.sent_at, mark=now, roster=roster)
 
     # --- who has a say --------------------------------------------------------------------------------------------------
 

@@ -182,6 +182,11 @@ class Rendezvous:
             # It was a member under an earlier life of the coordinator; others may still hold a lease from that.
             self.gathering.wait_until(self.started_at + self.rules.lease_s + FENCE_S)
         match message:
+            case Renew(sent_at=sent_at) if seat is not None:
+                # A Stop may have gone down with its link. Said twice it does no harm; said never, we would wait for ever.
+                again = [seat.stop] if seat.stop is not None and seat.state in ("stopping", "stopped") else []
+                answers = [Renewed(lease_s=self.rules.lease_s, sent_at=sent_at), *again]
+                return [Tell(node=node, message=answer) for answer in answers]
             case Join():
                 return self._joined(message, seat, here, now)
             case StopJob(reason=reason):
@@ -190,11 +195,6 @@ class Rendezvous:
                 return self._operator(message, now)
             case _ if seat is None:
                 return [Tell(node=node, message=_stranger(message))]
-            case Renew(sent_at=sent_at):
-                # A Stop may have gone down with its link. Said twice it does no harm; said never, we would wait for ever.
-                again = [seat.stop] if seat.stop is not None and seat.state in ("stopping", "stopped") else []
-                answers = [Renewed(lease_s=self.rules.lease_s, sent_at=sent_at), *again]
-                return [Tell(node=node, message=answer) for answer in answers]
             case HangFound() if message.round == self.round and seat.state == "running":
                 return self._inquire(seat, message, now)
             case Positions(round=number, positions=positions) if self.inquiry is not None and number == self.inquiry.round:

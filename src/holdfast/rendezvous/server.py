@@ -37,6 +37,8 @@ class Server:
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`. Links that are not ours to serve are ignored."""
         match seen:
+            case Arrived(link=link, message=message) if self.guests.get(link):
+                return self.hear(message, link, now)
             case LinkUp(link=link, ours=False):
                 self.guests[link] = ""
                 return []

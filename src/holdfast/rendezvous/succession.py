@@ -16,7 +16,7 @@ was there before: then it is a node as any other, the first in line.
 from __future__ import annotations
 
 from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
-from holdfast.core.machine import NEVER, Action, Observation, Say
+from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.messages import Leads, Past, Propose, Roster, Seek, Vote
 from holdfast.core.value import replace
 from holdfast.rendezvous.ballot import Ballot
@@ -150,6 +150,8 @@ class Succession:
         out: list[Action] = []
         if self.mandate is not None and self.mandate.ends(now) <= now:
             out += self._mandate_over(now)
+        if isinstance(seen, Tick):
+            return out + self._due(now)  # before everything that a leader hears, which is thousands of words a second
         match seen:
             case LinkUp(link=link) if self.dial.uses(link):
                 self.dial.answered(now)

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.core import failure, messages, report
 from holdfast.core.errors import ProtocolError
 from holdfast.core.messages import Message
-from holdfast.core.value import Required, Value, to_plain
+from holdfast.core.value import Required, Value, quicken, to_plain
 
 V = TypeVar("V", bound=Value)
 
@@ -91,7 +91,17 @@ def build(kind: type[V], plain: dict[str, Any]) -> V:
 
 def _made(kind: type[V], body: msgspec.Struct) -> V:
     """The value whose fields, of the right types, `body` has."""
-    return kind(**{field: _checked(field, getattr(body, field)) for field in kind.__fields__})
+    fields = {field: getattr(body, field) for field in kind.__fields__}
+    for field in _with_limits(kind):
+        fields[field] = _checked(field, fields[field])
+    return kind(**fields)
+
+
+@cache
+def _with_limits(kind: type[Value]) -> tuple[str, ...]:
+    """The fields that `_checked` may have something against."""
+    hints = _hints(kind).items()
+    return tuple(field for field, hint in hints if field in LONGEST or field in MOMENTS or "int" in str(hint))
 
 
 def _checked(field: str, value: Any) -> Any:
@@ -118,6 +128,7 @@ def warm() -> None:
     """Work out every message's types now: the first failure should not have to wait for it (some 3 ms)."""
     for kind in (failure.Failure, report.JobReport):
         _shape(kind)
+    quicken(messages.Renew, messages.Renewed)
     _decoder()
 
 

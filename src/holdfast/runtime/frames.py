@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hmac
 import json
+from hashlib import sha256
 
 from holdfast.core.errors import ProtocolError
 
@@ -36,6 +37,8 @@ SEAL_BYTES = 16
 """Of SHA-256's 32: a forger has one try per connection."""
 TOKEN_BYTES = 16
 """A shorter token is worth a warning: whoever has a member connect to him can try guesses at home."""
+PADS = bytes(byte ^ 0x36 for byte in range(256)), bytes(byte ^ 0x5C for byte in range(256))
+"""HMAC's two, as translations of a key's bytes."""
 JOB_CHARS = 512
 """Longest name of a job: its proof has to fit into a frame of the handshake."""
 
@@ -86,7 +89,10 @@ class Seal:
     """The marks of one direction's frames, in their order."""
 
     def __init__(self, key: bytes) -> None:
-        self.key = key
+        # HMAC (RFC 2104) with its two keyed halves begun once: a third of the time of one made anew for each frame.
+        assert len(key) <= sha256().block_size, "a longer key would be hashed first"
+        padded = key.ljust(sha256().block_size, b"\0")
+        self.inner, self.outer = (sha256(padded.translate(pad)) for pad in PADS)
         self.count = 0
 
     def put(self, payload: bytes) -> bytes:
@@ -101,9 +107,11 @@ class Seal:
         return payload
 
     def _mark(self, payload: bytes) -> bytes:
-        numbered = self.count.to_bytes(8, "big") + payload
+        inner, outer = self.inner.copy(), self.outer.copy()
+        inner.update(self.count.to_bytes(8, "big") + payload)
+        outer.update(inner.digest())
         self.count += 1
-        return hmac.digest(self.key, numbered, "sha256")[:SEAL_BYTES]
+        return outer.digest()[:SEAL_BYTES]
 
 
 class Identity:

@@ -15,8 +15,10 @@ from holdfast.core.errors import ProtocolError, RendezvousError
 from holdfast.core.grammar import shown_endpoint
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER
+from holdfast.core.value import quicken
 from holdfast.runtime.addresses import bind_addresses, host_and_port
 from holdfast.runtime.codec import decode, encode, warm
+from holdfast.runtime.crowd import Crowd
 from holdfast.runtime.door import Door
 from holdfast.runtime.frames import (
     FRAME_BYTES,
@@ -93,6 +95,7 @@ class Wire:
         self.link = link
         self.events = 0
         """What epoll waits for."""
+        self.watched_by: Host | Crowd
         self.handshake = handshake
         self.until = until
         """When it has to be proven, or gone after our goodbye."""
@@ -124,6 +127,8 @@ class Network:
         self.endpoint = endpoint
         self.shelter = shelter
         self.names = Names(host)
+        self.crowd = Crowd(host)
+        """Those that have come to us and proved themselves."""
         self.sought: set[int] = set()
         """Links whose address is not known yet."""
         self.wires: dict[int, Wire] = {}
@@ -141,6 +146,8 @@ class Network:
         self.door = Door(host.complain)
         self.next_guest = GUESTS_FROM
         self.mirror = Mirror()
+        self.room = memoryview(bytearray(READ_BYTES))
+        """What comes is taken in here: to have room made for each of thousands of messages costs more than the messages."""
         self.encoded: tuple[Message | None, bytes] = None, b""
         """The last message that was sent: often thousands are told the same."""
 
@@ -188,14 +195,15 @@ class Network:
     def warm(self) -> None:
         """Do now what the first message would otherwise have to wait for."""
         warm()
+        quicken(Arrived, Transmit)
 
     def perform(self, action: Connect | Transmit | HangUp) -> list[Observation]:
         """Do what a machine wants done with a link; what can be told at once is returned."""
         match action:
-            case Connect(link=link, endpoint=endpoint):
-                return self.connect(link, endpoint)
             case Transmit(link=link, message=message):
                 self.transmit(link, message)
+            case Connect(link=link, endpoint=endpoint):
+                return self.connect(link, endpoint)
             case HangUp(link=link):
                 self.hang_up(link)
         return []
@@ -255,6 +263,7 @@ class Network:
         self.names.close()
         for wire in list(self.wires.values()):
             self._drop(wire)
+        self.crowd.close()
         self.door.tell()
 
     # --- asked for by time ----------------------------------------------------------------------------------------------
@@ -264,7 +273,7 @@ class Network:
         if self.mirror.said:
             return 0.0
         first = next(iter(self.timed.values()), None)
-        return min(NEVER if first is None else first.until, self.door.tell_at, self.rest_until)
+        return min(NEVER if first is None else first.until, self.door.tell_at, self.rest_until, self.crowd.look_at)
 
     def expire(self, now: float) -> list[Observation]:
         """What this process has said to itself; drop whoever took too long to prove itself, or to go."""
@@ -273,7 +282,7 @@ class Network:
             self.rest_until = NEVER
             for sock in self.listeners:
                 self._welcome(sock)
-        seen = self.mirror.heard()
+        seen = [*self.mirror.heard(), *self.crowd.due(now)]
         for wire in list(self.timed.values()):
             if now < wire.until:
                 break
@@ -348,11 +357,15 @@ class Network:
             self.strangers.setdefault(peer, {})[link] = wire
             self.unproven += 1
         wire.events = select.EPOLLIN | (select.EPOLLOUT if ours else 0)
-        self.host.watch(sock.fileno(), wire.events, lambda events: self._ready(wire, events))
+        self._watch(wire, self.host)
         if self.shelter is not None:
             wire.tunnel = self.shelter(ours)
             wire.unsent += wire.tunnel.begin()
         self._write(wire, handshake.opening())
+
+    def _watch(self, wire: Wire, where: Host | Crowd) -> None:
+        wire.watched_by = where
+        where.watch(wire.sock.fileno(), wire.events, lambda events: self._ready(wire, events))
 
     def _ready(self, wire: Wire, events: int) -> list[Observation]:
         if self.wires.get(wire.link) is not wire:
@@ -368,7 +381,7 @@ class Network:
 
     def _read(self, wire: Wire) -> list[Observation]:
         try:
-            data = wire.sock.recv(READ_BYTES)
+            data = bytes(self.room[: wire.sock.recv_into(self.room)])
         except BlockingIOError:
             return []
         except OSError as error:
@@ -433,6 +446,9 @@ class Network:
         wire.frames.limit = FRAME_BYTES
         wire.seals = wire.handshake.seals()
         self._known_now(wire)
+        if not wire.handshake.ours:
+            self.host.unwatch(wire.sock.fileno())
+            self._watch(wire, self.crowd)
         if wire.leaving:
             self.hang_up(wire.link)
             return []
@@ -447,7 +463,7 @@ class Network:
 
     def _write(self, wire: Wire, payloads: list[bytes]) -> None:
         for payload in payloads:
-            framed = frame(wire.seals[0].put(payload) if wire.seals is not None else payload)
+            framed = frame(payload if wire.seals is None else wire.seals[0].put(payload))
             wire.unsent += framed if wire.tunnel is None else wire.tunnel.send(framed)
         if not wire.connecting:
             self._flush(wire)  # a failure shows again as an event of the socket
@@ -465,7 +481,7 @@ class Network:
         events = select.EPOLLIN | (select.EPOLLOUT if wire.unsent else 0)
         if events != wire.events:
             wire.events = events
-            self.host.rewatch(wire.sock.fileno(), events)
+            wire.watched_by.rewatch(wire.sock.fileno(), events)
         return ""
 
     def _lost(self, wire: Wire, reason: str, *, final: bool = False, bad: bool = False) -> list[Observation]:
@@ -482,7 +498,7 @@ class Network:
     def _drop(self, wire: Wire) -> None:
         if self.wires.pop(wire.link, None):
             self._known_now(wire)
-            self.host.unwatch(wire.sock.fileno())
+            wire.watched_by.unwatch(wire.sock.fileno())
             wire.sock.close()
 
     def _known_now(self, wire: Wire) -> None:

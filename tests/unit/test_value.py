@@ -1,0 +1,51 @@
+"""Values: what those are that are made so often that they have an `__init__` of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.value import Value, quicken, replace
+
+
+class Plain(Value):
+    """As usual."""
+
+    name: str
+    size: int = 3
+    parts: tuple[str, ...] = ()
+
+
+class Quick(Value):
+    """The same."""
+
+    name: str
+    size: int = 3
+    parts: tuple[str, ...] = ()
+
+
+class Empty(Value):
+    """Has no field."""
+
+
+quicken(Quick, Empty)
+quicken(Quick)  # once more does no harm
+
+
+@pytest.mark.parametrize("given", [{"name": "a"}, {"name": "a", "size": 0}, {"size": 1, "name": "b", "parts": ("x",)}])
+def test_a_quick_value_is_as_any_other(given):
+    plain, quick = Plain(**given), Quick(**given)
+    assert [getattr(plain, field) for field in Plain.__fields__] == [getattr(quick, field) for field in Quick.__fields__]
+    assert quick == Quick(**given) and replace(quick, size=7) == Quick(**given | {"size": 7})
+    with pytest.raises(AttributeError):
+        quick.size = 4
+
+
+@pytest.mark.parametrize("given", [{}, {"size": 1}, {"name": "a", "colour": "red"}])
+def test_a_quick_value_refuses_what_any_other_does(given):
+    for kind in (Plain, Quick):
+        with pytest.raises(TypeError):
+            kind(**given)
+
+
+def test_a_value_without_fields_can_be_quick_too():
+    assert Empty() == Empty()
