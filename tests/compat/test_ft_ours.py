@@ -293,6 +293,28 @@ time.sleep(100)
     assert done.returncode != 0 and "limit 5.5 s" in done.output, done.output
 
 
+@pytest.mark.torch
+def test_under_our_agent_two_ranks_calculate_together_and_know_it_in_the_next_life(holdfast, script):
+    path = script(f"""
+import torch.distributed as dist
+{UNDER}
+dist.init_process_group("gloo")
+client.init_workload_monitoring()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    for _ in range(2):
+        time.sleep(0.2 * dist.get_rank())
+        client.send_heartbeat()
+    assert client.calculate_and_set_hb_timeouts()
+    assert client.hb_timeouts.subsequent >= 5 * 0.2, client.hb_timeouts  # on the faster rank too
+    dist.barrier()
+    sys.exit(1)
+assert client.hb_timeouts.were_calculated and client.hb_timeouts.subsequent >= 5 * 0.2, client.hb_timeouts
+assert client.state_dict()["current_timeouts"]["heartbeat"]["were_calculated"]
+""")
+    done = holdfast.run("run", "--nproc-per-node", "2", "--max-restarts", "1", path)
+    assert done.returncode == 0, done.output
+
+
 def test_under_our_agent_a_request_is_acted_on(holdfast, script):
     path = script(f"""{UNDER}
 client.send_workload_control_request(ft.WorkloadControlRequest(ft.WorkloadAction.ShutdownWorkload, "data is broken"))
@@ -300,6 +322,24 @@ time.sleep(100)
 """)
     done = holdfast.run("run", "--max-restarts", "3", path)
     assert "data is broken" in done.output, done.output
+    assert len(holdfast.events("WorkerStarted")) == 1, done.output
+
+
+def test_megatrons_iteration_is_the_ranks_step(holdfast, script):
+    path = script(f"""
+import sys, types
+arguments = types.SimpleNamespace(curr_iteration=41)
+sys.modules["megatron.training.global_vars"] = types.SimpleNamespace(_GLOBAL_ARGS=arguments)
+integration = sys.modules["megatron.training.ft_integration"] = types.SimpleNamespace()
+{UNDER}
+client.init_workload_monitoring(num_warmup_iters=3)
+assert integration._NUM_WARMUP_ITERS == 3
+client.start_section("step")
+from holdfast.core import page
+assert client._monitor.writer.words[page.STEP] == 41
+""")
+    done = holdfast.run("run", "--ft-rank-section-timeouts", "step:60", path)
+    assert done.returncode == 0, done.output
 
 
 def test_a_rank_imports_nothing_heavy_for_it():

@@ -150,7 +150,7 @@ class RankMonitorClient:
         self._section(section, SectionAction.CLOSE)
 
     def _section(self, name: str, action: SectionAction) -> None:
-        _, calc = self._ready()
+        monitor, calc = self._ready()
         section = self._sections.get(name)
         if section is None:
             return
@@ -160,11 +160,20 @@ class RankMonitorClient:
             raise RankMonitorClientError(str(error)) from error
         if action is SectionAction.OPEN:
             section.__enter__()
-            if name == STEP and not self._has_stepped:
-                self._has_stepped = True
-                self._enforce()
+            if name == STEP:
+                self._step(monitor)
         else:
             section.__exit__()
+
+    def _step(self, monitor: ByAgent | ByServer) -> None:
+        """A step begins: the warm-up may be over, and Megatron may know which one it is."""
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._enforce()
+        if self._workload_global_vars_module is not None:
+            iteration = self._get_current_iteration()
+            if iteration is not None:
+                monitor.writer.progress(iteration)
 
     def end_all_sections(self) -> None:
         """End whichever of our sections are open."""
