@@ -19,11 +19,12 @@ import restart
 import start
 import stop
 import thousands
+import training
 import whole_run
 from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
-ORDER = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, nvrx, join, thousands, lost_node)
+ORDER = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, training, nvrx, join, thousands, lost_node)
 ROOT = Path(__file__).parents[1]
 ALL = {module.__name__: module for module in ORDER}
 

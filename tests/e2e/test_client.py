@@ -202,8 +202,10 @@ wait_for_second()
     "C code that holds the GIL": """
 import ctypes
 def wait_for_c():
+    mutex, lock = ctypes.create_string_buffer(64), ctypes.PyDLL(None).pthread_mutex_lock
+    lock(mutex)
     client.heartbeat()
-    ctypes.PyDLL(None).sleep(1000)
+    lock(mutex)
 wait_for_c()
 """,
     "a loop": """

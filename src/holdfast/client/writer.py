@@ -47,11 +47,10 @@ class Writer:
         """The page as 64-bit fields (`core.page`). None: there is none, or it is our parent's."""
         self.steps_told = False
         """The script itself says how far it is."""
-        self.sections_told = False
-        """The script itself uses sections."""
         self._wake: Callable[[], int] | None = None
         self.lock = RLock()  # not a plain one: a signal handler may come while its own thread holds it
         self._sections: dict[str, Section] = {}
+        self._told: dict[str, Section] = {}  # those that the script itself uses
         self.open = self.out_since = self.longest_out = 0  # of sections; theirs to change
         self._beat_at = self._beats = self._longest_gap = self._step_at = 0
 
@@ -119,10 +118,13 @@ class Writer:
         overlap. `limit_s`: how long it may stay open, infinity for as long as it likes; None: what was said before, or
         what the agent learns. ValueError: a name of more than 64 bytes of UTF-8, or a 33rd name.
         """
-        self.sections_told = True
-        found = self._sections.get(name) or self._add(name)
+        found = self._told.get(name) or self._tell(name)
         if limit_s is not None:
             self._limit_section(found, limit_s)
+        return found
+
+    def _tell(self, name: str) -> Section:
+        self._told[name] = found = self.named(name)
         return found
 
     def named(self, name: str) -> Section:
@@ -199,8 +201,8 @@ class Section:
     """One named part of the script. Made by `Writer.section`."""
 
     __slots__ = (
-        "_acquire", "_closed", "_closed_at", "_longest", "_longest_at", "_open_at", "_release", "_since", "_took_at", "_writer",
-        "at", "depth", "limit_ns", "name",
+        "_closed", "_closed_at", "_lock", "_longest", "_longest_at", "_open_at", "_since", "_took_at", "_writer", "at", "depth",
+        "limit_ns", "name",
     )  # fmt: skip
 
     def __init__(self, writer: Writer, name: bytes, at: int) -> None:
@@ -210,7 +212,7 @@ class Section:
         self.depth = 0
         """How often it has been entered and not yet left; 0: it is closed."""
         self.limit_ns = 0
-        self._writer, self._acquire, self._release = writer, writer.lock.acquire, writer.lock.release
+        self._writer, self._lock = writer, writer.lock
         self._since = self._longest = self._closed = 0
         self._open_at, self._took_at = at + layout.OPEN_NS, at + layout.TOOK_NS
         self._longest_at, self._closed_at = at + layout.LONGEST_NS, at + layout.CLOSED
@@ -227,11 +229,13 @@ class Section:
         words = writer.words
         if words is None:
             return self
-        self._acquire()
+        lock = self._lock
+        lock.acquire()
         try:
             now = monotonic_ns()  # the last call: from here on no signal handler can come in between
-            self.depth += 1
-            if self.depth == 1:
+            depth = self.depth
+            self.depth = depth + 1
+            if not depth:
                 self._since = words[self._open_at] = now
                 writer.open += 1
                 out_since = writer.out_since
@@ -240,7 +244,7 @@ class Section:
                         writer.longest_out = words[_LONGEST_OUT_NS] = now - out_since
                     writer.out_since = words[_OUT_SINCE_NS] = 0
         finally:
-            self._release()
+            lock.release()
         return self
 
     def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
@@ -248,21 +252,22 @@ class Section:
         words = writer.words
         if words is None or not self.depth:  # not entered: there was no page then
             return
-        self._acquire()
+        lock = self._lock
+        lock.acquire()
         try:
             now = monotonic_ns()
-            self.depth -= 1
-            if self.depth == 0:
+            self.depth = depth = self.depth - 1
+            if not depth:
                 took = words[self._took_at] = now - self._since
                 if took > self._longest:
                     self._longest = words[self._longest_at] = took
                 self._closed = words[self._closed_at] = self._closed + 1
                 writer.open -= 1
-                if not writer.open and writer.sections_told:  # before the section is closed, so that nobody sees neither
+                if not writer.open and writer._told:  # before the section is closed, so that nobody sees neither
                     writer.out_since = words[_OUT_SINCE_NS] = now
                 words[self._open_at] = 0
         finally:
-            self._release()
+            lock.release()
 
     def __call__(self, fn: F) -> F:
         """Decorate a function, a generator or a coroutine function: the section is open while it runs."""
