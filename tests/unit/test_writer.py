@@ -137,6 +137,18 @@ def test_an_exception_closes_the_section_and_goes_on(page: Page, writer: Writer)
     assert [(section.open_since, section.count) for section in page.signs().sections] == [(None, 1), (None, 1)]
 
 
+def test_what_others_mark_is_no_section_of_the_script(page: Page, writer: Writer, clock: Clock) -> None:
+    with writer.named("checkpoint"):
+        clock.now = 101.0
+    assert section_of(page, "checkpoint").count == 1
+    assert page.signs().out_since is None, "the script uses none, so it is not out of them"
+    with writer.section("step"):
+        pass
+    with writer.named("checkpoint"):
+        clock.now = 102.0
+    assert page.signs().out_since == 102.0
+
+
 def test_all_sections_can_be_closed_at_once(page: Page, writer: Writer) -> None:
     for name in ("a", "b", "a"):
         writer.section(name).__enter__()

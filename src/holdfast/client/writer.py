@@ -52,6 +52,8 @@ class Writer:
         self._sections: dict[str, Section] = {}
         self._told: dict[str, Section] = {}  # those that the script itself uses
         self.open = self.out_since = self.longest_out = 0  # of sections; theirs to change
+        self.counts_out = False
+        """Time with no section open is counted: the script itself uses sections, or somebody has begun to count."""
         self._beat_at = self._beats = self._longest_gap = self._step_at = 0
 
     def attach(self, words: memoryview, wake: Callable[[], int] | None = None) -> None:
@@ -125,6 +127,7 @@ class Writer:
 
     def _tell(self, name: str) -> Section:
         self._told[name] = found = self.named(name)
+        self.counts_out = True
         return found
 
     def named(self, name: str) -> Section:
@@ -243,6 +246,7 @@ class Section:
                     if now - out_since > writer.longest_out:
                         writer.longest_out = words[_LONGEST_OUT_NS] = now - out_since
                     writer.out_since = words[_OUT_SINCE_NS] = 0
+                    writer.counts_out = True
         finally:
             lock.release()
         return self
@@ -263,7 +267,7 @@ class Section:
                     self._longest = words[self._longest_at] = took
                 self._closed = words[self._closed_at] = self._closed + 1
                 writer.open -= 1
-                if not writer.open and writer._told:  # before the section is closed, so that nobody sees neither
+                if not writer.open and writer.counts_out:  # before the section is closed, so that nobody sees neither
                     writer.out_since = words[_OUT_SINCE_NS] = now
                 words[self._open_at] = 0
         finally:
