@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -325,3 +326,12 @@ def test_a_signal_handler_may_come_in_between(page: Page, writer: Writer) -> Non
     seen = section_of(page, "checkpoint")
     assert seen.open_since is None and section.depth == 0
     assert entered <= seen.count <= entered + came
+
+
+def test_every_call_is_in_the_reference() -> None:
+    from holdfast import client
+    from holdfast.client import control
+
+    text = (Path(__file__).parents[2] / "docs/reference/client.md").read_text()
+    calls = [*(set(client.__all__) - {"control"}), *(f"control.{name}" for name in control.__all__)]
+    assert [call for call in calls if f"| `{call}" not in text] == []
