@@ -187,7 +187,9 @@ class Checks:
         lives = [life for life in self.cluster.lives if life.node.group.join.node in seats and not life.ended]
         calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.leaving_by]
         fit = [life for life in calm if not server.rendezvous.excluded.why(life.place) and life.node.group.round == number]
-        well = [life.place for life in fit if all(worker.exitcode in (None, 0) for worker in self._workers(life, number))]
+        # Whoever has no workers could not start one, or waits for memory.
+        ran = {life.place: self._workers(life, number) for life in fit}
+        well = [place for place, workers in ran.items() if workers and all(one.exitcode in (None, 0) for one in workers)]
         if len(well) >= needed:
             raise Violation(f"{agent.place} restarts all ({reason}), though {well} are well and {needed} are enough")
 
