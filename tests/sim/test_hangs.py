@@ -1,6 +1,6 @@
 """What becomes of a job in which a rank hangs? Each story is one hang, told by what the nodes record.
 
-The monitor's part, a limit that runs out, is `Cluster.hang`; everything from there on is what runs on real nodes.
+`Cluster.hang` silences a rank whose script has set a limit; from there on everything is what runs on real nodes.
 """
 
 from __future__ import annotations

@@ -202,17 +202,12 @@ class Group:
             case ExclusionAsked(ask=ask, name=name, reason=reason):
                 asked = Readmit if seen.readmit else Exclude
                 return [Send(message=asked(node=self.join.node, ask=ask, name=name, reason=reason))]
-            case PaceKnown(longest_s=longest_s, typical_s=typical_s, straggler=straggler) if self.state == "running":
-                pace = Pace(
-                    node=self.join.node, round=self.round, longest_s=longest_s, typical_s=typical_s, straggler=straggler
-                )
-                return [Send(message=pace)]
+            case PaceKnown():
+                return self._pace_known(seen)
             case ControlAsked(local_rank=local_rank, kind=kind, reason=reason):
                 return self._asked(self.workers[local_rank], kind, reason, now)
             case Reached(iteration=iteration):
                 self.join = replace(self.join, reached=iteration)
-                return []
-            case PaceKnown():
                 return []
             case Unguarded():
                 return self._unguarded(now)
@@ -260,6 +255,7 @@ class Group:
             case Noted(ask=ask, ok=ok, text=text):
                 return [Answer(ask=ask, ok=ok, text=text)]
             case Paced(round=number, longest_s=longest_s) if number == self.round:
+                self.join = replace(self.join, longest_s=longest_s)
                 return [HeedPace(longest_s=longest_s)]
             case Finish(report=report):
                 return self._finish(report, now)
@@ -338,6 +334,14 @@ class Group:
         if kind == "continue" or self.state == "ended":
             return [noted]
         return [noted, Send(message=Requested(node=self.join.node, round=self.round, kind=kind, rank=rank, reason=reason))]
+
+    def _pace_known(self, seen: PaceKnown) -> list[Action]:
+        """What is known here is told now, and again with the next `Join`: a coordinator's successor may have missed it."""
+        if self.state != "running":
+            return []
+        self.join = replace(self.join, longest_s={**self.join.longest_s, **seen.longest_s})
+        pace = Pace(node=self.join.node, round=self.round, **{field: getattr(seen, field) for field in seen.__fields__})
+        return [Send(message=pace)]
 
     # --- stopping -------------------------------------------------------------------------------------------------------
 

@@ -139,6 +139,8 @@ class Join(Message):
     """Version of the roster that it holds; 0: none."""
     elector_of: tuple[int, ...] = ()
     """Electorates in which, by that roster, it has a say."""
+    longest_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Pace`, as far as this node knows: a coordinator that is new has it from those who join."""
 
 
 class Renew(Message):

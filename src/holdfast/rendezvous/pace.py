@@ -46,23 +46,20 @@ class Paces:
         """What the job needs, by kind of silence."""
         return {kind: seconds for kind, (seconds, _) in self.longest.items()}
 
-    def resume(self, longest_s: Mapping[str, float], now: float) -> None:
-        """Take over from a predecessor."""
-        self._know(longest_s, now)
-
     def begin_round(self) -> None:
         """Other ranks run on other nodes."""
         self.typical, self.slow, self.told = {}, {}, set()
 
     def heard(self, name: str, pace: Pace, now: float) -> dict[str, float]:
         """A node has spoken. What it should hear: all that the job needs, if it is more than this node knows; else nothing."""
-        self._know(pace.longest_s, now)
+        self.know(pace.longest_s, now)
         for series, seconds in list(pace.typical_s.items())[:KINDS]:
             self.typical.setdefault(series[:CHARS], {})[name] = seconds
         job = self.longest_s
         return job if any(seconds > pace.longest_s.get(kind, 0.0) for kind, seconds in job.items()) else {}
 
-    def _know(self, longest_s: Mapping[str, float], now: float) -> None:
+    def know(self, longest_s: Mapping[str, float], now: float) -> None:
+        """Somebody says what ranks have needed: a node, or a predecessor."""
         for kind, seconds in longest_s.items():
             known, since = self.longest.get(kind, (0.0, now))
             if len(kind) > CHARS or not 0 < seconds <= LONGEST_S or (not known and len(self.longest) >= KINDS):

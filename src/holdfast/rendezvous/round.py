@@ -135,7 +135,7 @@ class Rendezvous:
         self.gathering.wait_until(now + fence_s)
         self.gathering.awaited, self.gathering.awaited_until = members, now + self.rules.lease_s + FENCE_S
         self.excluded.resume(excluded, now)
-        self.paces.resume(longest_s or {}, now)
+        self.paces.know(longest_s or {}, now)
         if report is not None:
             self.phase, self.outcome, self.report, self.ended_at = "ended", report.outcome, report, now
 
@@ -220,6 +220,7 @@ class Rendezvous:
     def _joined(self, join: Join, seat: Seat | None, here: bool, now: float) -> list[Action]:
         if refusal := self.seats.refusal(join):
             return [Tell(node=join.node, message=refusal)]
+        self.paces.know(join.longest_s, now)
         if self.gathering.awaited and join.round == self.round:
             self.gathering.back.add(join.node)
         if seat is None:
