@@ -212,3 +212,12 @@ def test_a_successor_knows_what_its_predecessor_knew() -> None:
     rendezvous = running()
     rendezvous.resume(round=3, restarts=0, longest_s={"beat": 7.0}, now=0.0)
     assert rendezvous.paces.longest_s == {"beat": 7.0}
+
+
+def test_whoever_joins_brings_what_a_new_coordinator_does_not_know_and_keeps_nothing_alive() -> None:
+    paces = Paces()
+    paces.know({"beat": 500.0}, 0.0)
+    paces.joined({"beat": 500.0, "out": 3.0}, DAY_S - 1.0)
+    assert paces.longest_s == {"beat": 500.0, "out": 3.0}
+    paces.heard("a", pace(longest_s={"beat": 5.0}), DAY_S + 1.0)
+    assert paces.longest_s == {"beat": 5.0, "out": 3.0}

@@ -46,6 +46,11 @@ class Paces:
         """What the job needs, by kind of silence."""
         return {kind: seconds for kind, (seconds, _) in self.longest.items()}
 
+    def joined(self, longest_s: Mapping[str, float], now: float) -> None:
+        """Somebody joins who has been told this before: it is no news unless we have never heard it."""
+        known = self.longest_s
+        self.know({kind: seconds for kind, seconds in longest_s.items() if seconds > known.get(kind, 0.0)}, now)
+
     def begin_round(self) -> None:
         """Other ranks run on other nodes."""
         self.typical, self.slow, self.told = {}, {}, set()

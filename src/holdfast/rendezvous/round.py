@@ -220,7 +220,7 @@ class Rendezvous:
     def _joined(self, join: Join, seat: Seat | None, here: bool, now: float) -> list[Action]:
         if refusal := self.seats.refusal(join):
             return [Tell(node=join.node, message=refusal)]
-        self.paces.know(join.longest_s, now)
+        self.paces.joined(join.longest_s, now)
         if self.gathering.awaited and join.round == self.round:
             self.gathering.back.add(join.node)
         if seat is None:
