@@ -187,9 +187,8 @@ class Checks:
         lives = [life for life in self.cluster.lives if life.node.group.join.node in seats and not life.ended]
         calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.leaving_by]
         fit = [life for life in calm if not server.rendezvous.excluded.why(life.place) and life.node.group.round == number]
-        # Whoever has no workers could not start one, or waits for memory.
-        ran = {life.place: self._workers(life, number) for life in fit}
-        well = [place for place, workers in ran.items() if workers and all(one.exitcode in (None, 0) for one in workers)]
+        at_work = [life for life in fit if life.node.group.state in ("running", "succeeded")]
+        well = [life.place for life in at_work if all(map(_is_well, self._workers(life, number)))]
         if len(well) >= needed:
             raise Violation(f"{agent.place} restarts all ({reason}), though {well} are well and {needed} are enough")
 
@@ -286,3 +285,8 @@ class Checks:
         for agent in self.cluster.lives:
             if agent.exit is not None and agent.code is None and not agent.ended:
                 raise Violation(f"{agent.place} has no exit code")
+
+
+def _is_well(worker: Worker) -> bool:
+    """It gets on, or has done its part."""
+    return worker.exitcode == 0 or (worker.exitcode is None and worker.quiet_since is None)
