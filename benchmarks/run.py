@@ -24,7 +24,8 @@ import whole_run
 from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
-ORDER = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, training, nvrx, join, thousands, lost_node)
+OF_ONE_NODE = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, training, nvrx)
+ORDER = (*OF_ONE_NODE, join, thousands, lost_node)
 ROOT = Path(__file__).parents[1]
 ALL = {module.__name__: module for module in ORDER}
 
