@@ -214,6 +214,15 @@ def loop():
     while True: pass
 loop()
 """,
+    "a sleep in the kernel, deaf to signals": """
+os.mkfifo(name := os.environ["FIFO"])
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+def spawn():
+    client.heartbeat()
+    # The child waits for a writer before it calls exec, and its parent for that, in the state D.
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, name, os.O_RDONLY, 0)])
+spawn()
+""",
     "a read": """
 def read():
     client.heartbeat()
@@ -224,15 +233,19 @@ read()
 
 
 @pytest.mark.parametrize("how", STUCK)
-def test_a_rank_that_hangs_shows_where(run: Callable[[str], Ran], how: str) -> None:
+def test_a_rank_that_hangs_shows_where(
+    run: Callable[[str], Ran], how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIFO", str(tmp_path / "fifo"))
     worker = run(SAID + STUCK[how])
     worker.until(lambda: worker.said)
+    worker.until(lambda: "deaf" not in how or worker.host.states()[worker.pid] == "D")
     text = worker.stacks()
     function = STUCK[how].rstrip().rpartition("\n")[2].partition("(")[0]
     assert f" in {function}\n" in text, text
     if "two threads" in how:
         assert " in other\n" in text, text
-    assert worker.host.states()[worker.pid] in "RS", "it lives on"
+    assert worker.host.states()[worker.pid] == ("D" if "deaf" in how else "R" if "loop" in how else "S"), "it lives on"
 
 
 def test_it_can_be_asked_again_and_only_what_is_new_is_shown(run: Callable[[str], Ran]) -> None:

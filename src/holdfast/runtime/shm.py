@@ -18,6 +18,7 @@ import os
 from holdfast.core import page as layout
 from holdfast.core.errors import HoldfastError
 from holdfast.core.signs import Limits, SectionSigns, Signs
+from holdfast.runtime.process import state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Page:
             self._forget_stacks()
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._stacks = fd, os.fstat(fd).st_size
-            os.kill(pid, signum)
+            os.kill(_listener(pid), signum)
         except OSError as error:
             return f"the script has closed the descriptor, or is gone: {error.strerror}"
         return ""
@@ -176,6 +177,12 @@ def _catches(pid: int, signum: int) -> bool:
     with open(f"/proc/{pid}/status", "rb") as file:
         caught = next((line for line in file if line.startswith(b"SigCgt:")), b"SigCgt: 0")
     return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
+
+
+def _listener(pid: int) -> int:
+    """The thread of `pid` that can take a signal: the main one, unless it sleeps deaf to all. Any writes the stacks of all."""
+    threads = [pid, *(tid for tid in map(int, os.listdir(f"/proc/{pid}/task")) if tid != pid)]
+    return next((tid for tid in threads if state(tid) != "D"), pid)  # kill(2) begins with the thread that it is given
 
 
 def _at(time_ns: int) -> float | None:
