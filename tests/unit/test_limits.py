@@ -46,6 +46,15 @@ def test_what_the_job_knows_needs_no_experience() -> None:
     assert limits.out(Signs()).limit_s == 500.0, "of that nothing is known"
 
 
+def test_nobody_who_is_busy_is_accused_by_a_limit_that_rests_on_little() -> None:
+    """One `torch.save` at its beginning, and then two hours of work that shows nothing: no hang."""
+    once = SectionSigns(name="checkpoint", count=1, took_s=1.0, longest_s=1.0)
+    limits = Limits(FT, Learner({}))
+    for bound in (limits.out(Signs(sections=(once,))), limits.section(once, Signs()), limits.beat(Signs()), limits.first(None)):
+        assert bound.busy_s == NEVER
+    assert taught(200.0, beats=2).beat(Signs()).busy_s == NEVER
+
+
 def test_limits_may_be_switched_off() -> None:
     off = replace(FT, most_limit=None, still_limit=None)
     assert Limits(off, Learner({})).first(None).still_s == NEVER

@@ -412,8 +412,8 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _ours(
         "--most-limit",
-        "a rank whose heartbeats have stopped hangs after so many seconds, though it is busy, if its learned limit allows no "
-        "more; none: never for that",
+        "a rank whose heartbeats or sections have stopped hangs after so many seconds, though it is busy, if its learned limit "
+        "allows no more; none: never for that",
         default="3600",
         metavar="S|none",
         env="HOLDFAST_MOST_LIMIT",

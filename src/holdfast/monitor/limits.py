@@ -148,7 +148,8 @@ class Limits:
         return min((float(limit) for limit in given if limit is not None and limit != AUTO), default=NEVER)
 
     def _bound(self, kind: str, said_s: float | None, given: Limit) -> Bound:
-        unknown = Bound(limit_s=self.still_s, still_s=QUIET * self.still_s, busy_s=max(self.most_s, self.ft.least_limit))
+        # Of what nobody knows how long it takes, one that is busy is never accused.
+        unknown = Bound(limit_s=self.still_s, still_s=QUIET * self.still_s)
         return self._given(said_s, given) or self.learned(kind) or unknown
 
     def _given(self, said_s: float | None, given: Limit) -> Bound | None:
@@ -165,10 +166,9 @@ class Limits:
         if longest_s <= 0:
             return None
         limit_s = max(self.ft.least_limit, self.ft.safety_factor * longest_s)
-        busy_s = max(self.most_s, 2 * limit_s)
         if not self.learner.is_ready(kind):  # as if nothing had been seen, but never less than that
-            limit_s = max(limit_s, self.still_s)
-        return Bound(limit_s=limit_s, still_s=QUIET * limit_s, busy_s=busy_s)
+            return Bound(limit_s=max(limit_s, self.still_s), still_s=QUIET * max(limit_s, self.still_s))
+        return Bound(limit_s=limit_s, still_s=QUIET * limit_s, busy_s=max(self.most_s, 2 * limit_s))
 
 
 def in_section(name: str) -> str:
