@@ -164,3 +164,19 @@ time.sleep(1000)
     said = file.read_text()
     assert "it cannot show its stacks itself: the script has reset the signal" in said
     assert "what the kernel says of it:" in said and re.search(r"thread \d+ python\S*: S", said)
+
+
+def test_whoever_is_behind_in_its_log_is_behind(holdfast: Any, script: Any) -> None:
+    source = """
+import os, time
+rank, first = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+for step in range(6):
+    if first and step == (2 if rank == "1" else 4):
+        time.sleep(1000)
+    print("step", step, flush=True)
+    time.sleep(0.05)
+"""
+    options = ("--progress-regex", r"step (?P<step>\d+)", "--ft-rank-heartbeat-timeout", 2)
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *options, script(source))
+    assert done.returncode == 0, done.output
+    assert hung(holdfast)["rank"] == 1 and "; at step 1, in " in hung(holdfast)["message"], hung(holdfast)["message"]

@@ -315,7 +315,7 @@ class Agent:
 
             incidents = self.job_dir.incidents_path
             self.stacks = Stacks(self.workers, lambda round: os.path.join(incidents, f"round-{round}-hang"))
-        self.stacks.begin(wanted)
+        self.stacks.begin(wanted, self.monitoring)
 
     def _keep_stacks(self, reason: str, at_unix: float) -> None:
         if self.stacks is None:

@@ -138,6 +138,11 @@ class Monitoring:
             self.complain(f"the monitor cannot be shown: {_described(error)}")
             return {}
 
+    def logged(self, local_rank: int) -> tuple[int | None, float | None]:
+        """The last step in a rank's log, and when its last line of progress was read. None: there is none."""
+        watched = self.ranks.get(local_rank)
+        return (watched.log.step, watched.logged_at) if watched is not None and watched.log is not None else (None, None)
+
     def close(self) -> None:
         """The ranks of this round are over."""
         for watched in self.ranks.values():

@@ -17,6 +17,7 @@ from holdfast.agent.stack_text import is_whole, main_thread, waits, where
 from holdfast.agent.words import Looked
 from holdfast.core.failure import ASLEEP, Position
 from holdfast.core.machine import NEVER
+from holdfast.core.signs import Signs
 from holdfast.runtime.kernel_view import kernel_view
 from holdfast.runtime.process import kill_group, state
 
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from subprocess import Popen
 
+    from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.words import LookAtWorkers
     from holdfast.agent.workers import Workers
     from holdfast.core.machine import Observation
-    from holdfast.core.signs import Signs
 
 POLL_S = 0.001
 """Between two looks at what the ranks have written: none of them would tell us that it is done."""
@@ -51,8 +52,10 @@ RESERVE_S = 0.1
 class Rank:
     """One rank, while it is being looked at."""
 
-    def __init__(self, rank: int, local_rank: int, pid: int, signs: Signs | None) -> None:
-        self.rank, self.local_rank, self.pid, self.signs = rank, local_rank, pid, signs
+    def __init__(
+        self, rank: int, local_rank: int, pid: int, signs: Signs | None, logged: tuple[int | None, float | None]
+    ) -> None:
+        self.rank, self.local_rank, self.pid, self.signs, self.logged = rank, local_rank, pid, signs or Signs(), logged
         self.state = state(pid) or ""
         self.stacks = ""
         self.spy: tuple[Popen[bytes], int] | None = None
@@ -83,13 +86,19 @@ class Stacks:
         self.stacks_until = self.spies_until = self.records_until = NEVER
         self.records: flight_recorder.Records | None = None
 
-    def begin(self, wanted: LookAtWorkers) -> None:
-        """Ask every rank that lives."""
+    def begin(self, wanted: LookAtWorkers, monitoring: Monitoring | None) -> None:
+        """Ask every rank that lives. `monitoring` knows what their logs say of their progress."""
         host = self.workers.host
         now = host.now()
         self.path = self.folder(wanted.round)
         self.ranks = [
-            Rank(wanted.base_rank + local_rank, local_rank, pid, child.page.signs() if child.page else None)
+            Rank(
+                wanted.base_rank + local_rank,
+                local_rank,
+                pid,
+                child.page.signs() if child.page else None,
+                monitoring.logged(local_rank) if monitoring is not None else (None, None),
+            )
             for pid, local_rank in self.workers.local_ranks.items()
             if (child := host.children.get(pid)) is not None
         ]
@@ -141,15 +150,15 @@ class Stacks:
     def _position(self, rank: Rank, now: float) -> Position:
         signs, frames = rank.signs, main_thread(rank.stacks)
         rank.evidence = kernel_view(rank.pid) if rank.is_silent or rank.unable or rank.state in ASLEEP else ""
-        opened = sorted((one.open_since, one.name) for one in signs.sections if one.open_since is not None) if signs else []
+        opened = sorted((one.open_since, one.name) for one in signs.sections if one.open_since is not None)
         return Position(
             rank=rank.rank,
             local_rank=rank.local_rank,
             pid=rank.pid,
-            step=signs.step if signs else None,
-            sections=sum(one.count for one in signs.sections) if signs else 0,
+            step=rank.logged[0] if signs.step is None else signs.step,
+            sections=sum(one.count for one in signs.sections),
             section=opened[-1][1] if opened else "",
-            quiet_s=_quiet_s(signs, now) if signs else None,
+            quiet_s=_quiet_s(rank, now),
             state=rank.state,
             where=where(frames),
             waits=waits(frames),
@@ -202,9 +211,10 @@ class Stacks:
         return True
 
 
-def _quiet_s(signs: Signs, now: float) -> float | None:
+def _quiet_s(rank: Rank, now: float) -> float | None:
     """Since its last sign of life of whatever kind."""
-    moments = [signs.beat_at, signs.step_at, signs.out_since, *(section.open_since for section in signs.sections)]
+    signs = rank.signs
+    moments = [signs.beat_at, signs.step_at, signs.out_since, rank.logged[1], *(one.open_since for one in signs.sections)]
     return min((now - at for at in moments if at is not None), default=None)
 
 

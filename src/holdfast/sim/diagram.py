@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from types import ModuleType
 
-from holdfast.agent import agent
+from holdfast.agent import agent, look
 from holdfast.core import resolve
 from holdfast.core.flags import by_dest
 from holdfast.recovery import policy
-from holdfast.rendezvous import election, gathering, lease, member, rules
+from holdfast.rendezvous import election, gathering, inquiry, lease, member, rules
 from holdfast.runtime import guardian
 from holdfast.sim.walk import Step, walk
 
@@ -54,7 +54,7 @@ Settings first; the others are fixed.
 SETTINGS = ("lease", "restart_period", "readmit_after", "backoff", "shutdown_timeout")
 """Flags that are lengths of time in the life of a round."""
 
-FIXED = (lease, member, gathering, election, policy, resolve, guardian, agent)
+FIXED = (lease, member, gathering, election, policy, inquiry, look, resolve, guardian, agent)
 
 
 def page(steps: Iterable[Step]) -> str:
