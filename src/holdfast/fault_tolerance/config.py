@@ -6,7 +6,6 @@ made here has the fixed limits that NVRx had until its 0.5: one hour to the firs
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import signal
@@ -20,6 +19,8 @@ from holdfast.core.fault_tolerance import AUTO, FaultTolerance
 from holdfast.core.value import to_plain
 
 if TYPE_CHECKING:
+    import argparse
+
     from holdfast.core.fault_tolerance_flags import FtFlag
 
 _OTHERWISE: dict[str, Any] = {

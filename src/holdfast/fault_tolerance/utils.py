@@ -39,7 +39,7 @@ def get_infrastructure_rank(skip_nodename_logic: bool = False) -> int:
         raise (RuntimeError if error.what.startswith("SLURM_ARRAY_TASK_ID is set") else ValueError)(str(error)) from error
     if found.rank is None and "SLURM_JOB_ID" in environ:
         raise RuntimeError("in a Slurm job neither CROSS_SLURM_PROCID nor SLURM_PROCID is defined: start this with srun")
-    logger.debug("infrastructure rank %s", "not given: assigned deterministically" if found.rank is None else found.rank_from)
+    logger.debug(f"infrastructure rank: {found.rank_from or 'none is given, so it is assigned deterministically'}")
     return -1 if found.rank is None else found.rank
 
 
