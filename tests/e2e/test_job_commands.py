@@ -59,6 +59,7 @@ class Agent:
         for event in events:
             self.now = self.now + 1.0 if at is None else at
             self.recorder.record(event, at_unix=self.now, round=self.round, attempt=self.attempt)
+        self.recorder.flush()
         return self
 
     def started(self, pid: int = 4000) -> Agent:
