@@ -179,6 +179,17 @@ def test_an_agent_listens_at_the_first_free_port_of_the_range_that_it_is_given(j
     assert first <= port <= last
 
 
+def test_a_node_that_others_cannot_reach_finds_the_successor_all_the_same(job):
+    agents = begin(job, "abc", "2:3")
+    agents["d"] = job.agent("d", "2:3", *LEASE, "--local-addr", "192.0.2.7", nproc=1, env=LOGS)
+    agents["d"].wait_for_output("the 3 nodes choose another")
+    lose(job, agents, "a")
+    assert [job.rank(rank, 0, 2)[1] for rank in range(3)] == [3, 3, 3]
+    job.finish()
+    assert [agents[name].wait().returncode for name in "bcd"] == [0, 0, 0]
+    assert "with the votes of 2 of 3 nodes" in agents["b"].stderr + agents["c"].stderr
+
+
 def test_an_agent_whose_port_is_taken_takes_part_though_it_cannot_take_over(job):
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         taken = stranger.getsockname()[1]

@@ -177,7 +177,7 @@ class HeirNode(ElectedNode):
             case Join(endpoint=endpoint, roster=roster, elector_of=ids):
                 mandate.joined(endpoint, roster, ids)
             case Renew(node=node, mark=mark, roster=roster) if (seat := self.server.rendezvous.seats.get(node)) is not None:
-                mandate.renewed(seat.join.endpoint, mark, roster, now)
+                mandate.renewed(_known_as(seat), mark, roster, now)
 
     def _from_server(self, actions: Iterable[Action], now: float) -> list[Action]:
         assert self.server is not None and self.election.mandate is not None
@@ -185,8 +185,8 @@ class HeirNode(ElectedNode):
         for action in actions:
             if isinstance(action, Transmit) and isinstance(action.message, Renewed):
                 seat = self.server.rendezvous.seats.get(self.server.guests.get(action.link, ""))
-                endpoint = "" if seat is None else seat.join.endpoint
-                said = self.election.mandate.answer(action.message, endpoint, lambda: self._past_of_late(now), now)
+                known_as = "" if seat is None else _known_as(seat)
+                said = self.election.mandate.answer(action.message, known_as, lambda: self._past_of_late(now), now)
                 out += [] if said is None else [Transmit(link=action.link, message=said)]
             else:
                 out.append(action)
@@ -245,3 +245,8 @@ class HeirNode(ElectedNode):
     def _step_down(self, reason: str) -> list[Action]:
         self.group.hosting = False
         return super()._step_down(reason)
+
+
+def _known_as(seat: Seat) -> str:
+    """To the mandate: one that others cannot reach has no say in who leads, but must know where to look for whoever does."""
+    return seat.join.endpoint or seat.join.node

@@ -25,7 +25,7 @@ class Ballot:
     def came(self, seek: Seek, link: int) -> None:
         """One has come, or says something new."""
         self.seeks[link] = seek
-        if seek.free:
+        if seek.free and seek.node:  # without an endpoint it has no say
             self.links[seek.node] = link
 
     def went(self, link: int) -> None:
