@@ -57,7 +57,6 @@ def closed(seen: Signs) -> dict[str, int]:
     [
         ("train(torch.optim.SGD(model.parameters(), lr=0.01), 7)", 7, 7),
         ("train(torch.optim.AdamW(model.parameters(), lr=0.01, fused=True), 3, accumulate=5)", 3, 3),
-        ("train(torch.optim.Adam(model.parameters(), lr=0.01, foreach=True), 4)", 4, 4),
         (
             "optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)\n"
             "def closure():\n    optimizer.zero_grad()\n    value = loss()\n    value.backward()\n    return value\n"
@@ -88,7 +87,7 @@ def closed(seen: Signs) -> dict[str, int]:
             9,
         ),
     ],
-    ids=["plain", "fused, accumulating", "foreach", "closure", "several", "the script's own class", "the script tells itself"],
+    ids=["plain", "fused, accumulating", "closure", "several", "the script's own class", "the script tells itself"],
 )
 def test_an_optimizer_s_steps_are_heartbeats_and_progress(tmp_path: Path, training: str, step: int, beats: int) -> None:
     seen, _, _ = run(TRAIN + training, tmp_path)
@@ -99,18 +98,6 @@ def test_an_optimizer_s_steps_are_heartbeats_and_progress(tmp_path: Path, traini
 
 
 COMPILED = """
-optimizer = {optimizer}
-@torch.compile(fullgraph={fullgraph}, backend="eager")
-def step():
-    optimizer.step()
-for _ in range(5):
-    loss().backward()
-    step()
-    optimizer.zero_grad(set_to_none=False)
-from torch._dynamo.utils import counters
-print(sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"])
-"""
-OWN = """
 class Mine(torch.optim.Optimizer):
     def __init__(self, parameters):
         super().__init__(parameters, {})
@@ -119,21 +106,30 @@ class Mine(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.add_(parameter.grad, alpha=-0.1)
+
+from torch._dynamo.utils import counters
+def compiled(optimizer, fullgraph):
+    step = torch.compile(lambda: optimizer.step(), fullgraph=fullgraph, backend="eager")
+    for _ in range(5):
+        loss().backward()
+        step()
+        optimizer.zero_grad(set_to_none=False)
+    print(dict(counters["graph_break"]), dict(counters["stats"]))
+    counters.clear()
+
+compiled(torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01)), False)
+compiled(Mine(model.parameters()), True)
 """
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    ("optimizer", "fullgraph", "beats"),
-    [("torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01))", False, 5), ("Mine(model.parameters())", True, 0)],
-    ids=["torch's own", "one graph"],
-)
-def test_a_compiled_optimizer_is_compiled_as_without_us(tmp_path: Path, optimizer: str, fullgraph: bool, beats: int) -> None:
-    script = TRAIN + OWN + COMPILED.format(optimizer=optimizer, fullgraph=fullgraph)
-    seen, graphs, _ = run(script, tmp_path)
-    _, plainly, _ = run(script, tmp_path, hook=False)
+@pytest.mark.timeout(300)  # torch is imported twice, with its compiler
+def test_compiled_optimizers_are_compiled_as_without_us(tmp_path: Path) -> None:
+    """The steps of torch's own, which break the graph themselves, are seen; of one within a single graph nobody hears."""
+    seen, graphs, _ = run(TRAIN + COMPILED, tmp_path)
+    _, plainly, _ = run(TRAIN + COMPILED, tmp_path, hook=False)
     assert graphs == plainly
-    assert seen.beats == beats
+    assert (seen.step, seen.beats) == (5, 5)
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------------------
@@ -224,6 +220,7 @@ print(sorted(vars(optimizer)), optimizer.state_dict())
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(300)  # torch is imported twice, with its compiler
 def test_a_script_that_looks_for_us_finds_torch_as_it_is(tmp_path: Path) -> None:
     _, watched, errors = run(LOOKS, tmp_path)
     _, alone, errors_alone = run(LOOKS, tmp_path, hook=False)
