@@ -299,3 +299,23 @@ def test_the_command_decides_whether_we_watch(holdfast, script, flags: list[str]
     probe = script("import sys\nboot = sys.modules['_holdfast_bootstrap']\nprint(boot.words[boot.layout.HOOK])")
     done = holdfast("run", *flags, probe)
     assert (done.returncode, done.stdout) == (0, f"{wished}\n")
+
+
+@pytest.mark.torch
+def test_a_hang_of_an_unmodified_script_is_found_and_the_job_goes_on(holdfast, script) -> None:
+    hangs = """
+import io, os, time
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def load():
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        time.sleep(600)
+train(optimizer, 5)
+torch.save(model.state_dict(), io.BytesIO())
+load()
+train(optimizer, 5)
+"""
+    done = holdfast("run", "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "8", script(TRAIN + hangs))
+    assert done.returncode == 0, done.output
+    (hung,) = holdfast.events("RankHung")
+    assert hung["reason"].startswith("no heartbeat for "), hung
+    assert "at step 5, in load (script.py:" in done.stderr
