@@ -38,6 +38,10 @@ STACKS_S = 0.025
 """How long the ranks may take to dump their stacks. All threads of a rank take faulthandler a millisecond, once the kernel
 lets it run; and a rank that hangs is to be killed within 50 ms after its limit."""
 
+BUSY_S = 0.25
+"""The same for one that has heard the request and waits for a processor: on a host with too few of them it will answer, and the
+agent is late itself."""
+
 PY_SPY_S = 0.5
 """For py-spy, which some 0.1 s do where the machine has time. Only where it is installed, and only for ranks that are
 silent."""
@@ -83,7 +87,7 @@ class Stacks:
         self.ranks: list[Rank] = []
         self.look_at = NEVER
         """When to call `look` next."""
-        self.stacks_until = self.spies_until = self.records_until = NEVER
+        self.stacks_until = self.busy_until = self.spies_until = self.records_until = NEVER
         self.records: flight_recorder.Records | None = None
 
     def begin(self, wanted: LookAtWorkers, monitoring: Monitoring | None) -> None:
@@ -107,7 +111,7 @@ class Stacks:
             rank.unable = unable.get(rank.local_rank, "")
             if rank.state == "T":
                 kill_group(rank.pid, signal.SIGCONT)
-        self.stacks_until, self.spies_until = now + STACKS_S, -NEVER
+        self.stacks_until, self.busy_until, self.spies_until = now + STACKS_S, now + BUSY_S, -NEVER
         self.records = flight_recorder.Records(os.environ, [rank.rank for rank in self.ranks], now)
         self.records_until = now + wanted.within_s - RESERVE_S
         self.look_at = now + POLL_S
@@ -122,7 +126,7 @@ class Stacks:
             if rank.is_silent:
                 rank.stacks = self.workers.dumped(rank.local_rank) or rank.stacks
         silent = [rank for rank in self.ranks if rank.is_silent]
-        awaited = [rank for rank in silent if not rank.unable and now < self.stacks_until]
+        awaited = [rank for rank in silent if self._may_answer(rank, now)]
         if silent and not awaited and self.spies_until == -NEVER:
             self._spy(silent, now)
         spying = [rank for rank in silent if not self._has_spied(rank, late=now >= self.spies_until)]
@@ -132,6 +136,11 @@ class Stacks:
             return []
         self.look_at = NEVER
         return [Looked(positions=tuple(self._position(rank, now) for rank in self.ranks))]
+
+    def _may_answer(self, rank: Rank, now: float) -> bool:
+        if rank.unable or now >= self.busy_until:
+            return False
+        return now < self.stacks_until or state(rank.pid) == "R"
 
     def keeper(self, reason: str) -> Callable[[], None]:
         """What writes what was found, each rank into a file of its own. It raises OSError where that cannot be."""
