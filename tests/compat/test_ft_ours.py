@@ -260,6 +260,8 @@ client.init_workload_monitoring()
 assert client.cfg.rank_section_timeouts == {{"one": 60.0}} and client.cfg.rank_out_of_section_timeout is None
 assert client.hb_timeouts.initial == 50.0 and client.hb_timeouts.subsequent is None
 assert client.cfg.safety_factor == 3.0
+from holdfast.core import page
+assert client._monitor.writer.words[page.INITIAL_LIMIT_NS] > 50e9  # anew, though it counts from the start of the process
 client.send_heartbeat()
 client.start_section("one")
 client.end_section("one")

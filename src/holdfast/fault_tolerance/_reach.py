@@ -181,6 +181,8 @@ def write_limits(
     initial = beat = out = None
     if beats is not None and beats.were_calculated:
         initial, beat = since_start_s + _sane(beats.initial), _sane(beats.subsequent)
+    elif beats is not None and beats.initial is not None and since_start_s:
+        initial = since_start_s + beats.initial  # configured: it runs from the process's start, and anew from now on
     if spent is not None:
         out = _sane(spent.out_of_section) if spent.is_out_of_section_calculated else None
         for name in spent.calculated_sections:
