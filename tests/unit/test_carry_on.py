@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,33 @@ def test_a_verdict_in_words() -> None:
     assert verdict(health, "rank 3 died").reason == "rank 3 died; the others carry on: 2 of 3 nodes healthy (min-healthy: 2)"
     few = Health(needed=2, healthy=0, succeeded=1, failed=1, gone=1)
     assert verdict(few, "rank 3 died").reason == "only 1 of 3 nodes healthy, 1 of them done (min-healthy: 2)"
+
+
+HAPPENINGS = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(("fails", "succeeds", "leaves"))), max_size=12)
+
+
+@given(st.integers(1, 4), HAPPENINGS)
+def test_whatever_happens_the_round_ends_when_the_conditions_say_so_and_as_they_say(needed: int, happenings: Any) -> None:
+    job = Tolerant(f"{needed}:4")
+    job.join("a", "b", "c", "d")
+    are = dict.fromkeys("abcd", "healthy")  # final states stick, and a node that has lost a rank does not recover
+    spends = False
+    for node, what in happenings:
+        spends |= are[node] == "healthy" and what == "fails"
+        if are[node] == "healthy":
+            are[node] = {"fails": "failed", "succeeds": "succeeded", "leaves": "unknown"}[what]
+        elif are[node] == "failed" and what == "leaves":
+            are[node] = "unknown"
+        {"fails": job.fail, "succeeds": job.succeed, "leaves": job.leave}[what](node)
+        healthy, done = (list(are.values()).count(state) for state in ("healthy", "succeeded"))
+        if not healthy and done >= needed:
+            assert job.machine.outcome == "succeeded"
+            return
+        if healthy + done < needed:
+            assert job.machine.phase == "gathering"
+            assert job.last == ("restart" if spends else "rejoin")
+            return
+        assert job.machine.phase == "running"
 
 
 # --- the rendezvous ---------------------------------------------------------------------------------------------------------

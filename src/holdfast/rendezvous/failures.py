@@ -6,7 +6,7 @@ from holdfast.core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Iterable
 
     from holdfast.core.failure import Failure
 
@@ -33,11 +33,7 @@ class Failures:
         first = min(since for (number, _, _), (since, _) in self._kept.items() if number == round)
         self._kept[round, node, failure.local_rank] = first - by_s, failure
 
-    def in_order(self, round: int, nodes: Container[str] | None = None) -> list[tuple[str, Failure]]:
-        """(node, failure) of a round, the first one first, and those that we stopped ourselves last; of these nodes only."""
-        of = [
-            (failure.innocent, since, node, failure)
-            for (number, node, _), (since, failure) in self._kept.items()
-            if number == round and (nodes is None or node in nodes)
-        ]
-        return [kept[2:] for kept in sorted(of, key=lambda kept: kept[:2])]
+    def in_order(self, round: int) -> tuple[Failure, ...]:
+        """Those of a round, the first one first, and those that we stopped ourselves last."""
+        kept = [kept for (number, _, _), kept in self._kept.items() if number == round]
+        return tuple(failure for _, failure in sorted(kept, key=lambda kept: (kept[1].innocent, kept[0])))

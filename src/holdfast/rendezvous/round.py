@@ -109,6 +109,8 @@ class Rendezvous:
         """The next round is one that the budget paid for."""
         self.has_lost_some = False
         """The running round carries on without some of its nodes, or may."""
+        self.borne_with: tuple[str, Failure] | None = None
+        """The first failure that it has carried on without, with its node's name."""
         self.report: JobReport | None = None
         self.age_s = 0.0
         """How long the job ran under other coordinators."""
@@ -205,7 +207,7 @@ class Rendezvous:
                 return self._paced(seat, message, now)
             case Requested():
                 return self._requested(seat, message, now)
-            case Succeeded(round=number) if number == self.round and seat.state == "running":
+            case Succeeded(round=number) if number == self.round and seat.state == "running" and not seat.is_impaired:
                 return self._succeeded(seat, now)
             case Stopped(round=number, failures=failures):
                 self.failures.keep(number, node, failures, now)
@@ -275,22 +277,21 @@ class Rendezvous:
         """Decide about a failure of a worker of the node `name`: the round's first, unless others were borne with."""
         verdict = self.policy.judge(self.seats.health, describe(failure))
         if verdict.then != "restart":
+            self.borne_with = self.borne_with or (name, failure)
             return self._as_it_is(verdict, now)
         if broken := [other.name for other in self.seats.members if not other.linked]:
             # A peer that dies breaks its links before others notice its silence. No restart is spent on the consequence.
             why = f"{describe(failure)}, right after the link to {named(broken)} broke: taken for a consequence of that"
             return self._regroup("rejoin", why, now)
-        if self.policy.carries_on:
-            name, failure = self._first_failure() or (name, failure)
-        return self._blame(name, failure, verdict.reason, now)
+        return self._blame(*self.borne_with or (name, failure), verdict.reason, now)
 
     def _without(self, why: str, now: float) -> list[Action]:
         """A member takes no part in the running round any more, through no fault of its workers."""
         verdict = self.policy.judge(self.seats.health, why)
         if verdict.then != "restart":
             return self._as_it_is(verdict, now)
-        if self.policy.carries_on and (borne := self._first_failure()):
-            return self._blame(*borne, verdict.reason, now)
+        if self.borne_with:
+            return self._blame(*self.borne_with, verdict.reason, now)
         return self._regroup("rejoin", _joined(why, verdict.reason), now)
 
     def _as_it_is(self, verdict: Decision, now: float) -> list[Action]:
@@ -308,11 +309,6 @@ class Rendezvous:
         excluded = self._exclude(name, decision.exclude, "failures", now) if out else []
         why = f"{decision.reason}, without {name}" if out else decision.reason
         return excluded + self._follow(replace(decision, reason=_joined(why, more)), now)
-
-    def _first_failure(self) -> tuple[str, Failure] | None:
-        """The first one that the running round has borne with, with its node's name. None: there is none."""
-        borne = {node: seat.name for node, seat in self.seats.items() if seat.is_impaired}
-        return next(((borne[node], failure) for node, failure in self.failures.in_order(self.round, borne)), None)
 
     def _follow(self, decision: Decision, now: float) -> list[Action]:
         if decision.then != "restart":
@@ -609,7 +605,7 @@ class Rendezvous:
         names = tuple(self.seats[given.node].name for given in places)
         self.round = self.seats.newest_round(self.seats.ready, self.round) + 1  # no number may come twice
         self.phase, self.formed_at, self.attempt, self.gathering.awaited = "running", now, self.restarts, 0
-        self.is_restart = self.has_lost_some = False
+        self.is_restart, self.has_lost_some, self.borne_with = False, False, None
         self.seats.size, self.seats.done_and_gone = len(places), 0
         self.seats.largest = max(self.seats.largest, len(places))
         self.paces.begin_round()
@@ -642,7 +638,7 @@ class Rendezvous:
     def _finish(self, now: float) -> list[Action]:
         self.phase, self.ended_at = "ended", now
         well = self.outcome == "succeeded" and not self.has_lost_some
-        failures = () if well else tuple(failure for _, failure in self.failures.in_order(self.round))
+        failures = () if well else self.failures.in_order(self.round)
         nodes = tuple(seat.name for seat in self.seats.values() if seat.place is not None)
         self.report = JobReport(
             job=self.rules.job,
