@@ -16,7 +16,14 @@ deadline = time.time() + 100
 if os.environ["RANK"] == "1" and os.environ["HOLDFAST_ROUND"] == "1":
     while not os.path.exists(f"{folder}/ask") and time.time() < deadline:
         time.sleep(0.01)
-    getattr(control, asks)("uncorrectable ECC error")
+    if hasattr(control, asks):
+        getattr(control, asks)("uncorrectable ECC error")
+    else:
+        from holdfast import fault_tolerance as ft
+        client = ft.RankMonitorClient()
+        client.init_workload_monitoring()
+        action = ft.WorkloadAction[asks]
+        client.send_workload_control_request(ft.WorkloadControlRequest(action, "uncorrectable ECC error"))
     if len(sys.argv) > 3:
         sys.exit(int(sys.argv[3]))
 elif os.environ["HOLDFAST_ROUND"] == "2":
@@ -116,8 +123,17 @@ def test_a_restart_restarts_all_ranks_and_spends_one(asking, then):
     )
 
 
-def test_under_ft_launcher_too(asking):
-    agents = [asking.start(name, "2:3", "exclude_this_node", 7, command="ft_launcher") for name in "abc"]
+@pytest.mark.parametrize("asks", ["exclude_this_node", "ExcludeThisNode"])
+def test_under_ft_launcher_too_and_in_its_own_words(asking, asks):
+    agents = [asking.start(name, "2:3", asks, 7, command="ft_launcher") for name in "abc"]
     asking.all_here(3)
     assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
     assert {"0.1.2", "1.1.2"} <= asking.started  # its rounds are cycles, and count as restarts in the ranks' environment
+
+
+def test_a_shutdown_that_ft_launcher_s_scripts_ask_for_ends_it_on_every_node(asking):
+    options = ("--max-restarts", 3)
+    agents = [asking.start(name, "2", "ShutdownWorkload", 7, command="ft_launcher", options=options) for name in "ab"]
+    asking.all_here(2)
+    assert [agent.wait().returncode for agent in agents] == [1, 1]
+    assert asking.decided() == [f"stop: rank 1 on {asking.node_of(1)} asked to stop the job: uncorrectable ECC error"]
