@@ -18,7 +18,7 @@ from holdfast.core.value import replace
 from holdfast.telemetry.report_text import report_json
 
 LOGS = {"LOGLEVEL": "DEBUG"}
-LEASE = ("--lease", 1, "--max-restarts", 0, "--rdzv-conf", "last_call_timeout=1")
+LEASE = ("--lease", 1, "--max-restarts", 0)
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Tran
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.messages import Electorate, Leads, Message, Past, Propose, Roster, Seek, Vote
 from holdfast.core.value import replace
+from holdfast.rendezvous.claims import Claim, Claimed
 from holdfast.rendezvous.dial import CONNECT_S, WAIT_S
 from holdfast.rendezvous.election import Follow, Lead, StepDown
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.mandate import promise_of
-from holdfast.rendezvous.succession import KNOCK_S, STAND_S, YIELD_S, Claim, Claimed, Succession
+from holdfast.rendezvous.succession import KNOCK_S, STAND_S, YIELD_S, Succession
 
 LEASE_S = 3.0
 PROMISE_S = promise_of(LEASE_S)

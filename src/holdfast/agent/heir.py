@@ -26,9 +26,11 @@ from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Record, Tick
 from holdfast.core.messages import Join, Leads, Leave, Renew, Renewed, Seek, Stopped, Vote
 from holdfast.core.value import replace
+from holdfast.rendezvous.claims import Claimed
 from holdfast.rendezvous.mandate import LOOK_S
+from holdfast.rendezvous.roster import elector_of
 from holdfast.rendezvous.rules import Heard, HostLeaves
-from holdfast.rendezvous.succession import OF_HALF, Claimed, Succession, elector_of
+from holdfast.rendezvous.succession import OF_HALF, Succession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import sys
 
 from holdfast.core.flags import SCHEDULERS
 from holdfast.core.machine import Action, Observation
-from holdfast.rendezvous.succession import Claim, Claimed
+from holdfast.rendezvous.claims import Claim, Claimed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

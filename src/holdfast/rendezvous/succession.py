@@ -20,14 +20,15 @@ from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.messages import Leads, Past, Propose, Roster, Seek, Vote
 from holdfast.core.value import replace
 from holdfast.rendezvous.ballot import Ballot
+from holdfast.rendezvous.claims import Claimed, Claims
 from holdfast.rendezvous.dial import WAIT_S, Dial
 from holdfast.rendezvous.election import Follow, Lead, StepDown
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.mandate import TERM, Body, Mandate
+from holdfast.rendezvous.roster import adopted, aged, comes_before
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
 
     from holdfast.core.messages import Electorate
 
@@ -47,34 +48,11 @@ round: a few knocks."""
 YIELD_S = 30.0
 """How long an agent at the endpoint that found an older job leaves the lead to that, if it hears no more of it."""
 
-RETRY_S = 1.0
-"""Pause before a witness that could not be asked is asked again."""
-
-
 OF_HALF = "let a third party decide: --witness DIR, which all nodes share; or risk two sides: --on-split continue"
 """What helps where one half is left: one of two nodes, above all."""
 
 OF_MORE = "it joins the others as soon as it reaches one; to go on without them, at the risk of two sides: --on-split continue"
 """What helps where fewer than half are left."""
-
-
-class Claim(Action):
-    """Ask the witness for its vote in an electorate: answered by `Claimed`."""
-
-    life: str
-    id: int
-    endpoint: str
-    missing: tuple[str, ...] = ()
-    """Endpoints of those of that electorate who are not with us, as far as they are known by name."""
-
-
-class Claimed(Observation):
-    """What the witness said."""
-
-    id: int
-    granted: bool
-    reason: str = ""
-    """Why not."""
 
 
 class Succession:
@@ -100,7 +78,6 @@ class Succession:
         self.founder = founder
         self.lease_s = lease_s
         self.life = fresh_life
-        self.with_witness = witness
         self.goes_on = goes_on
         """A side without a majority goes on all the same (--on-split continue)."""
         self.again = again
@@ -124,9 +101,7 @@ class Succession:
         self.ballot = Ballot(endpoint)
         self.votes: set[str] = set()
         self.proposed_at, self.proposed_until = -NEVER, -NEVER
-        self.claiming = False
-        self.claim_at = -NEVER
-        self.witness_said = ""
+        self.claims = Claims(has_witness=witness)
         self.look_at = NEVER
         """When something that we wait for is due, apart from the links."""
         # the one link of our own, and where in the line it goes
@@ -201,7 +176,7 @@ class Succession:
 
     def _found(self, now: float) -> list[Action]:
         self.founding, self.leader, self.lead_at = True, self.endpoint, NEVER
-        self.mandate = Mandate(self.endpoint, term=self.term, lease_s=self.lease_s, witness=self.with_witness)
+        self.mandate = Mandate(self.endpoint, term=self.term, lease_s=self.lease_s, witness=self.claims.has_witness)
         if not self.again:
             return [Lead(past=Past(life=self.life))]
         waits = f"an agent of this job was here before and did not see its end: {ELDER_S:g} s for its nodes, should they go on"
@@ -247,10 +222,10 @@ class Succession:
 
     def _ask_witness_to_stay(self, now: float) -> list[Action]:
         assert self.mandate is not None
-        if not self.with_witness or self.claiming or now < self.claim_at:
+        if not self.claims.may_ask(now) or self.mandate.counted >= now + self.lease_s:
             return []
-        if self.mandate.counted < now + self.lease_s and (id := self.mandate.wants_witness(now)):
-            return self._claim(id, self.mandate.missing(id, now))
+        if id := self.mandate.wants_witness(now):
+            return self.claims.ask(self.life, id, self.endpoint, self.mandate.missing(id, now))
         return []
 
     # --- following --------------------------------------------------------------------------------------------------------
@@ -330,7 +305,7 @@ class Succession:
         if not self.said_free:
             self.look_at = min(self.look_at, self.free_at)
             self.dial.until = max(self.dial.until, self.free_at + WAIT_S)
-        roster = replace(self.roster, past=self._past(now))
+        roster = replace(self.roster, past=aged(self.roster.past, now - self.roster_at))
         return self.dial.say(Seek(node=self.endpoint, term=self.term, roster=roster, free=self.said_free))
 
     def _round_made(self, now: float) -> list[Action]:
@@ -391,11 +366,7 @@ class Succession:
             promised_at = max(self.began_at, self.renewed_at, now - self.lease_s)
             self.free_at = max(self.free_at, promised_at + roster.promise_s)
             self.seek_at, self.place = max(now, self.renewed_at + self.lease_s), 0
-        mine = {one.id for one in self.roster.electorates if one.mine} if self.roster is not None else set()
-        if self.endpoint in roster.line:
-            mine.add(roster.electorates[0].id)
-        electorates = tuple(replace(one, mine=one.id in mine) for one in roster.electorates)
-        self.roster, self.roster_at = replace(roster, electorates=electorates), now
+        self.roster, self.roster_at = adopted(roster, self.endpoint, self.roster), now
         self.life = roster.past.life
         self.look_at = min(self.look_at, self.free_at)
 
@@ -432,11 +403,7 @@ class Succession:
         return self.roster is not None and self.endpoint in self.roster.line
 
     def _is_elder(self, endpoint: str) -> bool:
-        """Whether it comes before us in the line."""
-        if self.roster is None or endpoint not in self.roster.line:
-            return False
-        line = self.roster.line
-        return self.endpoint not in line or line.index(endpoint) < line.index(self.endpoint)
+        return self.roster is not None and comes_before(self.roster, endpoint, self.endpoint)
 
     def _win(self, now: float, *, alone: bool = False) -> list[Action]:
         assert self.roster is not None
@@ -452,13 +419,13 @@ class Succession:
             self.endpoint,
             term=self.term,
             lease_s=self.lease_s,
-            witness=self.with_witness,
+            witness=self.claims.has_witness,
             version=max(roster.version, self.term * TERM),
             bodies=bodies,
             loyal=loyal,
         )
         self.leader, self.proposed_until, self.lead_at = self.endpoint, -NEVER, NEVER
-        past = replace(self._past(now), fence_s=FENCE_S + alone * self.lease_s)
+        past = replace(aged(roster.past, now - self.roster_at), fence_s=FENCE_S + alone * self.lease_s)
         links = list(self.ballot.seeks)
         self.ballot.clear()
         self.dial.next_at = now
@@ -475,49 +442,23 @@ class Succession:
             *(Transmit(link=link, message=leads) for link in links),
         ]
 
-    def _past(self, now: float) -> Past:
-        """What a successor must know, as of now."""
-        assert self.roster is not None
-        past, since_s = self.roster.past, now - self.roster_at
-        return replace(
-            past,
-            restart_ages_s=tuple(age_s + since_s for age_s in past.restart_ages_s),
-            age_s=past.age_s + since_s,
-            excluded=tuple(replace(one, age_s=one.age_s + since_s) for one in past.excluded),
-            fault_ages_s={name: tuple(age_s + since_s for age_s in ages_s) for name, ages_s in past.fault_ages_s.items()},
-            members=0,  # whose leases are over already
-        )
-
     # --- the witness ------------------------------------------------------------------------------------------------------
 
     def _ask_witness_to_lead(self, short: list[Electorate], now: float) -> list[Action]:
         """Where one vote more would do, ask for it."""
-        if not self.with_witness or self.claiming or now < self.claim_at:
-            return []
-        if not self.ballot.lacks_the_witness(short):
+        if not self.claims.may_ask(now) or not self.ballot.lacks_the_witness(short):
             return []
         assert self.roster is not None
         newest = short[0].id == self.roster.electorates[0].id
         missing = (one for one in self.roster.line if newest and one not in self.ballot.willing)
-        return self._claim(short[0].id, missing)
-
-    def _claim(self, id: int, missing: Iterable[str]) -> list[Action]:
-        self.claiming = True
-        return [Claim(life=self.life, id=id, endpoint=self.endpoint, missing=tuple(missing))]
+        return self.claims.ask(self.life, short[0].id, self.endpoint, missing)
 
     def _claimed(self, answer: Claimed, now: float) -> list[Action]:
-        self.claiming = False
-        if answer.granted:
-            self.ballot.claims.add(answer.id)
-            if self.mandate is not None:
-                self.mandate.claimed(answer.id)
-            return []
-        self.claim_at = now + RETRY_S
-        self.look_at = min(self.look_at, self.claim_at)
-        fresh, self.witness_said = answer.reason != self.witness_said, answer.reason
-        return [Say(text=f"the witness does not speak for this node: {answer.reason}", level="warning")] if fresh else []
-
-
-def elector_of(roster: Roster) -> tuple[int, ...]:
-    """The electorates in which whoever holds `roster` has a say."""
-    return tuple(one.id for one in roster.electorates if one.mine)
+        said = self.claims.answered(answer, now)
+        if not answer.granted:
+            self.look_at = min(self.look_at, self.claims.ask_at)
+            return said
+        self.ballot.claims.add(answer.id)
+        if self.mandate is not None:
+            self.mandate.claimed(answer.id)
+        return said

@@ -30,8 +30,8 @@ from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.messages import Assigned
 from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.rendezvous.claims import Claim
 from holdfast.rendezvous.election import Await, Campaign, Keep, Persist, Resign
-from holdfast.rendezvous.succession import Claim
 from holdfast.sim.monitoring import SimMonitoring
 from holdfast.sim.network import SimLinks
 from holdfast.sim.world import SimHost, Worker

@@ -21,12 +21,13 @@ from holdfast.core.messages import Join
 from holdfast.core.value import Value
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.recovery.progress import Progress
+from holdfast.rendezvous.claims import Claim, Claimed
 from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
-from holdfast.rendezvous.succession import Claim, Claimed, Succession
+from holdfast.rendezvous.succession import Succession
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import GUARDIAN_S, Checks, Violation
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
