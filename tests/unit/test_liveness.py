@@ -299,6 +299,24 @@ def test_what_others_of_the_job_needed_is_known_from_the_start() -> None:
     assert node.machine.limits.beat(Signs()).limit_s == 150.0
 
 
+def test_a_process_that_ends_is_judged_by_no_heartbeat_any_more() -> None:
+    node = Node(rank_heartbeat_timeout=2.0, rank_section_timeouts={"save": 2.0}, least_limit=20.0, most_limit=None)
+    node.run(1.0).beat()
+    sections = (opened("save", 1.0),)
+    node.signs[0] = Signs(first_beat_at=1.0, beat_at=1.0, beats=1, exit_at=1.5, sections=sections)
+    node.run(500.0)
+    assert node.hung == [], "it works"
+    node.busy[0] = False
+    (at, _, reason) = node.run(530.0).hung[0]
+    assert 505.0 <= at < 510.0 and reason.startswith("its script has ended, but not its process for")
+
+
+def test_a_rank_that_waits_for_a_processor_does_not_stand_still() -> None:
+    node = trained(Node(1, **LEARNED))
+    node.busy[0], node.states[0] = False, "R"
+    assert node.run(900.0).hung == []
+
+
 # --- our own absence --------------------------------------------------------------------------------------------------------
 
 

@@ -42,6 +42,8 @@ class Signs(Value):
 
     booted_at: float | None = None
     """When its interpreter started. None: it has not yet, or is no Python that we can reach."""
+    exit_at: float | None = None
+    """When its interpreter began to end in good order. None: it has not."""
     first_beat_at: float | None = None
     beat_at: float | None = None
     """Its last heartbeat. None: none yet."""

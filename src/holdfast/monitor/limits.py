@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 WINDOW_S, WINDOWS = 3 * 3600.0, 8
 """A day, in parts that are forgotten one after the other."""
 
-FIRST, BEAT, OUT = "first", "beat", "out"
+FIRST, BEAT, OUT, END = "first", "beat", "out", "end"
 """Kinds of silence; the others are sections."""
 
 READY, READY_TIMES = {FIRST: 1, BEAT: 20}, 5
 """So often one rank must have done it before a limit is learned from it: the first steps of a script are not like the others
 (compilation, warming caches)."""
 
-QUIET = 0.25
-"""A rank that has exceeded a learned limit must stand still for this part of it. With --least-limit's 600 s: 150 s."""
+QUIET, QUIET_S = 0.25, 2.0
+"""A rank that has exceeded a learned limit must stand still for this part of it, and so many seconds at least. With
+--least-limit's 600 s: 150 s."""
 
 STEP, WARMUP = "step", "warmup"
 """Sections with a meaning of their own, as in ft_launcher: a rank's first `step`s are judged by the limit of `warmup`."""
@@ -131,6 +132,11 @@ class Limits:
         """With no section open, from the first one on."""
         return self._bound(OUT, signs.limits.out_s, self.ft.rank_out_of_section_timeout)
 
+    def ending(self) -> Bound:
+        """From the moment on at which the interpreter begins to end: what is left to do has nothing to do with heartbeats."""
+        least_s = self.ft.least_limit
+        return Bound(limit_s=least_s, still_s=_quiet_s(least_s), busy_s=max(self.most_s, least_s))
+
     def section(self, section: SectionSigns, signs: Signs) -> Bound:
         """With that section open."""
         if section.name == STEP and section.count < self.ft.num_warmup_iterations:
@@ -149,7 +155,7 @@ class Limits:
 
     def _bound(self, kind: str, said_s: float | None, given: Limit) -> Bound:
         # Of what nobody knows how long it takes, one that is busy is never accused.
-        unknown = Bound(limit_s=self.still_s, still_s=QUIET * self.still_s)
+        unknown = Bound(limit_s=self.still_s, still_s=_quiet_s(self.still_s))
         return self._given(said_s, given) or self.learned(kind) or unknown
 
     def _given(self, said_s: float | None, given: Limit) -> Bound | None:
@@ -167,8 +173,12 @@ class Limits:
             return None
         limit_s = max(self.ft.least_limit, self.ft.safety_factor * longest_s)
         if not self.learner.is_ready(kind):  # as if nothing had been seen, but never less than that
-            return Bound(limit_s=max(limit_s, self.still_s), still_s=QUIET * max(limit_s, self.still_s))
-        return Bound(limit_s=limit_s, still_s=QUIET * limit_s, busy_s=max(self.most_s, 2 * limit_s))
+            return Bound(limit_s=max(limit_s, self.still_s), still_s=_quiet_s(max(limit_s, self.still_s)))
+        return Bound(limit_s=limit_s, still_s=_quiet_s(limit_s), busy_s=max(self.most_s, 2 * limit_s))
+
+
+def _quiet_s(limit_s: float) -> float:
+    return max(QUIET * limit_s, QUIET_S)
 
 
 def in_section(name: str) -> str:

@@ -5,6 +5,7 @@
     no heartbeat                its last one                      between two heartbeats
     in a section                its opening                       of that section; `step` in the first iterations: of `warmup`
     outside of sections         the last one's closing            out of section, from the first section on
+    the process does not end    the end of its script             --least-limit, as if it had been learned
 
 A limit that was given is kept to the letter. One that was learned is a guess (`monitor.limits`): whoever has exceeded it is
 only suspected, and hangs once the whole node stands still too, processors and GPUs. For ranks that wait for another one are
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.monitor.glimpse import Glimpse, glimpse, learn
-from holdfast.monitor.limits import BEAT, FIRST, OUT, Bound, Limits, in_section
+from holdfast.monitor.limits import BEAT, END, FIRST, OUT, Bound, Limits, in_section
 from holdfast.monitor.stillness import STOPPED, Stillness
 from holdfast.monitor.words import (
     AskGpus,
@@ -70,6 +71,8 @@ class Clock:
                 return f"no sign of life for {silent_s:.1f} s after its start{limit}"
             case "beat":
                 return f"no heartbeat for {silent_s:.1f} s{limit}"
+            case "end":
+                return f"its script has ended, but not its process for {silent_s:.1f} s{limit}"
             case "out":
                 return f"outside of any section for {silent_s:.1f} s{limit}"
         return f"in {self.kind} for {silent_s:.1f} s{limit}"
@@ -170,6 +173,9 @@ class Liveness:
     def clocks(self, rank: Rank) -> Iterator[Clock]:
         """Every silence of the rank that is going on and could have a limit."""
         seen, signs, limits = rank.glimpse, rank.glimpse.signs, self.limits
+        if signs.exit_at is not None:
+            yield Clock(END, signs.exit_at, limits.ending())
+            return
         if seen.beat_at is not None:
             yield Clock(BEAT, seen.beat_at, limits.beat(signs))
         elif (first := limits.first(signs)).is_sure or not signs.sections:

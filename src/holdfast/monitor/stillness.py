@@ -21,8 +21,9 @@ GRAIN_S = 0.02
 BUSY_BYTES = 64 * 1024
 """Read or written between two looks."""
 
-STOPPED, DEAF = "T", "D"
-"""States in which a rank does nothing for others either: stopped by a signal (SIGSTOP), and asleep in the kernel."""
+RUNS, STOPPED, DEAF = "R", "T", "D"
+"""States: running, or waiting for a processor, which is no stillness either; and those in which a rank does nothing for others:
+stopped by a signal (SIGSTOP), and asleep in the kernel."""
 
 
 class Stillness:
@@ -49,7 +50,7 @@ class Stillness:
 
     def _is_active(self, last: RankMeasured, seen: RankMeasured, passed_s: float) -> bool:
         spent_s, moved = seen.cpu_s - last.cpu_s, abs(seen.io_bytes - last.io_bytes)
-        if spent_s < 0:  # a process below it has ended, and taken its count along
+        if seen.state == RUNS or spent_s < 0:  # the latter: a process below it has ended, and taken its count along
             return True
         return spent_s > BUSY * passed_s + GRAIN_S or moved > BUSY_BYTES
 

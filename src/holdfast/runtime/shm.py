@@ -80,6 +80,7 @@ class Page:
         stepped = words[layout.STEP_NS]
         return Signs(
             booted_at=_at(words[layout.BOOTED_NS]),
+            exit_at=_at(words[layout.EXIT_NS]),
             first_beat_at=_at(words[layout.FIRST_BEAT_NS]),
             beat_at=_at(words[layout.BEAT_NS]),
             beats=words[layout.BEATS],
