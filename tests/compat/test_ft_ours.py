@@ -104,6 +104,7 @@ def test_calculated_limits_are_never_microscopic(bench):
         client.calculate_and_set_hb_timeouts()
         assert client.hb_timeouts.subsequent < 0.5
         time.sleep(2)
+        client.shutdown_workload_monitoring()
         """,
         grouped=True,
     )
@@ -285,14 +286,14 @@ from holdfast.fault_tolerance.data import HeartbeatTimeouts
 client.init_workload_monitoring()
 client.send_heartbeat()
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    limits = {{"initial": 20.0, "subsequent": 5.5, "were_calculated": True}}
+    limits = {{"initial": 20.0, "subsequent": 10.5, "were_calculated": True}}
     client.load_state_dict({{"current_timeouts": {{"heartbeat": limits}}}})
     sys.exit(1)
-assert client.hb_timeouts == HeartbeatTimeouts(20.0, 5.5, True), client.hb_timeouts
+assert client.hb_timeouts == HeartbeatTimeouts(20.0, 10.5, True), client.hb_timeouts
 time.sleep(100)
 """)
     done = holdfast.run("run", "--max-restarts", "1", path)
-    assert done.returncode != 0 and "limit 5.5 s" in done.output, done.output
+    assert done.returncode != 0 and "limit 10.5 s" in done.output, done.output
 
 
 @pytest.mark.torch

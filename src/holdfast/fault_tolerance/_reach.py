@@ -41,9 +41,9 @@ SERVER_PATIENCE_S = 180.0
 """How long a rank waits for its server to take it in: it may still have the rank of the life before. NVRx's server: 180."""
 
 
-LEAST_CALCULATED_S = 5.0
+LEAST_CALCULATED_S = 10.0
 """No calculated limit is enforced below this. A heartbeat right after the start would make one of milliseconds, which the next
-pause of the machine exceeds."""
+pause of the machine exceeds; a busy host, a slow file server or the end of the interpreter take seconds."""
 
 
 MOST_UNSENT = 65536
