@@ -47,18 +47,18 @@ def job() -> Tolerant:
 # --- the conditions ---------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 6), COUNT, COUNT, COUNT, COUNT)
-def test_a_verdict_follows_the_two_sums_and_has_a_reason(needed: int, healthy: int, done: int, failed: int, gone: int) -> None:
-    said = verdict(Health(needed=needed, healthy=healthy, succeeded=done, failed=failed, gone=gone), "it happened")
+@given(st.integers(1, 6), COUNT, COUNT, COUNT)
+def test_a_verdict_follows_the_two_sums_and_has_a_reason(needed: int, healthy: int, done: int, others: int) -> None:
+    said = verdict(Health(needed=needed, healthy=healthy, succeeded=done, size=healthy + done + others), "it happened")
     enough = healthy + done >= needed
     assert said.then == ("restart" if not enough else "carry-on" if healthy else "finish")
     assert said.reason and (said.reason.startswith("it happened; ") or not enough)
 
 
 def test_a_verdict_in_words() -> None:
-    health = Health(needed=2, healthy=2, succeeded=0, failed=1, gone=0)
+    health = Health(needed=2, healthy=2, succeeded=0, size=3)
     assert verdict(health, "rank 3 died").reason == "rank 3 died; the others carry on: 2 of 3 nodes healthy (min-healthy: 2)"
-    few = Health(needed=2, healthy=0, succeeded=1, failed=1, gone=1)
+    few = Health(needed=2, healthy=0, succeeded=1, size=3)
     assert verdict(few, "rank 3 died").reason == "only 1 of 3 nodes healthy, 1 of them done (min-healthy: 2)"
 
 

@@ -46,10 +46,9 @@ class Health(Value):
     """All their workers run, or have exited with 0 while others run."""
     succeeded: int
     """All their workers exited with 0. They count for good, whatever becomes of the node."""
-    failed: int
-    """A worker of theirs failed; others may run."""
-    gone: int
-    """They were lost, have left, or were excluded."""
+    size: int
+    """Of the round as it formed. The others have lost a worker, of which some may still have others; or they were lost, have
+    left, or were excluded."""
 
 
 class Decision(Value):

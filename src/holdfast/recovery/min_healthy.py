@@ -20,7 +20,7 @@ def verdict(health: Health, what: str) -> Decision:
     if not health.healthy and health.succeeded >= needed:
         reason = f"{what}; {_nodes(health.succeeded)} succeeded, and that is enough (min-healthy: {needed})"
         return Decision(then="finish", reason=reason)
-    of = f"{well} of {_nodes(well + health.failed + health.gone)}"
+    of = f"{well} of {_nodes(health.size)}"
     done = f", {health.succeeded} of them done" if health.succeeded else ""
     if well >= needed:
         reason = f"{what}; the others carry on: {of} healthy{done} (min-healthy: {needed})"

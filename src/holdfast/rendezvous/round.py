@@ -321,7 +321,8 @@ class Rendezvous:
 
     def _succeeded(self, seat: Seat, now: float) -> list[Action]:
         seat.state = "succeeded"
-        if not self.has_lost_some or (health := self.seats.health).healthy or not health.failed + health.gone:
+        health = self.seats.health
+        if not self.has_lost_some or health.healthy or health.succeeded == health.size:
             return []
         return self._without(f"{seat.name} is the last to have done its part", now)
 

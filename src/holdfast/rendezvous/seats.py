@@ -20,6 +20,8 @@ class Tally:
         self.seats: dict[str, int] = {}
         self.changes = 0
         """How often the seats that are ready have become others."""
+        self.impaired = 0
+        """Seats that are running, with a worker that has failed."""
 
     def moved(self, before: str, after: str) -> None:
         """A seat's state was `before` and is `after`; empty: there was, or is, no seat."""
@@ -42,14 +44,12 @@ class Seat:
         self.linked = True
         self.here = False
         self.tally = tally
-        self._state = ""
+        self._state, self._is_impaired = "", False
         self.state = "ready"
         self.place: Place | None = None
         self.assigned: Assigned | None = None
         self.stop: Stop | None = None
         """The last answers, to be said again when a link broke and may have swallowed them."""
-        self.is_impaired = False
-        """A worker of it has failed in its last round."""
 
     @property
     def name(self) -> str:
@@ -63,7 +63,18 @@ class Seat:
     @state.setter
     def state(self, state: str) -> None:
         self.tally.moved(self._state, state)
+        self.tally.impaired += self._is_impaired * ((state == "running") - (self._state == "running"))
         self._state = state
+
+    @property
+    def is_impaired(self) -> bool:
+        """A worker of it has failed in its last round."""
+        return self._is_impaired
+
+    @is_impaired.setter
+    def is_impaired(self, is_impaired: bool) -> None:
+        self.tally.impaired += (self._state == "running") * (is_impaired - self._is_impaired)
+        self._is_impaired = is_impaired
 
     @property
     def has_workers(self) -> bool:
@@ -132,6 +143,7 @@ class Seats(dict[str, Seat]):
         """It is a member no longer."""
         del self[seat.join.node]
         self.done_and_gone += seat.state == "succeeded"
+        seat.is_impaired = False
         self.tally.moved(seat.state, "")
         self.of_rank.get(seat.join.wanted_rank, {}).pop(seat.join.node, None)
 
@@ -172,12 +184,8 @@ class Seats(dict[str, Seat]):
     @property
     def health(self) -> Health:
         """How the nodes of the round that runs are."""
-        there = [seat for seat in self.values() if seat.state in ("running", "stopped")]
-        healthy = sum(seat.state == "running" and not seat.is_impaired for seat in there)
-        failed = sum(seat.is_impaired for seat in there)
-        succeeded = self.tally.of("succeeded") + self.done_and_gone
-        gone = self.size - healthy - succeeded - failed
-        return Health(needed=self.rules.min_nodes, healthy=healthy, succeeded=succeeded, failed=failed, gone=gone)
+        healthy, done = self.tally.of("running") - self.tally.impaired, self.tally.of("succeeded") + self.done_and_gone
+        return Health(needed=self.rules.min_nodes, healthy=healthy, succeeded=done, size=self.size)
 
     @property
     def ready(self) -> list[Seat]:
