@@ -102,6 +102,12 @@ def test_a_gap_is_learned_when_it_is_over_and_not_before() -> None:
     assert learner.longest_s(BEAT) == 9.0
 
 
+def test_a_rank_that_begins_and_hangs_between_two_looks_has_taught_its_gaps() -> None:
+    learner = Learner({})
+    learn(learner, 0.0, Glimpse(at=1.0), beaten(3.0, 2.5, 30, 0.25))
+    assert learner.longest_s(BEAT) == 0.25 and learner.is_ready(BEAT)
+
+
 def test_later_gaps_are_known_though_a_longer_one_came_before_them() -> None:
     """The page has the longest of a whole life only: what the looks have seen themselves is good to a glance."""
     learner = Learner({})

@@ -14,6 +14,7 @@ from holdfast.core.signs import Limits as SaidLimits
 from holdfast.core.signs import SectionSigns, Signs
 from holdfast.monitor.limits import Learner, Limits
 from holdfast.monitor.liveness import GLANCE_S, Liveness
+from holdfast.monitor.stillness import Stillness
 from holdfast.monitor.words import (
     AskGpus,
     GpusSeen,
@@ -267,6 +268,22 @@ def test_one_that_is_stopped_hangs_though_the_others_spin() -> None:
     node.busy[1], node.states[1] = False, "T"
     (_, rank, reason) = node.run(400.0).hung[0]
     assert rank == 1 and reason.endswith("it is stopped (SIGSTOP)")
+
+
+def test_a_rank_that_gets_a_third_of_a_core_is_at_work_however_closely_it_is_looked_at() -> None:
+    """Under a short limit looks are 50 ms apart, in which it spends less than the kernel's grain."""
+    still = Stillness()
+    for tick in range(100):
+        at = 0.05 * tick
+        still.look(RankMeasured(local_rank=0, cpu_s=round(at / 3, 2), io_bytes=0, state="R"), at)
+        assert at - still.since <= 0.2
+
+
+def test_a_burst_after_a_long_rest_is_work() -> None:
+    still = Stillness()
+    for at in range(0, 151, 15):
+        still.look(RankMeasured(local_rank=0, cpu_s=0.2 if at >= 120 else 0.0, io_bytes=0, state="S"), float(at))
+    assert still.since == 120.0
 
 
 def test_of_those_that_hang_together_the_one_furthest_behind_is_named() -> None:

@@ -69,9 +69,9 @@ def learn(learner: Learner, started_at: float, before: Glimpse, after: Glimpse) 
     if before.first_at is None and after.first_at is not None:
         learner.saw(FIRST, after.first_at - started_at, 1, now)
     new = after.beats - before.beats
-    if new > 0 and before.beat_at is not None and after.beat_at is not None:
+    if new > 0 and after.beat_at is not None:
         # The longest gap is known of the whole life only; of the time between the looks, what they have seen themselves.
-        gap_s = max((after.beat_at - before.beat_at) / new, before.at - before.beat_at)
+        gap_s = 0.0 if before.beat_at is None else max((after.beat_at - before.beat_at) / new, before.at - before.beat_at)
         rose = signs.longest_gap_s > last.longest_gap_s
         learner.saw(BEAT, max(gap_s, signs.longest_gap_s if rose else 0.0), after.beats, now)
     for old, one in _closed(last, signs):

@@ -34,29 +34,37 @@ class Stillness:
         self.looked_at = -NEVER
         self.since = NEVER
         """It has done nothing since then; NEVER: it has not been looked at twice."""
+        self.base: RankMeasured | None = None
+        """What was seen then."""
         self.stuck_since = NEVER
         """It was stopped, or asleep in the kernel, at every look since then."""
 
     def look(self, seen: RankMeasured, now: float) -> None:
         """One look."""
         last, self.last = self.last, seen
-        if last is None or self._is_active(last, seen, now - self.looked_at):
-            self.since = now
+        if last is None or self._is_active(last, seen, now):
+            self.since, self.base = now, seen
         if seen.state not in (STOPPED, DEAF):
             self.stuck_since = NEVER
         elif self.stuck_since == NEVER:
             self.stuck_since = now
         self.looked_at = now
 
-    def _is_active(self, last: RankMeasured, seen: RankMeasured, passed_s: float) -> bool:
+    def _is_active(self, last: RankMeasured, seen: RankMeasured, now: float) -> bool:
         spent_s, moved = seen.cpu_s - last.cpu_s, abs(seen.io_bytes - last.io_bytes)
         if seen.state == RUNS or spent_s < 0:  # the latter: a process below it has ended, and taken its count along
             return True
-        return spent_s > BUSY * passed_s + GRAIN_S or moved > BUSY_BYTES
+        # Between two looks that follow each other closely, whoever shares its core with others spends less than a grain.
+        in_all_s = seen.cpu_s - self.base.cpu_s if self.base is not None else 0.0
+        return (
+            spent_s > BUSY * (now - self.looked_at) + GRAIN_S
+            or in_all_s > BUSY * (now - self.since) + GRAIN_S
+            or moved > BUSY_BYTES
+        )
 
     def works(self, now: float) -> None:
         """Something else shows that it is not still: a GPU works."""
-        self.since = now
+        self.since, self.base = now, self.last
 
     def excuse(self, seconds: float) -> None:
         """Everything stood still for so long, we too."""
