@@ -71,7 +71,7 @@ def bind(mode: str, nproc: int, host: Topology, *, strict: bool = True) -> dict[
         return _automatic(nproc, host, strict)
     if nproc > len(host.gpus):
         raise UsageError(
-            f"--numa-binding {mode}: {nproc} workers, but {len(host.gpus) or 'no'} GPUs are visible",
+            f"{nproc} workers, but {len(host.gpus) or 'no'} GPUs are visible",
             hint="--numa-binding auto spreads workers without GPUs over the NUMA nodes",
         )
     return {local_rank: Binding(cpus=tuple(sorted(_near(mode, local_rank, host)))) for local_rank in range(nproc)}
@@ -110,7 +110,7 @@ def _near(mode: str, gpu: int, host: Topology) -> frozenset[int]:
     node = homes[gpu]
     cpus = host.cpus(node)
     if not cpus:
-        raise UsageError(f"--numa-binding {mode}: no CPU of NUMA node {node}, where GPU {gpu} is, may be used by this process")
+        raise UsageError(f"no CPU of NUMA node {node}, where GPU {gpu} is, may be used by this process")
     if mode == "node":
         return cpus
     if mode == "socket":
@@ -137,7 +137,7 @@ def _share(cores: list[list[int]], place: int, sharers: int, node: int) -> froze
     each, over = divmod(len(cores), sharers)
     if not each:
         raise UsageError(
-            f"--numa-binding exclusive: NUMA node {node} has {len(cores)} physical cores that we may use, for {sharers} GPUs",
+            f"NUMA node {node} has {len(cores)} physical cores that we may use, for {sharers} GPUs",
             hint="give this process more CPUs, or take --numa-binding node",
         )
     start = place * each + min(place, over)

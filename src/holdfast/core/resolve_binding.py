@@ -25,15 +25,15 @@ def choose_binding(draft: Draft) -> None:
 
 
 def _by_topology(draft: Draft, mode: str, nproc: int, strict: bool) -> None:
-    name = draft.name("numa_binding")
+    name = f"{draft.name('numa_binding')} {mode}"
     host = draft.host.topology(mode)
     try:
         bindings = bind(mode, nproc, host, strict=strict)
     except UsageError as error:
         if not draft.on("numa_fallback"):
-            raise
-        draft.tell("WARNING", f"{error.what}; going on without binding, as --numa-fallback asks")
+            raise UsageError(f"{name}: {error.what}", hint=error.hint) from None
+        draft.tell("WARNING", f"{name}: {error.what}; going on without binding, as --numa-fallback asks")
         return
-    draft.put("bindings", bindings, f"derived: {name} {mode}")
+    draft.put("bindings", bindings, f"derived: {name}")
     if mode == AUTO and (why := unbound(nproc, host, bindings)):
-        draft.tell("NOTE", f"{name} {mode}: {why}")
+        draft.tell("NOTE", f"{name}: {why}")
