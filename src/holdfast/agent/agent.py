@@ -17,7 +17,8 @@ from holdfast.agent import farewell, logs
 from holdfast.agent.assembly import assemble, no_progress_cycles, open_doors, room_for_links
 from holdfast.agent.desk import Desk
 from holdfast.agent.signals import PASSED_ON
-from holdfast.agent.voice import RETRY_S, Voice
+from holdfast.agent.telling import Telling
+from holdfast.agent.voice import RETRY_S
 from holdfast.agent.words import (
     Answer,
     Exit,
@@ -34,19 +35,17 @@ from holdfast.agent.words import (
 )
 from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
-from holdfast.core.events import AgentStarted, Degraded, FailureSeen, RoundFormed, StacksKept
+from holdfast.core.events import AgentStarted, RoundFormed, StacksKept
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.messages import Finish
 from holdfast.runtime import guardian
 from holdfast.runtime.host import Host
-from holdfast.telemetry.plain import plain
-from holdfast.telemetry.recorder import Recorder
 from holdfast.telemetry.state_dir import open_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from holdfast.agent.cycles import Cycles
     from holdfast.agent.monitoring import Monitoring
@@ -55,12 +54,9 @@ if TYPE_CHECKING:
     from holdfast.agent.watchdog import Watchdog
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
-    from holdfast.core.failure import Failure
     from holdfast.core.machine import Action, Observation
     from holdfast.core.messages import Assigned
     from holdfast.core.report import JobReport
-
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 FAREWELL_S = 5.0
 """How long a hosting agent stays, at most, until every other has taken the final report. On purpose longer than a lease: a node
@@ -104,10 +100,8 @@ class Agent:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.name = config.node_name or socket.gethostname()
-        self.voice = Voice()
-        self.early: list[str] | None = []
-        """What to complain of once there is a record; None: there is."""
-        self.host = Host(self._degraded)
+        self.telling = Telling(config, self.name)
+        self.host = Host(self.telling.degraded)
         self.host.catch((*config.signals_to_handle, *(s for s in PASSED_ON if s not in config.signals_to_handle)))
         if (fd := guardian.guardian_lost_fd()) >= 0:
             self.host.watch(fd, select.EPOLLIN, lambda events: self._guardian_lost(fd))
@@ -115,9 +109,7 @@ class Agent:
         alone = config.rdzv_backend == "memory"
         meet = {"endpoint": config.rdzv_endpoint, "listens": self.network.listens_at if self.network is not None else ""}
         self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, alone=alone, **meet)
-        self.recorder = Recorder(
-            self.job_dir.events_path, self.job_dir.node, complain=lambda line: self.voice.say(f"holdfast: {line}\n")
-        )
+        self.telling.open(self.job_dir, self.host.unix)
         self.shared_end = farewell.SharedEnd(self.job_dir.report_path)
         self.look_at = NEVER
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
@@ -127,11 +119,6 @@ class Agent:
         self.desk = Desk(self.node.group, self.host, self.name)
         self.exit: Exit | None = None
         self.leave_at = NEVER
-        self.incidents: list[Failure] = []
-        self.evidence: list[Callable[[], None]] = []
-        """Not on disk yet: failures, and what puts the stacks there."""
-        self.life = 0, 0
-        """Round and attempt of the workers that the next record is about."""
         self.settle_at = self.host.now() + SETTLE_S
         self.awake_at_unix = self.host.unix()
         self.watchdog = self._open_watchdog() if config.watchdog else None
@@ -163,9 +150,9 @@ class Agent:
         self.workers.close_logs(patient=True)
         self._write_down()
         if self.exit.complaint:
-            self._say(self.exit.complaint, "error")
+            self.telling.say(self.exit.complaint, "error")
         if self.exit.report is not None:
-            self._report()
+            self.telling.report(self.exit.report)
         return self.exit.code
 
     def _observe(self, seen: Observation) -> None:
@@ -198,7 +185,7 @@ class Agent:
             deadlines.append(now + PULSE_S)
         if (pump_s := self.workers.pump_s) is not None:
             deadlines.append(now + pump_s)
-        if self.voice.pending:
+        if self.telling.voice.pending:
             deadlines.append(now + RETRY_S)
         if self.watchdog is not None:
             deadlines.append(now + self.watchdog.timers.next_unix() - self.host.unix())
@@ -209,7 +196,7 @@ class Agent:
         now, self.awake_at_unix = self.host.now(), self.host.unix()
         if now >= self.settle_at:
             self._settle()
-        self.voice.flush()
+        self.telling.voice.flush()
         if self.workers.pump_s is not None:
             self.workers.pump()
         late = self.workers.look(now)
@@ -230,9 +217,9 @@ class Agent:
         elif self.look_at == NEVER or now >= self.look_at:
             self.look_at = now + LOOK_S
             found: list[JobReport | None] = []
-            self.recorder.aside.attempt(lambda: found.append(self.shared_end.look()))
+            self.telling.recorder.aside.attempt(lambda: found.append(self.shared_end.look()))
             if found and found[0] is not None:
-                self._say(f"the job has ended, as {self.job_dir.report_path} tells", "warning")
+                self.telling.say(f"the job has ended, as {self.job_dir.report_path} tells", "warning")
                 return [Told(message=Finish(report=found[0]))]
         return []
 
@@ -254,7 +241,7 @@ class Agent:
                 case Record(event=event, life=life):
                     self._record(event, decided_at_unix, life)
                 case Say(text=text, level=level):
-                    self._say(text, level)
+                    self.telling.say(text, level)
                 case StartWorkers(assigned=assigned):
                     started = self.workers.start(assigned)
                     for seen in started:
@@ -301,7 +288,7 @@ class Agent:
     def _open_cycles(self, folder: str) -> Cycles:
         from holdfast.agent.cycles import Cycles
 
-        return Cycles(self.config, folder, self._degraded)
+        return Cycles(self.config, folder, self.telling.degraded)
 
     def _look_at_cycles(self) -> None:
         if self.cycles is not None:
@@ -322,8 +309,9 @@ class Agent:
             return
         ranks = self.stacks.ranks
         shown, silent = ([rank.rank for rank in ranks if bool(rank.stacks) == has] for has in (True, False))
-        self._record(StacksKept(path=self.stacks.path, ranks=tuple(shown), silent=tuple(silent), reason=reason), at_unix)
-        self.evidence.append(self.stacks.keeper(reason))
+        kept = StacksKept(path=self.stacks.path, ranks=tuple(shown), silent=tuple(silent), reason=reason)
+        self.telling.record(kept, at_unix)
+        self.telling.evidence.append(self.stacks.keeper(reason))
 
     # --- the monitor ----------------------------------------------------------------------------------------------------
 
@@ -335,7 +323,7 @@ class Agent:
             from holdfast.agent.monitoring import Monitoring  # after the first worker has started: it takes its time to load
 
             self.monitoring = self.desk.monitoring = Monitoring(
-                self.config, self.host, self.workers, node=self.name, perform=self.perform, complain=self._degraded
+                self.config, self.host, self.workers, node=self.name, perform=self.perform, complain=self.telling.degraded
             )
         for seen in self.monitoring.begin_round(assigned, started):
             self._observe(seen)
@@ -345,7 +333,7 @@ class Agent:
     def _open_mileage(self) -> Mileage:
         from holdfast.agent.reached import Mileage
 
-        return Mileage(self.config.ft.checkpoint_iteration_file, self.recorder.aside, self._degraded)
+        return Mileage(self.config.ft.checkpoint_iteration_file, self.telling.recorder.aside, self.telling.degraded)
 
     # --- the watchdog ---------------------------------------------------------------------------------------------------
 
@@ -356,7 +344,7 @@ class Agent:
         try:
             watchdog = Watchdog(path)
         except OSError as error:
-            self._degraded(f"no watchdog: cannot make the pipe {path}: {error.strerror}")
+            self.telling.degraded(f"no watchdog: cannot make the pipe {path}: {error.strerror}")
             return None
         os.environ["TORCHELASTIC_TIMER_FILE"] = path
         self.host.watch(watchdog.fd, select.EPOLLIN, watchdog.readable)
@@ -368,31 +356,18 @@ class Agent:
 
     # --- telling --------------------------------------------------------------------------------------------------------
 
-    def _record(self, event: Event, at_unix: float | None = None, life: tuple[int, int] = (0, 0)) -> None:
-        """Write down what happened at `at_unix`; None: now."""
+    def _record(self, event: Event, at_unix: float, life: tuple[int, int]) -> None:
         if isinstance(event, RoundFormed):
             # Not the group's own: one step of it can end a life and begin the next, and what is recorded comes after.
             assigned = self.node.group.assigned
-            self.life = event.round, assigned.restart_count if assigned else 0
+            self.telling.life = event.round, assigned.restart_count if assigned else 0
             self._look_at_cycles()  # before the workers start, which may look for the file
-        round, attempt = max(self.life, life)
-        at_unix = self.host.unix() if at_unix is None else at_unix
-        self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
-        if isinstance(event, FailureSeen) and not event.failure.innocent:
-            self.incidents.append(event.failure)
+        self.telling.record(event, at_unix, life)
 
     def _write_down(self) -> None:
-        """Put on disk what has been noted, once nothing is pressing and the first worker is on its way."""
-        if self.settle_at != NEVER and self.exit is None:
-            return
-        self.recorder.flush()
-        failures, self.incidents = self.incidents, []
-        keepers, self.evidence = self.evidence, []
-        if failures:
-            keepers.append(lambda: farewell.keep_incidents(failures, self.job_dir))
-        for keep in keepers:
-            if trouble := self.recorder.aside.attempt(keep):
-                self.host.complain(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
+        """Once nothing is pressing, and the first worker is on its way."""
+        if self.settle_at == NEVER or self.exit is not None:
+            self.telling.write_down()
 
     def _record_start(self) -> None:
         from holdfast import __version__
@@ -409,37 +384,12 @@ class Agent:
             max_restarts=config.max_restarts,
             backend=config.rdzv_backend,
         )
-        self._record(started)
         links: list[str] = []
         if self.network is not None and (config.rdzv_backend != "embedded" or self.node.group.hosting):
             links.append(open_doors(config, self.network))
         if self.network is not None:
             links.append(room_for_links(config, self.network))
-        early, self.early = self.early or (), None
-        for what in filter(None, (*early, self.job_dir.degraded, *self.workers.plan.warnings, *links)):
-            self._degraded(what)
-
-    def _say(self, text: str, level: str) -> None:
-        if LEVELS[level] >= LEVELS.get(self.config.log_level.lower(), LEVELS["warning"]):
-            # Names and reasons come from other nodes: none may move the cursor, or begin a line that looks like ours.
-            first, *more = plain(text).split("\n")
-            lines = [f"holdfast[{self.name}]: {first}", *(line if line.startswith("  ") else f"  {line}" for line in more)]
-            self.voice.say("\n".join(lines) + "\n")
-
-    def _degraded(self, what: str) -> None:
-        if self.early is not None:
-            return self.early.append(what)
-        self._record(Degraded(what=what, instead=""))
-        self._say(what, "warning")
-
-    def _report(self) -> None:
-        assert self.exit is not None and self.exit.report is not None
-        report = self.exit.report
-        if trouble := self.recorder.aside.attempt(lambda: farewell.keep(report, self.job_dir)):
-            self._say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
-        farewell.tell(report, self.config, self.voice.say)
-        if not self.recorder.aside.is_late:
-            farewell.make_room(self.config.state_dir)
+        self.telling.begin(started, (*self.workers.plan.warnings, *links))
 
     def close(self) -> None:
         """Leave nothing behind, however we got here."""
@@ -453,6 +403,4 @@ class Agent:
             self.watchdog.close()
         if self.cycles is not None:
             self.cycles.close(self.host.unix())
-        self.recorder.close()
-        self.job_dir.close()
-        self.voice.close()
+        self.telling.close()

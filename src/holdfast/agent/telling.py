@@ -1,0 +1,103 @@
+"""What does an agent say, and what does it leave on disk? Lines for people, events and incidents for the record, the report.
+
+What is to be recorded is only noted, and put on disk by `write_down`: nobody who must hear of a failure waits for a disk.
+"""
+
+from __future__ import annotations
+
+from holdfast.agent import farewell
+from holdfast.agent.voice import Voice
+from holdfast.core.events import Degraded, FailureSeen
+from holdfast.telemetry.plain import plain
+from holdfast.telemetry.recorder import Recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.core.config import RunConfig
+    from holdfast.core.events import Event
+    from holdfast.core.failure import Failure
+    from holdfast.core.report import JobReport
+    from holdfast.telemetry.state_dir import JobDir
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+
+
+class Telling:
+    """The voice and the record of one agent. Before `open` there is only the voice, and what is `degraded` waits."""
+
+    recorder: Recorder
+    job_dir: JobDir
+    unix: Callable[[], float]
+
+    def __init__(self, config: RunConfig, name: str) -> None:
+        self.config, self.name = config, name
+        self.voice = Voice()
+        self.early: list[str] | None = []
+        """What to complain of once there is a record; None: there is."""
+        self.incidents: list[Failure] = []
+        self.evidence: list[Callable[[], None]] = []
+        """Not on disk yet: failures, and what puts the stacks there."""
+        self.life = 0, 0
+        """Round and attempt of the workers that the next record is about."""
+
+    def open(self, job_dir: JobDir, unix: Callable[[], float]) -> None:
+        """Record in this directory from now on, by this clock."""
+        self.job_dir, self.unix = job_dir, unix
+        self.recorder = Recorder(job_dir.events_path, job_dir.node, complain=lambda line: self.voice.say(f"holdfast: {line}\n"))
+
+    def begin(self, first: Event, warnings: Iterable[str]) -> None:
+        """The agent's first line, and what there is to complain of already; empty warnings are none."""
+        self.record(first)
+        early, self.early = self.early or (), None
+        for what in filter(None, (*early, self.job_dir.degraded, *warnings)):
+            self.degraded(what)
+
+    def say(self, text: str, level: str) -> None:
+        """A line or more on stderr, if the user wants to hear of that level."""
+        if LEVELS[level] >= LEVELS.get(self.config.log_level.lower(), LEVELS["warning"]):
+            # Names and reasons come from other nodes: none may move the cursor, or begin a line that looks like ours.
+            first, *more = plain(text).split("\n")
+            lines = [f"holdfast[{self.name}]: {first}", *(line if line.startswith("  ") else f"  {line}" for line in more)]
+            self.voice.say("\n".join(lines) + "\n")
+
+    def degraded(self, what: str) -> None:
+        """Say and record that something cannot be had here."""
+        if self.early is not None:
+            return self.early.append(what)
+        self.record(Degraded(what=what, instead=""))
+        self.say(what, "warning")
+
+    def record(self, event: Event, at_unix: float | None = None, life: tuple[int, int] = (0, 0)) -> None:
+        """Note what happened at `at_unix` (None: now). `life`: round and attempt that it is about, if newer than the workers'."""
+        round, attempt = max(self.life, life)
+        at_unix = self.unix() if at_unix is None else at_unix
+        self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
+        if isinstance(event, FailureSeen) and not event.failure.innocent:
+            self.incidents.append(event.failure)
+
+    def write_down(self) -> None:
+        """Put on disk what has been noted."""
+        self.recorder.flush()
+        failures, self.incidents = self.incidents, []
+        keepers, self.evidence = self.evidence, []
+        if failures:
+            keepers.append(lambda: farewell.keep_incidents(failures, self.job_dir))
+        for keep in keepers:
+            if trouble := self.recorder.aside.attempt(keep):
+                self.degraded(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
+
+    def report(self, report: JobReport) -> None:
+        """The job's end, for people and for programs."""
+        if trouble := self.recorder.aside.attempt(lambda: farewell.keep(report, self.job_dir)):
+            self.say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
+        farewell.tell(report, self.config, self.voice.say)
+        if not self.recorder.aside.is_late:
+            farewell.make_room(self.config.state_dir)
+
+    def close(self) -> None:
+        """Let go of the directory and the terminal. After everything else: others may still have something to tell."""
+        self.recorder.close()
+        self.job_dir.close()
+        self.voice.close()
