@@ -146,7 +146,11 @@ def test_what_no_rank_can_have_needed_is_not_believed(seconds: float) -> None:
 def test_what_is_kept_is_bounded() -> None:
     paces = Paces()
     paces.heard("a", pace(longest_s={f"section {number}": 1.0 for number in range(1000)}), 0.0)
-    assert len(paces.longest_s) == KINDS
+    paces.heard("a", Pace(node="x", round=1, longest_s={}, typical_s={f"part {number}": 1.0 for number in range(1000)}), 0.0)
+    assert len(paces.longest_s) == len(paces.typical) == KINDS
+    fresh = Paces()
+    fresh.heard("a", pace(float("nan")), 0.0)
+    assert not fresh.typical
 
 
 # --- in the rendezvous --------------------------------------------------------------------------------------------------------

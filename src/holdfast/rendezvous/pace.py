@@ -58,8 +58,10 @@ class Paces:
     def heard(self, name: str, pace: Pace, now: float) -> dict[str, float]:
         """A node has spoken. What it should hear: all that the job needs, if it is more than this node knows; else nothing."""
         self.know(pace.longest_s, now)
-        for series, seconds in list(pace.typical_s.items())[:KINDS]:
-            self.typical.setdefault(series[:CHARS], {})[name] = seconds
+        for series, seconds in pace.typical_s.items():
+            room = series in self.typical or len(self.typical) < KINDS
+            if room and len(series) <= CHARS and 0 < seconds <= LONGEST_S:
+                self.typical.setdefault(series, {})[name] = seconds
         job = self.longest_s
         return job if any(seconds > pace.longest_s.get(kind, 0.0) for kind, seconds in job.items()) else {}
 
