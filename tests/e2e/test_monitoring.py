@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -230,3 +231,33 @@ def test_what_is_learned_is_told_and_holds_for_the_next_round(
     assert any(type(event).__name__ == "LimitsLearned" for event in job.events)
     job.found += job.monitoring.begin_round(job.assigned, [])
     assert job.monitoring.monitor.learner.is_ready("beat")
+
+
+INJECTED = """
+import runpy, sys
+from holdfast.monitor import liveness
+
+real, calls = liveness.Liveness._seen, []
+
+def fails_third(self, *seen):
+    calls.append(seen)
+    if len(calls) == 3:
+        raise RuntimeError("injected")
+    return real(self, *seen)
+
+liveness.Liveness._seen = fails_third
+runpy.run_module("holdfast", run_name="__main__")
+"""
+
+
+def test_an_agent_whose_monitor_has_failed_still_finds_the_hang(holdfast: Any, script: Any) -> None:
+    """The whole command, with a fault in the midst of it."""
+    train = script(BEATING.replace("10**6", "80") + "time.sleep(600)\n")
+    faulty = script(INJECTED, "faulty.py")
+    env = os.environ | {"HOLDFAST_STATE_DIR": str(holdfast.state_dir)}
+    command = [sys.executable, faulty, "run", "--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "2", train]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert ["injected" in seen["what"] for seen in holdfast.events("Degraded")] == [True]
+    hung = holdfast.events("RankHung")
+    assert hung and all("(limit 2 s)" in seen["reason"] for seen in hung), "the ranks ran until then"
