@@ -252,6 +252,16 @@ def test_a_request_wakes_until_somebody_is_roused(page: Page) -> None:
     assert roused == []
 
 
+@pytest.mark.parametrize("filling", [b"\xff", b"\x01", b"\x80\x00", b"\x39\x00\x00\x00\x00\x00\x00\x00", b"holdfast"])
+def test_a_script_that_scribbles_over_its_page_harms_only_itself(page: Page, filling: bytes) -> None:
+    page.map[:] = filling * (len(page.map) // len(filling))
+    seen = page.signs()
+    assert len(seen.sections) == 32 and seen.beats > 0
+    assert page.asked() is None
+    assert page.ask_for_stacks() != "" and page.stacks() == ""
+    assert page.error_at_unix is not None and len(page.trouble) <= 256
+
+
 # --- without a page, in threads, in signal handlers ---------------------------------------------------------------------
 
 

@@ -24,6 +24,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+LAST_SIGNAL = 64
+"""Linux has no more of them (but on MIPS)."""
+
 CLOSE_PATIENCE_S = 1.0
 """How long `DeathWatch.close` waits for its thread, which needs microseconds."""
 
@@ -125,7 +128,7 @@ class Page:
         """Have the worker write all its threads' stacks, which takes it less than a millisecond, though it may hold the GIL or
         be deadlocked; a stopped one does when it is continued. Returns why it cannot; empty: it has been asked."""
         pid, signum = self.words[layout.PID], self.words[layout.DUMP_SIGNAL]
-        if not signum:
+        if not 0 < signum <= LAST_SIGNAL:
             return "its interpreter has not started, or offers none"
         path = f"/proc/{pid}/fd/{self.words[layout.DUMP_FD]}"
         try:
