@@ -14,6 +14,11 @@ from holdfast.agent.stacks import py_spy
 PROBES = Path(__file__).parents[1] / "probes"
 PLAIN, TOLD = PROBES / "hang_plain.py", PROBES / "hang_told.py"
 
+PATIENCE_S = 150.0
+"""Two lives of a script that imports torch, on a host that has other things to do."""
+
+pytestmark = pytest.mark.timeout(200)
+
 LIMITS = ("--ft-initial-rank-heartbeat-timeout", 90, "--ft-rank-heartbeat-timeout", 8)
 SECTIONS = ("--ft-rank-section-timeouts", "data:2")
 
@@ -58,7 +63,8 @@ def check(holdfast: Any, done: Any, kind: str) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_script_that_knows_nothing_of_it(holdfast: Any, kind: str) -> None:
-    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *LIMITS, PLAIN, kind, env={"OMP_NUM_THREADS": "1"})
+    options = ("--nproc-per-node", 2, "--max-restarts", 1, *LIMITS)
+    done = holdfast("run", *options, PLAIN, kind, env={"OMP_NUM_THREADS": "1"}, timeout=PATIENCE_S)
     check(holdfast, done, kind)
     assert "at step 3" in hung(holdfast)["message"]
     assert "all_reduce" in stacks(hung(holdfast))[0] or "_engine_run_backward" in stacks(hung(holdfast))[0]
@@ -76,7 +82,7 @@ def test_a_script_that_tells_what_it_does(holdfast: Any, kind: str) -> None:
     ("script", "limits"), [(PLAIN, LIMITS), (TOLD, ("--ft-rank-section-timeouts", "data:8"))], ids=["plain", "told"]
 )
 def test_a_deadlock_in_which_nobody_is_to_blame(holdfast: Any, script: Path, limits: tuple[object, ...]) -> None:
-    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *limits, script, "deadlocked")
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *limits, script, "deadlocked", timeout=PATIENCE_S)
     assert done.returncode == 0, done.output
     failure = hung(holdfast)
     assert "hung: " in failure["message"]
@@ -89,7 +95,7 @@ def test_on_two_nodes_the_stacks_of_both_are_kept_and_the_culprit_is_found(holdf
     common = ("run", "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "two")
     options = (*common, "--max-restarts", 1, *LIMITS)
     agents = [holdfast.start(*options, "--node-rank", rank, "--node-name", f"n{rank}", PLAIN, "dead_loop") for rank in range(2)]
-    assert [agent.wait().returncode for agent in agents] == [0, 0], agents[0].stderr + agents[1].stderr
+    assert [agent.wait(PATIENCE_S).returncode for agent in agents] == [0, 0], agents[0].stderr + agents[1].stderr
     failure = hung(holdfast)
     assert "in dead_loop (hanging.py:" in failure["message"], "whichever of the two exceeded its limit first"
     assert "in dead_loop" in "".join(stacks(failure).values()) and set(stacks(failure)) == {0, 1}
