@@ -54,6 +54,11 @@ def test_a_lone_failure_has_no_others():
     assert "Failures:\n  <NO_OTHER_FAILURES>\n" in failure_box("train.py", [failure()])
 
 
+def test_of_a_rank_that_hung_it_says_so_and_not_only_by_which_signal_it_ended():
+    said = "hung: no heartbeat for 12.3 s (limit 12 s); at step 41, in load (data.py:88)"
+    assert f"  traceback : {said}\n" in failure_box("train.py", [failure(exitcode=-9, cause="hung", message=said)])
+
+
 def test_a_lost_node_keeps_the_numbers_that_tools_look_for():
     box = failure_box(
         "train.py", [failure(rank=-1, local_rank=-1, pid=-1, exitcode=None, cause="node_lost", message="silent for 3 s")]

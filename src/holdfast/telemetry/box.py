@@ -92,7 +92,7 @@ def _traceback(failure: Failure) -> str:
         return str(message)  # torchrun indents only what is inside an object
     if failure.traceback:
         return _indented(failure.traceback)
-    if failure.cause in ("watchdog", "stuck", "start", "node_lost") and failure.message:
+    if failure.cause in ("watchdog", "hung", "stuck", "start", "node_lost") and failure.message:
         return _indented(failure.message)
     if failure.exitcode is not None and failure.exitcode < 0:
         return f"Signal {-failure.exitcode} ({_signal(failure)}) received by PID {failure.pid}"
