@@ -6,7 +6,6 @@ import collections
 import itertools
 import os
 import signal
-import tempfile
 import time
 
 
@@ -35,13 +34,15 @@ def loading() -> None:
 
 def blocked() -> None:
     """In a system call, until somebody writes."""
-    path = os.path.join(tempfile.mkdtemp(), "pipe")
-    os.mkfifo(path)
-    os.open(path, os.O_RDONLY)
+    os.open(_pipe(), os.O_RDONLY)
 
 
 def asleep() -> None:
     """In the kernel, uninterruptibly: so sleeps posix_spawn until its child calls exec, and this child waits for a writer."""
-    path = os.path.join(tempfile.mkdtemp(), "pipe")
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 5, _pipe(), os.O_RDONLY, 0)])
+
+
+def _pipe() -> str:
+    path = f"pipe-{os.getpid()}"  # in the test's own folder
     os.mkfifo(path)
-    os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 5, path, os.O_RDONLY, 0)])
+    return path
