@@ -21,10 +21,10 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .NOTPARALLEL:
-.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx system
+.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx frameworks system
 .DEFAULT_GOAL = test
 
-test: lint torch system
+test: lint torch frameworks system
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev
@@ -75,6 +75,12 @@ torch: $(VENV)/.core
 nvrx: torch
 	@test -e $(VENV)/.nvrx || { echo "installing NVRx"; $(PIP) install --no-deps $(NVRX) && touch $(VENV)/.nvrx; } 2>/dev/null \
 	    || echo "NVRx is not in reach: its side of the comparison is skipped"
+
+# The trainers that we have callbacks for. They would bring PyTorch if it is not there, and any version of it, so only after it.
+frameworks: torch
+	@test -e $(VENV)/.frameworks || test ! -e $(VENV)/.torch || { echo "installing Transformers"; \
+	    $(PIP) install --editable ".[transformers]" && touch $(VENV)/.frameworks; } \
+	    || echo "Transformers are not in reach: their tests are skipped"
 
 # What only tests use of the system: hosts played by network namespaces, an etcd and a Slurm of their own. As root on Debian it is
 # installed where it is missing, and no daemon of it is started; elsewhere those tests are skipped and say why.
