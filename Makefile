@@ -78,9 +78,9 @@ nvrx: torch
 
 # The trainers that we have callbacks for. They would bring PyTorch if it is not there, and any version of it, so only after it.
 frameworks: torch
-	@test -e $(VENV)/.frameworks || test ! -e $(VENV)/.torch || { echo "installing Transformers"; \
-	    $(PIP) install --editable ".[transformers]" && touch $(VENV)/.frameworks; } \
-	    || echo "Transformers are not in reach: their tests are skipped"
+	@test -e $(VENV)/.frameworks || test ! -e $(VENV)/.torch || { echo "installing Lightning and Transformers"; \
+	    $(PIP) install --editable ".[lightning,transformers]" && touch $(VENV)/.frameworks; } \
+	    || echo "Lightning and Transformers are not in reach: their tests are skipped"
 
 # What only tests use of the system: hosts played by network namespaces, an etcd and a Slurm of their own. As root on Debian it is
 # installed where it is missing, and no daemon of it is started; elsewhere those tests are skipped and say why.

@@ -109,6 +109,13 @@ def test_every_variable(run, monkeypatch):
     assert all(args[name] for name in SWITCHES) and args["logs_specs"] is None
 
 
+@pytest.mark.torch
+def test_numa_binding_becomes_torchs_options(config_of):
+    binding = pytest.importorskip("torch.numa.binding")
+    assert config_of("--numa-binding=exclusive").numa_options == binding.NumaOptions(binding.AffinityMode.EXCLUSIVE)
+    assert config_of().numa_options is None
+
+
 @pytest.mark.parametrize(("value", "on"), [("0", False), ("1", True), ("2", True)])
 def test_switches_are_numbers_in_the_environment(run, monkeypatch, value, on):
     monkeypatch.setenv("PET_STANDALONE", value)

@@ -12,12 +12,12 @@ from holdfast.core.value import to_plain
 from holdfast.runtime.shm import create_page
 
 sys.argv.pop(0)
-try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
-finally:
-    words = this_worker.words
-    assert words is not None, "this worker has no page"
-    copy = create_page()
-    copy.map[:] = words.cast("B").tobytes()
-    signs = to_plain(copy.signs())
-    os.write(1, (json.dumps(signs | {"rank": os.environ["RANK"]}) + "\n").encode())
+runpy.run_path(sys.argv[0], run_name="__main__")
+words = this_worker.words
+assert words is not None, "this worker has no page"
+copy = create_page()
+copy.map[:] = words.cast("B").tobytes()
+signs = to_plain(copy.signs())
+sys.stdout.flush()
+os.write(1, (json.dumps(signs | {"rank": os.environ["RANK"]}) + "\n").encode())
+os._exit(0)  # what frameworks do while an interpreter ends is not what is asked here

@@ -279,6 +279,12 @@ def test_gpus_per_numa_wraps_workers_with_numactl():
     ]
 
 
+def test_memory_that_is_not_bound_strictly_comes_from_where_the_thread_runs():
+    given = {"env": {"NVRX_GPUS_PER_NUMA": "2"}, "on": host(programs=("numactl",))}
+    [binding] = told("--ft-numa-bind-strict", "false", **given).config.bindings.values()
+    assert binding.prefix == ("numactl", "--cpunodebind=0", "--localalloc")
+
+
 def test_gpus_per_numa_without_numactl_fails_and_names_the_package():
     said = error(*TWO_RANKS, env={"NVRX_GPUS_PER_NUMA": "2"})
     assert "NVRX_GPUS_PER_NUMA: workers are bound by numactl, which is not on PATH" in said

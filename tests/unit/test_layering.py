@@ -27,11 +27,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("telemetry",),
     ("rendezvous", "monitor", "health", "diagnosis", "recovery"),
     ("agent",),
-    ("supervisor", "elastic", "fault_tolerance", "google"),
+    ("supervisor", "elastic", "fault_tolerance", "ptl_resiliency", "google"),
     ("cli", "sim"),
 )
 FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}
-IN_A_RANK = ("fault_tolerance", "google")
+IN_A_RANK = ("fault_tolerance", "ptl_resiliency", "google")
 """Packages that a training script imports: loading them must load nothing of the agent."""
 MAY_KNOW_CLIENT = ("elastic", "fault_tolerance", "google", "integrations", "cli", "sim")
 PURE_MODULES = (

@@ -230,7 +230,7 @@ ROWS: tuple[FtFlag, ...] = (
     _row(
         "gpu_memory_poll_interval",
         "seconds",
-        "how often that memory is looked at",
+        "longest pause between two looks at it; the first pauses are shorter",
         also=("gpu_memory_reclaim_poll_interval",),
         group=PLACEMENT,
     ),

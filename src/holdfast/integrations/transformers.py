@@ -32,10 +32,14 @@ class HoldfastCallback(TrainerCallback):
     def __init__(self) -> None:
         self.open: Any = None
         """The section that is open."""
+        self.silent = False
+        """A training is over, and silence is allowed."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """From here on silence is a hang."""
-        client.set_limits()
+        if self.silent:
+            self.silent = False
+            client.set_limits()
         client.progress(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -69,6 +73,7 @@ class HoldfastCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """From here on silence is no hang."""
         self._begin_what_is_due(False, False)
+        self.silent = True
         client.set_limits(*[float("inf")] * 3)
 
     def _begin_what_is_due(self, evaluation: bool, save: bool) -> None:
