@@ -70,7 +70,7 @@ class Telling:
         self.say(what, "warning")
 
     def record(self, event: Event, at_unix: float | None = None, life: tuple[int, int] = (0, 0)) -> None:
-        """Note what happened at `at_unix` (None: now). `life`: round and attempt that it is about, if newer than the workers'."""
+        """Note what happened at `at_unix` (None: now). `life`: round and attempt it is about, if newer than the workers'."""
         round, attempt = max(self.life, life)
         at_unix = self.unix() if at_unix is None else at_unix
         self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
