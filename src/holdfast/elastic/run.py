@@ -196,10 +196,10 @@ def _numa_options(mode: str | None) -> Any:
     if mode is None:
         return None
     try:
-        from torch.numa.binding import AffinityMode, NumaOptions
+        binding = import_module("torch.numa.binding")
     except ImportError as error:
         raise BadValue("--numa-binding needs PyTorch here", hint="`holdfast run --numa-binding` does without it") from error
-    return NumaOptions(affinity_mode=AffinityMode(mode))
+    return binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
 
 
 def _warn_of_unused(args: Namespace) -> None:
