@@ -40,11 +40,11 @@ class Bench:
         self.path = str(folder / "monitor.socket")
         self.servers, self.ranks = [], []
 
-    def serve(self, **fields):
+    def serve(self, followed=False, **fields):
         config = self.ft().FaultToleranceConfig(
             **{"rank_termination_signal": signal.SIGUSR1, "workload_check_interval": 0.1, "rank_section_timeouts": {}} | fields
         )
-        server = self.ft().RankMonitorServer.run_in_subprocess(config, self.path, mp_ctx=get_context("fork"))
+        server = self.ft().RankMonitorServer.run_in_subprocess(config, self.path, followed, get_context("fork"))
         self.servers.append(server)
         return server
 
@@ -174,6 +174,28 @@ def test_a_server_ends_when_it_is_told_to_and_leaves_no_socket(bench):
     server.terminate()
     server.join(60)
     assert not server.is_alive() and (not bench.ft.ours or not os.path.exists(bench.path))
+
+
+LIVES = ["client.send_heartbeat()", "client.start_section('one'); client.end_section('one')"]
+
+
+@pytest.mark.parametrize("sign", LIVES, ids=["heartbeats", "sections"])
+def test_layered_restarts_can_be_followed(bench, capfd, sign):
+    bench.serve(True, **NO_LIMITS | {"rank_section_timeouts": {"one": 60.0}})
+    for _ in range(2):
+        code, said = bench.run(f"client.init_workload_monitoring(); {sign}; time.sleep(0.2)")
+        assert code == 0, said
+    seen = ""
+
+    def followed():
+        nonlocal seen
+        seen += "".join(capfd.readouterr())
+        return seen.count("stage=starting") == 2
+
+    wait_for(followed, what="the second loss in the log")
+    told = [line.partition("name=[InJob] ")[2] for line in seen.splitlines() if "[NestedRestarter]" in line]
+    handled = ["state=handling stage=starting", "state=handling stage=completed"]
+    assert told == ["state=initialize", *handled, handled[0]]
 
 
 # What the client says.

@@ -72,7 +72,7 @@ class ByAgent:
             self.writer.heartbeat()  # monitored again after a pause: the pause is no hang
 
     def began(self) -> None:
-        """The first heartbeat was sent."""
+        """The first sign of life was given."""
 
     def calculate(self, heartbeats: HeartbeatTimeouts | None, sections: SectionTimeouts | None) -> None:
         """New limits are in the page. They are kept for the next life on this node: they are the same for all of its ranks."""
@@ -136,7 +136,7 @@ class ByServer:
         return read_obj_from_ipc_socket(self._socket, raise_exc=True)
 
     def began(self) -> None:
-        """The first heartbeat was sent: the server would find it, but later."""
+        """The first sign of life was given: the server would find it, but later."""
         self._mention(HeartbeatMsg(rank=-1))
 
     def calculate(self, heartbeats: HeartbeatTimeouts | None, sections: SectionTimeouts | None) -> None:

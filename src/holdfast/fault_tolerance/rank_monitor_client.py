@@ -69,7 +69,7 @@ class RankMonitorClient:
         self._monitor: ByAgent | ByServer | None = None
         self._sections: dict[str, Section] = {}
         self._has_begun = self._has_stepped = False
-        """It has sent a heartbeat, and opened `step`, since monitoring began."""
+        """It has given a sign of life, and opened `step`, since monitoring began."""
         path = os.environ.get(FT_LAUNCHER_IPC_SOCKET_ENV_VAR)
         self.launcher_connector = IpcConnector(path) if path is not None else None
         # Megatron keeps its iteration where others can read it; its arguments come to be there later than we do.
@@ -138,8 +138,11 @@ class RankMonitorClient:
         monitor.writer.heartbeat()
         calc.update_on_heartbeat()
         if not self._has_begun:
-            self._has_begun = True
-            monitor.began()
+            self._begins(monitor)
+
+    def _begins(self, monitor: ByAgent | ByServer) -> None:
+        self._has_begun = True
+        monitor.began()
 
     def start_section(self, section: str) -> None:
         """`section` begins; one that is not in `rank_section_timeouts` is let pass. RankMonitorClientError: it is open."""
@@ -158,6 +161,8 @@ class RankMonitorClient:
             calc.update_on_section_event(name, action)
         except TimeoutsCalcError as error:
             raise RankMonitorClientError(str(error)) from error
+        if not self._has_begun:
+            self._begins(monitor)
         if action is SectionAction.OPEN:
             section.__enter__()
             if name == STEP:
