@@ -16,12 +16,13 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.fault_tolerance import wire
+from holdfast.fault_tolerance._link import Link
+from holdfast.fault_tolerance._monitor_log import RankMonitorLogger
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import (
     AuthkeyMsg,
@@ -44,90 +45,6 @@ if TYPE_CHECKING:
 
 _OVER = (RankMonitorState.ABORTED, RankMonitorState.FINALIZED)
 _NEVER = float("inf")
-
-
-class RankMonitorLogger(logging.Logger):
-    """To stderr, each line with the rank that is connected; what layered restarts follow goes to stdout, if anybody does."""
-
-    def __init__(
-        self,
-        name: str = "RankMonServer",
-        level: int = logging.INFO,
-        connected_rank: int | None = None,
-        is_restarter_logger: bool = False,
-    ) -> None:
-        super().__init__(name, level)
-        self.is_restarter_logger = is_restarter_logger
-        self.addHandler(logging.StreamHandler(sys.stderr))
-        self.restarter_logger = logging.Logger(f"{name}.Restarter")
-        followed = logging.StreamHandler(sys.stdout)
-        followed.setFormatter(logging.Formatter("[%(asctime)s] [ALWAYS] [%(name)s] %(message)s"))
-        self.restarter_logger.addHandler(followed)
-        self.set_connected_rank(connected_rank)
-
-    def set_connected_rank(self, rank: int | None) -> None:
-        """From now on the lines are about this rank; None: about none."""
-        who = f"{self.name}{os.getpid()}@{socket.gethostname()}:{'<none>' if rank is None else rank}"
-        for handler in self.handlers:
-            handler.setFormatter(logging.Formatter(f"[%(asctime)s] [%(levelname)s] [{who}] %(message)s"))
-
-    def log_for_restarter(self, message: str) -> None:
-        """A line for whoever follows layered restarts."""
-        self.restarter_logger.debug(message)
-
-    def log_restarter_event(self, message: str) -> None:
-        """The same, if anybody does."""
-        if self.is_restarter_logger:
-            self.log_for_restarter(message)
-
-
-class _Link:
-    """One connection: frames in, frames out, never waiting."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self.connection = connection
-        self.pid = wire.peer_pid(connection)
-        self.page_fd = -1
-        """Handed over, and not yet taken."""
-        self._buffer = b""
-
-    def hear(self) -> list[Any] | None:
-        """What has arrived. None: the other side is gone, or talks nonsense."""
-        try:
-            data, fds, _, _ = socket.recv_fds(self.connection, 65536, 4)
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
-        for fd in fds:
-            self.take_page(close=True)
-            self.page_fd = fd
-        self._buffer += data
-        words = []
-        try:
-            while len(self._buffer) >= 4 and len(self._buffer) >= (end := 4 + wire.length_of(self._buffer[:4])):
-                words.append(wire.loads(self._buffer[4:end]))
-                self._buffer = self._buffer[end:]
-        except wire.WireError:
-            return None
-        return words if data else words or None
-
-    def take_page(self, *, close: bool = False) -> int:
-        """The descriptor that was handed over, once; -1: none was. With `close` it is given up instead."""
-        fd, self.page_fd = self.page_fd, -1
-        if close and fd >= 0:
-            os.close(fd)
-        return fd
-
-    def say(self, word: Any) -> None:
-        """Send it; whoever does not read its answers loses them."""
-        with contextlib.suppress(OSError):
-            self.connection.send(wire.frame(word))
-
-    def close(self) -> None:
-        self.take_page(close=True)
-        self.connection.close()
 
 
 class RankMonitorServer:
@@ -157,7 +74,7 @@ class RankMonitorServer:
         self.calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None] = None, None
         """Limits that a rank has calculated: its next life is told."""
         self._selector = selectors.DefaultSelector()
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._watched: Watched | None = None
         self._ending = False
         self._check_restart_at = _NEVER
@@ -265,7 +182,7 @@ class RankMonitorServer:
         if link is not None:
             self._listen_to(link.connection, lambda: self._hear_launcher(link))
 
-    def _hear_launcher(self, link: _Link) -> None:
+    def _hear_launcher(self, link: Link) -> None:
         words = link.hear()
         for word in words or ():
             match word:
@@ -281,13 +198,13 @@ class RankMonitorServer:
             self._selector.unregister(link.connection)
             link.close()
 
-    def _accept(self, server: socket.socket) -> _Link | None:
+    def _accept(self, server: socket.socket) -> Link | None:
         try:
             connection, _ = server.accept()
         except OSError:
             return None
         try:
-            return _Link(connection)
+            return Link(connection)
         except OSError as error:
             self.logger.warning("turned away: %s", error)
             connection.close()
@@ -315,7 +232,7 @@ class RankMonitorServer:
         if words is None:
             self._rank_is_gone()
 
-    def _answer(self, word: Any, link: _Link) -> OkMsg | ErrorMsg | None:
+    def _answer(self, word: Any, link: Link) -> OkMsg | ErrorMsg | None:
         """None: nothing is to be said."""
         match word:
             case AuthkeyMsg():
@@ -326,7 +243,7 @@ class RankMonitorServer:
                 return self._told(word, self._watched)
         return ErrorMsg(f"{type(word).__name__} is not expected here")
 
-    def _begin(self, init: InitMsg, link: _Link) -> OkMsg | ErrorMsg:
+    def _begin(self, init: InitMsg, link: Link) -> OkMsg | ErrorMsg:
         from holdfast.fault_tolerance._watched import Watched
 
         assert init.rank_info is not None
