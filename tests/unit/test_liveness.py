@@ -32,8 +32,8 @@ from holdfast.monitor.words import (
 class Node:
     """A node whose ranks show what `signs` says, driven from deadline to deadline as the agent does it."""
 
-    def __init__(self, ranks: int = 1, *, job_s: dict[str, float] | None = None, **ft: Any) -> None:
-        self.machine = Liveness(Limits(FaultTolerance(**ft), Learner(job_s or {})))
+    def __init__(self, ranks: int = 1, *, job_s: dict[str, float] | None = None, start_up_s: float = 0.0, **ft: Any) -> None:
+        self.machine = Liveness(Limits(FaultTolerance(**ft), Learner(job_s or {}), start_up_s=start_up_s))
         self.signs: dict[int, Signs] = dict.fromkeys(range(ranks), Signs())
         self.logged: dict[int, tuple[float, int]] = {}
         self.busy = dict.fromkeys(range(ranks), True)
@@ -122,6 +122,22 @@ def test_the_initial_limit_counts_from_the_start_of_the_process() -> None:
     node = Node(initial_rank_heartbeat_timeout=5.0)
     node.run(60.0)
     assert node.hung == [(pytest.approx(5.0), 0, "no sign of life for 5.0 s after its start (limit 5 s)")]
+
+
+def test_where_ranks_may_take_their_time_to_start_one_that_is_at_work_has_it_and_one_that_is_still_has_not() -> None:
+    at_work, still = (Node(initial_rank_heartbeat_timeout=5.0, start_up_s=60.0) for _ in range(2))
+    still.busy[0] = False
+    for node in (at_work, still):
+        node.run(100.0)
+    assert at_work.hung == [(pytest.approx(65.0), 0, "no sign of life for 65.0 s after its start (limit 65 s)")]
+    assert [(at, rank) for at, rank, _ in still.hung] == [(pytest.approx(6.0, abs=0.5), 0)]
+
+
+def test_where_ranks_may_take_their_time_to_start_what_the_script_says_holds() -> None:
+    node = Node(initial_rank_heartbeat_timeout=5.0, start_up_s=60.0)
+    node.signs[0] = Signs(limits=SaidLimits(initial_s=12.0, count=1))
+    node.run(100.0)
+    assert [at for at, _, _ in node.hung] == [pytest.approx(12.0)]
 
 
 def test_a_given_initial_limit_is_for_the_first_heartbeat_whatever_else_is_shown() -> None:

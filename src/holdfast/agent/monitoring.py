@@ -42,6 +42,10 @@ SOON_S, LATEST_S = 10.0, 300.0
 """A monitor that fails is made anew at once. If that one fails within SOON_S, the next waits for so long, then twice as long,
 and so on up to LATEST_S: what fails always must not cost the agent its time."""
 
+START_UP_S = 60.0
+"""Under ft_launcher an initial limit begins when the script says so, and is chosen like that. Ours runs from the start of the
+process, so that a rank that never says so is found too; one that is still at work then (imports) has so long to begin."""
+
 GPUS_S, GPUS_LOOK_S = 15.0, 0.5
 """Seconds that `nvidia-smi` has for an answer, for which a thread waits; and between two looks whether it is there."""
 
@@ -72,7 +76,7 @@ class Monitoring:
         self.ranks: dict[int, Watched] = {}
         """By local rank."""
         self.job_s: Mapping[str, float] = {}
-        self.monitor = Monitor(config.ft, node=node)
+        self.monitor = self._anew()
         self.gpus: list[bool | None] = []
         """The answer to the question for the GPUs, once it is there; put there by a thread."""
         self.gpus_at = self.gpus_until = NEVER
@@ -165,9 +169,13 @@ class Monitoring:
             self.wait_s = min(2 * self.wait_s, LATEST_S) if soon else SOON_S
             then = f"another begins in {self.back_at - now:.0f} s" if soon else "another takes its place"
             self.complain(f"the monitor failed ({_described(error)}): {then}; the ranks are not affected")
-            self.monitor = Monitor(self.config.ft, node=self.node)
+            self.monitor = self._anew()
             self.job_s = {**self.known_s, **self.job_s}
             return []
+
+    def _anew(self) -> Monitor:
+        start_up_s = START_UP_S if self.config.membership == "fixed" else 0.0
+        return Monitor(self.config.ft, node=self.node, start_up_s=start_up_s)
 
     def _begin(self) -> list[Observation]:
         self.monitor.begin_round(self.job_s, self.host.now())

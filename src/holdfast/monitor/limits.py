@@ -48,14 +48,14 @@ class Bound(Value):
     """… and hung if the node has stood still for so long; 0: whatever it does."""
     busy_s: float = NEVER
     """From here on it is hung, whatever it does."""
-
-    @property
-    def is_sure(self) -> bool:
-        """Somebody gave it: it is kept to the letter."""
-        return self.busy_s == self.limit_s
+    is_sure: bool = False
+    """Somebody gave it."""
 
 
-NO_BOUND = Bound(limit_s=NEVER, busy_s=NEVER)
+NO_BOUND = Bound(limit_s=NEVER, busy_s=NEVER, is_sure=True)
+
+START_STILL_S = 1.0
+"""A rank that may take its time to start, and has used up its limit, must stand still for so long."""
 
 
 class Lately:
@@ -112,15 +112,22 @@ class Learner:
 class Limits:
     """What bounds each kind of silence of a rank."""
 
-    def __init__(self, ft: FaultTolerance, learner: Learner) -> None:
+    def __init__(self, ft: FaultTolerance, learner: Learner, *, start_up_s: float = 0.0) -> None:
         self.ft = ft
         self.learner = learner
+        self.start_up_s = start_up_s
+        """Seconds that a rank may be at work beyond its initial limit, which then is meant to begin later: once it has imported
+        what it needs, and says so (ft_launcher)."""
         self.still_s = NEVER if ft.still_limit is None else ft.still_limit
         self.most_s = NEVER if ft.most_limit is None else ft.most_limit
 
     def first(self, signs: Signs | None) -> Bound:
         """From the start of the process to the first heartbeat, or where it is learned, to any sign of life."""
-        bound = self._given(signs.limits.initial_s if signs else None, self.ft.initial_rank_heartbeat_timeout)
+        said_s = signs.limits.initial_s if signs else None
+        bound = self._given(said_s, self.ft.initial_rank_heartbeat_timeout)
+        if bound is not None and said_s is None and self.start_up_s:
+            limit_s = bound.limit_s
+            return Bound(limit_s=limit_s, still_s=START_STILL_S, busy_s=limit_s + self.start_up_s, is_sure=True)
         # Nobody knows whether one will ever come: a rank that shows nothing by itself hangs only if all stands still.
         return bound or self.learned(FIRST) or Bound(limit_s=0.0, still_s=self.still_s)
 
@@ -161,10 +168,10 @@ class Limits:
     def _given(self, said_s: float | None, given: Limit) -> Bound | None:
         """The script's word goes first: it may have calculated what was given to begin with. None: nobody has said anything."""
         if said_s is not None:
-            return Bound(limit_s=said_s, busy_s=said_s)
+            return Bound(limit_s=said_s, busy_s=said_s, is_sure=True)
         if given == AUTO:
             return None
-        return NO_BOUND if given is None else Bound(limit_s=float(given), busy_s=float(given))
+        return NO_BOUND if given is None else Bound(limit_s=float(given), busy_s=float(given), is_sure=True)
 
     def learned(self, kind: str) -> Bound | None:
         """What follows from what has been seen. None: nothing has."""

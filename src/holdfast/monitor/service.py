@@ -41,11 +41,11 @@ NOTICE_PART = 6
 class Monitor:
     """The machine."""
 
-    def __init__(self, ft: FaultTolerance, *, node: str) -> None:
+    def __init__(self, ft: FaultTolerance, *, node: str, start_up_s: float = 0.0) -> None:
         self.ft = ft
         self.node = node
         self.learner = Learner({})
-        self.limits = Limits(ft, self.learner)
+        self.limits = Limits(ft, self.learner, start_up_s=start_up_s)
         self.liveness = Liveness(self.limits)
         self.stragglers = Stragglers()
         self.learned: dict[str, float] = {}
