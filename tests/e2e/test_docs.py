@@ -53,7 +53,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/how-to/spares.md", "holdfast exclude"): "needs several hosts; tests/e2e/test_several_nodes.py does it on one",
     ("docs/how-to/spares.md", "holdfast readmit"): "needs several hosts; tests/e2e/test_several_nodes.py does it on one",
     ("docs/how-to/callbacks.md", "pip install"): "needs a package index; tests/e2e/test_callbacks.py runs the scripts",
-    ("docs/how-to/placement.md", "NVRX_GPUS_PER_NUMA=4"): "needs numactl; tests/e2e/test_placement.py has one",
+    ("docs/how-to/placement.md", "NVRX_GPUS_PER_NUMA=4"): "needs numactl; tests/e2e/test_placed_workers.py has one",
     ("docs/how-to/kubernetes.md", "kubectl"): "needs Kubernetes; tests/unit/test_kubernetes_examples.py checks the manifests",
     ("docs/how-to/carry-on.md", "holdfast run"): "needs eight hosts; tests/e2e/test_min_healthy.py does it on one",
     ("docs/how-to/etcd.md", "pip install"): "needs a package index",

@@ -155,3 +155,9 @@ def test_the_house_keeps_the_rule(rule: Rule) -> None:
 )
 def test_a_broken_rule_is_seen(rule: Rule, source: str) -> None:
     assert rule(ast.parse(source), "agent/launch.py")
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by their names alone, from whatever folder comes first."""
+    names = [file.name for file in Path(__file__).parents[1].rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
