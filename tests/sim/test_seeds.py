@@ -61,6 +61,12 @@ def test_who_leads_and_who_takes_part_is_among_the_troubles() -> None:
     assert any(isinstance(what, NodeReadmitted) for what in told)
 
 
+def test_clocks_that_jump_late_words_and_slow_disks_are_among_the_troubles() -> None:
+    told = [what for seed in range(40) for _, _, what in played(seed).cluster.transcript.entries if isinstance(what, str)]
+    for trouble in ("its wall clock jumps by", "what it says goes astray", "a write takes up to"):
+        assert any(what.startswith(f"* {trouble}") for what in told), trouble
+
+
 def played(seed: int) -> Scenario:
     scenario = Scenario(seed)
     scenario.run()

@@ -243,7 +243,8 @@ class Agent:
                 case Say(text=text, level=level):
                     self.telling.say(text, level)
                 case StartWorkers(assigned=assigned):
-                    started = self.workers.start(assigned)
+                    self._show_lease()  # to make their directories may take longer than it lasts, and others then go on
+                    started = self.workers.start(assigned, self.node.lease_ends)
                     for seen in started:
                         self._observe(seen)
                     self._settle()

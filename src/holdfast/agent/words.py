@@ -161,6 +161,10 @@ class MemorySeen(Observation):
     """Why nobody can tell."""
 
 
+TOO_LATE = "the directories for its output took longer to make than this node's lease lasts"
+"""Why a worker is not started, where others may have gone on without this node by then."""
+
+
 class Unguarded(Observation):
     """The guardian is dead: nobody would see to it that a slow end is an end."""
 

@@ -11,7 +11,7 @@ import select
 
 from holdfast.agent import error_files, launch, logs
 from holdfast.agent.stuck import Sleepers
-from holdfast.agent.words import ControlAsked, Ended, PortHeld, Started, StartFailed, Stuck
+from holdfast.agent.words import TOO_LATE, ControlAsked, Ended, PortHeld, Started, StartFailed, Stuck
 from holdfast.core.cycles import cycle_of, log_path
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.failure import Evidence
@@ -69,8 +69,9 @@ class Workers:
         self.ports.append(hold_port())
         return PortHeld(port=self.ports[-1].getsockname()[1])
 
-    def start(self, assigned: Assigned) -> list[Observation]:
-        """Start the workers of a round; what came of each, in order. After one that could not start, no other is tried."""
+    def start(self, assigned: Assigned, until: float | None = None) -> list[Observation]:
+        """Start the workers of a round, before `until` if at all; what came of each, in order. After one that could not start,
+        no other is tried."""
         self.close_logs(patient=False)
         self.attempt = self._open_attempt(assigned)
         self.local_ranks = {}
@@ -78,6 +79,8 @@ class Workers:
         environ = dict(os.environ)
         for local_rank in range(self.config.nproc_per_node):
             try:
+                if until is not None and self.host.now() >= until:
+                    raise StartError(TOO_LATE)
                 seen.append(self._start(local_rank, assigned, environ))
             except StartError as error:
                 seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.host.unix()))

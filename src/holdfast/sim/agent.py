@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.agent import FAREWELL_S
 from holdfast.agent.node import Node
 from holdfast.agent.words import (
+    TOO_LATE,
     Answer,
     Ended,
     Exit,
@@ -35,6 +36,7 @@ from holdfast.rendezvous.election import Await, Campaign, Keep, Persist, Resign
 from holdfast.sim.monitoring import SimMonitoring
 from holdfast.sim.network import SimLinks
 from holdfast.sim.world import SimHost, Worker
+from holdfast.telemetry.aside import PATIENCE_S
 
 if TYPE_CHECKING:
     from holdfast.core.report import JobReport
@@ -60,6 +62,10 @@ class SimAgent:
         self.began_at = cluster.timeline.now
         self.local_ranks: dict[int, int] = {}
         self.paused = False
+        self.busy_until = float("-inf")
+        """It waits for its disk, and for nothing else, until then, in true time."""
+        self.shown: float | None = None
+        """End of the lease, as its guardian knows it."""
         self.resumed = False  # since its last turn
         self.resumed_at = float("-inf")
         self.ended = False
@@ -88,6 +94,19 @@ class SimAgent:
         self.perform(node.begin(world.now()))
         self._after()
 
+    @property
+    def stands_still(self) -> bool:
+        """It has no turn, whatever happens."""
+        return self.paused or self.cluster.timeline.now < self.busy_until
+
+    def write(self, longest_s: float = float("inf")) -> None:
+        """Wait for the disk, if it is slow, for so long at most."""
+        if slow_s := self.cluster.disks.get(self.place, 0.0):
+            now = self.cluster.timeline.now
+            self.busy_until = max(self.busy_until, now + self.cluster.rng.uniform(0.0, min(slow_s, longest_s)))
+            self.resumed, self.resumed_at = True, self.busy_until
+            self.cluster.stalled(self)
+
     def wake(self, when: float) -> None:
         """Have a turn at a true time, or earlier."""
         if when < self.turn_at and not self.ended:
@@ -105,6 +124,9 @@ class SimAgent:
         self.turn_at = NEVER
         if self.paused:
             return
+        if when < self.busy_until:
+            self.wake(self.busy_until)
+            return
         due = self.node.deadline()
         deadline = min(due, self.monitoring.deadline(), self.leave_at)
         if self.world.clock.true(deadline) <= self.cluster.timeline.now:
@@ -119,6 +141,7 @@ class SimAgent:
         self._after()
 
     def _after(self) -> None:
+        self.shown = self.node.lease_ends
         if self.exit is not None and (self.node.done or self.exit.code < 0 or self.world.now() >= self.leave_at):
             self.code = self.exit.code
             if self.store is not None:
@@ -172,6 +195,7 @@ class SimAgent:
         for action in actions:
             match action:
                 case Record(event=event):
+                    self.write(PATIENCE_S)
                     self.cluster.transcript.note(self.cluster.timeline.now, self.place, event)
                     self.cluster.checks.recorded(self, event)
                 case Say(level="debug"):
@@ -179,7 +203,9 @@ class SimAgent:
                 case Say(text=text, level=level):
                     self.cluster.transcript.note(self.cluster.timeline.now, self.place, f"{level}: {text}")
                 case StartWorkers(assigned=assigned):
-                    self._start(assigned)
+                    self.shown = self.node.lease_ends
+                    self.write()  # it makes the attempt's directories
+                    self._start_when_written(assigned)
                 case SignalWorkers(local_ranks=local_ranks, signum=signum):
                     for pid in self._pids(local_ranks):
                         self.world.signal_group(pid, signum)
@@ -217,8 +243,20 @@ class SimAgent:
                 case _:
                     raise AssertionError(f"an agent cannot do {action!r}")
 
+    def _start_when_written(self, assigned: Assigned) -> None:
+        if self.ended:
+            return
+        if not self.stands_still:
+            self._start(assigned)
+            return
+        again_s = PATIENCE_S if self.paused else self.busy_until - self.cluster.timeline.now
+        self.cluster.timeline.after(again_s, lambda: self._start_when_written(assigned))
+
     def _start(self, assigned: Assigned) -> None:
-        self.cluster.checks.starting(self, assigned)
+        ends = self.node.lease_ends
+        is_late = ends is not None and self.world.now() >= ends
+        if not is_late:
+            self.cluster.checks.starting(self, assigned)
         self.local_ranks = {}
         seen: list[Observation] = []
         for local_rank in range(self.node.group.join.nproc):
@@ -229,6 +267,8 @@ class SimAgent:
                 "TORCHELASTIC_RESTART_COUNT": str(assigned.restart_count),
             }
             try:
+                if is_late:
+                    raise StartError(TOO_LATE)
                 pid = self.world.start(("train.py",), env)
             except StartError as error:
                 seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.world.unix()))

@@ -240,7 +240,7 @@ class Checks:
         def see() -> None:
             if agent.ended or agent.exit is not None or not worker.alive:
                 return
-            if agent.paused or self.cluster.timeline.now < agent.resumed_at + due_s:
+            if agent.stands_still or self.cluster.timeline.now < agent.resumed_at + due_s:
                 self.cluster.timeline.after(due_s, see)
             elif worker.life.killable:
                 raise Violation(f"rank {worker.env['RANK']} on {agent.place} hangs, and nobody has ended it")
@@ -278,7 +278,7 @@ class Checks:
             raise Violation(f"{agent.place} has ended and still waits for time to pass")
         if (ends := agent.node.lease_ends) is not None and agent.world.now() > ends + SLACK_S and not agent.resumed:
             raise Violation(f"{agent.place} has overdrawn its lease and does its duty: its guardian would have ended it")
-        agent.resumed = False
+        agent.resumed = agent.stands_still
 
     def at_the_end(self) -> None:
         """Nothing is left, and whoever ended by itself has a code."""

@@ -18,7 +18,7 @@ from holdfast.agent.store_node import StoreNode
 from holdfast.agent.words import ControlAsked, ExclusionAsked, Reached
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.recovery.progress import Progress
 from holdfast.rendezvous.claims import Claim, Claimed
@@ -29,7 +29,7 @@ from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 from holdfast.rendezvous.succession import Succession
 from holdfast.sim.agent import SimAgent
-from holdfast.sim.checks import GUARDIAN_S, Checks, Violation
+from holdfast.sim.checks import AFTERMATH_S, GUARDIAN_S, Checks, Violation
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
 from holdfast.sim.store import Keys, SimStore
 from holdfast.sim.timeline import Timeline
@@ -93,7 +93,11 @@ class Cluster:
         self.timeline = Timeline()
         self.ether = Ether(self.timeline, random.Random(f"network {seed}"), delay_s)
         self.script = script
-        self.clocks = clocks or {}
+        self.clocks = dict(clocks or {})
+        self.disks: dict[str, float] = {}
+        """place → how long a write may take there, where that is long"""
+        self.directory_s = 0.1
+        """How long the witness's directory may take to answer."""
         self.agents: dict[str, SimAgent] = {}
         """place → the newest life of its agent"""
         self.lives: list[SimAgent] = []
@@ -223,7 +227,7 @@ class Cluster:
             reason = "" if first == wish.endpoint else f"it speaks for {first}"
             agent.world.see(Claimed(id=wish.id, granted=not reason, reason=reason))
 
-        self.timeline.after(self.rng.uniform(0.001, 0.1), answer)
+        self.timeline.after(self.rng.uniform(0.001, self.directory_s), answer)
 
     def _noticed(self, agent: SimAgent) -> None:
         agent.wake(self.timeline.now + self.rng.uniform(0.00005, 0.0003))
@@ -279,11 +283,18 @@ class Cluster:
         agent = self.agents[place]
         agent.paused = True
         self.checks.troubled[place] = NEVER
-        if (ends := agent.node.lease_ends) is not None:
+        if (ends := agent.shown) is not None:
+            self.timeline.at(agent.world.clock.true(ends) + GUARDIAN_S, lambda: self._overdue(agent, ends))
+
+    def stalled(self, agent: SimAgent) -> None:
+        """An agent waits for its disk, and for nothing else."""
+        calm_at = agent.busy_until + self.job.lease_s + AFTERMATH_S
+        self.checks.troubled[agent.place] = max(self.checks.troubled.get(agent.place, 0.0), calm_at)
+        if (ends := agent.shown) is not None and agent.world.clock.true(ends) + GUARDIAN_S < agent.busy_until:
             self.timeline.at(agent.world.clock.true(ends) + GUARDIAN_S, lambda: self._overdue(agent, ends))
 
     def _overdue(self, agent: SimAgent, lease_ends: float) -> None:
-        if agent.paused and not agent.ended and agent.node.lease_ends == lease_ends:
+        if agent.stands_still and not agent.ended and agent.shown == lease_ends:
             self._happens(agent.place, "guardian ends the stopped agent, whose lease is over")
             agent.end()
 
@@ -313,6 +324,25 @@ class Cluster:
         self._happens(place, "its links break")
         for side in self._sides(place):
             self.ether.cut(side, lag_s, other_lag_s)
+
+    def let_stray(self, place: str, *, lag_s: float, late_s: float) -> None:
+        """What a place says goes astray; it makes new links after `lag_s`, and what it said over the old ones comes later."""
+        self._happens(place, "what it says goes astray")
+        for side in self._sides(place):
+            self.ether.stray(side, lag_s, late_s)
+
+    def step_clock(self, place: str, by_s: float) -> None:
+        """A place's wall clock is set."""
+        self._happens(place, f"its wall clock jumps by {by_s:.1f} s")
+        clock = self.clocks.get(place, Clock())
+        self.clocks[place] = replace(clock, wall_skew_s=clock.wall_skew_s + by_s)
+        if place in self.agents:
+            self.agents[place].world.clock = self.clocks[place]
+
+    def slow_disk(self, place: str, longest_s: float) -> None:
+        """From now on a write may take so long there; 0: it does not."""
+        self._happens(place, f"a write takes up to {longest_s:.1f} s" if longest_s else "its disk is quick again")
+        self.disks[place] = longest_s
 
     def kill_worker(self, place: str, local_rank: int, exitcode: int = -SIGKILL) -> None:
         """A worker ends with `exitcode`."""

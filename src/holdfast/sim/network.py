@@ -44,6 +44,8 @@ class Side:
         """What it sent into a partition."""
         self.void = False
         """It is where the packets of a broken link go."""
+        self.strays = False
+        """What it sends goes astray, for now."""
         self.other: Side
 
     def down(self, reason: str) -> None:
@@ -79,13 +81,16 @@ class Ether:
         self.blocked.pop(place, None)
         sides, self.stalled = self.stalled, []
         for side in sides:
-            if self.is_blocked(side.links.place, side.other.links.place):
+            if side.strays or self.is_blocked(side.links.place, side.other.links.place):
                 self.stalled.append(side)
                 continue
-            stalled, side.stalled = side.stalled, []
             side.last_at = max(side.last_at, self.timeline.now + self.rng.uniform(0.05, 1.0))
-            for what in stalled:
-                self.timeline.at(side.last_at, what)
+            self._catch_up(side)
+
+    def _catch_up(self, side: Side) -> None:
+        stalled, side.stalled = side.stalled, []
+        for what in stalled:
+            self.timeline.at(side.last_at, what)
 
     def is_blocked(self, source: str, target: str) -> bool:
         """Whether nothing passes from `source` to `target`."""
@@ -147,7 +152,7 @@ class Ether:
         side.last_at = max(side.last_at, self.timeline.now + (LOOPBACK_S if _at_home(side) else self.delay()))
 
         def arrive() -> None:
-            if self.is_blocked(side.links.place, side.other.links.place) or side.stalled:
+            if side.strays or side.stalled or self.is_blocked(side.links.place, side.other.links.place):
                 if not side.stalled:
                     self.stalled.append(side)
                 side.stalled.append(at_other)
@@ -186,6 +191,24 @@ class Ether:
         other_ghost.other, ghost.other = one, two
         self.timeline.after(lag_s, lambda: one.down("Connection reset by peer"))
         self.timeline.after(other_lag_s, lambda: two.down("Connection reset by peer"))
+
+
+    def stray(self, side: Side, lag_s: float, late_s: float) -> None:
+        """What this end sends goes astray from now on. After `lag_s` it gives the link up, and may make another, over which it
+        says the same again; after `late_s` all that went astray arrives nevertheless, over its own link: said twice, and
+        overtaken. A packet lives on in a network, and in the other side's kernel, when its sender is gone."""
+
+        def arrive() -> None:
+            side.strays = False
+            if side in self.stalled:
+                self.stalled.remove(side)
+                side.last_at = max(side.last_at, self.timeline.now)
+                side.stalled.append(lambda: side.other.down("Connection reset by peer"))
+                self._catch_up(side)
+
+        side.strays = True
+        self.timeline.after(lag_s, lambda: side.down("Connection timed out"))
+        self.timeline.after(max(lag_s, late_s), arrive)
 
 
 def _at_home(side: Side) -> bool:

@@ -71,6 +71,8 @@ class Scenario:
         """For ranks that hang, likewise."""
         self.policies = random.Random(f"policy {seed}")
         """For when all restart, and what workers ask for: so, too."""
+        self.hardships = random.Random(f"hardships {seed}")
+        """For clocks that jump, messages that come late and twice, and slow disks: so, too."""
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
         self.work_s = rng.choice((2.0, 8.0, 20.0))
@@ -149,6 +151,8 @@ class Scenario:
             self._hang(self.hangs.uniform(1.0, TROUBLE_S))
         for _ in range(self.policies.choice((0, 0, 0, 1, 2))):
             self._request(self.policies.uniform(1.0, TROUBLE_S))
+        for _ in range(self.hardships.choice((0, 0, 1, 1, 2, 3))):
+            self._hardship(self.hardships.uniform(1.0, TROUBLE_S))
         if self.job.elected:
             for _ in range(self.choices.choice((0, 0, 1, 1, 2))):
                 self._store_trouble(self.choices.uniform(1.0, TROUBLE_S))
@@ -242,6 +246,25 @@ class Scenario:
         reached = rng.choice((None, 0, 5, 900))
         self._on(at, place, lambda: cluster.ask(place, kind))
         self._on(rng.uniform(1.0, at), place, lambda: cluster.reach(place, reached))
+
+    def _hardship(self, at: float) -> None:
+        """Plan what costs nothing by itself, but comes between."""
+        rng, cluster, place = self.hardships, self.cluster, self.hardships.choice(self.places)
+        lasts_s = rng.choice((0.3, 2.0, 6.0, 12.0))
+        match rng.choice(("clock", "stray", "stray", "disk", "disk", "directory")):
+            case "clock":
+                self._at(at, lambda: cluster.step_clock(place, rng.choice((-3600.0, -2.0, 0.5, 30.0, 1e6))))
+            case "stray":
+                lag_s = rng.choice((0.001, 0.05, 0.5, 2.0))
+                late_s = lag_s + rng.choice((0.001, 0.1, 1.0, 4.0))
+                self._on(at, place, lambda: cluster.let_stray(place, lag_s=lag_s, late_s=late_s))
+            case "disk":
+                longest_s = rng.choice((0.05, 0.5, 3.0, 10.0))
+                self._at(at, lambda: cluster.slow_disk(place, longest_s))
+                self._at(at + lasts_s, lambda: cluster.slow_disk(place, 0.0))
+            case "directory":
+                self._at(at, lambda: setattr(cluster, "directory_s", rng.choice((1.0, 5.0))))
+                self._at(at + lasts_s, lambda: setattr(cluster, "directory_s", 0.1))
 
     def _store_trouble(self, at: float) -> None:
         """Plan a trouble of the store that elects, with its end."""

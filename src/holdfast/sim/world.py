@@ -40,7 +40,7 @@ class Clock(Value):
     rate: float = 1.0
     """Its monotonic seconds per true second; a quartz keeps within 1e-4."""
     wall_skew_s: float = 0.0
-    """By how much its wall clock is ahead."""
+    """By how much its wall clock is ahead. It may be set, and then jumps; the other only ever drifts."""
 
     def monotonic(self, true: float) -> float:
         """Its monotonic clock at a true time."""

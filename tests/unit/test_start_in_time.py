@@ -1,0 +1,66 @@
+"""Is no worker started, and does the guardian know of the lease, where a slow disk holds up a start?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.agent.agent import Agent
+from holdfast.agent.logs import LogPlan
+from holdfast.agent.words import TOO_LATE, PortHeld, Started, StartFailed, StartWorkers
+from holdfast.agent.workers import Workers
+from holdfast.core.config import RunConfig
+from holdfast.core.messages import Assigned
+from holdfast.core.processes import ProcessGone
+from holdfast.runtime import guardian
+from holdfast.runtime.host import Host
+
+ASSIGNED = Assigned(
+    round=1,
+    restart_count=0,
+    group_rank=0,
+    group_world_size=1,
+    base_rank=0,
+    world_size=2,
+    role_base_rank=0,
+    role_world_size=2,
+    master_addr="127.0.0.1",
+    master_port=1,
+    nodes=(),
+    reason="first",
+)
+
+
+@pytest.mark.parametrize("left_s, kinds", [(-0.001, (StartFailed, PortHeld)), (60.0, (Started, Started, PortHeld))])
+def test_what_would_start_after_its_lease_does_not(tmp_path: Path, left_s: float, kinds: tuple[type, ...]) -> None:
+    host = Host(print)
+    config = RunConfig(training_script="true", no_python=True, nproc_per_node=2, state_dir=str(tmp_path))
+    workers = Workers(config, host, LogPlan.of(config, str(tmp_path), "n1"))
+    found = workers.start(ASSIGNED, host.now() + left_s)
+    assert tuple(map(type, found)) == kinds
+    if isinstance(found[0], StartFailed):
+        assert found[0].message == TOO_LATE
+    left = len(workers.local_ranks)
+    while left:
+        left -= sum(isinstance(seen, ProcessGone) for seen in host.wait(host.now() + 1.0))
+
+
+def test_the_guardian_knows_of_the_lease_before_the_directories_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = guardian.Lease()
+    monkeypatch.setattr(guardian, "lease", lease)
+    known: list[Any] = []
+    agent = object.__new__(Agent)
+    agent.host = SimpleNamespace(unix=lambda: 0.0)  # type: ignore[assignment]
+    agent.node = SimpleNamespace(member=object(), lease_ends=7.0)  # type: ignore[assignment]
+
+    def start(assigned: Assigned, until: float | None) -> list[Any]:
+        known.append((lease.until, until))
+        raise KeyboardInterrupt
+
+    agent.workers = SimpleNamespace(start=start)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        agent.perform([StartWorkers(assigned=ASSIGNED)])
+    assert known == [(7.0, 7.0)]
