@@ -199,6 +199,17 @@ with client.section("checkpoint"): torch.save({}, io.BytesIO())
     assert seen.out_since is not None and seen.longest_out_s > 0
 
 
+def test_the_time_in_a_debugger_is_a_section(tmp_path: Path) -> None:
+    script = """
+import io, sys
+sys.stdin = io.StringIO("where\\nc\\n")
+breakpoint()
+print("went on")
+"""
+    seen, printed, _ = run(script, tmp_path)
+    assert printed.endswith("went on\n") and closed(seen) == {"debugger": 1}
+
+
 # --- unseen -------------------------------------------------------------------------------------------------------------
 
 LOOKS = """

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.client import hooks
 from holdfast.core.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER, Tick
 from holdfast.core.signs import Limits as SaidLimits
 from holdfast.core.signs import SectionSigns, Signs
+from holdfast.core.value import replace
 from holdfast.monitor.limits import Learner, Limits
 from holdfast.monitor.liveness import GLANCE_S, Liveness
 from holdfast.monitor.stillness import Stillness
@@ -277,6 +279,18 @@ def test_gpus_that_work_are_work() -> None:
     assert node.run(900.0).hung == [] and 0 < node.asked < 500
     node.gpus_busy = False
     assert len(node.run(920.0).hung) == 1
+
+
+@pytest.mark.parametrize("how", ["pdb", "gdb"])
+def test_who_is_debugged_and_who_waits_for_it_do_not_hang_until_the_most_limit(how: str) -> None:
+    node = trained(Node(2, **LEARNED))
+    node.busy = {0: False, 1: False}
+    if how == "pdb":
+        node.signs[0] = replace(node.signs[0], sections=(opened(hooks.DEBUGGER, node.now),))
+    else:
+        node.states[0] = "t"
+    assert node.run(900.0).hung == []
+    assert node.run(1100.0).hung != []
 
 
 def test_one_that_is_stopped_hangs_though_the_others_spin() -> None:

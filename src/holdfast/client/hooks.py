@@ -4,12 +4,13 @@
 
 - has every optimizer's step count as a heartbeat, and the steps of the one that has made most of them as the script's progress,
   unless the script tells that itself (`holdfast.client.progress`);
-- has `torch.save` and torch.distributed.checkpoint's `save` and `async_save` be sections called `checkpoint`.
+- has `torch.save` and torch.distributed.checkpoint's `save` and `async_save` be sections called `checkpoint`;
+- with torch or without, has the time that pdb waits for somebody's words be a section called `debugger`.
 
-Nothing is imported for that. Python's own finder is asked for each module that is not built in; for four of torch's, what it
-finds is given something to do once it has run. The script can see of it: a hook in torch's own list of them, and a frame of
-ours in the traceback of a save that fails. Under torch.compile the hook is not traced; where a compiled function holds a whole
-step and torch breaks no graph in it, that step goes unnoticed.
+Nothing is imported for that. Python's own finder is asked for each module that is not built in; for four of torch's and one of
+Python's, what it finds is given something to do once it has run. The script can see of it: a hook in torch's own list of them,
+and a frame of ours in the traceback of a save that fails. Under torch.compile the hook is not traced; where a compiled function
+holds a whole step and torch breaks no graph in it, that step goes unnoticed.
 
 As all that the bootstrap loads: the standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name.
 """
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
     Step = Callable[[Any, Any, Any], None]
 
-CHECKPOINT = "checkpoint"
-"""Name of the section."""
+CHECKPOINT, DEBUGGER = "checkpoint", "debugger"
+"""Names of the sections."""
 
 MOST_OPTIMIZERS = 10_000
 """So many are told apart; a script that makes one for each step begins to be counted anew then."""
@@ -44,10 +45,11 @@ def watch(writer: Callable[[], Writer]) -> None:
             hooked.append(_counter(writer()))
         return hooked[0]
 
-    def saving(*names: str) -> Callable[[ModuleType], None]:
+    def marking(section: str, *names: str, of: str = "") -> Callable[[ModuleType], None]:
         def mark(module: ModuleType) -> None:
+            holder = getattr(module, of) if of else module
             for name in names:
-                setattr(module, name, _as_section(getattr(module, name), writer()))
+                setattr(holder, name, _as_section(section, getattr(holder, name), writer()))
 
         return mark
 
@@ -55,8 +57,9 @@ def watch(writer: Callable[[], Writer]) -> None:
         {
             "torch.optim.optimizer": lambda module: module.register_optimizer_step_post_hook(step_hook()),
             "torch._dynamo.config": lambda module: module.ignore_logging_functions.add(step_hook()),
-            "torch.serialization": saving("save"),
-            "torch.distributed.checkpoint.state_dict_saver": saving("save", "async_save"),
+            "torch.serialization": marking(CHECKPOINT, "save"),
+            "torch.distributed.checkpoint.state_dict_saver": marking(CHECKPOINT, "save", "async_save"),
+            "cmd": marking(DEBUGGER, "cmdloop", of="Cmd"),
         }
     )
 
@@ -83,19 +86,19 @@ def _counter(writer: Writer) -> Step:
     return optimizer_stepped
 
 
-def _as_section(save: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
+def _as_section(name: str, function: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
     from functools import wraps
 
-    @wraps(save)
-    def saved(*args: Any, **kwargs: Any) -> Any:
+    @wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
         try:
-            section = writer.named(CHECKPOINT)
+            section = writer.named(name)
         except ValueError:  # the script has used up all names for sections
-            return save(*args, **kwargs)
+            return function(*args, **kwargs)
         with section:
-            return save(*args, **kwargs)
+            return function(*args, **kwargs)
 
-    return saved
+    return inside
 
 
 def _when_loaded(actions: dict[str, Callable[[ModuleType], object]]) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.monitor.glimpse import Glimpse, glimpse, learn
 from holdfast.monitor.limits import BEAT, END, FIRST, OUT, Bound, Limits, in_section
-from holdfast.monitor.stillness import STOPPED, Stillness
+from holdfast.monitor.stillness import STOPPED, TRACED, Stillness
 from holdfast.monitor.words import (
     AskGpus,
     GpusSeen,
@@ -51,6 +51,9 @@ PAUSES = 16
 
 MEASURES, SOONEST_S, LATEST_S = 10, 0.05, 60.0
 """Looks at a suspect's processor time within the time that it must stand still, and the bounds of the time between two."""
+
+DEBUGGER = "debugger"
+"""The section in which a rank is while pdb waits for somebody's words (`client.hooks`)."""
 
 EPSILON_S = 1e-6
 """Sums of floating-point times come out an ulp early."""
@@ -92,6 +95,12 @@ class Rank:
         self.overdue = ""
         """What it was found to hang for. Empty: it was not, so far."""
 
+    @property
+    def is_debugged(self) -> bool:
+        """Somebody looks into it, with pdb or from outside."""
+        last = self.still.last
+        return (last is not None and last.state == TRACED) or any(one.name == DEBUGGER for one in self.glimpse.open_sections)
+
 
 class Liveness:
     """The machine. What was seen goes to `limits`' learner, which says what the limits are."""
@@ -126,6 +135,9 @@ class Liveness:
                 for one in measured:
                     if one.local_rank in self.ranks:
                         self.ranks[one.local_rank].still.look(one, now)
+                if any(rank.is_debugged for rank in self.ranks.values()):  # the others wait for it; it waits for a person
+                    for rank in self.ranks.values():
+                        rank.still.works(now)
                 return self._judge_still(now)
             case GpusSeen(busy=busy):
                 self.gpus = "unasked" if busy else "idle"

@@ -21,9 +21,9 @@ GRAIN_S = 0.02
 BUSY_BYTES = 64 * 1024
 """Read or written between two looks."""
 
-RUNS, STOPPED, DEAF = "R", "T", "D"
-"""States: running, or waiting for a processor, which is no stillness either; and those in which a rank does nothing for others:
-stopped by a signal (SIGSTOP), and asleep in the kernel."""
+RUNS, STOPPED, DEAF, TRACED = "R", "T", "D", "t"
+"""States: running, or waiting for a processor, which is no stillness either; those in which a rank does nothing for others:
+stopped by a signal (SIGSTOP), and asleep in the kernel; and that in which a debugger holds it (gdb)."""
 
 
 class Stillness:
