@@ -24,7 +24,7 @@ PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx frameworks system
 .DEFAULT_GOAL = test
 
-test: lint torch frameworks system
+test: lint torch nvrx frameworks system
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev
