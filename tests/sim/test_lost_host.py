@@ -215,6 +215,17 @@ def test_a_host_that_comes_back_at_once_begins_nothing_with_a_spare_that_was_the
     assert said(cluster, "a", "this job was there before") and set(cluster.codes.values()) == {0}
 
 
+def test_a_host_that_comes_back_at_once_begins_nothing_with_a_newcomer_while_ranks_of_the_old_round_live(start: Start) -> None:
+    cluster = start("ab", runs_s=60.0, min_nodes=1, max_nodes=3)  # seed 20333: b's lease lasted longer than a was away
+    cluster.power_off("a")
+    cluster.run_for(1.0)
+    cluster.power_on("a")
+    cluster.start("a", host=True)
+    cluster.start("c")
+    cluster.finish()  # at whose every start the ranks of other rounds are looked for
+    assert said(cluster, "a", "4.5 s for its nodes, should they go on") and set(cluster.codes.values()) == {0}
+
+
 def test_a_job_that_was_begun_anew_unawares_gives_way_to_the_old_one(start: Start) -> None:
     cluster = start("abc", runs_s=60.0)
     cluster.kill_agent("a")

@@ -435,3 +435,4 @@ def test_a_side_may_go_on_without_a_majority_if_it_is_told_to_and_meets_nobody_b
 def test_whoever_comes_after_one_that_was_cut_short_waits_for_the_knock_of_a_successor() -> None:
     (led,) = Node("a", None, founder=True, again=True).of(Lead)
     assert led.past.fence_s > 2 * KNOCK_S
+    assert led.past.fence_s >= LEASE_S + FENCE_S, "ranks of the old ones may live as long"

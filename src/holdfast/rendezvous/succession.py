@@ -42,8 +42,8 @@ KNOCK_S = 0.5
 """How often a successor looks whether somebody began anew at the job's endpoint."""
 
 ELDER_S = 3.0
-"""How long an agent at the endpoint, where another of this job was cut short, waits for a successor's knock before its first
-round: a few knocks."""
+"""How long, at least, an agent at the endpoint, where another of this job was cut short, waits for a successor's knock before
+its first round: a few knocks. It waits as long as that other's leases may last, too."""
 
 YIELD_S = 30.0
 """How long an agent at the endpoint that found an older job leaves the lead to that, if it hears no more of it."""
@@ -179,8 +179,9 @@ class Succession:
         self.mandate = Mandate(self.endpoint, term=self.term, lease_s=self.lease_s, witness=self.claims.has_witness)
         if not self.again:
             return [Lead(past=Past(life=self.life))]
-        waits = f"an agent of this job was here before and did not see its end: {ELDER_S:g} s for its nodes, should they go on"
-        return [Say(text=waits), Lead(past=Past(life=self.life, fence_s=ELDER_S))]
+        elder_s = max(ELDER_S, self.lease_s + FENCE_S)
+        waits = f"an agent of this job was here before and did not see its end: {elder_s:g} s for its nodes, should they go on"
+        return [Say(text=waits), Lead(past=Past(life=self.life, fence_s=elder_s))]
 
     def write(self, line: tuple[str, ...], now: float) -> None:
         """A round of ours has formed, or who has a seat has changed: `line` is theirs, in the order of succession."""

@@ -150,7 +150,10 @@ class Cluster:
         if self.job.elected:
             node: Node = self._elected(agent, machine, world, links)
         else:
-            node = self._heir(machine, links.endpoint or ENDPOINT, world) if succeeds else self._node(machine, world)
+            # As the record on its disk tells it: somebody was here who did not see the job's end.
+            again = hosting and any(life.place == place and life.report is None for life in self.lives[:-1])
+            endpoint = links.endpoint or ENDPOINT
+            node = self._heir(machine, endpoint, world, again=again) if succeeds else self._node(machine, world)
         agent.begin(world, links, node)
         return agent
 
@@ -176,7 +179,7 @@ class Cluster:
         member.connect_at, member.give_up_s = NEVER, self.job.join_timeout_s
         return StoreNode(group, member, election, lambda now: self._found(world))
 
-    def _heir(self, group: Group, endpoint: str, world: SimHost) -> HeirNode:
+    def _heir(self, group: Group, endpoint: str, world: SimHost, *, again: bool) -> HeirNode:
         """A possible successor, as `agent.candidate` would make it."""
         succession = Succession(
             endpoint,
@@ -186,6 +189,7 @@ class Cluster:
             fresh_life=group.join.node,
             witness=self.job.witness,
             goes_on=self.job.on_split == "continue",
+            again=again,
             now=world.now(),
         )
         member, patience_s = self._member(group.join.node, world), self.job.join_timeout_s
