@@ -234,6 +234,29 @@ def _answers(store: infra.Etcd, member: int) -> bool:
         return False
 
 
+def test_history_that_is_compacted_under_the_watches_costs_nothing(lone_job: Job, own_etcd: Any) -> None:
+    lone_job.store = store = own_etcd()
+    agents = lone_job.two("2", "--max-restarts", 1)
+
+    def forget() -> None:
+        """Revisions after the one that the follower watches from, of which none is kept."""
+        for value in ("eA==", "eQ=="):
+            store.ask("/kv/put", {"key": "eA==", "value": value})
+        store.compact()
+
+    forget()
+    forget()
+    store.kill()  # a watch that is made anew finds its revision gone
+    agents[0].wait_for_output("does not answer")
+    store.start()
+    agents[0].wait_for_output("answers again")
+    forget()
+    assert lone_job.rounds() == 1
+    os.kill(lone_job.rank(0, 0, 1)[0], signal.SIGKILL)
+    assert [lone_job.rank(rank, 1, 2)[1] for rank in range(2)] == [2, 2]
+    lone_job.ends_well(*agents)
+
+
 def test_wrong_credentials_are_an_error_and_right_ones_work(lone_job: Job, own_etcd: Any) -> None:
     lone_job.store = own_etcd()
     lone_job.store.demand_credentials("s3cret")
