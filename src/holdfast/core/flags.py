@@ -135,7 +135,7 @@ FLAGS: tuple[Flag, ...] = (
         default="",
         metavar="K=V,…",
         group=RENDEZVOUS,
-        note="A key nobody reads is named in a warning.",
+        note="A key nobody reads is named in a warning. close_timeout means nothing: no rendezvous is closed here.",
     ),
     _torchrun(
         "--standalone",

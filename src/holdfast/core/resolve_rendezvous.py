@@ -291,6 +291,8 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     durations = {
         key: grammar.seconds(conf[key], f"{name} {key}", zero=False) for key in DURATIONS if key in conf and backend in BACKENDS
     }
+    if "close_timeout" in durations:
+        draft.tell("NOTE", f"{name} close_timeout means nothing here: a job ends by itself, and no rendezvous has to be closed")
     join = "timeout" if backend == "static" or (backend == "etcd" and "join_timeout" not in durations) else "join_timeout"
     fixed = draft.fields["membership"] == "fixed"  # then nobody waits for more nodes than have to come
     usual = 900.0 if backend == "static" else 300.0 if fixed else 600.0
