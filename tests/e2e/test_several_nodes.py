@@ -227,3 +227,39 @@ def test_an_operator_excludes_a_node_a_spare_takes_its_place_and_it_can_come_bac
     assert [cluster.rank(rank, 0, 3)[1] for rank in range(2)] == [2, 2]
     cluster.finish()
     assert [agents[name].wait().returncode for name in "ab"] == [0, 0]
+
+
+ONE_STAYS = """
+import os, sys, time
+folder, rank = sys.argv[1], os.environ["RANK"]
+open(f"{folder}/{rank}.{os.getpid()}", "w").close()
+while rank == "0" and not os.path.exists(f"{folder}/finish"):
+    time.sleep(0.02)
+"""
+
+
+def test_a_run_that_is_started_while_the_last_one_s_end_is_told_is_a_run_of_its_own(cluster, tmp_path, script, wait_until):
+    cluster.program, elsewhere = script(ONE_STAYS), tmp_path / "elsewhere"
+    away = {"HOLDFAST_STATE_DIR": str(elsewhere)}
+    first = cluster.agent("a", nproc=1)
+    assert cluster.host() == "a"
+    cluster.agent("b", nproc=1, env=away)
+
+    def at_b() -> str:
+        return "".join(path.read_text() for path in elsewhere.rglob("events-b.jsonl"))
+
+    def ran() -> int:
+        return len([path for path in cluster.folder.iterdir() if path.name[0] in "01"])
+
+    wait_until(lambda: '"WorkerExited"' in at_b(), what="the end of b's part")
+    asleep = next(json.loads(line)["pid"] for line in at_b().splitlines() if '"AgentStarted"' in line)
+    os.kill(asleep, signal.SIGSTOP)  # it does not hear of the end, so the other stays for a while
+    try:
+        cluster.finish()
+        wait_until(lambda: cluster.holdfast.events("JobEnded"), what="the first run's end")
+        assert ran() == 2 and first.process.poll() is None
+        second = cluster.agent("a", nproc=1), cluster.agent("c", nproc=1, env=away)
+        assert [agent.wait().returncode for agent in second] == [0, 0]
+        assert ran() == 4, "the second run has had ranks of its own"
+    finally:
+        os.kill(asleep, signal.SIGKILL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stories import FAILS, Start, formed_at, rounds, story, told
+from stories import FAILS, Start, decisions, formed_at, rounds, story, told
 
 from holdfast.core.events import NodeLost
 from holdfast.rendezvous.lease import FENCE_S
@@ -190,3 +190,24 @@ def test_a_restarted_agent_takes_its_given_rank_over_from_its_dead_predecessor(s
     cluster.start("b", rank=1)
     cluster.finish()
     assert rounds(cluster) == ["ab", "ab"] and cluster.codes == {"a": 0, "b": 0}
+
+
+@pytest.mark.parametrize("elected", [False, True])
+def test_who_comes_while_the_last_run_s_end_is_told_belongs_to_the_next_one(start: Start, elected: bool) -> None:
+    cluster = start("ab", runs_s=3.0, elected=elected, join_timeout_s=30.0)
+    while "finish" not in decisions(cluster):
+        cluster.run_for(0.0001)
+    host = next(agent for agent in cluster.lives if agent.node.server is not None)
+    other = next(agent for agent in cluster.lives if agent is not host)
+    cluster.partition(other.place)  # it does not hear of the end, so the host stays a while
+    cluster.run_for(1.0)
+    assert host.exit is not None and not host.ended
+    cluster.start("c")
+    cluster.run_for(1.0)
+    assert cluster.agents["c"].exit is None and not host.ended
+    cluster.run_for(5.0)
+    cluster.start("d", host=True)
+    cluster.run_for(20.0)
+    first, second = host.report, cluster.agents["c"].report
+    assert first is not None and second is not None and second == cluster.agents["d"].report
+    assert set(first.nodes) == {"a", "b"} and set(second.nodes) == {"c", "d"}

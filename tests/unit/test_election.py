@@ -108,11 +108,16 @@ def test_a_broken_link_makes_it_wait_for_the_end_of_that_term(follower: Election
 
 
 def test_when_nobody_leads_the_lower_ranks_campaign_first(follower: Election) -> None:
-    follower.rank = 20
+    follower.rank, follower.belongs = 20, True
     follower.link_is(False, 3.0)
     assert follower.observe(Vacant(), 4.0) == []
     assert follower.deadline() == pytest.approx(4.2)
     assert follower.observe(Tick(), 4.2) == [Campaign(endpoint=HERE, life="L", fresh_life="L", ttl_s=5.0)]
+
+
+def test_whom_no_leader_has_taken_in_is_of_no_run_yet(follower: Election) -> None:
+    follower.link_is(False, 3.0)
+    assert follower.observe(Vacant(), 4.0) == [Campaign(endpoint=HERE, life="", fresh_life="L", ttl_s=5.0)]
 
 
 def test_it_moves_on_to_the_next_leader(follower: Election) -> None:

@@ -449,7 +449,8 @@ def test_nobody_is_made_to_start_again_once_somebody_has_finished() -> None:
 def test_whoever_comes_late_is_told_how_the_job_ended(job: Job) -> None:
     job.hear(Succeeded(node="a", round=1))
     job.hear(Succeeded(node="b", round=1))
-    assert job.join("late") == [Finish(report=job.report)]
+    assert job.join("late", round=1) == [Finish(report=job.report)]
+    assert job.join("new") == [], "of the job's next run, as far as anybody knows"
     assert job.renew("a") == [Finish(report=job.report)]
     assert job.hear(Leave(node="a", round=1, reason="the job is over")) == []
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.core.errors import StartError, UsageError
 from holdfast.telemetry import state_dir
 from holdfast.telemetry.prune import prune
-from holdfast.telemetry.state_dir import JobDir, job_name, open_job, safe_name, split_run, state_home, was_cut_short
+from holdfast.telemetry.state_dir import JobDir, job_name, last_to_go, open_job, safe_name, split_run, state_home, was_cut_short
 
 
 @pytest.fixture
@@ -300,6 +300,17 @@ def test_an_agent_that_died_in_a_round_was_cut_short(home: str, events: tuple[st
     agent.close()
     assert was_cut_short(home, "train") == cut_short
     assert not was_cut_short(home, "another") and not was_cut_short(home + "/nowhere", "train")
+
+
+def test_the_last_to_go_are_the_agents_that_are_left_when_all_of_them_have_seen_the_end(home: str) -> None:
+    one, two = open_job(home, "train", "n1"), open_job(home, "train", "n2")
+    Path(one.events_path).write_text('{"event":"AgentStarted","pid":71}\n{"event":"RoundFormed"}\n{"event":"JobEnded"}\n')
+    Path(two.events_path).write_text('{"event":"AgentStarted","pid":72}\n{"event":"RoundFormed"}\n')
+    assert last_to_go(home, "train") == [], "the other works"
+    two.close()
+    assert last_to_go(home, "train") == [71] and last_to_go(home, "another") == []
+    one.close()
+    assert last_to_go(home, "train") == [], "it has ended"
 
 
 def test_an_agent_of_another_job_of_that_id_was_cut_short_for_that_one_only(home: str) -> None:

@@ -21,6 +21,9 @@ from holdfast.rendezvous.server import Server
 NO_PROGRESS_CYCLES = 3
 """Where a checkpoint iteration file is named: ft_launcher's default."""
 
+GOODBYE_S = 10.0
+"""How long to wait, at most, for the agent that still tells how the last run ended: twice as long as it stays for that."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.candidate import Store
@@ -67,12 +70,32 @@ def _hosts(config: RunConfig, network: Network) -> bool:
         return False
     if network.listen():
         return True
+    if _awaits_the_end(config) and network.listen():
+        network.taken = False
+        return True
     if config.is_host:
         raise RendezvousError(
             f"cannot serve the rendezvous at {config.rdzv_endpoint}: the port is in use, or not an address of this host",
             hint="does another agent have the same rank, or another job the same port?",
         )
     return False  # another agent on this host was first
+
+
+def _awaits_the_end(config: RunConfig) -> bool:
+    """Wait while an agent here still tells others how the job's last run has ended: this one is the next. False: none did."""
+    import select
+
+    from holdfast.telemetry.state_dir import last_to_go
+
+    pids = last_to_go(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)
+    for pid in pids:
+        try:
+            gone = os.pidfd_open(pid)
+        except OSError:
+            continue
+        select.select([gone], [], [], GOODBYE_S)
+        os.close(gone)
+    return bool(pids)
 
 
 def _infrastructure(config: RunConfig) -> Infrastructure:

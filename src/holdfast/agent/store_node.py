@@ -43,6 +43,7 @@ class StoreNode(ElectedNode):
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`."""
+        self.election.belongs |= self.member.lease_ends is not None
         # The election first: whoever slept through the end of its lease must not say another word as the leader.
         if isinstance(seen, StoreSeen):
             return self._store_said(seen, now)

@@ -188,6 +188,8 @@ class Election:
         self.role = "asking"
         """asking · following · leading"""
         self.life = ""
+        self.belongs = False
+        """The run of the job that has a leader has taken us in, as a member or a spare. Else we may be of the next one."""
         """The run of the job that we belong to. Empty: none yet."""
         self.rank = 0
         """Our last group rank: lower ones campaign earlier."""
@@ -246,6 +248,7 @@ class Election:
         match seen:
             case Won(term=term, past=past, asked_at=asked_at, ttl_s=ttl_s) if now < asked_at + ttl_s:
                 self.role, self.term, self.life, self.ttl_s = "leading", term, past.life, ttl_s
+                self.belongs = True
                 self.lead_ends, self.ask_at, self.wanted = asked_at + ttl_s, asked_at + ttl_s / RENEWALS, None
                 out.append(Lead(past=past))
             case Won(term=term):
@@ -297,7 +300,8 @@ class Election:
             return []
         self.busy = True
         if self.role == "asking":
-            return [Campaign(endpoint=self.endpoint, life=self.life, fresh_life=self.fresh_life, ttl_s=self.ttl_s)]
+            life = self.life if self.belongs else ""
+            return [Campaign(endpoint=self.endpoint, life=life, fresh_life=self.fresh_life, ttl_s=self.ttl_s)]
         if self.role == "following":
             return [Await(term=self.term)]
         if now >= self.ask_at or self.wanted is None:

@@ -174,7 +174,8 @@ class Rendezvous:
     def _hear(self, message: Message, here: bool, now: float) -> list[Action]:
         node = getattr(message, "node", "")
         if self.report is not None:
-            return [] if isinstance(message, Leave) else [Tell(node=node, message=Finish(report=self.report))]
+            heeds = not (isinstance(message, Leave) or self._is_of_the_next_run(message, node))
+            return [Tell(node=node, message=Finish(report=self.report))] if heeds else []
         if not here:
             self.seats.look_at = min(self.seats.look_at, now + self.rules.lease_s)
         seat = self.seats.get(node)
@@ -218,6 +219,12 @@ class Rendezvous:
             case Leave(reason=reason) if seat.state != "leaving":
                 return self._leaves(seat, reason, now)
         return []
+
+    def _is_of_the_next_run(self, message: Message, node: str) -> bool:
+        """It knows nothing of this one, nor this one of it: to be told how this one ended would end that one. It goes on
+        looking, and finds its own coordinator, or nobody."""
+        knows = any(getattr(message, what, 0) for what in ("round", "known_round", "roster"))
+        return bool(self.seats.known) and node not in self.seats.known and not knows
 
     def _joined(self, join: Join, seat: Seat | None, here: bool, now: float) -> list[Action]:
         if refusal := self.seats.refusal(join):

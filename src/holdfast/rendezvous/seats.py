@@ -115,6 +115,8 @@ class Seats(dict[str, Seat]):
         self.arrivals = 0
         self.largest = 0
         """Nodes of the largest round so far; 0: there was none, as far as we know."""
+        self.known: set[str] = set()
+        """Nodes that have had one."""
         self.lost: list[str] = []
         """Names of those that were given up."""
         self.size = 0
@@ -128,6 +130,7 @@ class Seats(dict[str, Seat]):
         """A seat for a node that has none."""
         seat = self[join.node] = Seat(join, self.arrivals, now, self.tally)
         self.arrivals += 1
+        self.known.add(join.node)
         seat.here = here
         self.know(seat, join)
         return seat

@@ -320,25 +320,48 @@ def is_running(path: str) -> bool:
 
 def was_cut_short(home: str, run_id: str, *, endpoint: str = "") -> bool:
     """Whether an agent on this host was in a round of the job's newest run, and died before it saw the end."""
-    try:
-        runs = _runs(os.path.join(home, "jobs"), job_name(run_id, endpoint))
-    except OSError:
-        return False
-    newest = next((path for _, path in runs if _is_at(path, endpoint)), "")
+    newest = _newest(home, run_id, endpoint)
     alive = running_nodes(newest) if newest else []
     return any(node not in alive and _breaks_off(events) for node, events in events_files(newest))
 
 
+def last_to_go(home: str, run_id: str, *, endpoint: str = "") -> list[int]:
+    """Where the job's newest run is over: pids of its agents that are still here. One that hosts is, until all others know."""
+    import re
+
+    newest = _newest(home, run_id, endpoint)
+    alive = running_nodes(newest) if newest else []
+    left = [_said(events) for node, events in events_files(newest) if node in alive]
+    started = [re.search(rb'"event": ?"AgentStarted".*?"pid": ?(\d+)', said) for said in left]
+    return [int(found[1]) for found in started if found] if all(map(_ends, left)) else []
+
+
+def _newest(home: str, run_id: str, endpoint: str) -> str:
+    try:
+        runs = _runs(os.path.join(home, "jobs"), job_name(run_id, endpoint))
+    except OSError:
+        return ""
+    return next((path for _, path in runs if _is_at(path, endpoint)), "")
+
+
 def _breaks_off(events: str) -> bool:
+    said = _said(events)
+    return b'"RoundFormed"' in said and not _ends(said)
+
+
+def _ends(said: bytes) -> bool:
+    return b'"JobEnded"' in said.rstrip().rpartition(b"\n")[2]
+
+
+def _said(events: str) -> bytes:
+    """Empty where nothing can be read."""
     if not os.path.isfile(events):
-        return False
+        return b""
     try:
         with open(events, "rb") as file:
-            said = file.read()
+            return file.read()
     except OSError:
-        return False
-    last = said.rstrip().rpartition(b"\n")[2]
-    return b'"RoundFormed"' in said and b'"JobEnded"' not in last
+        return b""
 
 
 def events_files(path: str) -> list[tuple[str, str]]:
