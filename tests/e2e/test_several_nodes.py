@@ -65,6 +65,26 @@ def test_a_failure_on_one_node_restarts_both_on_a_fresh_port(cluster, victim):
         assert f"rank {victim} (local {victim % 2})" in agent.stderr and "SIGKILL" in agent.stderr
 
 
+def test_the_coordinator_s_host_shows_every_node_on_request(cluster, holdfast):
+    agents = [cluster.agent("a", "1:2")]
+    cluster.host()
+    agents += [cluster.agent(name, "1:2") for name in "bc"]
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+
+    def shown() -> list[list[str]]:
+        return [row.split() for row in holdfast.run("status", "--nodes").stdout.splitlines()]
+
+    rows = cluster.wait_until(lambda: len(found := shown()) == 4 and found, what="the spare's row")
+    assert rows[0] == ["NODE", "STATE", "GROUP", "RANK", "RANKS"]
+    assert rows[1] == ["a", "running", "0", "0-1"]
+    assert rows[2][1:] == ["running", "1", "2-3"] and rows[3][1:] == ["ready", "-", "-"]
+    cluster.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
+    ended = holdfast.run("status", "--nodes")
+    assert ended.returncode == 1 and "ask on the coordinator's host" in ended.stderr
+
+
 def test_the_budget_is_the_job_s_and_not_each_agent_s(cluster, holdfast):
     options = ("2", "--max-restarts", 1)
     a, b = cluster.agent("a", *options), cluster.agent("b", *options)

@@ -117,6 +117,7 @@ class Agent:
         """Where the ranks are. None: none has hung so far."""
         self.workers.mileage = self._open_mileage() if no_progress_cycles(config) else None
         self.desk = Desk(self.node.group, self.host, self.name)
+        self.desk.rendezvous = lambda: self.node.server.rendezvous if self.node.server is not None else None
         self.exit: Exit | None = None
         self.leave_at = NEVER
         self.settle_at = self.host.now() + SETTLE_S

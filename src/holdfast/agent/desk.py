@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.words import Answer
     from holdfast.core.machine import Observation
+    from holdfast.rendezvous.round import Rendezvous
     from holdfast.runtime.host import Host
     from holdfast.telemetry.health_http import HealthHttpServer
 
 
 LONGEST_NAME, LONGEST_REASON = 255, 500
 """Characters that a node's name may have, and a reason: a coordinator takes no longer ones."""
+
+MOST_NODES = 16_384
+"""Rows of an answer: some 2 MB, which take this agent some 50 ms, once and only when asked."""
 
 MOST_ASKED = 16
 """Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`)."""
@@ -42,6 +46,8 @@ class Desk:
         self.asked: dict[int, Request] = {}
         """Requests that the coordinator has not answered yet, by number."""
         self.asks = 0
+        self.rendezvous: Callable[[], Rendezvous | None] = lambda: None
+        """The coordinator's machine, while it is here."""
 
     def open_control(self, path: str) -> None:
         """Listen on the Unix socket at `path`; without it the job runs all the same."""
@@ -81,6 +87,9 @@ class Desk:
             case "status":
                 request.reply(self._status())
                 return []
+            case "nodes":
+                self._tell_nodes(request)
+                return []
             case "stop":
                 request.reply({})
                 grace = request.arguments.get("grace_s")
@@ -94,7 +103,7 @@ class Desk:
                 return self._signal(request)
             case "exclude" | "readmit":
                 return self._exclusion(request)
-        request.refuse(f"this agent knows no {request.ask!r}; it knows status, stop, signal, exclude and readmit")
+        request.refuse(f"this agent knows no {request.ask!r}; it knows status, nodes, stop, signal, exclude and readmit")
         return []
 
     def answered(self, answer: Answer) -> None:
@@ -119,6 +128,13 @@ class Desk:
         readmit = request.ask == "readmit"
         reason = str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
         return [ExclusionAsked(ask=self.asks, name=name, reason=reason[:LONGEST_REASON], readmit=readmit)]
+
+    def _tell_nodes(self, request: Request) -> None:
+        if (rendezvous := self.rendezvous()) is None:
+            request.refuse(f"the coordinator is not here, but at {self.group.endpoint}, or where this job's nodes chose")
+            return
+        nodes = rendezvous.seats.table(MOST_NODES)
+        request.reply({"round": rendezvous.round, "nodes": nodes, "left_out": len(rendezvous.seats) - len(nodes)})
 
     def _signal(self, request: Request) -> list[Observation]:
         name = str(request.arguments.get("signal"))

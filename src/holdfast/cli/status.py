@@ -13,7 +13,7 @@ from holdfast.cli.choose import choose, job_argument, json_argument, story
 from holdfast.cli.jobs import since, state
 from holdfast.cli.progress import described
 from holdfast.cli.table import show, show_json
-from holdfast.core.errors import ProtocolError
+from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.core.value import to_plain
 from holdfast.telemetry.plain import one_line
 from holdfast.telemetry.words import count, moment, span
@@ -35,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     job_argument(parser)
     json_argument(parser)
+    parser.add_argument("--nodes", action="store_true", help="every node of the job, as the coordinator on this host knows it")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
     path = choose(options.job)
     job, _ = story(path)
     answers = {node.name: answer for node in job.nodes if node.is_running and (answer := _answer(path, node.name))}
+    if options.nodes:
+        return _show_nodes(path, sorted(answers), as_json=options.json)
     if options.json:
         show_json(_plain(path, job, answers))
         return 0
@@ -57,12 +60,37 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(path: str, node: str) -> dict[str, Any] | None:
+def _answer(path: str, node: str, what: str = "status") -> dict[str, Any] | None:
     """None: nobody answers."""
     try:
-        return ask(path, node, {"ask": "status"}, ANSWER_S)
+        return ask(path, node, {"ask": what}, ANSWER_S)
     except (OSError, ProtocolError):
         return None
+
+
+def _show_nodes(path: str, asked: list[str], *, as_json: bool) -> int:
+    """The whole table of the last round, and who waits. Nodes of a large job hold only their own row."""
+    told: list[str] = []
+    for node in asked:
+        answer = _answer(path, node, "nodes") or {}
+        if "nodes" not in answer:
+            told.append(str(answer.get("error", "it does not say")))
+            continue
+        if as_json:
+            show_json(answer)
+            return 0
+        head = "node", "state", "group rank", "ranks"
+        show(head, [_seat_row(row) for row in answer["nodes"]])
+        if answer["left_out"]:
+            print(f"and {answer['left_out']} more")
+        return 0
+    raise HoldfastError(told[0] if told else "no agent of this job answers here", hint="ask on the coordinator's host")
+
+
+def _seat_row(row: dict[str, Any]) -> tuple[object, ...]:
+    first, count = row["base_rank"], row["nproc"]
+    ranks = "-" if first is None else f"{first}-{first + count - 1}" if count > 1 else first
+    return row["name"], row["state"], "-" if row["group_rank"] is None else row["group_rank"], ranks
 
 
 def _about(path: str, job: Timeline) -> list[tuple[str, str]]:

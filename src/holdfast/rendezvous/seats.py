@@ -214,6 +214,20 @@ class Seats(dict[str, Seat]):
             return count
         return len(self.fit(self.ready))
 
+    def table(self, most: int) -> list[dict[str, object]]:
+        """The first `most` of all seats, those with a place in the last round before others: names, states and ranks."""
+        placed = sorted(self.values(), key=lambda seat: (seat.place.group_rank if seat.place else NEVER, seat.arrival))
+        return [
+            {
+                "name": seat.name,
+                "state": seat.state,
+                "group_rank": seat.place.group_rank if seat.place else None,
+                "base_rank": seat.place.base_rank if seat.place else None,
+                "nproc": seat.join.nproc,
+            }
+            for seat in placed[:most]
+        ]
+
     # --- who could make a round -----------------------------------------------------------------------------------------
 
     @property
