@@ -263,6 +263,39 @@ def test_no_worker_of_the_lost_side_lives_beside_the_new_round_though_clocks_dri
     assert rounds(cluster, "b") == ["abc", "bc"]
 
 
+def cut_off_at_the_end(start: Start) -> Cluster:
+    cluster = start("abcd", runs_s=20.0, min_nodes=3, max_nodes=3, join_timeout_s=600.0)
+    cluster.run(5.0)
+    spare = next(place for place in "abcd" if cluster.agents[place].node.group.round == 0)
+    cluster.partition(spare)
+    cluster.run(40.0)
+    assert [agent.place for agent in cluster.running] == [spare]
+    cluster.heal(spare)
+    return cluster
+
+
+def test_a_node_that_was_cut_off_at_the_end_gives_up_when_all_the_others_agents_are_gone(start: Start) -> None:
+    cluster = cut_off_at_the_end(start)
+    (left,) = cluster.running
+    cluster.finish()
+    assert left.code == 1 and left.exit is not None and "agents of all other nodes are gone" in left.exit.complaint
+    assert 100.0 < cluster.timeline.now < 120.0, "a minute after they refused, and not ten"
+
+
+def test_a_host_that_does_not_answer_may_come_back_and_is_waited_for(start: Start) -> None:
+    cluster = cut_off_at_the_end(start)
+    (left,) = cluster.running
+    for place in "abc":
+        cluster.agents[place].links.silent = place != left.place  # as while it starts again
+    cluster.run(200.0)
+    assert not left.ended
+    for place in "abc":
+        cluster.agents[place].links.silent = False
+    cluster.run(250.0)
+    assert not left.ended, "from its answering on, its agent has a minute to come back"
+    cluster.finish()
+
+
 def test_a_minority_stops_its_workers_and_waits_for_the_others(start: Start) -> None:
     cluster = start("abcde", runs_s=60.0)
     for place in "de":

@@ -26,6 +26,8 @@ class LinkDown(Observation):
     """True: trying again cannot help (wrong token, another job, another version)."""
     foreign: bool = False
     """Somebody answered who does not speak our protocol: another program has that port."""
+    refused: bool = False
+    """The host answered that nobody listens there: an agent that did is gone."""
 
 
 class Arrived(Observation):

@@ -22,7 +22,7 @@ from holdfast.core.value import replace
 from holdfast.rendezvous.ballot import Ballot
 from holdfast.rendezvous.claims import Claimed, Claims
 from holdfast.rendezvous.dial import WAIT_S, Dial
-from holdfast.rendezvous.election import Follow, Lead, StepDown
+from holdfast.rendezvous.election import Follow, GiveUp, Lead, StepDown
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.mandate import TERM, Body, Mandate
 from holdfast.rendezvous.roster import adopted, aged, comes_before
@@ -47,6 +47,10 @@ its first round: a few knocks. It waits as long as that other's leases may last,
 
 YIELD_S = 30.0
 """How long an agent at the endpoint that found an older job leaves the lead to that, if it hears no more of it."""
+
+GONE_S = 60.0
+"""How long everybody in the line must have refused to be called until a node takes the job to be over. A host that starts again
+answers nothing for a while, which counts anew; then its agent has this long to come back, at the endpoint."""
 
 OF_HALF = "let a third party decide: --witness DIR, which all nodes share; or risk two sides: --on-split continue"
 """What helps where one half is left: one of two nodes, above all."""
@@ -110,6 +114,8 @@ class Succession:
         self.met_elder = False
         self.said_free = False
         self.complained = False
+        self.refused: dict[str, float] = {}
+        """Since when those in the line have refused every call: their agents are gone."""
         # the face of `rendezvous.election.Election` that a node needs
         self.rank = 0
         self.linked = False
@@ -130,10 +136,15 @@ class Succession:
         match seen:
             case LinkUp(link=link) if self.dial.uses(link):
                 self.dial.answered(now)
+                self.refused.clear()
                 self.said_free = False
                 self.met_elder |= self._is_elder(self.dial.to)
                 out += self._speak(now)
-            case LinkDown(link=link) if self.dial.uses(link):
+            case LinkDown(link=link, refused=refused) if self.dial.uses(link):
+                if refused:
+                    self.refused.setdefault(self.dial.to, now)
+                else:
+                    self.refused.pop(self.dial.to, None)
                 self.dial.broke(now + KNOCK_S * (self.mandate is not None))
             case LinkDown(link=link):
                 self.ballot.went(link)
@@ -252,6 +263,7 @@ class Succession:
         self.free_at = max(self.free_at, now + self.roster.promise_s)
         self.seek_at = now + self.lease_s
         self.place, self.met_elder, self.complained = 1, False, False
+        self.refused.clear()
         return self.dial.hang_up(now)
 
     def told(self, leads: Leads, now: float) -> list[Action]:
@@ -285,6 +297,7 @@ class Succession:
         if now < self.dial.due_at:
             return []
         if self.dial.to:
+            self.refused.pop(self.dial.to, None)
             return self.dial.hang_up(now) + self._go_down(now)
         if self.place >= len(self.roster.line):
             self.place = 0
@@ -318,10 +331,18 @@ class Succession:
             return []
         if self.goes_on and not elder and self._is_in_line:
             return self._win(now, alone=True)
+        if self._all_are_gone(now):
+            gone = "the agents of all other nodes are gone: the job is over; how it ended is not known here"
+            return [GiveUp(reason=gone, hint="the other nodes' agents have printed how, and `holdfast report` tells it there")]
         if self.complained:
             return []
         self.complained = True
         return [Say(text=self._trouble(), level="error")]
+
+    def _all_are_gone(self, now: float) -> bool:
+        assert self.roster is not None
+        others = [endpoint for endpoint in self.roster.line if endpoint != self.endpoint]
+        return bool(others) and all(self.refused.get(endpoint, now) <= now - GONE_S for endpoint in others)
 
     def _trouble(self) -> str:
         """Why nobody leads, and what would help."""
@@ -354,6 +375,7 @@ class Succession:
             if self.mandate is None:
                 self._adopt(seek.roster, now)
         self.ballot.came(seek, link)
+        self.refused.clear()
         return out if self.mandate is None and self.leader in (seek.node, "") else out + self.tell(link)
 
     def _adopt(self, roster: Roster, now: float) -> None:

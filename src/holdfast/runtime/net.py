@@ -230,7 +230,7 @@ class Network:
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             sock.close()
-            return [LinkDown(link=link, reason=os.strerror(code))]
+            return [LinkDown(link=link, reason=os.strerror(code), refused=code == errno.ECONNREFUSED)]
         self._add(sock, link, ours=True, peer=f"{name}:{port}")
         return []
 
@@ -493,7 +493,8 @@ class Network:
         hopeless = final or (bad and wire.tunnel is not None and not wire.handshake.done)
         if bad and not hopeless:
             self.door.note(wire.peer, f"hung up on {wire.peer}: {reason}", self.host.now())
-        return [LinkDown(link=wire.link, reason=reason, final=hopeless, foreign=bad and not wire.handshake.done)]
+        foreign, refused = bad and not wire.handshake.done, reason == os.strerror(errno.ECONNREFUSED)
+        return [LinkDown(link=wire.link, reason=reason, final=hopeless, foreign=foreign, refused=refused)]
 
     def _drop(self, wire: Wire) -> None:
         if self.wires.pop(wire.link, None):

@@ -111,7 +111,7 @@ class Ether:
         if self.timeline.now >= until:
             links.host.see(LinkDown(link=link, reason="timed out"))
         elif target is None:
-            self.timeline.after(2 * self.delay(), lambda: links.host.see(LinkDown(link=link, reason="Connection refused")))
+            self.timeline.after(2 * self.delay(), lambda: links.host.see(_refused(link)))
         elif (
             target.silent
             or target.paused()
@@ -120,7 +120,7 @@ class Ether:
         ):
             self.timeline.after(RETRY_S, lambda: self.connect(links, link, endpoint, until))
         elif target.closed:
-            self.timeline.after(2 * self.delay(), lambda: links.host.see(LinkDown(link=link, reason="Connection refused")))
+            self.timeline.after(2 * self.delay(), lambda: links.host.see(_refused(link)))
         else:
             self._shake(Side(links, link), Side(target, self.next_guest))
             self.next_guest += 1
@@ -209,6 +209,11 @@ class Ether:
         side.strays = True
         self.timeline.after(lag_s, lambda: side.down("Connection timed out"))
         self.timeline.after(max(lag_s, late_s), arrive)
+
+
+def _refused(link: int) -> LinkDown:
+    """A live kernel's answer where nobody listens."""
+    return LinkDown(link=link, reason="Connection refused", refused=True)
 
 
 def _at_home(side: Side) -> bool:
