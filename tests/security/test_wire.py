@@ -173,6 +173,18 @@ def test_a_wrong_token_ends_a_link_for_good(place, wait_until):
     assert seen[here] == [] and len(here.told) == 1
 
 
+def test_where_nobody_listens_a_call_is_refused_and_that_is_told(place, wait_until):
+    there = place()
+    seen: list[Observation] = list(there.network.connect(1))
+
+    def is_down() -> bool:
+        seen.extend(there.host.wait(there.host.now()))
+        return bool(seen)
+
+    wait_until(is_down)
+    assert seen == [LinkDown(link=1, reason="Connection refused", refused=True)]
+
+
 def test_tls_is_loaded_only_where_it_is_configured():
     program = "import sys, holdfast.runtime.net, holdfast.agent.agent; sys.exit('ssl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
