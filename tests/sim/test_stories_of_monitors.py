@@ -67,7 +67,7 @@ def test_ranks_whose_heartbeats_stop_hang_by_what_was_learned_and_one_restart_is
     assert [what.decision for what in recorded(cluster, Decided)] == ["restart", "finish"]
 
 
-def test_ranks_that_wait_for_another_node_that_works_are_left_alone_on_that_node_only() -> None:
+def test_ranks_that_wait_for_another_one_of_their_node_that_gets_on_are_left_alone() -> None:
     """One of a node's ranks evaluates; the others of it wait, and so their node does not stand still."""
     cluster = running("ab", max_restarts=1)
     cluster.run_for(130.0)
@@ -75,3 +75,19 @@ def test_ranks_that_wait_for_another_node_that_works_are_left_alone_on_that_node
         worker.quiet_since = None if local_rank else cluster.timeline.now
     cluster.run_for(3000.0)
     assert not recorded(cluster, RankHung)
+
+
+def test_a_node_that_stands_still_waits_for_another_one_that_works_in_silence_and_for_no_longer() -> None:
+    """Rank 0 evaluates, and all others are in a barrier; then it hangs in earnest."""
+    cluster = running("abc", max_restarts=1)
+    cluster.run_for(130.0)
+    for agent in cluster.agents.values():
+        for worker in agent.world.live:
+            worker.quiet_since = cluster.timeline.now
+    evaluates = next(iter(cluster.agents["b"].world.live))
+    evaluates.spins = True
+    cluster.run_for(3000.0)
+    assert not recorded(cluster, RankHung)
+    evaluates.spins = False
+    cluster.run_for(500.0)
+    assert recorded(cluster, RankHung)

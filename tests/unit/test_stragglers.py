@@ -170,6 +170,15 @@ def said(actions: list[Any]) -> list[Any]:
     return [action.message for action in actions if isinstance(action, Tell)]
 
 
+def test_all_others_are_told_once_that_a_silent_node_works() -> None:
+    rendezvous = running(spare=False)
+    busy = Heard(message=pace(node="a", busy_s=150.0))
+    told = rendezvous.observe(busy, 60.0)
+    assert [(action.node, action.message.busy_s) for action in told if isinstance(action, Tell)] == [("b", 150.0)]
+    assert said(rendezvous.observe(busy, 70.0)) == [], "a thousand nodes may say so at the same time"
+    assert len(said(rendezvous.observe(busy, 135.0))) == 1
+
+
 def recorded(actions: list[Any]) -> list[Any]:
     return [action.event for action in actions if isinstance(action, Record)]
 

@@ -250,9 +250,9 @@ class Agent:
                         self._observe(seen)
                     self._settle()
                     self._watch(assigned, started)
-                case HeedPace(longest_s=longest_s):
+                case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     if self.monitoring is not None:
-                        self.monitoring.heed(longest_s)
+                        self.monitoring.heed(longest_s, busy_s)
                 case SignalWorkers(local_ranks=local_ranks, signum=signum):
                     self.workers.signal(local_ranks, signum)
                 case KillWorkers(local_ranks=local_ranks):

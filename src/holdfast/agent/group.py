@@ -254,9 +254,9 @@ class Group:
                     return [Send(message=self.join)]
             case Noted(ask=ask, ok=ok, text=text):
                 return [Answer(ask=ask, ok=ok, text=text)]
-            case Paced(round=number, longest_s=longest_s) if number == self.round:
+            case Paced(round=number, longest_s=longest_s, busy_s=busy_s) if number == self.round:
                 self.join = replace(self.join, longest_s=longest_s)
-                return [HeedPace(longest_s=longest_s)]
+                return [HeedPace(longest_s=longest_s, busy_s=busy_s)]
             case Finish(report=report):
                 return self._finish(report, now)
             case Refused(reason=reason, hint=hint):

@@ -105,10 +105,10 @@ class Monitoring:
                 gone.log.close()
             self._guarded(lambda: self._show(RankGone(local_rank=seen.local_rank)))
 
-    def heed(self, job_s: Mapping[str, float]) -> None:
-        """The coordinator says what the whole job needs."""
+    def heed(self, job_s: Mapping[str, float], busy_s: float) -> None:
+        """The coordinator says what the whole job needs, and for how long to wait for another node."""
         self.job_s = job_s
-        self.monitor.heed(job_s)
+        self.monitor.heed(job_s, busy_s, self.host.now())
 
     def deadline(self) -> float:
         """When to call `due`."""
@@ -200,9 +200,9 @@ class Monitoring:
                 case Overdue(local_rank=local_rank, reason=reason, silent_s=silent_s):
                     at_unix = self.host.unix()
                     found.append(Hung(local_rank=local_rank, reason=reason, at_unix=at_unix, quiet_s=silent_s))
-                case Inform(longest_s=longest_s, typical_s=typical_s, straggler=straggler):
-                    self.known_s = longest_s
-                    found.append(PaceKnown(longest_s=longest_s, typical_s=typical_s, straggler=straggler))
+                case Inform():
+                    self.known_s = action.longest_s
+                    found.append(PaceKnown(**{field: getattr(action, field) for field in action.__fields__}))
                 case Record() | Say():
                     self.perform([action])
                 case _:

@@ -75,6 +75,7 @@ class PaceKnown(Observation):
     longest_s: dict[str, float]
     typical_s: dict[str, float]
     straggler: str
+    busy_s: float
 
 
 class Looked(Observation):
@@ -205,9 +206,10 @@ class KeepStacks(Action):
 
 
 class HeedPace(Action):
-    """The coordinator says how long the job's ranks need, by kind of silence."""
+    """The coordinator says how long the job's ranks need, by kind of silence; and that another node works, as in `Pace`."""
 
     longest_s: dict[str, float]
+    busy_s: float
 
 
 class KillWorkers(Action):

@@ -269,6 +269,8 @@ class Pace(Message):
     """Of each series (`step`, or a section's name): the median of this node's ranks."""
     straggler: str = ""
     """Ranks of this node that are much slower than its others, in words. Empty: none is."""
+    busy_s: float = 0.0
+    """A rank here is silent for longer than was learned, and works: other nodes may wait for it for so long. 0: none does."""
 
 
 class Seek(Message):
@@ -319,10 +321,15 @@ class Assigned(Message):
 
 
 class Paced(Message):
-    """What the ranks of all nodes need, as in `Pace`: the answer to it where that is more than the node knows."""
+    """What the ranks of all nodes need, as in `Pace`: the answer to it where that is more than the node knows.
+
+    To all others, when one node works while all are silent.
+    """
 
     round: int
     longest_s: dict[str, float]
+    busy_s: float = 0.0
+    """As in `Pace`, of another node."""
 
 
 class Stop(Message):

@@ -8,9 +8,9 @@
     the process does not end    the end of its script             --least-limit, as if it had been learned
 
 A limit that was given is kept to the letter. One that was learned is a guess (`monitor.limits`): whoever has exceeded it is
-only suspected, and hangs once the whole node stands still too, processors and GPUs. For ranks that wait for another one are
-silent as well, and while that one works, it evaluates, or saves. Only who is stopped (SIGSTOP), or asleep in the kernel all the
-time, hangs whatever the others do.
+only suspected, and hangs once the whole node stands still too, processors and GPUs, and no other node says that a suspect there
+works. For ranks that wait for another one are silent as well, and while that one works, it evaluates, or saves. Only who is
+stopped (SIGSTOP), or asleep in the kernel all the time, hangs whatever the others do.
 
 Pages are read at the moment when a limit could run out, and every GLANCE_S, so that what changes in between is known by then.
 """
@@ -51,6 +51,10 @@ PAUSES = 16
 
 MEASURES, SOONEST_S, LATEST_S = 10, 0.05, 60.0
 """Looks at a suspect's processor time within the time that it must stand still, and the bounds of the time between two."""
+
+AT_WORK = 3
+"""Whoever has done something at so many looks in a row is at work, and nodes that wait for it are told so. A thread that only
+wakes up now and then is not."""
 
 DEBUGGER = "debugger"
 """The section in which a rank is while pdb waits for somebody's words (`client.hooks`)."""
@@ -112,6 +116,8 @@ class Liveness:
         self.glance_s = GLANCE_S
         self.gpus = "unasked"
         """unasked · asked · idle (or not to be asked), in the present stillness"""
+        self.waits_until = -NEVER
+        """Until then a node that stands still waits for another one's ranks, which work."""
         self.pauses: list[tuple[float, float]] = []
         """When we were not there: beginning and end."""
 
@@ -243,7 +249,7 @@ class Liveness:
                 continue
             if now - max(rank.still.stuck_since, rank.still.since) >= rank.suspected.bound.still_s:
                 stuck.append(rank)
-            elif now - all_since >= rank.suspected.bound.still_s:
+            elif now >= self.waits_until and now - all_since >= rank.suspected.bound.still_s:
                 still.append(rank)
         if not stuck and still and self.gpus != "idle":
             asked, self.gpus = self.gpus, "asked"
@@ -260,6 +266,13 @@ class Liveness:
             stopped = rank.still.last is not None and rank.still.last.state == STOPPED
             how = "; it is stopped (SIGSTOP)" if stopped else "; it sleeps in the kernel, deaf to signals"
         return self._overdue(rank, clock, self.elapsed(clock.since, now), clock.bound.limit_s, how)
+
+    @property
+    def busy_s(self) -> float:
+        """A rank here is suspected, and works: for how long that is to be believed. 0: none does."""
+        waits = [rank.suspected.bound.still_s for rank in self.ranks.values() if rank.suspected]
+        works = any(rank.is_debugged or rank.still.at_work >= AT_WORK for rank in self.ranks.values())
+        return min(waits) if waits and works and min(waits) < NEVER else 0.0
 
     # --- our own absence ------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from holdfast.monitor.glimpse import durations, glimpse
 from holdfast.monitor.limits import Learner, Limits
 from holdfast.monitor.liveness import Liveness, Rank
 from holdfast.monitor.stragglers import Stragglers
-from holdfast.monitor.words import Inform, RankGone, RankSeen, RankStarted
+from holdfast.monitor.words import Inform, RankGone, RankSeen, RanksMeasured, RankStarted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Monitor:
         self.learned: dict[str, float] = {}
         """The limits that were recorded last, by kind of silence."""
         self.inform_at = self.notice_at = NEVER
+        self.busy_at = -NEVER
+        """When the coordinator is told again that a rank here works in silence."""
         self.noticed = False
 
     def begin_round(self, job_s: Mapping[str, float], now: float) -> None:
@@ -58,7 +60,7 @@ class Monitor:
         self.learner.job_s = dict(job_s)
         self.liveness = Liveness(self.limits)
         self.stragglers = Stragglers()
-        self.inform_at = now + INFORM_S
+        self.inform_at, self.busy_at = now + INFORM_S, -NEVER
         if not self.noticed and not self.limits.first(None).is_sure:
             self.notice_at = now + min(NOTICE_S, self.limits.still_s / NOTICE_PART)
 
@@ -72,6 +74,9 @@ class Monitor:
                 self.stragglers.saw(rank.local_rank, rank.rank, durations(before, rank.glimpse), now)
             case RankStarted() | RankGone() if not self.liveness.ranks:
                 self.inform_at = self.notice_at = self.stragglers.judge_at = NEVER
+            case RanksMeasured() if now >= self.busy_at and (busy_s := self.liveness.busy_s) > 0:
+                self.busy_at = now + busy_s / 2
+                out.append(self._word(busy_s))
             case Tick():
                 out += self._due(now)
         return out
@@ -80,9 +85,10 @@ class Monitor:
         """See `core.machine.Machine`."""
         return min(self.liveness.deadline(), self.stragglers.judge_at, self.inform_at, self.notice_at)
 
-    def heed(self, job_s: Mapping[str, float]) -> None:
-        """The coordinator says what the job needs."""
+    def heed(self, job_s: Mapping[str, float], busy_s: float, now: float) -> None:
+        """The coordinator says what the job needs, and for how long to wait for another node, which works in silence."""
         self.learner.job_s = dict(job_s)
+        self.liveness.waits_until = max(self.liveness.waits_until, now + busy_s)
 
     # --- what time brings -----------------------------------------------------------------------------------------------
 
@@ -93,11 +99,15 @@ class Monitor:
         if now >= self.inform_at:
             self.inform_at = now + INFORM_S
             out += self._note_limits()
-            told = ", ".join(one.words for one in self.stragglers.told.values())
-            out.append(Inform(longest_s=self.learner.known_s(), typical_s=dict(self.stragglers.typical), straggler=told))
+            out.append(self._word())
         if now >= self.notice_at:
             out += self._notice(now)
         return out
+
+    def _word(self, busy_s: float = 0.0) -> Inform:
+        told = ", ".join(one.words for one in self.stragglers.told.values())
+        typical_s = dict(self.stragglers.typical)
+        return Inform(longest_s=self.learner.known_s(), typical_s=typical_s, straggler=told, busy_s=busy_s)
 
     def _compare(self, now: float) -> list[Action]:
         fresh, over = self.stragglers.judge(now)

@@ -36,13 +36,17 @@ class Stillness:
         """It has done nothing since then; NEVER: it has not been looked at twice."""
         self.base: RankMeasured | None = None
         """What was seen then."""
+        self.at_work = 0
+        """At how many looks in a row it had done something."""
         self.stuck_since = NEVER
         """It was stopped, or asleep in the kernel, at every look since then."""
 
     def look(self, seen: RankMeasured, now: float) -> None:
         """One look."""
         last, self.last = self.last, seen
-        if last is None or self._is_active(last, seen, now):
+        is_active = last is not None and self._is_active(last, seen, now)
+        self.at_work = self.at_work + 1 if is_active else 0
+        if last is None or is_active:
             self.since, self.base = now, seen
         if seen.state not in (STOPPED, DEAF):
             self.stuck_since = NEVER

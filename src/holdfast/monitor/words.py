@@ -94,3 +94,5 @@ class Inform(Action):
     """Of each series (`step`, or a section's name): the median of this node's ranks."""
     straggler: str
     """Ranks of this node that are much slower than the others, in words. Empty: none is."""
+    busy_s: float = 0.0
+    """A rank here is silent for longer than was learned, and works: other nodes may wait for it for so long. 0: none does."""

@@ -22,6 +22,9 @@ DAY_S = 86400.0
 KINDS, LONGEST_S, CHARS = 64, 30 * DAY_S, 80
 """Bounds of what is kept: kinds of silence (a page has 32 sections), seconds of one, characters of a name."""
 
+BUSY_S = 3600.0
+"""A node's word that it works is good for no longer."""
+
 PERIOD_S, PERIODS = 60.0, 3
 """Nodes are compared so often, and slow is who was so that many times in a row."""
 
@@ -40,6 +43,8 @@ class Paces:
         self.slow: dict[tuple[str, str], int] = {}
         """(name, series) → for how many periods in a row"""
         self.told: set[tuple[str, str]] = set()
+        self.busy_at = 0.0
+        """Until then all know already that somebody works."""
 
     @property
     def longest_s(self) -> dict[str, float]:
@@ -53,7 +58,7 @@ class Paces:
 
     def begin_round(self) -> None:
         """Other ranks run on other nodes."""
-        self.typical, self.slow, self.told = {}, {}, set()
+        self.typical, self.slow, self.told, self.busy_at = {}, {}, set(), 0.0
 
     def heard(self, name: str, pace: Pace, now: float) -> dict[str, float]:
         """A node has spoken. What it should hear: all that the job needs, if it is more than this node knows; else nothing."""
@@ -64,6 +69,14 @@ class Paces:
                 self.typical.setdefault(series, {})[name] = seconds
         job = self.longest_s
         return job if any(seconds > pace.longest_s.get(kind, 0.0) for kind, seconds in job.items()) else {}
+
+    def busy(self, pace: Pace, now: float) -> float:
+        """For how long the others are to wait for this node's ranks, which work in silence. 0: nobody is to be told."""
+        busy_s = min(pace.busy_s, BUSY_S)
+        if not busy_s > 0 or now < self.busy_at:
+            return 0.0
+        self.busy_at = now + busy_s / 4
+        return busy_s
 
     def know(self, longest_s: Mapping[str, float], now: float) -> None:
         """Somebody says what ranks have needed: a node, or a predecessor."""

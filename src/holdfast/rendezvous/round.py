@@ -466,6 +466,9 @@ class Rendezvous:
         actions: list[Action] = []
         if job := self.paces.heard(seat.name, pace, now):
             actions.append(Tell(node=seat.join.node, message=Paced(round=self.round, longest_s=job)))
+        if busy_s := self.paces.busy(pace, now):
+            paced = Paced(round=self.round, longest_s=self.paces.longest_s, busy_s=busy_s)
+            actions += [Tell(node=one.join.node, message=paced) for one in self.seats.members if one is not seat]
         slow = {seat.name: pace.straggler[:CHARS]} if pace.straggler else {}
         for event in self.paces.compare(now):
             actions.append(self._record(event))

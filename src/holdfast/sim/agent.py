@@ -220,8 +220,8 @@ class SimAgent:
                 case LookAtMemory():
                     for seen in self.world.look_at_memory():
                         self.perform(self.node.observe(seen, self.world.now()))
-                case HeedPace(longest_s=longest_s):
-                    self.monitoring.monitor.heed(longest_s)
+                case HeedPace(longest_s=longest_s, busy_s=busy_s):
+                    self.monitoring.monitor.heed(longest_s, busy_s, self.world.now())
                 case Answer(text=text):
                     self.cluster.transcript.note(self.cluster.timeline.now, self.place, f"answers: {text}")
                 case Exit():

@@ -85,8 +85,8 @@ class SimMonitoring:
                     found += self._show(GpusSeen(busy=None))
                 case Overdue(local_rank=local_rank, reason=reason, silent_s=quiet_s):
                     found.append(Hung(local_rank=local_rank, reason=reason, at_unix=world.unix(), quiet_s=quiet_s))
-                case Inform(longest_s=longest_s, typical_s=typical_s, straggler=straggler):
-                    found.append(PaceKnown(longest_s=longest_s, typical_s=typical_s, straggler=straggler))
+                case Inform():
+                    found.append(PaceKnown(**{field: getattr(action, field) for field in action.__fields__}))
                 case Record() | Say():
                     self.agent.perform([action])
                 case _:
@@ -107,7 +107,7 @@ class SimMonitoring:
 
     def _measure(self, local_rank: int) -> RankMeasured:
         worker = self.workers[local_rank]
-        works = worker.quiet_since is None
+        works = worker.quiet_since is None or worker.spins
         return RankMeasured(
             local_rank=local_rank, cpu_s=self.agent.cluster.timeline.now if works else 0.0, io_bytes=0, state="S"
         )

@@ -83,6 +83,8 @@ class Worker:
         """Longest silence that its script allows. None: it does not say."""
         self.quiet_since: float | None = None
         """Since when it hangs, in true time. None: it gets on."""
+        self.spins = False
+        """It spends processor time though it hangs."""
         self.deaf = False
         """It does not heed SIGTERM: its interpreter does not run."""
         self.step = 1
