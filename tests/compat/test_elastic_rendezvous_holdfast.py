@@ -44,6 +44,12 @@ class Nodes:
     def enter(self, *handlers: Any) -> list[RendezvousInfo]:
         return [entered.result(30) for entered in self.entering(*handlers)]
 
+    @property
+    def known(self) -> int:
+        """Nodes that the coordinator knows: a spare that it does not know yet when the job ends is of the next run."""
+        host = next(handler for handler in self.handlers if handler._attendant.hosting)
+        return len(host._attendant.node.server.rendezvous.seats)
+
     def power_off(self, handler: Any) -> None:
         """Its process is gone: nothing is said any more."""
         handler._shut = True
@@ -114,6 +120,7 @@ def test_when_all_have_succeeded_a_spare_may_go(nodes, wait_until):
     pair = nodes.node(2, 2), nodes.node(2, 2)
     infos = nodes.enter(*pair)
     (waiting,) = nodes.entering(nodes.node(2, 2))
+    wait_until(lambda: nodes.known == 3)
     for info in infos:
         info.store.add(EXIT_BARRIER, 1)
     with pytest.raises(RendezvousGracefulExitError, match="every worker exited with 0"):
@@ -123,7 +130,7 @@ def test_when_all_have_succeeded_a_spare_may_go(nodes, wait_until):
 
 
 @torch_needed
-def test_torch_s_agent_is_told_of_the_end_in_the_only_way_that_torchrun_takes_well(nodes):
+def test_torch_s_agent_is_told_of_the_end_in_the_only_way_that_torchrun_takes_well(nodes, wait_until):
     from torch.distributed.elastic.rendezvous import RendezvousParameters as TorchParameters
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler as from_torch
 
@@ -132,6 +139,7 @@ def test_torch_s_agent_is_told_of_the_end_in_the_only_way_that_torchrun_takes_we
     spare = from_torch(TorchParameters("holdfast", f"127.0.0.1:{nodes.port}", "job", 1, 1))
     nodes.handlers.append(spare)
     (waiting,) = nodes.entering(spare)
+    wait_until(lambda: nodes.known == 2)
     info.store.add(EXIT_BARRIER, 1)
     with pytest.raises(SystemExit) as over:
         waiting.result(30)
