@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_ft_monitoring import CALCULATES, LATE, NO_LIMITS, SECTIONS, Bench
+from test_ft_monitoring import CALCULATES, LATE, NO_LIMITS, SECTIONS, Bench, printed
 
 from tests.conftest import wait_for
 
@@ -116,9 +116,9 @@ def test_calculated_limits_are_known_as_such_after_a_reconnect(bench):
     bench.serve(**SECTIONS)
     code, said = bench.run(CALCULATES + "    print('state', json.dumps(client.state_dict()))", grouped=True)
     assert code == 0, said
-    state = said.rpartition("state")[2].strip()
+    state = printed(said)
     code, said = bench.run("client.init_workload_monitoring(); print('state', json.dumps(client.state_dict()))")
-    assert code == 0 and said.rpartition("state")[2].strip() == state
+    assert code == 0 and printed(said) == state
 
 
 def test_the_first_step_may_take_its_time(bench):

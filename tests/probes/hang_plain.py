@@ -35,8 +35,8 @@ for step, batch in enumerate(DataLoader(Numbers(), batch_size=None, num_workers=
     optimizer.zero_grad()
     model(batch).sum().backward()
     optimizer.step()
-# gloo aborts a rank whose peer is gone while its own threads still listen: all come to the end before one leaves, without a model
-# that holds on to the group.
+# gloo aborts a rank whose peer is gone while its own threads still listen: all come to the end before one leaves, and without a
+# model that holds on to the group.
 del model
 distributed.barrier()
 os.write(1, f"rank {RANK} is done\n".encode())
