@@ -23,8 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-ANSWER_S = 0.25
-"""How much longer than a look itself its answers may take, over a slow network or from a busy node."""
+ANSWER_S = 1.0
+"""How much longer than a look itself its answers may take, over a slow network or from a node whose processors the hanging rank
+keeps busy. All are waited for only if one is late; a job restarted a second later is better than the wrong rank blamed."""
 
 LEEWAY_S = 1.0
 """A rank that gave its last sign so much later than one that hangs may still be the culprit: others waited for it already."""
