@@ -321,8 +321,8 @@ class Network:
         return dropped
 
     def _guest(self) -> int:
-        self.next_guest += 1
-        return self.next_guest
+        number, self.next_guest = self.next_guest, self.next_guest + 1
+        return number
 
     def _are_young(self) -> bool:
         """Are those without proof likely to be members, who have only just come?"""
