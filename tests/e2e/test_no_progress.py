@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 CRASHES = """
-import os, sys
+import os, sys, time
 from holdfast.client import progress
 
 way, restarts = sys.argv[1], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 at = {0: 10, 1: 20}.get(restarts, 20)
 if way.startswith("/"):
-    if os.environ["RANK"] == "0":
+    if os.environ["RANK"] == "1":
+        time.sleep(60)  # until it is stopped, once the other has written how far it is
+    else:
         open(way + ".tmp", "w").write(f"{at}\\n")
         os.rename(way + ".tmp", way)
 else:
