@@ -29,7 +29,7 @@ HANG_SLACK_S = 0.5
 """How much longer than its limit, a look and a stop a rank that hangs may live."""
 
 WEIGH_S = 1.0
-"""For so long a round may run with too few before that is judged: a node may be seen to be gone before its last word is heard."""
+"""For so long a round may run with too few before that is judged: a node may be seen to be gone before its last word comes."""
 
 AFTERMATH_S = 1.5
 """How long after its end a trouble may still show: retransmission, reconnection."""
