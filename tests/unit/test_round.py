@@ -337,7 +337,12 @@ def test_a_member_that_has_done_its_part_may_fall_silent() -> None:
 
 
 def test_a_member_that_stopped_by_itself_makes_the_others_regroup(job: Job) -> None:
-    job.hear(Stopped(node="b", round=1))
+    assert "Stop" in kinds(job.hear(Stopped(node="b", round=1))), "whoever has no workers left cannot be waited for"
+    assert job.decided == [("rejoin", "b stopped its workers by itself")]
+    assert kinds(job.join("b", round=1)) == [] and len(job.decided) == 1, "its word that it is ready is no second reason"
+
+
+def test_a_member_that_is_ready_again_without_a_word_makes_the_others_regroup(job: Job) -> None:
     assert kinds(job.join("b", round=1)) == ["Stop"]
     assert job.decided == [("rejoin", "b stopped its workers by itself")]
 

@@ -215,7 +215,7 @@ class Rendezvous:
                 if seat.state == "leaving":
                     return self._remove(seat, NodeLeft(name=seat.name, reason="its workers have been stopped"))
                 if number == self.round and seat.state in ("running", "stopping", "succeeded"):
-                    seat.state = "stopped"
+                    return self._stopped(seat, now)
             case Leave(reason=reason) if seat.state != "leaving":
                 return self._leaves(seat, reason, now)
         return []
@@ -248,8 +248,14 @@ class Rendezvous:
         if not took_part:
             return said
         if seat.stop is None:
-            said += self._without(f"{seat.name} stopped its workers by itself", now)
+            said += self._without(_by_itself(seat), now)
         return said + (self._newcomer(seat, now) if self.phase == "running" else [])
+
+    def _stopped(self, seat: Seat, now: float) -> list[Action]:
+        """All its workers have ended. Where nothing had gone wrong, and nobody had told it to, the round is another now."""
+        takes_part = self.phase == "running" and seat.state == "running" and not seat.is_impaired
+        seat.state = "stopped"
+        return self._without(_by_itself(seat), now) if takes_part and seat.stop is None else []
 
     def _newcomer(self, seat: Seat, now: float) -> list[Action]:
         why = self.seats.no_place_yet(seat, self.round)
@@ -674,6 +680,10 @@ class Rendezvous:
 
     def _unix(self, now: float) -> float:
         return self.started_at_unix + now - self.started_at
+
+
+def _by_itself(seat: Seat) -> str:
+    return f"{seat.name} stopped its workers by itself"
 
 
 def _stranger(message: Message) -> Message:

@@ -28,9 +28,6 @@ IDLE_TURNS = 20
 HANG_SLACK_S = 0.5
 """How much longer than its limit, a look and a stop a rank that hangs may live."""
 
-WEIGH_S = 1.0
-"""For so long a round may run with too few before that is judged: a node may be seen to be gone before its last word comes."""
-
 AFTERMATH_S = 1.5
 """How long after its end a trouble may still show: retransmission, reconnection."""
 
@@ -47,8 +44,6 @@ class Checks:
         self.hosts: list[Rendezvous] = []
         self.rounds: dict[tuple[int, int], dict[str, Assigned]] = {}
         """(life of the coordinator, round) → node → what it was assigned"""
-        self.too_few_since: dict[str, float] = {}
-        """By the place of a coordinator: since when its round has run with too few."""
         self.troubled: dict[str, float] = {}
         """place → until when whatever happens there has a cause"""
         self.stormy_until = 0.0
@@ -219,9 +214,7 @@ class Checks:
         if server.rendezvous.inquiry is not None and server.rendezvous.inquiry.held:
             return  # it is still being found out who hung
         health = server.rendezvous.seats.health
-        if not self.cluster.job.carries_on or health.healthy + health.succeeded >= health.needed:
-            self.too_few_since.pop(agent.place, None)
-        elif self.cluster.timeline.now > self.too_few_since.setdefault(agent.place, self.cluster.timeline.now) + WEIGH_S:
+        if self.cluster.job.carries_on and health.healthy + health.succeeded < health.needed:
             raise Violation(f"{agent.place} lets round {server.rendezvous.round} go on with too few: {health}")
 
     def _loss_has_a_cause(self, agent: SimAgent, name: str) -> None:
