@@ -21,7 +21,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")  # no test is timed: a busy machine is no defect
 
 MARK = "HOLDFAST_TEST_MARK"
 ORPHAN_GRACE_S = 1.0
