@@ -11,7 +11,6 @@ import errno
 import os
 import select
 import signal
-import socket
 
 from holdfast.agent import farewell, logs
 from holdfast.agent.assembly import assemble, no_progress_cycles, open_doors, room_for_links
@@ -63,8 +62,8 @@ FAREWELL_S = 5.0
 that was cut off as the job ended would else look for us in vain for half a minute, and take a success for a failure."""
 
 SETTLE_S = 0.05
-"""How long the way to the first worker may take before what costs time (the record on disk, the control socket) is done all
-the same: a node that waits for others wants to be asked how it is."""
+"""How long after the agent's start to put off what costs time and no worker needs: the control socket and the monitor. By then
+workers run, where they can, and had their processors to themselves; and a node that waits for others can be asked how it is."""
 
 LOOK_S = 1.0
 """How often an agent that has lost the coordinator looks whether another one has left a report of the job's end."""
@@ -99,7 +98,7 @@ class Agent:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        self.name = config.node_name or socket.gethostname()
+        self.name = config.node_name or os.uname().nodename
         self.telling = Telling(config, self.name)
         self.host = Host(self.telling.degraded)
         self.host.catch((*config.signals_to_handle, *(s for s in PASSED_ON if s not in config.signals_to_handle)))
@@ -125,7 +124,9 @@ class Agent:
         self.watchdog = self._open_watchdog() if config.watchdog else None
         self.cycles = self._open_cycles(config.ft.cycle_info_dir) if config.ft.cycle_info_dir else None
         self.monitoring: Monitoring | None = None
-        """None: the first worker has yet to run, or nothing is to be watched."""
+        """None: nothing has to be watched yet."""
+        self.unwatched: tuple[Assigned, list[Observation]] | None = None
+        """A round, and what became of each of its workers, for the monitor that is not there yet."""
         if config.health_check_port is not None:
             self.desk.open_health(config.health_check_port, self._progress_at_unix)
 
@@ -195,12 +196,11 @@ class Agent:
     def _due(self) -> list[Observation]:
         """What the passing of time has brought."""
         now, self.awake_at_unix = self.host.now(), self.host.unix()
-        if now >= self.settle_at:
-            self._settle()
+        late = self._settle() if now >= self.settle_at else []
         self.telling.voice.flush()
         if self.workers.pump_s is not None:
             self.workers.pump()
-        late = self.workers.look(now)
+        late += self.workers.look(now)
         if self.stacks is not None:
             late += self.stacks.look()
         if self.network is not None:
@@ -248,8 +248,8 @@ class Agent:
                     started = self.workers.start(assigned, self.node.lease_ends)
                     for seen in started:
                         self._observe(seen)
-                    self._settle()
-                    self._watch(assigned, started)
+                    for seen in self._watch(assigned, started):
+                        self._observe(seen)
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     if self.monitoring is not None:
                         self.monitoring.heed(longest_s, busy_s)
@@ -276,14 +276,13 @@ class Agent:
                     assert self.store is not None, f"an agent cannot do {action!r}"
                     self.store.perform(action)
 
-    def _settle(self) -> None:
-        """Do what was put off until the first worker runs."""
-        if self.settle_at != NEVER:
-            self.settle_at = NEVER
-            self._write_down()
-            self.desk.open_control(self.job_dir.socket_path)
-            if self.network is not None:
-                self.network.warm()
+    def _settle(self) -> list[Observation]:
+        """Do what was put off, lest it hold up the first workers."""
+        self.settle_at = NEVER
+        self.desk.open_control(self.job_dir.socket_path)
+        if self.network is not None:
+            self.network.warm()
+        return self._watch(*self.unwatched) if self.unwatched is not None else []
 
     # --- cycles ---------------------------------------------------------------------------------------------------------
 
@@ -317,18 +316,21 @@ class Agent:
 
     # --- the monitor ----------------------------------------------------------------------------------------------------
 
-    def _watch(self, assigned: Assigned, started: list[Observation]) -> None:
-        """Have the monitor look after the ranks of a round, from the moment on when they run."""
+    def _watch(self, assigned: Assigned, started: list[Observation]) -> list[Observation]:
+        """Have the monitor look after the ranks of a round that run; what it sees at once."""
         if self.config.ft.monitor == "off":
-            return
+            return []
+        if self.settle_at != NEVER:
+            self.unwatched = assigned, started
+            return []
         if self.monitoring is None:
-            from holdfast.agent.monitoring import Monitoring  # after the first worker has started: it takes its time to load
+            from holdfast.agent.monitoring import Monitoring  # it takes its time to load
 
             self.monitoring = self.desk.monitoring = Monitoring(
                 self.config, self.host, self.workers, node=self.name, perform=self.perform, complain=self.telling.degraded
             )
-        for seen in self.monitoring.begin_round(assigned, started):
-            self._observe(seen)
+        self.unwatched = None
+        return self.monitoring.begin_round(assigned, started)
 
     # --- progress -------------------------------------------------------------------------------------------------------
 
@@ -368,7 +370,7 @@ class Agent:
 
     def _write_down(self) -> None:
         """Once nothing is pressing, and the first worker is on its way."""
-        if self.settle_at == NEVER or self.exit is not None:
+        if self.settle_at == NEVER or self.workers.attempt is not None or self.exit is not None:
             self.telling.write_down()
 
     def _record_start(self) -> None:

@@ -99,12 +99,12 @@ def _awaits_the_end(config: RunConfig) -> bool:
 
 
 def _infrastructure(config: RunConfig) -> Infrastructure:
-    """This node's place as the infrastructure gives it; nothing where the user gives the ranks, or there is one node."""
+    """This node's place as the infrastructure gives it; nothing but a rank where the user gives that."""
     from holdfast.core.infrastructure import Infrastructure, infrastructure
 
     if config.rdzv_backend == "static":
         return Infrastructure(rank=config.node_rank)
-    given = Infrastructure() if config.max_nodes == 1 else infrastructure(os.environ)
+    given = infrastructure(os.environ)
     return given if config.ft.use_infra_group_rank else replace(given, rank=None)
 
 
@@ -124,14 +124,20 @@ def _nvlink_domain(config: RunConfig) -> str | None:
 
 
 def _join(config: RunConfig, name: str, addr: str) -> Join:
-    given = _infrastructure(config)
-    return Join(
+    join = Join(
         node=f"{name}-{os.getpid()}-{os.urandom(8).hex()}",  # told to the coordinator only: others cannot speak for us
         name=name,
         addr=addr,
         master_port=0,
         nproc=config.nproc_per_node,
         role=config.role,
+        domain=config.domain,
+    )
+    if config.max_nodes == 1:
+        return join
+    given = _infrastructure(config)
+    return replace(
+        join,
         wanted_rank=given.rank,
         domain=config.domain or given.domain or _nvlink_domain(config),
         switches=given.switches,

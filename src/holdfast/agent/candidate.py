@@ -123,8 +123,11 @@ def _listen(network: Network, addr: str, ports: tuple[int, int]) -> str:
     """Serve at `addr` from now on, at the first free one of `ports`, for whoever is sent here while we lead."""
     low, high = ports
     if not low:
-        with hold_port() as held:
+        held = hold_port()
+        try:
             return _listen_at(network, addr, held.getsockname()[1])
+        finally:
+            held.close()
     for port in range(low, high):
         try:
             return _listen_at(network, addr, port)

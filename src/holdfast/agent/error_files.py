@@ -11,7 +11,6 @@ record is copied there with its exit code, so that launchers can be nested.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 
@@ -57,6 +56,8 @@ def read(path: str) -> ErrorRecord | None:
         return ErrorRecord(trouble=f"error file {path} cannot be read: {error.strerror}")
     except ValueError as error:
         return ErrorRecord(trouble=f"error file {path} {error}")
+    import json  # here, and not above: most jobs never read one, and it takes a millisecond
+
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -157,6 +158,8 @@ def _moment(stamp: object, written_at: float) -> float | None:
 
 
 def _put(path: str, record: dict[str, Any]) -> bool:
+    import json
+
     aside = f"{path}.{os.getpid()}"
     try:
         with open(aside, "w", encoding="utf-8") as file:

@@ -8,7 +8,6 @@ import sys
 from holdfast.agent import launch
 from holdfast.agent.error_files import hand_on
 from holdfast.core.value import to_plain
-from holdfast.telemetry.prune import KEEP_JOBS, prune
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ class SharedEnd:
 
 def make_room(state_dir: str) -> None:
     """Prune the oldest jobs, if there are more than are kept (looking at their sizes each time would cost too much)."""
+    from holdfast.telemetry.prune import KEEP_JOBS, prune
     from holdfast.telemetry.state_dir import job_dirs
 
     if len(job_dirs(state_dir)) > KEEP_JOBS:

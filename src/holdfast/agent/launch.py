@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from holdfast.core import entry
@@ -54,18 +53,20 @@ def environment(
         env["OMP_NUM_THREADS"] = config.omp_num_threads
     if not paged:
         return env
-    env["HOLDFAST_FT_CONFIG"] = _fault_tolerance(config, error_file)
-    return entry.bootstrap_env(env, page_fd=page_at())
-
-
-def _fault_tolerance(config: RunConfig, error_file: str) -> str:
-    """What `holdfast.fault_tolerance` in the worker has to know: the fields that are not as they always are, and where limits
-    that a script has calculated are kept for its next life here."""
-    usual = config.ft.__fields__
-    told: dict[str, object] = {
-        "fields": {field: to_plain(said) for field in usual if (said := getattr(config.ft, field)) != usual[field]}
-    }
+    if said := _fault_tolerance(config):
+        env["HOLDFAST_FT_CONFIG"] = said
     if error_file:
         all_attempts = os.path.dirname(os.path.dirname(os.path.dirname(error_file)))
-        told["limits_kept"] = os.path.join(all_attempts, "calculated-limits.json")
-    return json.dumps(told)
+        env["HOLDFAST_LIMITS_FILE"] = os.path.join(all_attempts, "calculated-limits.json")
+    return entry.bootstrap_env(env, page_fd=page_at())
+
+def _fault_tolerance(config: RunConfig) -> str:
+    """What `holdfast.fault_tolerance` in the worker has to know: the fields that are not as they always are, as JSON. Empty:
+    all are."""
+    usual = config.ft.__fields__
+    fields = {field: to_plain(said) for field in usual if (said := getattr(config.ft, field)) != usual[field]}
+    if not fields:
+        return ""
+    import json  # a millisecond, which most jobs save
+
+    return json.dumps(fields)

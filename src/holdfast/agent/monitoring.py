@@ -89,11 +89,11 @@ class Monitoring:
     # --- what the agent tells -------------------------------------------------------------------------------------------
 
     def begin_round(self, assigned: Assigned, started: Iterable[Observation]) -> list[Observation]:
-        """Ranks have been started: what became of each."""
+        """Ranks have been started: what became of each. Some may have ended since."""
         self.close()
         self.job_s, now = assigned.longest_s, self.host.now()
         for seen in started:
-            if isinstance(seen, Started):
+            if isinstance(seen, Started) and seen.pid in self.host.children:
                 rank = assigned.base_rank + seen.local_rank
                 self.ranks[seen.local_rank] = Watched(rank, seen.pid, now, self._log(seen.local_rank))
         return self._guarded(self._begin)

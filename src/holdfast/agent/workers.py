@@ -21,7 +21,7 @@ from holdfast.runtime.ports import hold_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    from _socket import socket
     from collections.abc import Iterable
 
     from holdfast.agent.app_log import AppLogs
@@ -55,7 +55,7 @@ class Workers:
         self.tee: Tee | None = None
         self.local_ranks: dict[int, int] = {}
         """pid → local rank"""
-        self.ports: list[socket.socket] = []
+        self.ports: list[socket] = []
         """Held for MASTER_PORT: that of the running round, and that of the next."""
         self.gpus: GpuLook | None = None
         limit_s = config.uninterruptible_timeout_s

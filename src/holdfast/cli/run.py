@@ -73,10 +73,13 @@ def _supervise(config: RunConfig) -> int:
     from holdfast.runtime.guardian import guard
 
     def agent() -> int:
+        import gc
+
         if config.logs_specs or config.rdzv_backend not in OWN_BACKENDS:
             from holdfast.elastic.from_config import run as run_agent
         else:
             from holdfast.agent.agent import run as run_agent
+        gc.enable()  # it was off for the guardian's sake; and to look at what is being loaded is of no use
         try:
             code = run_agent(config)
             sys.stdout.flush()

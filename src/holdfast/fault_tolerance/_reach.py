@@ -34,8 +34,8 @@ from holdfast.fault_tolerance.data import (
 )
 from holdfast.fault_tolerance.utils import read_obj_from_ipc_socket
 
-CONFIG_ENV = "HOLDFAST_FT_CONFIG"
-"""Environment of a worker: JSON (`agent.launch`)."""
+CONFIG_ENV, LIMITS_ENV = "HOLDFAST_FT_CONFIG", "HOLDFAST_LIMITS_FILE"
+"""Environment of a worker (`agent.launch`): settings as JSON, and the path where calculated limits are kept."""
 
 SERVER_PATIENCE_S = 180.0
 """How long a rank waits for its server to take it in: it may still have the rank of the life before. NVRx's server: 180."""
@@ -59,9 +59,8 @@ class ByAgent:
 
     def __init__(self) -> None:
         self.writer = client.this_worker
-        told = json.loads(os.environ.get(CONFIG_ENV, "{}"))
-        self.cfg = FaultToleranceConfig.from_core(told.get("fields", {}))
-        self._kept_at: str | None = told.get("limits_kept")
+        self.cfg = FaultToleranceConfig.from_core(json.loads(os.environ.get(CONFIG_ENV, "{}")))
+        self._kept_at = os.environ.get(LIMITS_ENV)
         self.calculated = self._kept()
         """Limits that this rank has calculated, in this life or the one before."""
         words = self.writer.words

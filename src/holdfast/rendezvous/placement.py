@@ -8,8 +8,6 @@ group-rank order, so nodes may differ in size; role ranks likewise within one ro
 
 from __future__ import annotations
 
-import math
-
 from holdfast.core.value import Value
 from holdfast.rendezvous.segments import domains_of_segments, seated
 
@@ -158,6 +156,10 @@ def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
 def _steps(rules: PlacementRules) -> tuple[int, int]:
     """Nodes per segment, and the number of which the world's size is a multiple."""
     segment = rules.segment or 1
+    if rules.unit == 1:
+        return segment, segment
+    import math  # a library of its own, which few jobs need
+
     return segment, math.lcm(segment, rules.unit)
 
 

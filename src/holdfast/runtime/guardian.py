@@ -106,7 +106,9 @@ def end_everything(exit_code: int = 1) -> NoReturn:
 def guard(agent: Callable[[], int]) -> int:
     """Run `agent()` in a child, with this process as its guardian. Returns the agent's result, in the child only: the guardian
     leaves with `os._exit` or by a signal. Must be called from a process without threads. StartError where /proc is missing:
-    what the agent leaves behind could not be found."""
+    what the agent leaves behind could not be found.
+
+    Python's collector is off in both: it would write to pages that the two share. The agent turns it on once it is loaded."""
     import gc
     import sys
 
@@ -124,13 +126,12 @@ def guard(agent: Callable[[], int]) -> int:
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    gc.freeze()  # so that the collector does not write to pages that the two share
+    gc.disable()
     guardian = os.getpid()
     pid = os.fork()
     if pid:
         os.close(reader)
         _Guardian(pid, passed_on, lease).watch()
-    gc.unfreeze()
     os.close(writer)
     os.setsid()
     process.set_subreaper()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import _socket as socket  # `socket` itself, with its enums and selectors, takes 3 ms that the first worker would wait for
 
 from holdfast.core.errors import StartError
 

@@ -10,7 +10,6 @@ for the next one to trip over, and a node that joins later is told where to go.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
 from holdfast.elastic.utils.logging import get_logger
@@ -60,6 +59,9 @@ __all__ = [
 ]
 
 logger = get_logger(__name__)
+
+if TYPE_CHECKING:
+    from _socket import socket
 
 
 def get_method_name(depth: int = 2) -> str:
@@ -335,7 +337,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._heartbeat_lock = threading.Lock()
         self._keep_alive_timer: _PeriodicTimer | None = None
         self._shared_tcp_store_server: Any = None  # of this round, while this node has rank 0
-        self._reserved_port: socket.socket | None = None
+        self._reserved_port: socket | None = None
         self._bootstrap_store_info: RendezvousStoreInfo | None = None
 
     @property
