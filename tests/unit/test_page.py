@@ -9,7 +9,7 @@ WORKERS = {
     "LOCK_AT", "REQUEST_SEEN", "DUMP_SIGNAL", "DUMP_FD", "PID", "BOOTED_NS", "STATE", "EXIT_NS", "ERROR", "ERROR_UNIX_NS",
     "BEAT_NS", "BEATS", "STEP", "STEP_NS", "STEP_TOOK_NS", "FIRST_BEAT_NS", "LONGEST_GAP_NS", "OUT_SINCE_NS", "LONGEST_OUT_NS",
     "INITIAL_LIMIT_NS", "BEAT_LIMIT_NS", "OUT_LIMIT_NS", "LIMITS_COUNT", "CONTROL_COUNT", "CONTROL_KIND", "CONTROL_TEXT",
-    "TROUBLE", "SECTIONS",
+    "STEP_TOLD", "TROUBLE", "SECTIONS",
 }  # fmt: skip
 AREAS = {
     "MUTEX": page.MUTEX_BYTES // 8,
@@ -17,6 +17,10 @@ AREAS = {
     "TROUBLE": page.TROUBLE_BYTES // 8,
     "SECTIONS": page.SECTION_SLOTS * page.SECTION_WORDS,
 }
+NO_FIELDS = {
+    "SIZE", "MAGIC", "VERSION", "REQUEST_CHECKPOINT", "REQUEST_STOP", "BOOTING", "RUNNING", "FINISHING", "NO_LIMIT",
+    "MUTEX_BYTES", "CONTROL_TEXT_BYTES", "TROUBLE_BYTES", "SECTION_SLOTS", "SECTION_WORDS", "SECTION_NAME_BYTES",
+}  # fmt: skip
 SLOT = {"OPEN_NS", "TOOK_NS", "LONGEST_NS", "CLOSED", "LIMIT_NS"}
 WORDS_PER_CACHE_LINE = 8
 
@@ -24,6 +28,11 @@ WORDS_PER_CACHE_LINE = 8
 def words_of(name: str) -> set[int]:
     at: int = getattr(page, name)
     return set(range(at, at + AREAS.get(name, 1)))
+
+
+def test_every_field_is_known_here() -> None:
+    numbers = {name for name, value in vars(page).items() if isinstance(value, int) and not name.startswith("FUTEX_")}
+    assert numbers == AGENTS | WORKERS | {"MUTEX"} | SLOT | NO_FIELDS
 
 
 def test_fields_do_not_overlap_and_fit() -> None:

@@ -68,6 +68,7 @@ ERROR_UNIX_NS = 49
 """When that exception was seen, nanoseconds since the epoch. Finer than the whole seconds of the error record."""
 
 BOOTING, RUNNING, FINISHING = 0, 1, 2
+"""Of STATE. FINISHING: the interpreter is ending in good order (script done, sys.exit, uncaught exception)."""
 
 # Worker → agent: progress.
 BEAT_NS = 64
@@ -84,9 +85,9 @@ LONGEST_GAP_NS = 70
 OUT_SINCE_NS = 71
 """Since when no section is open; 0: one is, or none has ever been used."""
 LONGEST_OUT_NS = 72
+"""Longest time between two sections, of those that are over."""
 STEP_TOLD = 73
 """1: the script itself says its steps; they go on from one process to the next."""
-"""Longest time between two sections, of those that are over."""
 
 # Worker → agent: limits that the script has set or calculated, in nanoseconds. 0: not set.
 INITIAL_LIMIT_NS = 80
