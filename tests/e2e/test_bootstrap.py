@@ -151,7 +151,7 @@ def test_every_end_is_that_of_plain_python(folder: Path, ending: str, how: str) 
     raised = {"exception", "chained", "notes", "group", "unprintable", "recursion", "unicode"}
     raised |= {"thread-alive", "chained-hook", "closed-stderr"}
     assert (ran.page.error_at_unix is not None) == (ending in raised)
-    assert ran.page.finishing == (ending not in {"_exit", "terminate", "kill", "exec"})
+    assert (ran.page.words[page.STATE] == page.FINISHING) == (ending not in {"_exit", "terminate", "kill", "exec"})
 
 
 @pytest.mark.parametrize("ending", ["exception", "own-hook", "chained-hook", "unprintable", "unicode"])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core import entry
+from holdfast.core import page as layout
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Tick
 from holdfast.runtime import process, shm
@@ -303,7 +304,7 @@ def test_a_worker_dies_with_its_agent() -> None:
     agent = os.fork()
     if agent == 0:
         worker = Worker("import time; time.sleep(60)")
-        until(lambda: worker.page.state == 1)
+        until(lambda: worker.page.words[layout.STATE] == layout.RUNNING)
         os.write(writer, str(worker.process.pid).encode())
         os.kill(os.getpid(), signal.SIGKILL)
     pid = int(os.read(reader, 99))

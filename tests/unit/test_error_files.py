@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.error_files import MAX_BYTES, hand_on, hand_on_ours, read, torch_record
+from holdfast.agent.error_files import MAX_BYTES, hand_on, read
 from holdfast.core.failure import Failure
 
 BOOM = {"message": {"message": "RuntimeError: boom\nmore", "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1000"}}}
@@ -123,19 +123,3 @@ def test_nothing_is_handed_on_without_a_record_a_place_or_a_disk(path: Path, mon
     assert not hand_on(failure(error_record=BOOM))
     assert not hand_on(failure(), str(path)) and not path.exists()
     assert not hand_on(failure(error_record=BOOM), str(path / "no" / "such"))
-
-
-def test_our_own_end_is_written_in_the_normal_format(path: Path):
-    try:
-        raise OSError("no route")
-    except OSError as error:
-        assert hand_on_ours(error, str(path), at_unix=1000.5)
-    record = read(write(path, path.read_text()))
-    assert record and record.message == "OSError: no route" and record.at_unix == 1000.0
-    assert record.traceback and "raise OSError" in record.traceback
-
-
-def test_torchs_data_of_one_failure_does_not_leak_into_another():
-    exited, killed = torch_record(failure(exitcode=3)), torch_record(failure(exitcode=-9))
-    assert exited["errorTraits"]["category"] == "system_terminated_error" and killed == {"message": "<NONE>"}
-    assert torch_record(failure(error_record=BOOM)) == BOOM

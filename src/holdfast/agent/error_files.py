@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import stat
 
-from holdfast.core.failure import Failure
 from holdfast.core.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from holdfast.core.failure import Failure
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
@@ -70,15 +71,6 @@ def read(path: str) -> ErrorRecord | None:
     return record
 
 
-def torch_record(failure: Failure) -> dict[str, Any]:
-    """What torch calls `error_file_data`: the record, or what stands for it where the worker wrote none."""
-    if failure.error_record is not None:
-        return failure.error_record
-    if failure.exitcode is not None and failure.exitcode > 0:
-        return {"message": "<NONE>", "errorTraits": {"category": "system_terminated_error", "retryability": "False"}}
-    return {"message": "<NONE>"}
-
-
 def hand_on(root: Failure, path: str | None = None) -> bool:
     """Write the root cause's record to our own error file (`path`, by default TORCHELASTIC_ERROR_FILE), with `errorCode`.
 
@@ -92,19 +84,6 @@ def hand_on(root: Failure, path: str | None = None) -> bool:
     if isinstance(record.get("message"), dict) and root.exitcode:
         record["message"] = record["message"] | {"errorCode": root.exitcode}
     return _put(path, record)
-
-
-def hand_on_ours(error: BaseException, path: str | None = None, *, at_unix: float | None = None) -> bool:
-    """Write an exception of our own, by which the launch itself failed, to our error file. False: not written."""
-    path = os.environ.get(ERROR_FILE) if path is None else path
-    if not path:
-        return False
-    import time
-    import traceback
-
-    stamp = str(int(time.time() if at_unix is None else at_unix))
-    extra = {"py_callstack": "".join(traceback.format_exception(error)), "timestamp": stamp}
-    return _put(path, {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}})
 
 
 def _text(path: str) -> tuple[bytes, float]:

@@ -4,9 +4,6 @@ HoldfastError               1   we cannot go on
 ├── UsageError              2   a flag, value or file of the user's is wrong
 ├── StartError              1   a program could not be started
 ├── RendezvousError         1   the nodes could not agree
-│   ├── JoinTimeout         1
-│   ├── RendezvousClosed    1
-│   └── ServerLost          1
 └── ProtocolError           1   a peer sent what we do not understand
 """
 
@@ -39,18 +36,6 @@ class StartError(HoldfastError):
 
 class RendezvousError(HoldfastError):
     """The nodes of the job could not agree on who takes part."""
-
-
-class JoinTimeout(RendezvousError):
-    """Too few nodes came in time."""
-
-
-class RendezvousClosed(RendezvousError):
-    """The job is over: nobody can join any more."""
-
-
-class ServerLost(RendezvousError):
-    """The node that hosts the rendezvous server cannot be reached."""
 
 
 class ProtocolError(HoldfastError):

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 
 MONITORS = ("auto", "off")
-RESTART_POLICIES = ("any-failed", "min-healthy")
 ON_STRAGGLER = ("report", "exclude", "ignore")
 
 STARTS = ("--ft", "--fault", "--restart-pol", "--restart_pol", "--ignore-", "--ignore_", "--term", "--workers-", "--workers_")

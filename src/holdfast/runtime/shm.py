@@ -49,15 +49,6 @@ class Page:
         return self.words[layout.PID]
 
     @property
-    def state(self) -> int:
-        return self.words[layout.STATE]
-
-    @property
-    def finishing(self) -> bool:
-        """The interpreter is ending in good order (script done, sys.exit, uncaught exception)."""
-        return self.words[layout.STATE] == layout.FINISHING
-
-    @property
     def error_at_unix(self) -> float | None:
         """When an uncaught exception ended the main thread (its record is on disk); None: none has."""
         return self.words[layout.ERROR_UNIX_NS] / 1e9 if self.words[layout.ERROR] else None

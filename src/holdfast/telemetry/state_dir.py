@@ -175,10 +175,6 @@ class JobDir:
     def incidents_path(self) -> str:
         return os.path.join(self.path, "incidents")
 
-    @property
-    def logs_path(self) -> str:
-        return os.path.join(self.path, "logs")
-
     def close(self) -> None:
         """Give the claim up: from now on this agent counts as gone."""
         if self._claim >= 0:
