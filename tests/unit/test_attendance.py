@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
+from made_up import assigned, report
+
 from holdfast.agent.words import Exit, LeaseOver, Send, Told
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
-from holdfast.core.report import JobReport
+from holdfast.core.messages import Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
 from holdfast.elastic.rendezvous.attendance import Attendance, Close, Depart, EndWorkers, Enter, Finished
 
 
 def said(actions):
     return [action.message for action in actions if isinstance(action, Send)]
-
-
-def assigned(number: int) -> Assigned:
-    return Assigned(
-        round=number,
-        restart_count=0,
-        group_rank=0,
-        group_world_size=1,
-        base_rank=0,
-        world_size=1,
-        role_base_rank=0,
-        role_world_size=1,
-        master_addr="a",
-        master_port=4,
-        nodes=("a",),
-        reason="first round",
-    )
 
 
 def told(attendance: Attendance, message: Message) -> list[Message]:
@@ -41,24 +25,6 @@ def seated(number: int = 1) -> Attendance:
     told(attendance, assigned(number))
     assert attendance.state == "in"
     return attendance
-
-
-def report(outcome: str) -> Finish:
-    return Finish(
-        report=JobReport(
-            job="j",
-            outcome=outcome,
-            exit_code=int(outcome != "succeeded"),
-            failures=(),
-            restarts_used=0,
-            max_restarts=0,
-            rounds=1,
-            started_at_unix=0.0,
-            ended_at_unix=1.0,
-            reason="because",
-            nodes=("a",),
-        )
-    )
 
 
 def test_it_joins_with_the_port_of_its_store_and_the_round_it_comes_from():
@@ -97,7 +63,7 @@ def test_success_is_said_once_and_the_job_s_end_is_kept():
     attendance = seated()
     assert [type(message) for message in said(attendance.observe(Finished(), 0.0))] == [Succeeded]
     assert attendance.observe(Finished(), 0.0) == []
-    told(attendance, report("succeeded"))
+    told(attendance, Finish(report=report()))
     assert attendance.state == "ended" and attendance.succeeded and attendance.closing
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from made_up import report
 
 from holdfast.agent.candidate import open_etcd
 from holdfast.agent.group import Group
@@ -14,7 +15,6 @@ from holdfast.core.errors import UsageError
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Say, Tick
 from holdfast.core.messages import Assigned, Finish, Join, Message, Past, Renewed, Stop
-from holdfast.core.report import JobReport
 from holdfast.core.value import to_plain
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.election import (
@@ -235,10 +235,6 @@ def test_a_job_that_ended_is_history_except_for_its_own_members() -> None:
     ended = Past(life="old", round=3, report=report())
     assert inherited(ended, life="", fresh_life="new") == Past(life="new")
     assert inherited(ended, life="old", fresh_life="new") == ended
-
-
-def report() -> JobReport:
-    return JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=0.0, ended_at_unix=1.0, reason="done")
 
 
 def test_the_past_survives_the_way_to_the_store_and_back() -> None:

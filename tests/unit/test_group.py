@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import made_up
 import pytest
 
 from holdfast.agent.group import ECHO_S, Group
@@ -49,19 +50,15 @@ from holdfast.core.messages import (
     Succeeded,
     Waiting,
 )
-from holdfast.core.report import JobReport
 from holdfast.core.value import replace
 
 GRACE_S = 10.0
 JOIN = Join(node="n1-id", name="n1", addr="n1", master_port=0, nproc=2, role="default")
-REPORT = JobReport(job="j", outcome="failed", exit_code=1, started_at_unix=0.0, ended_at_unix=1.0, reason="rank 5 failed")
+REPORT = made_up.report("failed", "rank 5 failed")
 
 
 def assigned(number: int = 1) -> Assigned:
-    sizes = {"group_world_size": 2, "base_rank": 4, "world_size": 6, "role_base_rank": 4, "role_world_size": 6}
-    return Assigned(
-        round=number, restart_count=number - 1, group_rank=1, master_addr="a", master_port=1, nodes=(), reason="first", **sizes
-    )
+    return made_up.assigned(number, group_rank=1, of=2, base_rank=4, world_size=6)
 
 
 class Stage:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from made_up import assigned, report
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Tick
 from holdfast.core.messages import (
-    Assigned,
     Exclude,
     Finish,
     Join,
@@ -23,20 +23,12 @@ from holdfast.core.messages import (
     Stopped,
     Succeeded,
 )
-from holdfast.core.report import JobReport
 from holdfast.rendezvous.lease import KILL_S
 from holdfast.rendezvous.member import FOREIGN_S, GIVE_UP_S, LONGEST_RETRY_S, TAKEN_S, Deliver, Member, luck
 
 LEASE_S = 3.0
 JOIN = Join(node="n1", name="n1", addr="n1", master_port=1, nproc=1, role="default")
-REPORT = JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=0.0, ended_at_unix=1.0, reason="done")
-
-
-def assigned(number: int = 1) -> Assigned:
-    sizes = {"group_world_size": 1, "base_rank": 0, "world_size": 1, "role_base_rank": 0, "role_world_size": 1}
-    return Assigned(
-        round=number, restart_count=0, group_rank=0, master_addr="a", master_port=1, nodes=(), reason="first", **sizes
-    )
+REPORT = report()
 
 
 class Talk:

@@ -6,6 +6,7 @@ import signal
 from typing import Any
 
 import pytest
+from made_up import assigned, report
 
 from holdfast.agent.elected import FAILURES_KEPT, shortened
 from holdfast.agent.group import Group
@@ -14,8 +15,7 @@ from holdfast.agent.words import Ended, Exit, Started, StartWorkers
 from holdfast.core.failure import Evidence, Failure
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Signalled, Tick
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed, Stop, Stopped, Succeeded
-from holdfast.core.report import JobReport
+from holdfast.core.messages import Finish, Join, Leave, Message, Refused, Renew, Renewed, Stop, Stopped, Succeeded
 from holdfast.core.value import replace
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.member import Member
@@ -189,9 +189,7 @@ def one() -> Node:
     node.begin(0.0)
     node.observe(LinkUp(link=1, ours=True), 0.0)
     node.observe(Arrived(link=1, message=Renewed(lease_s=3.0, sent_at=0.0)), 0.0)
-    sizes = {"group_world_size": 2, "base_rank": 1, "world_size": 2, "role_base_rank": 1, "role_world_size": 2}
-    part = Assigned(round=1, restart_count=0, group_rank=1, master_addr="a", master_port=1, nodes=(), reason="first", **sizes)
-    node.observe(Arrived(link=1, message=part), 0.0)
+    node.observe(Arrived(link=1, message=assigned(group_rank=1, of=2, base_rank=1, world_size=2)), 0.0)
     node.observe(Started(local_rank=0, pid=1, argv=(), log_dir=None), 0.0)
     return node
 
@@ -231,6 +229,5 @@ def test_a_member_does_not_listen_to_links_that_others_open(one: Node) -> None:
 
 def test_what_a_successor_keeps_of_a_report_counts_the_failures_that_it_leaves_out() -> None:
     failures = tuple(Failure(node="a", rank=rank, at_unix=1.0) for rank in range(FAILURES_KEPT + 4))
-    report = JobReport(job="j", outcome="failed", exit_code=1, started_at_unix=0.0, ended_at_unix=1.0, reason="one failed")
-    kept = shortened(replace(report, failures=failures, failures_left_out=5))
+    kept = shortened(replace(report("failed"), failures=failures, failures_left_out=5))
     assert (kept.failures, kept.failures_left_out) == (failures[:FAILURES_KEPT], 9) and shortened(kept) == kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from made_up import assigned
 
 from holdfast.agent.group import Group
 from holdfast.agent.reclaim import ANSWER_S, Reclaim
@@ -22,7 +23,7 @@ from holdfast.agent.words import (
 from holdfast.core.events import GpuMemoryReclaimed, WorkersStopped
 from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
-from holdfast.core.messages import Assigned, Join, Stop, Stopped
+from holdfast.core.messages import Join, Stop, Stopped
 
 
 def taken(*used_mb: float, others: tuple[GpuUser, ...] = ()) -> MemorySeen:
@@ -131,13 +132,6 @@ def test_a_limit_of_zero_waits_for_nothing():
 
 
 # --- in the group ---------------------------------------------------------------------------------------------------------
-
-
-def assigned(number: int) -> Assigned:
-    sizes = {"group_world_size": 1, "base_rank": 0, "world_size": 1, "role_base_rank": 0, "role_world_size": 1}
-    return Assigned(
-        round=number, restart_count=number - 1, group_rank=0, master_addr="a", master_port=1, nodes=(), reason="r", **sizes
-    )
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_up import assigned
 
 from holdfast.agent.agent import Agent
 from holdfast.agent.logs import LogPlan
@@ -18,20 +19,7 @@ from holdfast.core.processes import ProcessGone
 from holdfast.runtime import guardian
 from holdfast.runtime.host import Host
 
-ASSIGNED = Assigned(
-    round=1,
-    restart_count=0,
-    group_rank=0,
-    group_world_size=1,
-    base_rank=0,
-    world_size=2,
-    role_base_rank=0,
-    role_world_size=2,
-    master_addr="127.0.0.1",
-    master_port=1,
-    nodes=(),
-    reason="first",
-)
+ASSIGNED = assigned(world_size=2)
 
 
 @pytest.mark.parametrize("left_s, kinds", [(-0.001, (StartFailed, PortHeld)), (60.0, (Started, Started, PortHeld))])
@@ -56,7 +44,7 @@ def test_the_guardian_knows_of_the_lease_before_the_directories_are_made(monkeyp
     agent.host = SimpleNamespace(unix=lambda: 0.0)  # type: ignore[assignment]
     agent.node = SimpleNamespace(member=object(), lease_ends=7.0)  # type: ignore[assignment]
 
-    def start(assigned: Assigned, until: float | None) -> list[Any]:
+    def start(told: Assigned, until: float | None) -> list[Any]:
         known.append((lease.until, until))
         raise KeyboardInterrupt
 
