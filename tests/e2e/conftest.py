@@ -1,4 +1,4 @@
-"""`hosts`: several hosts, with a network between them that can be cut."""
+"""`job`: agents on this host that meet at one endpoint. `hosts`: several hosts, with a network between them that can be cut."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from typing import Any
 import pytest
 from infra import netns
 from infra.netjob import Job
+from infra.ranks import WAITS, Cluster
+
+
+@pytest.fixture
+def job(holdfast: Any, free_port: int, tmp_path: Path, script: Any, wait_until: Any) -> Cluster:
+    """Its agents' ranks wait to be told to finish; none is started yet."""
+    return Cluster(holdfast, free_port, tmp_path / "ranks", script(WAITS), wait_until)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from infra.ranks import WAITS, Ranks
-from test_lost_coordinator import begin, job, lose  # noqa: F401 (a fixture)
+from infra.succession import begin, lose
 
 PRINTS = """
 import os, sys
@@ -290,7 +290,7 @@ raise SystemExit(about["cycle_number"] == 0)
     }
 
 
-def test_a_successor_goes_on_with_the_files_and_ends_the_last_one_of_its_predecessor(job, tmp_path):  # noqa: F811
+def test_a_successor_goes_on_with_the_files_and_ends_the_last_one_of_its_predecessor(job, tmp_path):
     agents = begin(job, "abc", "2:3", "--ft-cycle-info-dir", tmp_path / "info")
     before = json.loads((tmp_path / "info/cycle_info.several.0.0").read_text())
     assert (sorted(before["active_nodes"]), before["active_ranks"], before["cycle_end_time"]) == (list(",,abc"), "0-2", "")

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from infra.kubernetes import MISSING, Kubernetes, Real, Standin, has_api_server
-from test_lost_coordinator import LEASE, LOGS, lose
-from test_several_nodes import WAITS, Cluster
+from infra.succession import LOGS, begin, lose
 
 from holdfast.agent.witness import asker
 
@@ -131,19 +130,9 @@ def pods_of_agents(cluster: Kubernetes) -> None:
     cluster.add_pod("b", "n2", "127.0.0.2")
 
 
-def test_of_two_pods_the_one_left_goes_on_once_the_other_is_dead(cluster, holdfast, free_port, tmp_path, script, wait_until):
-    ranks = tmp_path / "ranks"
-    ranks.mkdir()
-    job = Cluster(holdfast, free_port, ranks, script(WAITS), wait_until)
+def test_of_two_pods_the_one_left_goes_on_once_the_other_is_dead(cluster, job):
     pods_of_agents(cluster)
-    env: dict[str, str] = {**LOGS, **cluster.env}
-    agents: dict[str, Any] = {"a": job.agent("a", "1:2", *LEASE, "--witness", "kubernetes", nproc=1, env=env)}
-    job.host()
-    options = (*LEASE, "--witness", "kubernetes", "--local-addr", "127.0.0.2")
-    agents["b"] = job.agent("b", "1:2", *options, nproc=1, env=env)
-    for rank in range(2):
-        job.rank(rank, 0, 1)
-    agents["b"].wait_for_output("the 2 nodes choose another")
+    agents = begin(job, "ab", "1:2", "--witness", "kubernetes", env=LOGS | cluster.env, apart=True)
     lose(job, agents, "a")
     agents["b"].wait_for_output("the witness does not speak for this node: kubernetes: 127.0.0.2:")
     cluster.end_pod("a")

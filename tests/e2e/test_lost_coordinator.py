@@ -10,40 +10,13 @@ import socket
 from typing import Any
 
 import pytest
-from test_several_nodes import WAITS, Cluster, agent_pid
+from infra.ranks import agent_pid
+from infra.succession import LEASE, LOGS, begin, lose
 
 from holdfast.agent.farewell import SharedEnd
 from holdfast.core.report import JobReport
 from holdfast.core.value import replace
 from holdfast.telemetry.report_text import report_json
-
-LOGS = {"LOGLEVEL": "DEBUG"}
-LEASE = ("--lease", 1, "--max-restarts", 0)
-
-
-@pytest.fixture
-def job(holdfast, free_port, tmp_path, script, wait_until) -> Cluster:
-    folder = tmp_path / "ranks"
-    folder.mkdir()
-    return Cluster(holdfast, free_port, folder, script(WAITS), wait_until)
-
-
-def lose(job: Cluster, agents: dict[str, Any], name: str) -> None:
-    """The agent at the endpoint is gone, and all that ran below it."""
-    os.kill(agent_pid(job.holdfast, name), signal.SIGKILL)
-    assert agents[name].wait().returncode != 0
-
-
-def begin(job: Cluster, nodes: str, nnodes: str, *options: object) -> dict[str, Any]:
-    """Agents, one worker each, in round 1, that know who is next; the first is at the endpoint."""
-    agents = {nodes[0]: job.agent(nodes[0], nnodes, *LEASE, *options, nproc=1, env=LOGS)}
-    job.host()
-    agents |= {name: job.agent(name, nnodes, *LEASE, *options, nproc=1, env=LOGS) for name in nodes[1:]}
-    for rank in range(int(nnodes.split(":")[-1])):
-        job.rank(rank, 0, 1)
-    for name in nodes[1:]:
-        agents[name].wait_for_output(f"the {len(nodes)} nodes choose another")
-    return agents
 
 
 def test_the_next_in_line_takes_over_and_the_endpoint_s_node_comes_back_as_a_member(job, holdfast):
@@ -232,13 +205,7 @@ def test_slurm_speaks_for_the_node_that_is_left_once_the_other_is_down(job, tmp_
     (tmp_path / "nodes").write_text(f"NodeName=n1 Arch=x86_64 NodeAddr=127.0.0.1 State=@ ThreadsPerCore=1\n{ours}\n")
     state.write_text("ALLOCATED*+DRAIN")
     env = {**LOGS, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    options = (*LEASE, "--witness", "slurm")
-    agents = {"a": job.agent("a", "1:2", *options, nproc=1, env=env)}
-    job.host()
-    agents["b"] = job.agent("b", "1:2", *options, "--local-addr", "127.0.0.2", nproc=1, env=env)
-    for rank in range(2):
-        job.rank(rank, 0, 1)
-    agents["b"].wait_for_output("the 2 nodes choose another")
+    agents = begin(job, "ab", "1:2", "--witness", "slurm", env=env, apart=True)
     lose(job, agents, "a")
     agents["b"].wait_for_output("ALLOCATED+DRAIN")
     state.write_text("DOWN*+NOT_RESPONDING")

@@ -6,36 +6,9 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from infra.ranks import WAITS, Ranks, agent_pid
-
-
-class Cluster(Ranks):
-    """Agents of one job that meet at one endpoint."""
-
-    def __init__(self, holdfast: Any, port: int, folder: Path, program: Path, wait_until: Callable[..., Any]) -> None:
-        super().__init__(folder, wait_until)
-        self.holdfast, self.port, self.program = holdfast, port, program
-
-    def agent(
-        self, name: str, nnodes: str = "2", *options: object, nproc: int = 2, env: dict[str, str] | None = None
-    ) -> Any:
-        return self.holdfast.start(
-            "run",
-            *("--nnodes", nnodes, "--nproc-per-node", nproc, "--node-name", name),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{self.port}", "--rdzv-id", "several"),
-            *options,
-            *(self.program, self.folder),
-            env=env or {},
-        )
-
-    def host(self) -> str:
-        """The node whose agent holds the coordinator: it alone records who joined."""
-        return str(self.wait_until(lambda: self.holdfast.events("NodeJoined"))[0]["node"])
+from infra.ranks import WAITS, Cluster, agent_pid
 
 
 @pytest.fixture

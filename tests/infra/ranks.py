@@ -39,6 +39,30 @@ class Ranks:
         (self.folder / "finish").touch()
 
 
+class Cluster(Ranks):
+    """Agents of one job that meet at one endpoint."""
+
+    def __init__(self, holdfast: Any, port: int, folder: Path, program: Path, wait_until: Callable[..., Any]) -> None:
+        super().__init__(folder, wait_until)
+        self.holdfast, self.port, self.program = holdfast, port, program
+
+    def agent(
+        self, name: str, nnodes: str = "2", *options: object, nproc: int = 2, env: dict[str, str] | None = None
+    ) -> Any:
+        return self.holdfast.start(
+            "run",
+            *("--nnodes", nnodes, "--nproc-per-node", nproc, "--node-name", name),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{self.port}", "--rdzv-id", "several"),
+            *options,
+            *(self.program, self.folder),
+            env=env or {},
+        )
+
+    def host(self) -> str:
+        """The node whose agent holds the coordinator: it alone records who joined."""
+        return str(self.wait_until(lambda: self.holdfast.events("NodeJoined"))[0]["node"])
+
+
 def agent_pid(holdfast: Any, name: str) -> int:
     """Of the node's agent, once it has written its first line."""
     return next(int(event["pid"]) for event in holdfast.events("AgentStarted") if event["node"] == name)
