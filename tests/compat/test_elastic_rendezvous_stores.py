@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from backend_contract import BackendContract
+from infra.ranks import FAILS_ONCE
 
 from holdfast.elastic.rendezvous.memory_store import MemoryStore
 
@@ -240,25 +241,16 @@ config = LaunchConfig(
 elastic_launch(config, sys.executable)(*sys.argv[4:])
 assert sys.modules["torch"] is None
 """
-FAILS_ONCE = """
-import os, sys, time
+SAYS_SO = """
+import os
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 os.write(1, f"{rank} {os.environ['WORLD_SIZE']} {attempt} {os.environ['TORCHELASTIC_USE_AGENT_STORE']}\\n".encode())
-lives = [f"{sys.argv[1]}.{each}" for each in (0, 1)]
-if os.path.exists(lives[int(rank)]):
-    sys.exit(0)  # the second life
-open(lives[int(rank)], "w").close()
-while not all(map(os.path.exists, lives)):
-    time.sleep(0.01)
-if rank == "1":
-    sys.exit(1)
-time.sleep(60)  # until it is stopped, since the other has failed
 """
 
 
 @pytest.mark.parametrize("backend", ["holdfast", "c10d"])
 def test_agents_of_several_nodes_share_a_store_without_torch_and_restart_in_a_fresh_one(backend, free_port, script, tmp_path):
-    program, worker = script(LAUNCHES, "launches.py"), script(FAILS_ONCE, "worker.py")
+    program, worker = script(LAUNCHES, "launches.py"), script(SAYS_SO + FAILS_ONCE, "worker.py")
     ours = [backend, worker, tmp_path / "life"]
     commands = [[sys.executable, program, f"127.0.0.1:{free_port}", name, *ours] for name in "ab"]
     agents = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from infra.ranks import FAILS_ONCE
 
 PLUGIN = """
 from holdfast.elastic.multiprocessing import DefaultLogsSpecs
@@ -138,20 +139,6 @@ class Checked(RendezvousHandler):
 
 def get_handler():
     return Checked
-"""
-
-FAILS_ONCE = """
-import os, sys, time
-rank = os.environ["RANK"]
-lives = [f"{sys.argv[1]}.{each}" for each in (0, 1)]
-if os.path.exists(lives[int(rank)]):
-    sys.exit(0)  # the second life
-open(lives[int(rank)], "w").close()
-while not all(map(os.path.exists, lives)):
-    time.sleep(0.01)
-if rank == "1":
-    sys.exit(1)
-time.sleep(60)  # until it is stopped, since the other has failed
 """
 
 

@@ -19,6 +19,21 @@ while not os.path.exists(f"{folder}/finish") and time.time() < deadline:
 """
 """The program; its argument is the folder."""
 
+FAILS_ONCE = """
+import os, sys, time
+rank = os.environ["RANK"]
+lives = [f"{sys.argv[1]}.{each}" for each in (0, 1)]
+if os.path.exists(lives[int(rank)]):
+    sys.exit(0)  # the second life
+open(lives[int(rank)], "w").close()
+while not all(map(os.path.exists, lives)):
+    time.sleep(0.01)
+if rank == "1":
+    sys.exit(1)
+time.sleep(60)  # until it is stopped, since the other has failed
+"""
+"""Of two ranks the second fails once, when both run; in their second life they end with 0. The argument is a path of theirs."""
+
 
 class Ranks:
     """The other end of such ranks. `folder` is theirs alone."""

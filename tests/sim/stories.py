@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from textwrap import dedent
+from typing import Any
 
 from holdfast.core.events import Decided, RoundFormed
 from holdfast.sim.cluster import Cluster
@@ -31,18 +32,22 @@ class Acts:
 Start = Callable[..., Cluster]
 
 
-def rounds(cluster: Cluster) -> list[str]:
-    """The nodes of each round, as the host recorded them."""
-    entries = cluster.transcript.entries
-    return ["".join(what.nodes) for _, place, what in entries if isinstance(what, RoundFormed) and place == "a"]
+def recorded(cluster: Cluster, kind: type, place: str = "") -> list[Any]:
+    """The events of a kind, of all nodes or of one."""
+    return [what for _, at, what in cluster.transcript.entries if isinstance(what, kind) and place in ("", at)]
+
+
+def rounds(cluster: Cluster, place: str = "a") -> list[str]:
+    """The nodes of each round by group rank, as a place recorded them; most often the host."""
+    return ["".join(formed.nodes) for formed in recorded(cluster, RoundFormed, place)]
 
 
 def decisions(cluster: Cluster) -> list[str]:
-    return [what.decision for _, _, what in cluster.transcript.entries if isinstance(what, Decided)]
+    return [decided.decision for decided in recorded(cluster, Decided)]
 
 
-def formed_at(cluster: Cluster) -> list[float]:
-    return [at for at, place, what in cluster.transcript.entries if isinstance(what, RoundFormed) and place == "a"]
+def formed_at(cluster: Cluster, place: str = "a") -> list[float]:
+    return [at for at, where, what in cluster.transcript.entries if isinstance(what, RoundFormed) and where == place]
 
 
 def told(cluster: Cluster) -> str:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from textwrap import dedent
-
 import pytest
+import stories
+from stories import Start, formed_at, story, told
 
 from holdfast.agent.heir import HeirNode
-from holdfast.core.events import RoundFormed
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Clock, Life
-
-Start = Callable[..., Cluster]
 
 
 @pytest.fixture
@@ -46,12 +42,7 @@ def start() -> Start:
 
 def rounds(cluster: Cluster, place: str) -> list[str]:
     """The nodes of each round that a place was in, in alphabetical order."""
-    entries = cluster.transcript.entries
-    return ["".join(sorted(what.nodes)) for _, at, what in entries if isinstance(what, RoundFormed) and at == place]
-
-
-def formed_at(cluster: Cluster, place: str) -> list[float]:
-    return [at for at, where, what in cluster.transcript.entries if isinstance(what, RoundFormed) and where == place]
+    return ["".join(sorted(nodes)) for nodes in stories.rounds(cluster, place)]
 
 
 def leaders(cluster: Cluster) -> list[str]:
@@ -76,7 +67,7 @@ def test_when_the_host_dies_the_next_in_line_takes_over_and_the_job_restarts_onc
     cluster = start("abc", min_nodes=2)
     cluster.power_off("a")
     cluster.finish()
-    assert "\n" + cluster.transcript.story() + "\n" == dedent("""
+    assert told(cluster) == story("""
         a: starts, hosts the coordinator
         b: starts
         c: starts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stories import FAILS, STUBBORN, Start, decisions, rounds, story, told
+from stories import FAILS, STUBBORN, Start, decisions, recorded, rounds, story, told
 
 from holdfast.core.events import Decided, NodeExcluded
 from holdfast.sim.cluster import Cluster
@@ -11,7 +11,7 @@ from holdfast.sim.world import Life
 
 
 def reasons(cluster: Cluster) -> list[str]:
-    return [what.reason for _, _, what in cluster.transcript.entries if isinstance(what, Decided)]
+    return [what.reason for what in recorded(cluster, Decided)]
 
 
 def begun(cluster: Cluster, place: str) -> int:
@@ -126,7 +126,7 @@ def test_a_node_stays_excluded_under_the_next_coordinator(start: Start, again: b
         cluster.kill_agent("b")
         cluster.start("b")
     cluster.finish()
-    excluded = [what.name for _, _, what in cluster.transcript.entries if isinstance(what, NodeExcluded)]
+    excluded = [what.name for what in recorded(cluster, NodeExcluded)]
     assert set(excluded) == {"b"} and begun(cluster, "b") == 1
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from stories import decisions, recorded
 
-from holdfast.core.events import Decided, RoundFormed
+from holdfast.core.events import RoundFormed
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Life
 
@@ -35,12 +36,8 @@ def job(*, spares: str = "c", runs_s: float = 20.0, **job: object) -> Cluster:
 
 def rounds(cluster: Cluster) -> list[str]:
     """The nodes of each round, in order of group rank."""
-    formed = [what for _, _, what in cluster.transcript.entries if isinstance(what, RoundFormed)]
-    return ["".join(nodes) for _, nodes in sorted({what.round: what.nodes for what in formed}.items())]
-
-
-def decisions(cluster: Cluster) -> list[str]:
-    return [what.decision for _, _, what in cluster.transcript.entries if isinstance(what, Decided)]
+    formed = {formed.round: formed.nodes for formed in recorded(cluster, RoundFormed)}
+    return ["".join(nodes) for _, nodes in sorted(formed.items())]
 
 
 def succeeds(cluster: Cluster, places: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stories import FAILS, Start, decisions
+from stories import FAILS, Start, decisions, recorded
 
 from holdfast.core.events import RoundFormed
 from holdfast.sim.cluster import Cluster
@@ -21,7 +21,7 @@ def test_when_the_leader_is_lost_another_leads_and_everybody_keeps_its_rank(star
     cluster.run_for(10.0)
     cluster.start(lost)
     cluster.finish()
-    formed = [what for _, _, what in cluster.transcript.entries if isinstance(what, RoundFormed)]
+    formed = recorded(cluster, RoundFormed)
     assert {"".join(what.nodes) for what in formed} == {"abc"} and {what.round for what in formed} == {1, 2}
     assert set(cluster.codes.values()) == {0} and decisions(cluster) == ["finish"]
 
@@ -48,7 +48,7 @@ def test_a_store_that_forgot_everything_costs_one_round_and_no_restart_comes_bac
     cluster.run_for(8.0)
     cluster.kill_worker("b", 0)
     cluster.finish()
-    assert {what.round for _, _, what in cluster.transcript.entries if isinstance(what, RoundFormed)} == {1, 2, 3}
+    assert {what.round for what in recorded(cluster, RoundFormed)} == {1, 2, 3}
     report = cluster.agents["a"].report
     assert report is not None and "no restart is left (1 of 1 used)" in report.reason
 

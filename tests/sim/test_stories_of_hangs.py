@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
+from stories import Start, recorded
 
 from holdfast.core.events import Decided, FailureSeen, RoundFormed, WorkerExited
 from holdfast.core.failure import Failure, describe
@@ -19,8 +19,6 @@ from holdfast.sim.cluster import LOADING, WAITING, Cluster, Job
 from holdfast.sim.world import Life
 
 ENDLESS, BRIEF = Life(runs_s=float("inf")), Life(runs_s=2.0)
-
-Start = Callable[..., Cluster]
 
 
 @pytest.fixture
@@ -44,10 +42,6 @@ def all_hang(cluster: Cluster, culprit: str) -> None:
     for number, place in enumerate(cluster.agents):
         where, late_s = (LOADING, 0.2) if place == culprit else (WAITING, 0.0)
         cluster.hang(place, 0, limit_s=4.0 + 0.001 * number + late_s, where=where)
-
-
-def recorded(cluster: Cluster, kind: type) -> list:
-    return [what for _, _, what in cluster.transcript.entries if isinstance(what, kind)]
 
 
 def decided(cluster: Cluster) -> list[str]:

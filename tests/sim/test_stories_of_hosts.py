@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stories import FAILS, Start, decisions, formed_at, rounds, told
+from stories import FAILS, Start, decisions, formed_at, recorded, rounds, told
 
 from holdfast.core.events import NodeLost
 from holdfast.core.links import Arrived
@@ -60,7 +60,7 @@ def test_a_node_whose_directories_take_longer_than_its_lease_starts_nothing_besi
     cluster.run_for(15.0)
     assert "guardian ends the stopped agent" in told(cluster)
     cluster.finish()
-    lost = [what.name for _, _, what in cluster.transcript.entries if isinstance(what, NodeLost)]
+    lost = [what.name for what in recorded(cluster, NodeLost)]
     assert lost == ["b"] and rounds(cluster)[-1] == "a" and not cluster.agents["b"].world.workers
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stories import FAILS, STUBBORN, Start, decisions, rounds, story, told
+from stories import FAILS, STUBBORN, Start, decisions, recorded, rounds, story, told
 
 from holdfast.core.events import NodeLost, RoundFormed
 from holdfast.sim.world import Clock, Life
@@ -104,7 +104,7 @@ def test_a_coordinator_that_was_stopped_itself_blames_nobody(start: Start) -> No
     cluster.run_for(2.5)
     cluster.resume("a")
     cluster.finish()
-    assert not [what for _, _, what in cluster.transcript.entries if isinstance(what, NodeLost)]
+    assert not recorded(cluster, NodeLost)
 
 
 def test_a_clock_that_is_wrong_and_drifts_costs_nobody_the_membership(start: Start) -> None:
@@ -140,5 +140,5 @@ def test_a_restarted_coordinator_gathers_the_members_that_are_left_under_a_newer
     cluster.run_for(2.0)
     cluster.start("a", host=True)
     cluster.finish()
-    numbers = [what.round for _, place, what in cluster.transcript.entries if isinstance(what, RoundFormed) and place == "b"]
+    numbers = [what.round for what in recorded(cluster, RoundFormed, "b")]
     assert numbers == [1, 2, 3] and set(cluster.codes.values()) == {0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stories import recorded
+
 from holdfast.core.events import Decided, LimitsLearned, RankHung, Unwatched
 from holdfast.core.messages import Pace, Paced
 from holdfast.sim.cluster import Cluster, Job
@@ -18,10 +20,6 @@ def running(places: str, **job: object) -> Cluster:
         cluster.start(place, host=number == 0)
     cluster.run(5.0)
     return cluster
-
-
-def recorded(cluster: Cluster, kind: type) -> list:
-    return [what for _, _, what in cluster.transcript.entries if isinstance(what, kind)]
 
 
 def test_a_new_node_starts_with_what_the_job_has_learned() -> None:
