@@ -150,7 +150,7 @@ def test_the_flight_recorder_s_records_are_asked_for_and_waited_for(holdfast: An
 
 
 @pytest.mark.skipif(py_spy() is None, reason="py-spy is not installed: pip install 'holdfast[diagnosis]'")
-def testpy_spy_shows_the_stacks_of_a_rank_that_cannot(holdfast: Any) -> None:
+def test_py_spy_shows_the_stacks_of_a_rank_that_cannot(holdfast: Any) -> None:
     done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *SECTIONS, TOLD, "asleep")
     check(holdfast, done, "asleep")
     assert "in asleep (hanging.py:" in hung(holdfast)["message"]

@@ -51,6 +51,7 @@ except OSError as error:
     print("trouble", error.strerror)
 """
 
+
 class Witness:
     """The hands; see `agent.candidate.Store`."""
 

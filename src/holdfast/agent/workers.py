@@ -58,10 +58,12 @@ class Workers:
         self.ports: list[socket] = []
         """Held for MASTER_PORT: that of the running round, and that of the next."""
         self.gpus: GpuLook | None = None
-        limit_s = config.uninterruptible_timeout_s
+        """None: nobody has asked for their memory so far."""
         self.app_logs: AppLogs | None = None
+        """None: no log is to have all lines."""
         self.mileage: Mileage | None = None
         """None: nobody asks how far the job is."""
+        limit_s = config.uninterruptible_timeout_s
         self.sleepers = Sleepers(limit_s) if limit_s is not None else None
 
     def hold_port(self) -> PortHeld:

@@ -93,15 +93,16 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(item.replace("\0", ",") for item in text.replace(",,", "\0").split(","))
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """0, 1, 2 and 5 → `0-2,5`, as the kernel lists CPUs."""
+def ranges(numbers: Iterable[int], width: int = 0) -> str:
+    """`0 1 2 6` → `0-2,6`, as the kernel lists CPUs: runs of numbers that follow one another, in the order given, each at least
+    `width` digits wide."""
     runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
         else:
-            runs.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+            runs.append([number])
+    return ",".join("-".join(f"{end:0{width}d}" for end in run) for run in runs)
 
 
 def node_range(text: str, name: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.errors import UsageError
+from holdfast.core.grammar import ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,17 +42,6 @@ def _named(prefix: str, width: int, numbers: list[int]) -> str:
         return prefix
     text = ranges(numbers, width)
     return f"{prefix}[{text}]" if len(numbers) > 1 else f"{prefix}{text}"
-
-
-def ranges(numbers: Iterable[int], width: int = 0) -> str:
-    """`0 1 2 6` → `0-2,6`: runs of numbers that follow one another, in the order given, each at least `width` digits wide."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ",".join("-".join(f"{end:0{width}d}" for end in run) for run in runs)
 
 
 def _words(text: str, name: str) -> list[str]:

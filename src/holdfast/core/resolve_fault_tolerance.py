@@ -1,6 +1,6 @@
 """How is the job to be watched, judged and placed? Settles `RunConfig.ft`.
 
-Every start settles our own three flags. What else there is, the table of ft_launcher's fields and the YAML file, is
+Every start settles our own flags. What else there is, the table of ft_launcher's fields and the YAML file, is
 `core.fault_tolerance_values`'s, and loaded only where something of it was said.
 """
 

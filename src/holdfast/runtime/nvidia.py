@@ -31,7 +31,7 @@ def any_busy(timeout_s: float = TIMEOUT_S) -> bool | None:
 
 
 def query(timeout_s: float = TIMEOUT_S, arguments: tuple[str, ...] = ("-q",)) -> tuple[str, str]:
-    """What `nvidia-smi -q` prints, and what went wrong; one of the two is empty."""
+    """What `nvidia-smi` prints with these arguments, and what went wrong; one of the two is empty."""
     import subprocess
 
     out = os.memfd_create("nvidia-smi", os.MFD_CLOEXEC)

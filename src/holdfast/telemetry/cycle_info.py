@@ -12,7 +12,8 @@ import os
 import time
 
 from holdfast.core.cycles import log_path
-from holdfast.core.hostlist import compress, expand, ranges
+from holdfast.core.grammar import ranges
+from holdfast.core.hostlist import compress, expand
 from holdfast.telemetry.aside import Aside
 
 TYPE_CHECKING = False

@@ -63,7 +63,7 @@ class Exclusion(Value):
     name: str
     reason: str
     by: str
-    """operator · failures · slowness · itself"""
+    """operator · failures · slowness · script · itself"""
     since_unix: float
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def ranges(numbers: Iterable[int]) -> str:
     """`0-3, 5` for 0, 1, 2, 3 and 5."""
-    return grammar.ranges(numbers).replace(",", ", ")
+    return grammar.ranges(sorted(set(numbers))).replace(",", ", ")
 
 
 def span(seconds: float) -> str:
