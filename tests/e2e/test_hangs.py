@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast.agent.stacks import py_spy
+from holdfast.agent import stacks as module
+from holdfast.agent.stacks import Stacks, py_spy
+from holdfast.agent.words import LookAtWorkers
+from holdfast.runtime.host import Child, Host
+from holdfast.runtime.process import Process
 
 PROBES = Path(__file__).parents[1] / "probes"
 PLAIN, TOLD = PROBES / "hang_plain.py", PROBES / "hang_told.py"
@@ -155,6 +161,23 @@ def test_py_spy_shows_the_stacks_of_a_rank_that_cannot(holdfast: Any) -> None:
     check(holdfast, done, "asleep")
     assert "in asleep (hanging.py:" in hung(holdfast)["message"]
     assert "asleep (" in stacks(hung(holdfast))[1] and "what the kernel says of it" in stacks(hung(holdfast))[1]
+
+
+def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, pid, host = tmp_path / "py-spy", os.getpid(), Host(print)
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(module, "py_spy", lambda: str(program))
+    host.children[pid] = Child(Process(pid, None), None)
+    workers = SimpleNamespace(host=host, local_ranks={pid: 0}, dump=lambda ranks: {0: "it is deaf"}, dumped=lambda rank: "")
+    looking = Stacks(workers, lambda round: str(tmp_path))  # type: ignore[arg-type]
+    looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2.0), None)
+    while not (found := looking.look()):
+        host.wait(looking.look_at)
+    assert [position.pid for position in found[0].positions] == [pid]
+    looking.keeper("rank 0 hung")()
+    assert "what the kernel says of it" in (tmp_path / "rank-0.txt").read_text()
+    host.close()
 
 
 def test_a_rank_that_cannot_show_its_stacks_is_described_by_the_kernel(holdfast: Any, script: Any) -> None:

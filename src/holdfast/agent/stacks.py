@@ -202,7 +202,10 @@ class Stacks:
             # --nonblocking: it does not stop the rank, which may not be able to go on.
             argv = [program, "dump", "--pid", str(rank.pid), "--nonblocking", "--full-filenames"]
             file = os.memfd_create("py-spy", os.MFD_CLOEXEC)
-            rank.spy = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL), file
+            try:
+                rank.spy = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL), file
+            except OSError:  # its interpreter is gone, or there is no room for a process: what the kernel says must do
+                os.close(file)
 
     def _has_spied(self, rank: Rank, *, late: bool) -> bool:
         """Whether there is no more to come from py-spy; `late`: its time is over."""
