@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,31 +28,55 @@ def test_an_address_is_its_own_answer(host: Host) -> None:
     assert len(said) == 1 and "127.0.0.1" in str(said[0])
 
 
-def test_a_name_server_that_does_not_answer_holds_up_nobody(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers, real, asked = threading.Event(), socket.getaddrinfo, []
+class NameServer:
+    """Answers to names, not to addresses, once `answers` is set: that it cannot."""
 
-    def slow(name: str, port: int, **how: object) -> object:
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.asked: list[str] = []
+        self.real = socket.getaddrinfo
+
+    def look(self, name: str, port: int, **how: Any) -> Any:
         if how.get("flags"):
-            return real(name, port, **how)  # type: ignore[arg-type]
-        asked.append(name)
-        answers.wait(30)
+            return self.real(name, port, **how)
+        self.asked.append(name)
+        self.answers.wait(30)
         raise socket.gaierror(-3, "try again later")
 
-    monkeypatch.setattr(socket, "getaddrinfo", slow)
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> NameServer:
+    server = NameServer()
+    monkeypatch.setattr(socket, "getaddrinfo", server.look)
+    return server
+
+
+def test_a_name_server_that_does_not_answer_holds_up_nobody(host: Host, slow: NameServer) -> None:
     names = Names(host)
     then = lambda found: [LinkDown(link=1, reason=str(found.strerror))]
     assert names.ask("node0.nowhere", 80, then) == names.ask("node0.nowhere", 80, then) == []
-    answers.set()
+    slow.answers.set()
     seen: list[object] = []
     until = time.monotonic() + 30
     while not seen and time.monotonic() < until:
         seen += host.wait(until)
-    assert seen == [LinkDown(link=1, reason="try again later")] * 2 and asked == ["node0.nowhere"], "one question for both"
+    assert seen == [LinkDown(link=1, reason="try again later")] * 2 and slow.asked == ["node0.nowhere"], "one question for both"
     names.close()
 
 
-def test_an_answer_that_comes_too_late_is_nobody_s(host: Host) -> None:
-    names = Names(host)
-    names.ask("localhost", 80, lambda found: [])
+def test_an_answer_that_comes_too_late_is_nobody_s(host: Host, slow: NameServer, wait_until: Any) -> None:
+    names, heard = Names(host), list[object]()
+    names.ask("node0.nowhere", 80, lambda found: heard.append(found) or [])  # type: ignore[func-returns-value]
+    wait_until(lambda: slow.asked)
+    number = names.alarm
     names.close()
     names.close()
+    another = os.eventfd(0, os.EFD_NONBLOCK)
+    os.dup2(another, number)  # as the next file that is opened most likely has it
+    slow.answers.set()
+    wait_until(lambda: names.answers)
+    with names.lock, pytest.raises(BlockingIOError):
+        os.eventfd_read(number)
+    assert host.wait(0.0) == [] and not heard
+    for fd in {another, number}:
+        os.close(fd)
