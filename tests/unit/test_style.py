@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ def _allowed(path: str, places: dict[str, str]) -> bool:
 
 def _calls(tree: ast.Module) -> list[ast.Call]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def no_sleep(tree: ast.Module, path: str) -> list[str]:
@@ -99,6 +104,17 @@ def public_names_are_explained(tree: ast.Module, path: str) -> list[str]:
     ]
 
 
+def a_docstring_has_its_name(tree: ast.Module, path: str) -> list[str]:
+    """Two docstrings in a row: something was put between a name and what is said of it."""
+    return [
+        f"line {after.lineno}: a docstring behind another"
+        for node in ast.walk(tree)
+        if isinstance(body := getattr(node, "body", None), list)
+        for before, after in pairwise(body)
+        if _is_text(before) and _is_text(after)
+    ]
+
+
 def nothing_unseen_is_caught(tree: ast.Module, path: str) -> list[str]:
     """`except Exception: pass` makes a broken promise look kept: catch what can be acted on, or say why nothing can be done."""
     if _allowed(path, MAY_SWALLOW):
@@ -120,6 +136,7 @@ RULES: list[Rule] = [
     annotations_are_text,
     says_its_question,
     public_names_are_explained,
+    a_docstring_has_its_name,
     nothing_unseen_is_caught,
 ]
 
@@ -150,6 +167,7 @@ def test_the_house_keeps_the_rule(rule: Rule) -> None:
         (annotations_are_text, "class A:\n    rank: int"),
         (says_its_question, "import os"),
         (public_names_are_explained, "def stop(): ..."),
+        (a_docstring_has_its_name, 'STEP = 73\n"""Of this."""\n"""And of that."""'),
         (nothing_unseen_is_caught, "try:\n    f()\nexcept Exception:\n    pass"),
     ],
 )

@@ -188,9 +188,9 @@ class Election:
         self.role = "asking"
         """asking · following · leading"""
         self.life = ""
+        """The run of the job that we belong to. Empty: none yet."""
         self.belongs = False
         """The run of the job that has a leader has taken us in, as a member or a spare. Else we may be of the next one."""
-        """The run of the job that we belong to. Empty: none yet."""
         self.rank = 0
         """Our last group rank: lower ones campaign earlier."""
         self.term = 0
