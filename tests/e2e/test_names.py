@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -61,6 +62,16 @@ def test_a_name_server_that_does_not_answer_holds_up_nobody(host: Host, slow: Na
     while not seen and time.monotonic() < until:
         seen += host.wait(until)
     assert seen == [LinkDown(link=1, reason="try again later")] * 2 and slow.asked == ["node0.nowhere"], "one question for both"
+    names.close()
+
+
+def test_without_room_for_a_thread_there_is_no_address_for_now(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, then = Names(host), lambda found: [LinkDown(link=1, reason=str(found.strerror))]
+    with monkeypatch.context() as none_left:
+        none_left.setattr("_thread.start_new_thread", Mock(side_effect=RuntimeError("can't start new thread")))
+        assert names.ask("localhost", 80, then) == [LinkDown(link=1, reason="can't start new thread")]
+    assert names.ask("localhost", 80, lambda found: [LinkDown(link=2, reason=type(found).__name__)]) == []
+    assert host.wait(host.now() + 30) == [LinkDown(link=2, reason="list")]
     names.close()
 
 

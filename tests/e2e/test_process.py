@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from holdfast.core import entry
 from holdfast.core import page as layout
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Tick
+from holdfast.core.processes import ProcessGone
 from holdfast.runtime import process, shm
 from holdfast.runtime.host import Host
 
@@ -310,6 +312,21 @@ def test_a_worker_dies_with_its_agent() -> None:
     pid = int(os.read(reader, 99))
     os.waitpid(agent, 0)
     until(lambda: not os.path.exists(f"/proc/{pid}/exe"))
+
+
+def test_without_room_for_a_thread_a_death_is_still_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    host = Host(told.append)
+    page = host.page()
+    argv = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    pid = host.start(argv, dict(os.environ), stdout=None, stderr=None, page=page, page_fd=page.fd if page else -1)
+    with monkeypatch.context() as none_left:
+        none_left.setattr("_thread.start_new_thread", Mock(side_effect=RuntimeError("can't start new thread")))
+        host.watch_pages()
+    assert told == ["deaths are seen by pidfd alone: can't start new thread"]
+    os.kill(pid, signal.SIGKILL)
+    assert [type(seen) for seen in host.wait(host.now() + PATIENCE_S)] == [ProcessGone]
+    host.close()
 
 
 # --- sleeping -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -56,6 +57,12 @@ def test_asking_never_waits(tmp_path: Path) -> None:
             pass  # until it is full: whoever reads is stuck
     finally:
         os.close(reader)
+
+
+def test_without_room_for_a_thread_nobody_is_asked_and_nobody_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("_thread.start_new_thread", Mock(side_effect=RuntimeError("can't start new thread")))
+    records = Records(ENABLED, [0], now=0.0)
+    assert not records.look(0.0) and not records.look(1.0) and records.look(patience_s(ENABLED)) and not records.paths
 
 
 def test_the_records_of_those_that_were_asked_are_waited_for_but_not_for_ever(tmp_path: Path) -> None:

@@ -72,7 +72,10 @@ class Records:
             return True
         if now >= self._look_at and not self._is_looking:
             self._is_looking, self._look_at = True, now + POLL_S
-            _thread.start_new_thread(self._see, ())
+            try:
+                _thread.start_new_thread(self._see, ())
+            except RuntimeError:  # as many as are allowed are there
+                self._is_looking = False
         return False
 
     def _see(self) -> None:

@@ -5,6 +5,7 @@ looked for, holds whoever asks for seconds. An agent that waited would lose its 
 from __future__ import annotations
 
 import _thread
+import errno
 import os
 import select
 import socket
@@ -45,7 +46,11 @@ class Names:
             if self.alarm < 0:
                 self.alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                 self.host.watch(self.alarm, select.EPOLLIN, self._answered)
-            _thread.start_new_thread(self._look, (name, port))
+            try:
+                _thread.start_new_thread(self._look, (name, port))
+            except RuntimeError as error:  # as many as are allowed are there; whoever asks tries again
+                del self.asked[name, port]
+                return then(OSError(errno.EAGAIN, str(error)))
         return []
 
     def _look(self, name: str, port: int) -> None:

@@ -225,7 +225,8 @@ class DeathWatch:
     One thread per worker, not one futex_waitv for all: that call needs Linux 5.16, and a sleeping thread costs about 40 kB."""
 
     def __init__(self, page: Page, notify: Callable[[], None]) -> None:
-        """Raises HoldfastError where futex(2) cannot be called; the worker is then watched by its pidfd alone."""
+        """Raises HoldfastError where futex(2) cannot be called or no thread be had; the worker is then watched by its pidfd
+        alone."""
         self.died = False
         """The lock's mark was seen."""
         self._told_of_error = False
@@ -238,7 +239,10 @@ class DeathWatch:
         self._closing = False
         self._ended = _thread.allocate_lock()
         self._ended.acquire()
-        _thread.start_new_thread(self._run, ())
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError as error:  # as many as ulimit -u or the container's pids.max allow are there
+            raise HoldfastError(f"deaths are seen by pidfd alone: {error}") from error
 
     def close(self) -> None:
         """End the thread, whether or not the worker ever took its lock. Again is no harm."""
