@@ -10,11 +10,12 @@ from __future__ import annotations
 import select
 
 from holdfast.core.machine import NEVER
+from holdfast.runtime.host import Ready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Handler, Host
+    from holdfast.runtime.host import Host
 
 MANY = 512
 """Links from which on it is worth it: below, some hundred wake-ups a second cost a few percent of a processor at most."""
@@ -29,30 +30,15 @@ AT_ONCE = 1024
 """Links that are heard at one look."""
 
 
-class Crowd:
-    """Descriptors, as `Host` knows them: `watch`, `rewatch`, `unwatch`."""
+class Crowd(Ready):
+    """Descriptors that are waited for behind one of `host`'s."""
 
     def __init__(self, host: Host) -> None:
+        super().__init__()
         self.host = host
-        self.epoll = select.epoll()
-        self.handlers: dict[int, Handler] = {}
         self.look_at = NEVER
         """When to look next; NEVER: as soon as there is something."""
-        self._watch()
-
-    def watch(self, fd: int, events: int, handler: Handler) -> None:
-        """See `Host.watch`."""
-        self.handlers[fd] = handler
-        self.epoll.register(fd, events)
-
-    def rewatch(self, fd: int, events: int) -> None:
-        """See `Host.rewatch`."""
-        self.epoll.modify(fd, events)
-
-    def unwatch(self, fd: int) -> None:
-        """See `Host.unwatch`."""
-        if self.handlers.pop(fd, None):
-            self.epoll.unregister(fd)
+        self._be_woken()
 
     def due(self, now: float) -> list[Observation]:
         """What has come, if it is time to look."""
@@ -63,21 +49,18 @@ class Crowd:
         self.host.unwatch(self.epoll.fileno())
         self.epoll.close()
 
-    def _watch(self) -> None:
+    def _be_woken(self) -> None:
         self.look_at = NEVER
         self.host.watch(self.epoll.fileno(), select.EPOLLIN, lambda events: self._look())
 
     def _look(self) -> list[Observation]:
         ready = self.epoll.poll(0, AT_ONCE)
-        seen: list[Observation] = []
-        for fd, events in ready:
-            if handler := self.handlers.get(fd):
-                seen += handler(events)
+        seen = self.heard(ready)
         paused = self.look_at != NEVER
         if len(self.handlers) >= MANY and 0 < len(ready) < BUSY:
             if not paused:
                 self.host.unwatch(self.epoll.fileno())
             self.look_at = self.host.now() + PAUSE_S
         elif paused:
-            self._watch()
+            self._be_woken()
         return seen

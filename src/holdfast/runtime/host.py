@@ -1,4 +1,7 @@
-"""This host as a World: one epoll for processes, sockets and signals; the only clock and the only sleep there is."""
+"""This host as a World: one epoll for processes, sockets and signals; the only clock and the only sleep there is.
+
+`Ready` is that epoll with what is to be done about each descriptor. A `Crowd` is another, behind a descriptor of this one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from holdfast.runtime.shm import DeathWatch, Page, create_page
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.core.binding import Binding
     from holdfast.core.machine import Observation
@@ -35,13 +38,42 @@ class Child:
         self.watch: DeathWatch | None = None
 
 
-class Host:
+class Ready:
+    """File descriptors, and who is to be called when one of them is ready."""
+
+    def __init__(self) -> None:
+        self.epoll = select.epoll()
+        self.handlers: dict[int, Handler] = {}
+
+    def watch(self, fd: int, events: int, handler: Handler) -> None:
+        """Call `handler(events)` when `fd` is ready."""
+        self.handlers[fd] = handler
+        self.epoll.register(fd, events)
+
+    def rewatch(self, fd: int, events: int) -> None:
+        """Wait for other events of `fd`."""
+        self.epoll.modify(fd, events)
+
+    def unwatch(self, fd: int) -> None:
+        """Forget `fd`; it is still to be closed."""
+        if self.handlers.pop(fd, None):
+            self.epoll.unregister(fd)
+
+    def heard(self, ready: Iterable[tuple[int, int]]) -> list[Observation]:
+        """What those have to say that epoll found ready, but for those that the handler of another has forgotten."""
+        seen: list[Observation] = []
+        for fd, events in ready:
+            if handler := self.handlers.get(fd):
+                seen += handler(events)
+        return seen
+
+
+class Host(Ready):
     """Clock, processes, signals and file descriptors of this host."""
 
     def __init__(self, complain: Callable[[str], None]) -> None:
+        super().__init__()
         self._complain = complain
-        self.epoll = select.epoll()
-        self.handlers: dict[int, Handler] = {}
         self.children: dict[int, Child] = {}
         self.complaints: list[str] = []
         self.dead: list[int] = []
@@ -64,27 +96,7 @@ class Host:
             ready = self.epoll.poll(timeout)
         except InterruptedError:
             return []
-        seen: list[Observation] = []
-        for fd, events in ready:
-            if handler := self.handlers.get(fd):
-                seen += handler(events)
-        return seen
-
-    # --- file descriptors -----------------------------------------------------------------------------------------------
-
-    def watch(self, fd: int, events: int, handler: Handler) -> None:
-        """Call `handler(events)` from `wait` when `fd` is ready."""
-        self.handlers[fd] = handler
-        self.epoll.register(fd, events)
-
-    def rewatch(self, fd: int, events: int) -> None:
-        """Wait for other events of `fd`."""
-        self.epoll.modify(fd, events)
-
-    def unwatch(self, fd: int) -> None:
-        """Forget `fd`; it is still to be closed."""
-        if self.handlers.pop(fd, None):
-            self.epoll.unregister(fd)
+        return self.heard(ready)
 
     # --- signals --------------------------------------------------------------------------------------------------------
 

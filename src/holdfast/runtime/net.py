@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.machine import Observation
     from holdfast.core.messages import Message
-    from holdfast.runtime.host import Host
+    from holdfast.runtime.host import Host, Ready
     from holdfast.runtime.names import Addresses
     from holdfast.runtime.tls import Tunnel
 
@@ -95,7 +95,7 @@ class Wire:
         self.link = link
         self.events = 0
         """What epoll waits for."""
-        self.watched_by: Host | Crowd
+        self.watched_by: Ready
         self.handshake = handshake
         self.until = until
         """When it has to be proven, or gone after our goodbye."""
@@ -363,7 +363,7 @@ class Network:
             wire.unsent += wire.tunnel.begin()
         self._write(wire, handshake.opening())
 
-    def _watch(self, wire: Wire, where: Host | Crowd) -> None:
+    def _watch(self, wire: Wire, where: Ready) -> None:
         wire.watched_by = where
         where.watch(wire.sock.fileno(), wire.events, lambda events: self._ready(wire, events))
 
