@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.rendezvous import round
+from holdfast.rendezvous import exclusion
 from holdfast.sim.diagram import diagram, page
 from holdfast.sim.walk import Step, walk
 
@@ -35,5 +35,5 @@ def test_the_walk_comes_through_every_phase_and_every_state_of_a_seat(steps: set
 
 
 def test_a_machine_that_does_otherwise_makes_another_page(steps: set[Step], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round.Rendezvous, "_newcomer", lambda self, seat, now: [])
+    monkeypatch.setattr(exclusion.Admission, "newcomer", lambda self, seat, now: [])
     assert walk() != steps

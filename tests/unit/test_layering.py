@@ -36,6 +36,10 @@ IN_A_RANK = ("fault_tolerance", "ptl_resiliency", "google")
 MAY_KNOW_CLIENT = ("elastic", "fault_tolerance", "google", "integrations", "cli", "sim")
 PURE_MODULES = (
     "holdfast.rendezvous.round",
+    "holdfast.rendezvous.hearing",
+    "holdfast.rendezvous.judge",
+    "holdfast.rendezvous.failures",
+    "holdfast.rendezvous.inquiry",
     "holdfast.rendezvous.gathering",
     "holdfast.rendezvous.seats",
     "holdfast.rendezvous.dial",

@@ -55,7 +55,8 @@ class Decision(Value):
     """What next, and why, in words."""
 
     then: str = "restart"
-    """restart · carry-on (the same round, without those that failed) · finish (it has succeeded) · end (it has failed)"""
+    """restart · carry-on (the same round, without those that failed) · finish (it has succeeded) · end (it has failed);
+    and, which no policy says: rejoin (another round, which is nobody's fault and spends no restart)"""
     reason: str
     delay_s: float = 0.0
     """Seconds to wait before the next round, so that a crash loop does not spin."""
