@@ -19,15 +19,33 @@ HEAVY = (
 
 PROBE = """
 import json, os, sys
+def note(path):
+    with open(path, "w") as file:
+        json.dump(sorted(set(sys.modules) - before), file)
 def watch(event, args):
     if event in ("os.posix_spawn", "subprocess.Popen", "os.exec") and sys.argv[-1] in map(os.fsdecode, args[1]):
-        with open(os.environ["LOADED"], "w") as file:
-            json.dump(sorted(set(sys.modules) - before), file)
+        note(os.environ["LOADED"])
+def leave(code, leave=os._exit):
+    if "holdfast.agent.agent" in sys.modules:
+        note(os.environ["LOADED"] + ".at-the-end")
+    leave(code)
 before = set(sys.modules)
 sys.addaudithook(watch)
+os._exit = leave
 from holdfast.__main__ import main
 raise SystemExit(main())
 """
+
+UNTIL_SETTLED = """
+import os, pathlib, time
+state, until = pathlib.Path(os.environ["HOLDFAST_STATE_DIR"]), time.monotonic() + 30
+while time.monotonic() < until and not any(path.is_socket() for path in state.rglob("*")):
+    time.sleep(0.01)
+"""
+"""Ends when the agent has begun to do what it had put off: it is done with that before it hears of the end."""
+
+FOR_AN_END = {f"holdfast.{name}" for name in ("agent.stopping", "agent.leaving", "agent.look", "rendezvous.judge")}
+"""What only a failure or an end needs."""
 
 
 @pytest.mark.parametrize("words", [("run",), ("ft_launcher", "--ft-rank-heartbeat-timeout", "60")], ids=" ".join)
@@ -35,10 +53,13 @@ def test_nothing_heavy_is_loaded_before_the_first_worker_of_one_node_starts(scri
     loaded = tmp_path / "loaded.json"
     env = os.environ | {"LOADED": str(loaded), "HOLDFAST_STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(SRC)}
     # -S: what this environment's own .pth files load is not ours.
-    command = [sys.executable, "-S", "-c", PROBE, *words, "--nproc-per-node", "2", str(script("pass"))]
+    command = [sys.executable, "-S", "-c", PROBE, *words, "--nproc-per-node", "2", str(script(UNTIL_SETTLED))]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     modules = json.loads(loaded.read_text())
     assert "holdfast.agent.agent" in modules
     heavy = sorted({module.split(".")[0] for module in modules} & set(HEAVY.split()))
     assert not heavy, f"{heavy} loaded before the first worker; import inside the function that needs it"
+    assert not FOR_AN_END & set(modules)
+    # But not only when it is needed: by then there may be no descriptor left to read it by.
+    assert set(json.loads((tmp_path / "loaded.json.at-the-end").read_text())) >= FOR_AN_END

@@ -8,7 +8,8 @@ from typing import Any
 import made_up
 import pytest
 
-from holdfast.agent.group import ECHO_S, Group
+from holdfast.agent.group import Group
+from holdfast.agent.leaving import ECHO_S
 from holdfast.agent.signals import HELD_S
 from holdfast.agent.words import (
     Answer,

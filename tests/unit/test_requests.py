@@ -8,7 +8,7 @@ import pytest
 from test_group import GRACE_S, Stage
 from test_round import Job, kinds
 
-from holdfast.agent.group import LAST_WORDS_S
+from holdfast.agent.stopping import LAST_WORDS_S
 from holdfast.agent.words import ControlAsked, Reached, SignalWorkers
 from holdfast.core.events import ControlRequested, NodeExcluded
 from holdfast.core.machine import NEVER, Tick

@@ -282,6 +282,7 @@ class Agent:
         self.desk.open_control(self.job_dir.socket_path)
         if self.network is not None:
             self.network.warm()
+        self.node.warm()
         return self._watch(*self.unwatched) if self.unwatched is not None else []
 
     # --- cycles ---------------------------------------------------------------------------------------------------------

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 
+from holdfast.agent.words import SignalWorkers
+from holdfast.core.events import WatchdogExpired
 from holdfast.core.failure import Evidence, Failure
-from holdfast.core.machine import NEVER
+from holdfast.core.machine import NEVER, Action, Record, Say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from holdfast.agent.words import TimerExpired
     from holdfast.core.messages import Assigned, Join
 
 
@@ -95,6 +98,24 @@ class Crew(dict[int, WorkerSeat]):
             attempt=self.attempt,
         )
         return failure
+
+    def timer_expired(self, seen: TimerExpired) -> list[Action]:
+        """One of them, or a child of one, did not leave a scope in time that it had set itself."""
+        noted = Record(event=WatchdogExpired(pid=seen.pid, scope=seen.scope, expired_s=seen.late_s))
+        if seen.signum <= 0:
+            text = f"process {seen.pid} did not leave scope {seen.scope} in time; its timer asks for no signal"
+            return [noted, Say(text=text, level="warning")]
+        for worker in self.values():
+            if worker.pid == seen.pid and worker.state == "running":
+                worker.charge = "watchdog", f"did not leave scope {seen.scope} in time"
+                text = f"rank {worker.rank} {worker.charge[1]}"
+                return [
+                    noted,
+                    Say(text=f"{text}; sent {signal.Signals(seen.signum).name}", level="warning"),
+                    SignalWorkers(local_ranks=(worker.local_rank,), signum=seen.signum),
+                ]
+        text = f"process {seen.pid}, which is no rank's main process, did not leave scope {seen.scope} in time; left alone"
+        return [noted, Say(text=text, level="warning")]
 
     def cause(self, worker: WorkerSeat, evidence: Evidence) -> str:
         """What one that is dead, and not of 0, has died of (`core.failure`)."""

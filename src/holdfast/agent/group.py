@@ -8,8 +8,9 @@
 The first failure stops the siblings at once, without asking: every policy that restarts or ends the group needs that,
 and it saves a round trip. Where the coordinator has said that the round may carry on without some, they are left alone until it
 says otherwise, and when the last has ended the node is `stopped` and waits. What comes next is the coordinator's decision
-(`rendezvous.round`). A restart's start may have to wait for the GPUs' memory (`agent.reclaim`): the node is running then, with
-workers that are about to start.
+(`rendezvous.round`), and heard in `agent.orders`. A restart may have to wait for the GPUs' memory (`agent.reclaim`): the
+node is running then, with workers that are about to start. How they are brought to their end is for `agent.stopping` to know,
+how the node leaves before the job's end for `agent.leaving`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,15 @@ from __future__ import annotations
 import signal
 
 from holdfast.agent.crew import Crew, WorkerSeat
-from holdfast.agent.look import Look
+from holdfast.agent.orders import Orders
 from holdfast.agent.reclaim import Reclaim
 from holdfast.agent.signals import ForScript
 from holdfast.agent.words import (
-    Answer,
     ControlAsked,
     Ended,
     ExclusionAsked,
     Exit,
-    HeedPace,
     Hung,
-    KillWorkers,
     LeaseOver,
     Looked,
     MemorySeen,
@@ -49,15 +47,11 @@ from holdfast.agent.words import (
 )
 from holdfast.core.events import (
     ControlRequested,
-    Decided,
     FailureSeen,
-    GuardianLost,
     JobEnded,
     JoinRequested,
     RoundFormed,
     SignalReceived,
-    StopSent,
-    WatchdogExpired,
     WorkerDying,
     WorkerExited,
     WorkersStopped,
@@ -69,23 +63,13 @@ from holdfast.core.messages import (
     Assigned,
     Exclude,
     Failed,
-    Finish,
     Join,
-    Leave,
-    LookAround,
-    Message,
-    Noted,
     Pace,
-    Paced,
-    Positions,
     Readmit,
-    Refused,
     Requested,
-    Stop,
     StopJob,
     Stopped,
     Succeeded,
-    Waiting,
 )
 from holdfast.core.value import replace
 
@@ -93,16 +77,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.agent.leaving import Leaving
+    from holdfast.agent.look import Look
+    from holdfast.agent.stopping import Stopping
     from holdfast.core.failure import Position
     from holdfast.core.report import JobReport
-
-ECHO_S = 1.0
-"""The same signal within this time is the same request: whoever signals a whole cgroup (Slurm, systemd) reaches us twice, once
-directly and once through our guardian. A person who is in a hurry presses again."""
-
-LAST_WORDS_S = 1.0
-"""A worker that has just asked for something is asked to stop so much later than the others: most that ask end by themselves,
-with a traceback that says more than their wish, and SIGTERM would cut it short."""
 
 
 class Group:
@@ -136,23 +115,21 @@ class Group:
         self.memory = memory or Reclaim()
         self.held = False
         """The round's workers wait for the GPUs' memory: they are counted among those that start, though none has a process."""
-        self.look = Look(join, signum=hang_signal)
+        self.hang_signal = hang_signal
+        self._look: Look | None = None
+        """None: no rank has hung yet, here or elsewhere."""
         self.state = "new"
         self.assigned: Assigned | None = None
         self.spare_because = ""
         """Why there is no place for this node, as far as it has been told."""
         self.workers = Crew(join)
         self.joined_at = 0.0
+        self.orders = Orders(self)
         self.rejoin: bool | None = None  # None: the coordinator has not said yet
-        self.leaving_by = 0  # signal that told us to go; 0: none
-        self.leaving_since = NEVER
-        self.leaving_why = ""
-        self.stopping_since = NEVER
-        self.speaking: tuple[int, ...] = ()
-        """Workers that have just asked for something: they may end by themselves until then."""
-        self.last_words_until = NEVER
-        self.kill_at = NEVER
-        self.abandon_at = NEVER
+        self.stopping: Stopping | None = None
+        """None: no workers are being stopped."""
+        self._leaving: Leaving | None = None
+        """None: nothing has told this node to go."""
         self.stop_after_look = ""
         """Why they are to be stopped as soon as they have been looked at. Empty: they are not."""
 
@@ -166,13 +143,46 @@ class Group:
         """Whether workers run here that we have not killed."""
         return self.workers.can_work
 
+    @property
+    def is_early(self) -> bool:
+        """No round has had workers of ours yet."""
+        return self.state in ("new", "joining") and self.round == 0
+
+    @property
+    def is_leaving(self) -> bool:
+        """Something has told this node to go, while its workers run or since."""
+        return self._leaving is not None and self._leaving.by != 0
+
+    @property
+    def leaving(self) -> Leaving:
+        """Made when it is needed for the first time: no job's start waits for what may never happen."""
+        if self._leaving is None:
+            from holdfast.agent.leaving import Leaving
+
+            self._leaving = Leaving(self)
+        return self._leaving
+
+    @property
+    def look(self) -> Look:
+        """The same, for a rank that hangs."""
+        if self._look is None:
+            from holdfast.agent.look import Look
+
+            self._look = Look(self.join, signum=self.hang_signal)
+        return self._look
+
+    @property
+    def look_until(self) -> float:
+        """While the ranks are being looked at: until when at the latest."""
+        return NEVER if self._look is None else self._look.until
+
     # --- the machine's face ---------------------------------------------------------------------------------------------
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`."""
         match seen:
             case Told(message=message):
-                return self._told(message, now)
+                return self.orders.told(message, now)
             case Ended():
                 return self._ended(seen, now)
             case Started(local_rank=local_rank, pid=pid):
@@ -184,7 +194,7 @@ class Group:
             case Signalled(signum=signum):
                 return self._signalled(signum, now)
             case TimerExpired():
-                return self._timer_expired(seen)
+                return self.workers.timer_expired(seen)
             case MemorySeen():
                 return self.memory.seen(seen, now) + self._let_go()
             case Hung(local_rank=local_rank):
@@ -194,7 +204,7 @@ class Group:
             case Stuck(local_rank=local_rank):
                 return self._stuck(self.workers[local_rank], seen, now)
             case LeaseOver(reason=reason, until=until):
-                return self._lease_over(reason, until, now)
+                return self.orders.lease_over(reason, until, now)
             case StopAsked(reason=reason, grace_s=grace_s):
                 if grace_s is not None:
                     self.grace_s = self.term_grace_s = grace_s
@@ -210,7 +220,7 @@ class Group:
                 self.join = replace(self.join, reached=iteration)
                 return []
             case Unguarded():
-                return self._unguarded(now)
+                return self.leaving.unguarded(now)
             case PortHeld(port=port):
                 self.join = replace(self.join, master_port=port)
                 return []
@@ -220,16 +230,13 @@ class Group:
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        ends = min(self.last_words_until, self.kill_at, self.abandon_at)
-        return min(ends, self.memory.deadline(), self.look.until, self.for_script.deadline())
-
-    def begin(self, now: float) -> list[Action]:
-        """Ask for the first round."""
-        return self._join(now)
+        ends = NEVER if self.stopping is None else self.stopping.deadline()
+        return min(ends, self.memory.deadline(), self.look_until, self.for_script.deadline())
 
     # --- joining and running --------------------------------------------------------------------------------------------
 
-    def _join(self, now: float) -> list[Action]:
+    def begin(self, now: float) -> list[Action]:
+        """Ask for a round: the first, or another."""
         self.state, self.joined_at, self.rejoin = "joining", now, None
         rank = self.assigned.group_rank if self.assigned else None
         self.join = replace(self.join, round=self.round, group_rank=rank)
@@ -239,33 +246,10 @@ class Group:
             *(self.memory.begin(now) if self.round else ()),
         ]
 
-    def _told(self, message: Message, now: float) -> list[Action]:
-        match message:
-            case Assigned(round=number) if self.state == "joining" and number > self.round:
-                return self._start(message, now)
-            case Stop(round=number) if number == self.round:
-                return self._told_to_stop(message, now)
-            case LookAround(round=number, reason=reason) if number == self.round:
-                return self._told_to_look(reason, now)
-            case Waiting(round=number, reason=reason) if self.state == "joining" and number >= self.join.known_round:
-                self.spare_because = reason
-                if number > self.join.known_round:  # said at once: it is to be known to whoever hears the Join again
-                    self.join = replace(self.join, known_round=number)
-                    return [Send(message=self.join)]
-            case Noted(ask=ask, ok=ok, text=text):
-                return [Answer(ask=ask, ok=ok, text=text)]
-            case Paced(round=number, longest_s=longest_s, busy_s=busy_s) if number == self.round:
-                self.join = replace(self.join, longest_s=longest_s)
-                return [HeedPace(longest_s=longest_s, busy_s=busy_s)]
-            case Finish(report=report):
-                return self._finish(report, now)
-            case Refused(reason=reason, hint=hint):
-                return self._refused(reason, hint, now)
-        return []
-
-    def _start(self, assigned: Assigned, now: float) -> list[Action]:
+    def start(self, assigned: Assigned, now: float) -> list[Action]:
+        """There is a round, with a place for this node."""
         self.assigned, self.state, self.spare_because = assigned, "running", ""
-        self.stopping_since = self.kill_at = self.abandon_at = self.look.until = NEVER
+        self._look = None
         self.workers = Crew(self.join, assigned)
         formed = RoundFormed(
             round=assigned.round,
@@ -315,7 +299,7 @@ class Group:
             actions.append(Send(message=Failed(node=self.join.node, round=self.round, failure=failure)))
             if self.assigned is not None and self.assigned.carries_on:
                 return actions + self._settle(now)
-            return actions + self._stop(signal.SIGTERM, f"rank {worker.rank} failed", now)
+            return actions + self.stop(signal.SIGTERM, f"rank {worker.rank} failed", now)
         return actions + self._settle(now)
 
     def _settle(self, now: float) -> list[Action]:
@@ -325,7 +309,7 @@ class Group:
         if self.state == "running" and not self.workers.failures:
             self.state = "succeeded"
             return [Send(message=Succeeded(node=self.join.node, round=self.round))]
-        return self._all_gone(now) if self.state in ("running", "stopping") else []
+        return self.all_gone(now) if self.state in ("running", "stopping") else []
 
     def _asked(self, worker: WorkerSeat, kind: str, reason: str, now: float) -> list[Action]:
         """What a worker wishes is the coordinator's to decide, also if the worker is gone by then."""
@@ -345,107 +329,42 @@ class Group:
 
     # --- stopping -------------------------------------------------------------------------------------------------------
 
-    def _told_to_stop(self, stop: Stop, now: float) -> list[Action]:
-        if self.state == "joining":
-            return [Send(message=self.join)] if stop.rejoin else []
-        if self.rejoin is not None or self.state == "ended":
-            return []
-        self.rejoin = stop.rejoin
-        # The last word is the report's, which says the same.
-        heard: list[Action] = [Say(text=stop.reason, level="warning")] if stop.rejoin else []
-        if self.state == "stopped":
-            return heard + (self._join(now) if self.rejoin else [])
-        if stop.hung is not None and stop.hung in self.workers:
-            heard += self.look.condemn(self.workers[stop.hung])
-        if self.state == "running" and self.look.until != NEVER:
-            self.stop_after_look = stop.reason
-        elif self.state == "running":
-            return heard + self._stop(signal.SIGTERM, stop.reason, now)
-        if self.state == "succeeded":
-            return heard + self._all_gone(now)
-        return heard
+    def stop(self, signum: int, reason: str, now: float) -> list[Action]:
+        """Bring the running workers to their end, by `signum` first."""
+        from holdfast.agent.stopping import Stopping
 
-    def _stop(self, signum: int, reason: str, now: float) -> list[Action]:
-        self.state, self.workers.stop_signal, self.stopping_since = "stopping", signum, now
-        self.kill_at, self.abandon_at = now + self.grace_s, NEVER
         if self.held:
             self.held = False
             for worker in self.workers.values():
                 worker.state = "gone"  # it was not even tried
-        self.stop_after_look = ""
-        # Not those that are dying already: a signal would only cut their exit handlers short.
-        alive = tuple(i for i in self.workers.alive if self.workers[i].state != "dying" and not self.workers[i].struck)
-        asked = tuple(i for i in alive if signum == signal.SIGTERM and now < self.workers[i].asked_at + LAST_WORDS_S)
-        self.speaking, self.last_words_until = asked, now + LAST_WORDS_S if asked else NEVER
-        return self._ask_to_stop(tuple(i for i in alive if i not in asked), reason) or self._settle(now)
-
-    def _ask_to_stop(self, local_ranks: tuple[int, ...], reason: str) -> list[Action]:
-        if not local_ranks:
-            return []
-        signum, ranks = self.workers.stop_signal, self.workers.ranks(local_ranks)
-        sent = StopSent(signal=signal.Signals(signum).name, grace_s=self.grace_s, reason=reason, ranks=ranks)
-        return [SignalWorkers(local_ranks=local_ranks, signum=signum), Record(event=sent)]
+        self.state, self.stop_after_look = "stopping", ""
+        self.stopping = Stopping(self.workers, signum, grace_s=self.grace_s, now=now)
+        return self.stopping.begin(reason, self.grace_s) + self._settle(now)
 
     def _late(self, now: float) -> list[Action]:
         if due := self.for_script.due(now):
             return self._pass_on(due)
         if now >= self.memory.deadline():
             return self.memory.late(now) + self._let_go()
-        if now >= self.look.until:
+        if now >= self.look_until:
             return self._looked((), now)
-        if self.state == "stopping" and now >= self.kill_at:
-            return self._kill(now)
-        if now >= self.last_words_until:
-            self.last_words_until = NEVER
-            left = tuple(i for i in self.speaking if self.workers[i].state == "running")
-            return self._ask_to_stop(left, f"it has had {LAST_WORDS_S:g} s to end by itself, after what it asked for")
-        if self.state == "stopping" and now >= self.abandon_at:
-            stuck = [self.workers[i] for i in self.workers.alive]
-            for worker in stuck:
-                worker.state = "gone"
-            pids = ", ".join(str(worker.pid) for worker in stuck)
-            stuck_in = "uninterruptible sleep in a driver or a mount?"
-            text = f"process {pids} does not die even of SIGKILL ({stuck_in}); going on without it"
-            return [Say(text=text, level="error"), *self._all_gone(now)]
+        if self.stopping is not None:
+            return self.stopping.late(self.grace_s, now) + self._settle(now)
         return []
 
-    def _kill(self, now: float) -> list[Action]:
-        alive = self.workers.alive
-        self.workers.killed.update(alive)
-        self.last_words_until = NEVER
-        self.kill_at, self.abandon_at = NEVER, now + max(self.grace_s, 1.0)
-        waited_s = now - self.stopping_since
-        ranks = ", ".join(map(str, self.workers.ranks(alive)))
-        return [
-            KillWorkers(local_ranks=alive),
-            Say(text=f"rank {ranks} did not stop within {waited_s:.1f} s; sent SIGKILL", level="warning"),
-        ]
-
-    def _all_gone(self, now: float) -> list[Action]:
-        took_s = now - self.stopping_since if self.stopping_since != NEVER else 0.0
+    def all_gone(self, now: float) -> list[Action]:
+        """The round's workers are no more: clean up behind them, and say so."""
+        took_s = 0.0 if self.stopping is None else now - self.stopping.since
         killed = self.workers.ranks(tuple(sorted(self.workers.killed)))
-        self.kill_at = self.abandon_at = self.last_words_until = NEVER
+        self.stopping = None
         actions: list[Action] = [Sweep(), Record(event=WorkersStopped(took_s=took_s, killed=killed))]
         failures = tuple(self.workers.failures.values())
         actions.append(Send(message=Stopped(node=self.join.node, round=self.round, failures=failures)))
         self.state = "stopped"
         if self.rejoin:
-            return actions + self._join(now)
-        if self.leaving_by and not self.hosting:
-            return [*actions, *self._exit(1, complaint=f"stopped: it {self.leaving_why}")]
-        return actions
-
-    def _lease_over(self, reason: str, until: float, now: float) -> list[Action]:
-        if self.state not in ("running", "stopping"):
-            return [Say(text=f"{reason}; still trying", level="warning")]
-        actions: list[Action] = [Say(text=f"{reason}; stopping the workers", level="error")]
-        if self.state == "running":
-            self.rejoin = True
-            # Where we have slept ourselves, nothing that a handler would do may be done any more.
-            actions += self._stop(signal.SIGTERM if now < until else signal.SIGKILL, reason, now)
-        if self.kill_at != NEVER:
-            # No grace: after that moment others may have started these ranks again.
-            self.kill_at = min(self.kill_at, until)
+            return actions + self.begin(now)
+        if self.is_leaving and not self.hosting:
+            return [*actions, *self.exit(1, complaint=self.leaving.complaint)]
         return actions
 
     # --- signals and timers ---------------------------------------------------------------------------------------------
@@ -457,75 +376,10 @@ class Group:
             return noted
         if signum in self.for_script.signums:
             return noted + self._pass_on(self.for_script.came(signum, now))
-        if self.leaving_by:
-            echo = signum == self.leaving_by and now - self.leaving_since < ECHO_S
-            return noted if echo else noted + self._hurry(now)
-        self.grace_s = self.term_grace_s
-        if not self._is_early:
-            text = f"received {name}; stopping the workers, SIGKILL in {self.grace_s:g} s, or at another signal"
-            noted.append(Say(text=text, level="warning"))
-        return noted + self._go(signum, f"received {name}", now)
+        return noted + self.leaving.signalled(signum, now)
 
     def _pass_on(self, signums: tuple[int, ...]) -> list[Action]:
         return [SignalWorkers(local_ranks=self.workers.alive, signum=signum) for signum in signums]
-
-    def _unguarded(self, now: float) -> list[Action]:
-        text = "the process that was started (our guardian) was killed; stopping everything at once"
-        actions: list[Action] = [Record(event=GuardianLost()), Say(text=text, level="error")]
-        if not self.leaving_by and self.state != "ended":
-            actions += self._go(signal.SIGTERM, "lost its guardian: the process that was started was killed", now)
-        return actions + (self._hurry(now) if self.state != "ended" else [])
-
-    @property
-    def _is_early(self) -> bool:
-        """No round has had workers of ours yet."""
-        return self.state in ("new", "joining") and self.round == 0
-
-    def _go(self, signum: int, why: str, now: float) -> list[Action]:
-        """This node's part ends: workers get `signum`."""
-        goodbye = self._goodbye(why)
-        if self._is_early:
-            return [*goodbye, *self._exit(-signum, reason=why)]
-        self.leaving_by, self.leaving_since, self.leaving_why, self.rejoin = signum, now, why, False
-        if self.state == "running":
-            return goodbye + self._stop(signum, f"the agent {why}", now)
-        if self.state == "succeeded":
-            return goodbye + self._all_gone(now)
-        if self.state in ("joining", "stopped") and not self.hosting:
-            return [*goodbye, *self._exit(1, complaint=f"stopped: it {why}")]
-        return goodbye
-
-    def _hurry(self, now: float) -> list[Action]:
-        """A second signal: no more grace."""
-        if self.state == "stopping":
-            return self._kill(now) if self.kill_at != NEVER else []
-        return self._exit(1, complaint="stopped by a second signal, without waiting for the other nodes")
-
-    def _goodbye(self, why: str) -> list[Action]:
-        if self.hosting:
-            return [Send(message=StopJob(node=self.join.node, reason=f"{self.join.name} {why}"))]
-        goodbye: list[Action] = [Send(message=Leave(node=self.join.node, round=self.round, reason=why))]
-        if not self.workers.alive:
-            # Said at once, because an assignment may be on its way to us that makes others wait for our workers.
-            goodbye.append(Send(message=Stopped(node=self.join.node, round=self.round)))
-        return goodbye
-
-    def _timer_expired(self, seen: TimerExpired) -> list[Action]:
-        noted = Record(event=WatchdogExpired(pid=seen.pid, scope=seen.scope, expired_s=seen.late_s))
-        if seen.signum <= 0:
-            text = f"process {seen.pid} did not leave scope {seen.scope} in time; its timer asks for no signal"
-            return [noted, Say(text=text, level="warning")]
-        for worker in self.workers.values():
-            if worker.pid == seen.pid and worker.state == "running":
-                worker.charge = "watchdog", f"did not leave scope {seen.scope} in time"
-                text = f"rank {worker.rank} {worker.charge[1]}"
-                return [
-                    noted,
-                    Say(text=f"{text}; sent {signal.Signals(seen.signum).name}", level="warning"),
-                    SignalWorkers(local_ranks=(worker.local_rank,), signum=seen.signum),
-                ]
-        text = f"process {seen.pid}, which is no rank's main process, did not leave scope {seen.scope} in time; left alone"
-        return [noted, Say(text=text, level="warning")]
 
     def _stuck(self, worker: WorkerSeat, seen: Stuck, now: float) -> list[Action]:
         if self.state != "running" or worker.state != "running":
@@ -543,12 +397,6 @@ class Group:
         assert self.assigned is not None
         return self.look.found(worker, seen, self.assigned, now)
 
-    def _told_to_look(self, reason: str, now: float) -> list[Action]:
-        if self.state != "running":  # what others hung for is over here
-            return [Send(message=Positions(node=self.join.node, round=self.round, positions=()))]
-        assert self.assigned is not None
-        return self.look.begin(reason, self.assigned, now)
-
     def _looked(self, positions: tuple[Position, ...], now: float) -> list[Action]:
         """They have shown where they are, or had their time: those that hang end."""
         actions, hanging = self.look.end(positions, self.workers, self.round)
@@ -556,32 +404,17 @@ class Group:
             actions += self._fail(worker, worker.overdue_at_unix, "hung", Evidence(), now)
         reason, self.stop_after_look = self.stop_after_look, ""
         if reason and self.state == "running":
-            return actions + self._stop(signal.SIGTERM, reason, now)
-        return actions + (self._all_gone(now) if reason and self.state == "succeeded" else [])
+            return actions + self.stop(signal.SIGTERM, reason, now)
+        return actions + (self.all_gone(now) if reason and self.state == "succeeded" else [])
 
     # --- the end --------------------------------------------------------------------------------------------------------
 
-    def _finish(self, report: JobReport, now: float) -> list[Action]:
-        if self.state == "ended":
-            return []
-        killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self.workers.alive) else []
-        return killed + self._exit(report.exit_code, report=report)
-
-    def _refused(self, reason: str, hint: str, now: float) -> list[Action]:
-        if self.state == "ended":
-            return []
-        killed: list[Action] = [KillWorkers(local_ranks=alive), Sweep()] if (alive := self.workers.alive) else []
-        complaint = f"cannot take part in the job: {reason}"
-        decided = Record(event=Decided(decision="stop", reason=complaint))
-        shown = complaint + (f"\n  hint: {hint}" if hint else "")
-        return [*killed, decided, *self._exit(1, outcome="failed", complaint=shown)]
-
-    def _exit(
+    def exit(
         self, code: int, *, report: JobReport | None = None, outcome: str = "stopped", reason: str = "", complaint: str = ""
     ) -> list[Action]:
-        self.state, self.held = "ended", False
-        self.kill_at = self.abandon_at = self.last_words_until = self.look.until = NEVER
-        if self.clean_stop_is_success and self.leaving_by and all(one.exitcode == 0 for one in self.workers.values()):
+        """This agent's part is over."""
+        self.state, self.held, self.stopping, self._look = "ended", False, None, None
+        if self.clean_stop_is_success and self.is_leaving and all(one.exitcode == 0 for one in self.workers.values()):
             code = 0
         self.memory.end()
         outcome = report.outcome if report else outcome

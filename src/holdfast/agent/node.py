@@ -58,6 +58,12 @@ class Node:
         assert other is not None
         return min(self.group.deadline(), other.deadline())
 
+    def warm(self) -> None:
+        """Load what only a failure or an end needs. No start waits for it; and an end must not, nor find by then that no
+        descriptor is left to read it by."""
+        from holdfast.agent import leaving, look, stopping  # noqa: F401
+        from holdfast.rendezvous import judge  # noqa: F401
+
     @property
     def done(self) -> bool:
         """This agent may go: its group has ended, and so has every conversation it hosts."""

@@ -185,7 +185,7 @@ class Checks:
             return
         seats, number, needed = server.rendezvous.seats, server.rendezvous.round, self.cluster.job.min_nodes
         lives = [life for life in self.cluster.lives if life.node.group.join.node in seats and not life.ended]
-        calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.leaving_by]
+        calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.is_leaving]
         fit = [life for life in calm if not server.rendezvous.excluded.why(life.place) and life.node.group.round == number]
         at_work = [life for life in fit if life.node.group.state in ("running", "succeeded")]
         well = [life.place for life in at_work if all(map(_is_well, self._workers(life, number)))]

@@ -1,0 +1,114 @@
+"""What does the coordinator say, and what does this node do then? One case per message, and one for its silence.
+
+`agent.group` has the states, and the ways from one to the next that the workers themselves lead to.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from holdfast.agent.words import Answer, HeedPace, KillWorkers, Send, Sweep
+from holdfast.core.events import Decided
+from holdfast.core.machine import NEVER, Action, Record, Say
+from holdfast.core.messages import (
+    Assigned,
+    Finish,
+    LookAround,
+    Message,
+    Noted,
+    Paced,
+    Positions,
+    Refused,
+    Stop,
+    Waiting,
+)
+from holdfast.core.value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.agent.group import Group
+
+
+class Orders:
+    """The coordinator's word, heard for `group`, whose states tell which of it still matters."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def told(self, message: Message, now: float) -> list[Action]:
+        """It has said something."""
+        group = self.group
+        match message:
+            case Assigned(round=number) if group.state == "joining" and number > group.round:
+                return group.start(message, now)
+            case Stop(round=number) if number == group.round:
+                return self._stop(message, now)
+            case LookAround(round=number, reason=reason) if number == group.round:
+                return self._look(reason, now)
+            case Waiting(round=number, reason=reason) if group.state == "joining" and number >= group.join.known_round:
+                group.spare_because = reason
+                if number > group.join.known_round:  # said at once: it is to be known to whoever hears the Join again
+                    group.join = replace(group.join, known_round=number)
+                    return [Send(message=group.join)]
+            case Noted(ask=ask, ok=ok, text=text):
+                return [Answer(ask=ask, ok=ok, text=text)]
+            case Paced(round=number, longest_s=longest_s, busy_s=busy_s) if number == group.round:
+                group.join = replace(group.join, longest_s=longest_s)
+                return [HeedPace(longest_s=longest_s, busy_s=busy_s)]
+            case Finish(report=report) if group.state != "ended":
+                return [*self._killed(), *group.exit(report.exit_code, report=report)]
+            case Refused() if group.state != "ended":
+                return self._refused(message)
+        return []
+
+    def _stop(self, stop: Stop, now: float) -> list[Action]:
+        group = self.group
+        if group.state == "joining":
+            return [Send(message=group.join)] if stop.rejoin else []
+        if group.rejoin is not None or group.state == "ended":
+            return []
+        group.rejoin = stop.rejoin
+        # The last word is the report's, which says the same.
+        heard: list[Action] = [Say(text=stop.reason, level="warning")] if stop.rejoin else []
+        if group.state == "stopped":
+            return heard + (group.begin(now) if group.rejoin else [])
+        if stop.hung is not None and stop.hung in group.workers:
+            heard += group.look.condemn(group.workers[stop.hung])
+        if group.state == "running" and group.look_until != NEVER:
+            group.stop_after_look = stop.reason
+        elif group.state == "running":
+            return heard + group.stop(signal.SIGTERM, stop.reason, now)
+        if group.state == "succeeded":
+            return heard + group.all_gone(now)
+        return heard
+
+    def _look(self, reason: str, now: float) -> list[Action]:
+        group = self.group
+        if group.state != "running":  # what others hung for is over here
+            return [Send(message=Positions(node=group.join.node, round=group.round, positions=()))]
+        assert group.assigned is not None
+        return group.look.begin(reason, group.assigned, now)
+
+    def lease_over(self, reason: str, until: float, now: float) -> list[Action]:
+        """Nothing has come for so long that others may start these ranks again at `until`."""
+        group = self.group
+        if group.state not in ("running", "stopping"):
+            return [Say(text=f"{reason}; still trying", level="warning")]
+        actions: list[Action] = [Say(text=f"{reason}; stopping the workers", level="error")]
+        if group.state == "running":
+            group.rejoin = True
+            # Where we have slept ourselves, nothing that a handler would do may be done any more.
+            actions += group.stop(signal.SIGTERM if now < until else signal.SIGKILL, reason, now)
+        if group.stopping is not None:
+            group.stopping.hasten(until)
+        return actions
+
+    def _refused(self, refused: Refused) -> list[Action]:
+        complaint = f"cannot take part in the job: {refused.reason}"
+        decided = Record(event=Decided(decision="stop", reason=complaint))
+        shown = complaint + (f"\n  hint: {refused.hint}" if refused.hint else "")
+        return [*self._killed(), decided, *self.group.exit(1, outcome="failed", complaint=shown)]
+
+    def _killed(self) -> list[Action]:
+        alive = self.group.workers.alive
+        return [KillWorkers(local_ranks=alive), Sweep()] if alive else []
