@@ -256,3 +256,30 @@ def test_a_run_that_is_started_while_the_last_one_s_end_is_told_is_a_run_of_its_
         assert ran() == 4, "the second run has had ranks of its own"
     finally:
         os.kill(asleep, signal.SIGKILL)
+
+
+def test_a_node_that_was_cut_off_at_the_end_is_told_it_by_the_next_run_and_takes_no_part_in_that(cluster, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    first = [cluster.agent("a", nproc=1)]
+    assert cluster.host() == "a"
+    first.append(cluster.agent("b", nproc=1))
+    cluster.rank(1, 0, 1)
+    spare = cluster.agent("c", nproc=1, env={"HOLDFAST_STATE_DIR": str(elsewhere)})
+    joined = lambda: any(event["name"] == "c" for event in cluster.holdfast.events("NodeJoined"))
+    cluster.wait_until(joined, what="the spare")
+    (events,) = elsewhere.rglob("events-c.jsonl")
+    asleep = next(json.loads(line)["pid"] for line in events.read_text().splitlines() if '"AgentStarted"' in line)
+    os.kill(asleep, signal.SIGSTOP)
+    try:
+        cluster.finish()
+        assert [agent.wait().returncode for agent in first] == [0, 0]
+        second = [cluster.agent("a", nproc=1)]
+        cluster.wait_until(lambda: len(cluster.holdfast.jobs()) == 2, what="the next run")
+    finally:
+        os.kill(asleep, signal.SIGCONT)
+    assert spare.wait().returncode == 0, "as its own run has ended"
+    second.append(cluster.agent("b", nproc=1))
+    assert [agent.wait().returncode for agent in second] == [0, 0]
+    assert "leads the job no longer" not in second[0].stderr
+    reports = [json.loads((job / "report.json").read_text()) for job in cluster.holdfast.jobs()]
+    assert [(report["rounds"], report["nodes"]) for report in reports] == [(1, ["a", "b"])] * 2

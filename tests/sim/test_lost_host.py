@@ -7,6 +7,7 @@ import stories
 from stories import Start, formed_at, story, told
 
 from holdfast.agent.heir import HeirNode
+from holdfast.core.value import replace
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Clock, Life
 
@@ -363,3 +364,60 @@ def test_on_split_continue_goes_on_without_a_majority_and_says_what_it_risks(sta
     cluster.power_off("a")
     cluster.finish()
     assert rounds(cluster, "b") == ["ab", "b"] and said(cluster, "b", "without a majority (--on-split continue)")
+
+
+# --- two runs of one job ----------------------------------------------------------------------------------------------------
+
+
+def a_new_run_while_a_node_of_the_last_is_cut_off(start: Start, cut_off: str = "c") -> Cluster:
+    cluster = start("abc", runs_s=8.0, min_nodes=2)
+    cluster.partition(cut_off)
+    cluster.run(30.0)
+    assert [agent.place for agent in cluster.running] == [cut_off]
+    cluster.start("a", host=True)
+    cluster.run_for(1.0)
+    return cluster
+
+
+def test_a_node_of_a_run_that_is_over_is_told_its_end_and_holds_up_no_new_run(start: Start) -> None:
+    cluster = a_new_run_while_a_node_of_the_last_is_cut_off(start)
+    old, new = cluster.agents["c"], cluster.agents["a"]
+    cluster.heal("c")
+    cluster.run_for(5.0)
+    assert old.report is not None and old.report.nodes == ("a", "b") and old.code == 0
+    assert not new.ended and not said(cluster, "a", "leads the job no longer")
+    cluster.start("b")
+    cluster.finish()
+    assert new.report is not None and new.report.rounds == 1 and set(new.report.nodes) == {"a", "b"}
+
+
+def test_a_node_of_a_run_that_is_over_takes_no_part_in_a_new_one_that_runs(start: Start) -> None:
+    cluster = a_new_run_while_a_node_of_the_last_is_cut_off(start)
+    cluster.start("b")
+    cluster.run_for(4.0)
+    cluster.heal("c")
+    cluster.finish()
+    old, new = cluster.agents["c"].report, cluster.agents["a"].report
+    assert old is not None and new is not None and (new.rounds, set(new.nodes)) == (1, {"a", "b"})
+    assert old.ended_at_unix < new.started_at_unix
+
+
+def test_a_node_that_comes_over_from_a_run_that_nobody_remembers_holds_the_new_one_s_roster(start: Start) -> None:
+    cluster = start("abc", runs_s=8.0, min_nodes=2)
+    cluster.partition("c")
+    cluster.run(30.0)
+    cluster.job = replace(cluster.job, max_nodes=5)
+    for place in "defg":
+        cluster.start(place, host=place == "d")  # another disk: that run's end is not known here
+    cluster.run_for(5.0)
+    cluster.heal("c")
+    nodes = [node for place in "cdefg" if isinstance(node := cluster.agents[place].node, HeirNode)]
+    mandate = nodes[1].election.mandate
+    assert mandate is not None
+    while len(rounds(cluster, "c")) < 2:
+        assert cluster.timeline.step(60.0)
+        assert all(len(body.members) <= body.size for body in mandate.bodies), "it has had a say in that run, not in this one"
+    cluster.run_for(3.0)
+    held = [node.election.roster for node in nodes if node.election.roster is not None]
+    assert [(one.past.life, one.largest.size) for one in held] == [(nodes[1].group.join.node, 5)] * 5
+    cluster.finish()

@@ -550,6 +550,16 @@ def test_a_spare_knows_why_until_it_has_a_place() -> None:
     assert stage.group.spare_because == ""
 
 
+def test_a_node_says_of_which_run_it_is_once_it_has_been_taken_in() -> None:
+    stage = Stage()
+    stage.told(Waiting(round=3, reason="the job has its 2 nodes", life="L"))
+    assert [(join.life, join.known_round) for join in stage.said] == [("L", 3)]
+    stage.told(Waiting(round=1, reason="late", life="L"))
+    assert stage.group.spare_because == "the job has its 2 nodes"
+    stage.told(Waiting(round=1, reason="of another run", life="M"))
+    assert (stage.said[-1].life, stage.said[-1].known_round) == ("M", 3) and stage.group.spare_because == "of another run"
+
+
 def test_whoever_runs_workers_is_no_spare_whatever_comes_late(stage) -> None:
     stage.told(Waiting(round=1, reason="the job has its 2 nodes"))
     assert stage.group.spare_because == ""

@@ -171,6 +171,19 @@ def test_a_host_that_is_refused_ends_the_job_for_those_who_wait() -> None:
     assert isinstance(finish, Finish) and "the agent that hosts the coordinator ends" in finish.report.reason
 
 
+def test_a_node_of_a_run_that_is_over_is_told_that_end_and_has_no_seat_in_this_one() -> None:
+    over = JobReport(job="j", outcome="failed", exit_code=3, started_at_unix=0.0, ended_at_unix=1.0, reason="so", life="L")
+    rules = Rules(job="j", min_nodes=2, max_nodes=2)
+    rendezvous = Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0)
+    server = Server(rendezvous, ended={"L": over})
+    node = Node(Group(join("a"), grace_s=5.0, hosting=True), server=server)
+    node.begin(0.0)
+    for link, life in ((GUEST, "L"), (GUEST + 1, "M")):
+        node.observe(LinkUp(link=link, ours=False), 0.0)
+        told = sent(hear(node, replace(join(f"b of {life}"), life=life), link), link)
+        assert told == [Finish(report=over)] if life == "L" else isinstance(told[0], Assigned)
+
+
 def test_the_hosts_own_workers_need_no_lease(two: Node) -> None:
     assert two.lease_ends is None
     for now in (2.0, 4.0, 6.0):

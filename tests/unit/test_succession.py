@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
-from holdfast.core.messages import Electorate, Leads, Message, Past, Propose, Roster, Seek, Vote
+from holdfast.core.messages import Electorate, Finish, Leads, Message, Past, Propose, Roster, Seek, Vote
+from holdfast.core.report import JobReport
 from holdfast.core.value import replace
 from holdfast.rendezvous.claims import Claim, Claimed
 from holdfast.rendezvous.dial import CONNECT_S, WAIT_S
@@ -32,6 +33,7 @@ def roster(*line: str, version: int = 5, term: int = 0, witness: bool = False, o
 
 
 ABC = roster("a", "b", "c")
+REPORT = JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=0.0, ended_at_unix=1.0, reason="done", life="L")
 
 
 class Node:
@@ -99,7 +101,7 @@ def test_whoever_has_no_roster_waits_for_nothing() -> None:
 
 def test_a_founder_that_meets_an_older_job_leaves_the_lead_to_it_and_takes_it_back_if_that_is_gone() -> None:
     node = Node("a", None, founder=True)
-    assert any(isinstance(did, StepDown) for did in node.it.knocked(5, 1.0))
+    assert any(isinstance(did, StepDown) for did in node.it.knocked(5, "L", 1.0))
     node.wait(1.0 + YIELD_S)
     assert len(node.of(Lead)) == 2
 
@@ -107,7 +109,7 @@ def test_a_founder_that_meets_an_older_job_leaves_the_lead_to_it_and_takes_it_ba
 def test_a_founder_whose_first_round_has_formed_leaves_the_lead_to_nobody_who_merely_comes() -> None:
     node = Node("a", None, founder=True)
     node.it.write(("a", "b"), 1.0)
-    assert node.it.knocked(5, 1.0) == []
+    assert node.it.knocked(5, "L", 1.0) == []
 
 
 def test_a_founder_that_comes_back_counts_as_itself_when_its_earlier_promises_must_be_over() -> None:
@@ -116,6 +118,30 @@ def test_a_founder_that_comes_back_counts_as_itself_when_its_earlier_promises_mu
     assert not node.told(Propose)
     node.wait(PROMISE_S)
     assert node.told(Propose), "two of two: b, and itself"
+
+
+def test_a_founder_leads_on_when_a_node_comes_of_a_run_that_is_over() -> None:
+    node = Node("a", None, founder=True, ended={"L": REPORT})
+    assert node.it.knocked(5, "L", 1.0) == []
+    assert node.it.knocked(5, "", 1.0) == [], "it will say of which one it is"
+    assert any(isinstance(did, StepDown) for did in node.it.knocked(5, "another", 1.0))
+
+
+def test_a_founder_that_comes_after_one_that_was_cut_short_heeds_whoever_comes_though_older_runs_are_over() -> None:
+    node = Node("a", None, founder=True, again=True, ended={"older": REPORT})
+    assert any(isinstance(did, StepDown) for did in node.it.knocked(5, "", 1.0))
+
+
+def test_who_seeks_a_coordinator_of_a_run_that_is_over_is_told_how_it_ended() -> None:
+    node = Node("a", None, founder=True, ended={"L": REPORT})
+    node.hear(seek("b"), 1.0)
+    assert node.told(Finish) == [Finish(report=REPORT)] and not node.of(StepDown) and node.it.roster is None
+
+
+def test_a_run_that_goes_on_with_a_node_is_not_over_whatever_its_record_says() -> None:
+    node = Node("b", ended={"L": REPORT})
+    node.hear(seek("c"), PROMISE_S)
+    assert not node.told(Finish) and node.told(Propose)
 
 
 # --- seeking ----------------------------------------------------------------------------------------------------------------
@@ -277,6 +303,28 @@ def test_while_an_electorate_changes_both_must_agree() -> None:
     assert node.told(Propose)
 
 
+def of_another_run(held: Roster) -> Roster:
+    return replace(held, version=held.version + 3, past=Past(life="another"))
+
+
+def test_a_node_of_another_run_has_no_say_in_this_one_though_both_have_counted_alike() -> None:
+    node = Node("b")
+    node.hear(seek("c", replace(ABC, past=Past(life="another"))), PROMISE_S)
+    node.hear(seek("a", of_another_run(ABC)), PROMISE_S, link=GUEST + 1)
+    assert not node.told(Propose) and node.it.roster == ABC
+
+
+def test_the_roster_of_the_coordinator_s_run_is_held_whatever_was_held_before() -> None:
+    node = Node("b", of_another_run(ABC))
+    node.it.link_is(True, 1.0)
+    node.it.renewed(ABC, 1.0)
+    assert node.it.roster == ABC
+    node.it.taken_in("L")
+    assert node.it.roster == ABC
+    node.it.taken_in("another")
+    assert node.it.roster is None
+
+
 def test_a_newer_roster_is_taken_over_from_whoever_brings_it() -> None:
     node = Node("b", roster("a", "b", "c", "d", "e"))
     node.hear(seek("c", roster("a", "b", "c", version=6, round=9)), PROMISE_S)
@@ -339,6 +387,15 @@ def test_a_successor_knocks_at_the_endpoint_and_whoever_founds_there_follows() -
     node.it.mandate.waive()  # type: ignore[union-attr]
     node.wait(PROMISE_S + 0.2 + KNOCK_S)
     assert len(node.called()) == calls + 1
+
+
+def test_a_successor_whose_job_has_ended_knocks_no_more() -> None:
+    node = elected()
+    node.it.mandate.waive()  # type: ignore[union-attr]
+    node.it.over, calls = True, node.called()
+    node.see(LinkUp(link=node.it.dial.link, ours=True), PROMISE_S + 0.1)
+    node.wait(PROMISE_S + 60.0)
+    assert not node.told(Seek) and node.called() == calls
 
 
 def test_of_two_that_lead_the_one_of_the_earlier_term_follows() -> None:

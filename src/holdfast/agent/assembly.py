@@ -26,9 +26,12 @@ GOODBYE_S = 10.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.agent.candidate import Store
     from holdfast.core.config import RunConfig
     from holdfast.core.infrastructure import Infrastructure
+    from holdfast.core.report import JobReport
     from holdfast.runtime.host import Host
     from holdfast.runtime.net import Network, Shelter
 
@@ -168,10 +171,19 @@ def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str,
     group = _group(config, _join(config, name, addr), hosting=hosting)
     now = host.now()
     if hosting:
-        return Node(group, server=Server(Rendezvous(_rules(config), _policy(config), now=now, now_unix=host.unix())))
+        rendezvous = Rendezvous(_rules(config), _policy(config), life=os.urandom(8).hex(), now=now, now_unix=host.unix())
+        return Node(group, server=Server(rendezvous, ended=_ended(config)))
     endpoint, wait_s = config.rdzv_endpoint, config.join_timeout_s
     member = Member(group.join.node, endpoint=endpoint, join_timeout_s=wait_s, taken=taken, now=now)
     return Node(group, member=member)
+
+
+def _ended(config: RunConfig) -> Mapping[str, JobReport]:
+    if config.rdzv_backend == "memory":
+        return {}  # nobody else can come
+    from holdfast.agent.farewell import ended_runs
+
+    return ended_runs(config)
 
 
 def _rules(config: RunConfig) -> Rules:

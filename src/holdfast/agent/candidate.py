@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 
+from holdfast.agent.farewell import ended_runs
 from holdfast.agent.heir import HeirNode
 from holdfast.agent.store_node import StoreNode
 from holdfast.core.errors import RendezvousError, UsageError
@@ -21,13 +22,14 @@ from holdfast.runtime.ports import hold_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Protocol
 
     from holdfast.agent.group import Group
     from holdfast.agent.witness import Witness
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Action
+    from holdfast.core.report import JobReport
     from holdfast.recovery.policy import RestartOnFailure
     from holdfast.runtime.host import Host
     from holdfast.runtime.net import Network
@@ -62,7 +64,7 @@ def candidate(
     # A store may be away for longer than a coordinator that restarts: while it is, nobody else can run this job either.
     member.give_up_s = config.join_timeout_s
     member.hint = "does etcd answer there, and are the other nodes' ports open to this node?"
-    return StoreNode(group, member, election, _founder(rules, policy, host)), network, store_hands
+    return StoreNode(group, member, election, _founder(rules, policy, host, ended_runs(config))), network, store_hands
 
 
 def heir(
@@ -77,7 +79,7 @@ def heir(
 ) -> tuple[HeirNode, Network, Store | None]:
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
     `again`: an agent of this job did so before, on this host, and was cut short."""
-    taken = network.taken
+    taken, ended = network.taken, ended_runs(config)
     witness = None if config.witness is None else open_witness(config.witness, host)
     endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(config, network, group.join.addr, host)
     if witness is not None and endpoint:
@@ -92,20 +94,21 @@ def heir(
         witness=witness is not None,
         goes_on=config.on_split == "continue",
         again=again,
+        ended=ended,
         now=now,
     )
     wait_s = config.join_timeout_s
     member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=wait_s, taken=taken, now=now)
-    found = _founder(rules, policy, host)
+    found = _founder(rules, policy, host, ended)
     return HeirNode(group, member, succession, found, patience_s=config.join_timeout_s), network, witness
 
 
 def _founder(
-    rules: Rules, policy: Callable[[], RestartOnFailure], host: Host
+    rules: Rules, policy: Callable[[], RestartOnFailure], host: Host, ended: Mapping[str, JobReport]
 ) -> Callable[[float], tuple[Server, RestartOnFailure]]:
     def found(now: float) -> tuple[Server, RestartOnFailure]:
         fresh = policy()
-        return Server(Rendezvous(rules, fresh, now=now, now_unix=host.unix())), fresh
+        return Server(Rendezvous(rules, fresh, now=now, now_unix=host.unix()), ended=ended), fresh
 
     return found
 

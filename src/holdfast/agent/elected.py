@@ -163,6 +163,7 @@ class ElectedNode(Node):
         forgotten = mine.group_world_size if mine is not None and mine.round > past.round else 0
         known = max(number, self.group.join.known_round)
         fence_s = self.server.rendezvous.rules.lease_s + FENCE_S if known > max(number, past.round) else 0.0
+        self.server.rendezvous.life = past.life
         self.server.rendezvous.resume(
             round=max(past.round, known),
             restarts=max(past.restarts, restarts),

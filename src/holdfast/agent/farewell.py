@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from holdfast.telemetry.state_dir import JobDir
 
 
+ENDS_KNOWN = 4
+"""Runs of a job that are looked back on: who was cut off gives up after `join_timeout`."""
+
+
 def tell(report: JobReport, config: RunConfig, say: Callable[[str], None]) -> None:
     """Say the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
     without an incident is not talked about."""
@@ -60,6 +64,22 @@ class SharedEnd:
         except OSError:
             return None
         return seen.st_ino, seen.st_mtime_ns
+
+
+def ended_runs(config: RunConfig) -> dict[str, JobReport]:
+    """How the job's last runs have ended, by their lives, as their reports on this host tell: whoever was cut off at the end of
+    one of them may come back while the next one runs."""
+    from holdfast.telemetry.report_text import report_from_json
+    from holdfast.telemetry.state_dir import last_runs
+
+    found = []
+    for path in last_runs(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)[:ENDS_KNOWN]:
+        try:
+            with open(os.path.join(path, "report.json"), encoding="utf-8") as file:
+                found.append(report_from_json(file.read()))
+        except (OSError, ValueError):
+            continue
+    return {report.life: report for report in found if report is not None and report.life}
 
 
 def make_room(state_dir: str) -> None:

@@ -249,6 +249,7 @@ class Group:
     def start(self, assigned: Assigned, now: float) -> list[Action]:
         """There is a round, with a place for this node."""
         self.assigned, self.state, self.spare_because = assigned, "running", ""
+        self.join = replace(self.join, life=assigned.life)
         self._look = None
         self.workers = Crew(self.join, assigned)
         formed = RoundFormed(

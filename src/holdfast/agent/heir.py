@@ -24,10 +24,11 @@ from holdfast.agent.words import Exit
 from holdfast.core.events import Decided
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Record, Tick
-from holdfast.core.messages import Join, Leads, Leave, Renew, Renewed, Seek, Stopped, Vote
+from holdfast.core.messages import Finish, Join, Leads, Leave, Renew, Renewed, Seek, Stopped, Vote
 from holdfast.core.value import replace
 from holdfast.rendezvous.claims import Claimed
 from holdfast.rendezvous.mandate import LOOK_S
+from holdfast.rendezvous.member import Deliver
 from holdfast.rendezvous.roster import elector_of
 from holdfast.rendezvous.rules import Heard, HostLeaves
 from holdfast.rendezvous.succession import OF_HALF, Succession
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.agent.group import Group
     from holdfast.core.messages import Message, Past
     from holdfast.recovery.policy import RestartOnFailure
-    from holdfast.rendezvous.member import Deliver, Member
+    from holdfast.rendezvous.member import Member
     from holdfast.rendezvous.seats import Seat
     from holdfast.rendezvous.server import Server
 
@@ -106,12 +107,15 @@ class HeirNode(ElectedNode):
         """What is said between those who seek a coordinator; and what is said to us as to one. None: it goes its usual way."""
         if link == self.member.link:
             return self._from_the_leader(message, now)
+        if isinstance(message, Finish) and self.election.dial.uses(link):
+            self.member.closed = True  # whoever we sought knows how our run has ended
+            return [*self.election.dial.hang_up(now), *self._from_member([Deliver(message=message)], now)]
         if link not in self.guests or isinstance(message, (Seek, Vote)):
             out = self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
             self._heed_the_roster()
             return out
         held = message.roster if isinstance(message, (Join, Renew)) else 0
-        out = self._from_election(self.election.knocked(held, now), now)
+        out = self._from_election(self.election.knocked(held, getattr(message, "life", ""), now), now)
         if self.server is None:
             return [*out, *self.election.tell(link), HangUp(link=link)]
         self._counted(message, now)
@@ -149,14 +153,22 @@ class HeirNode(ElectedNode):
         return out
 
     def _from_member(self, actions: Iterable[Action | Deliver], now: float) -> list[Action]:
-        return [self._stamped(action) for action in super()._from_member(actions, now)]
+        life = self.group.join.life
+        out = [self._stamped(action) for action in super()._from_member(actions, now)]
+        if self.group.join.life != life:
+            self.election.taken_in(self.group.join.life)
+            self._heed_the_roster()
+        return out
 
     def _stamped(self, action: Action) -> Action:
         """A `Join` says which roster is held now: it may be said again long after it was said first, to another coordinator."""
         roster = self.election.roster
         if roster is None or not isinstance(action, Transmit) or not isinstance(action.message, Join):
             return action
-        return replace(action, message=replace(action.message, roster=roster.version, elector_of=elector_of(roster)))
+        join, life = action.message, roster.past.life
+        if join.life not in ("", life):
+            return action  # our coordinator is another run's by now
+        return replace(action, message=replace(join, roster=roster.version, elector_of=elector_of(roster), life=life))
 
     def _host_leaves(self, end: Exit, now: float) -> list[Action]:
         """Our agent goes, with the coordinator in it; its workers are gone already."""
@@ -176,10 +188,12 @@ class HeirNode(ElectedNode):
         mandate = self.election.mandate
         assert self.server is not None and mandate is not None
         match message:
-            case Join(endpoint=endpoint, roster=roster, elector_of=ids):
-                mandate.joined(endpoint, roster, ids)
+            case Join(endpoint=endpoint, roster=roster, elector_of=ids, life=life):
+                ours = life in ("", self.election.life)  # else both count something else
+                mandate.joined(endpoint, roster * ours, ids if ours else ())
             case Renew(node=node, mark=mark, roster=roster) if (seat := self.server.rendezvous.seats.get(node)) is not None:
-                mandate.renewed(_known_as(seat), mark, roster, now)
+                ours = seat.assigned is not None or seat.join.life in ("", self.election.life)
+                mandate.renewed(_known_as(seat), mark, roster * ours, now)
 
     def _from_server(self, actions: Iterable[Action], now: float) -> list[Action]:
         assert self.server is not None and self.election.mandate is not None
@@ -203,6 +217,7 @@ class HeirNode(ElectedNode):
             own.here = True  # after a pause we would blame ourselves first; its workers are under a lease all the same
         if rendezvous.report is not None:
             self.election.mandate.waive()
+            self.election.over = True
             return []
         counts = rendezvous.round, rendezvous.restarts, rendezvous.seats.arrivals, len(rendezvous.seats)
         noted = *counts, *rendezvous.excluded.names

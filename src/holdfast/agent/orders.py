@@ -45,11 +45,8 @@ class Orders:
                 return self._stop(message, now)
             case LookAround(round=number, reason=reason) if number == group.round:
                 return self._look(reason, now)
-            case Waiting(round=number, reason=reason) if group.state == "joining" and number >= group.join.known_round:
-                group.spare_because = reason
-                if number > group.join.known_round:  # said at once: it is to be known to whoever hears the Join again
-                    group.join = replace(group.join, known_round=number)
-                    return [Send(message=group.join)]
+            case Waiting() if group.state == "joining":
+                return self._wait(message)
             case Noted(ask=ask, ok=ok, text=text):
                 return [Answer(ask=ask, ok=ok, text=text)]
             case Paced(round=number, longest_s=longest_s, busy_s=busy_s) if number == group.round:
@@ -81,6 +78,16 @@ class Orders:
         if group.state == "succeeded":
             return heard + group.all_gone(now)
         return heard
+
+    def _wait(self, waiting: Waiting) -> list[Action]:
+        group, known = self.group, self.group.join.known_round
+        is_of_another_run = waiting.life != group.join.life
+        if waiting.round >= known or is_of_another_run:
+            group.spare_because = waiting.reason
+        if waiting.round <= known and not is_of_another_run:
+            return []
+        group.join = replace(group.join, known_round=max(known, waiting.round), life=waiting.life)
+        return [Send(message=group.join)]  # said at once: it is to be known to whoever hears the Join again
 
     def _look(self, reason: str, now: float) -> list[Action]:
         group = self.group

@@ -141,6 +141,8 @@ class Join(Message):
     """Electorates in which, by that roster, it has a say."""
     longest_s: dict[str, float] = {}  # noqa: RUF012
     """As in `Pace`, as far as this node knows: a coordinator that is new has it from those who join."""
+    life: str = ""
+    """The run of the job that `round`, `known_round` and `roster` are of, as in `Past`. Empty: this node has been in none."""
 
 
 class Renew(Message):
@@ -318,6 +320,8 @@ class Assigned(Message):
     """The round may go on without some of its workers: where one fails, the others of its node are left alone until `Stop`."""
     longest_s: dict[str, float] = {}  # noqa: RUF012
     """As in `Pace`: what the job has been seen to need in earlier rounds."""
+    life: str = ""
+    """Names this run of the job, as in `Past`."""
 
 
 class Paced(Message):
@@ -358,6 +362,8 @@ class Waiting(Message):
 
     round: int
     reason: str
+    life: str = ""
+    """As in `Assigned`."""
 
 
 class Noted(Message):

@@ -28,3 +28,5 @@ class JobReport(Value):
     nodes: tuple[str, ...] = ()
     nodes_left_out: int = 0
     """As with failures."""
+    life: str = ""
+    """Names the run that it is the end of, as in `core.messages.Past`. Empty: a job of one node, whose end nobody misses."""

@@ -101,7 +101,7 @@ class Admission:
         if not why:
             return job.carry_out(Decision(then="rejoin", reason=f"{seat.name} joined"), now)
         said = Say(text=f"{seat.name} waits as a spare: {why}")
-        return [said, Tell(node=seat.join.node, message=Waiting(round=job.round, reason=why))]
+        return [said, Tell(node=seat.join.node, message=Waiting(round=job.round, reason=why, life=job.life))]
 
     # --- at whose wish --------------------------------------------------------------------------------------------------
 

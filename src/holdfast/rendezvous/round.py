@@ -51,8 +51,10 @@ SMALL = 64
 class Rendezvous:
     """The machine. `policy` judges failures; everything else is decided here."""
 
-    def __init__(self, rules: Rules, policy: Policy, *, now: float, now_unix: float) -> None:
+    def __init__(self, rules: Rules, policy: Policy, *, life: str = "", now: float, now_unix: float) -> None:
         self.rules = rules
+        self.life = life
+        """Names this run of the job: its members remember it."""
         self.policy = policy
         self.phase = "gathering"
         self.round = 0
@@ -292,10 +294,11 @@ class Rendezvous:
                 reason=self.why,
                 longest_s=longest_s,
                 carries_on=self.policy.carries_on,
+                life=self.life,
             )
             actions.append(Tell(node=given.node, message=seat.assigned))
         for spare in placement.spares:
-            actions.append(Tell(node=spare.node, message=Waiting(round=self.round, reason=spare.why)))
+            actions.append(Tell(node=spare.node, message=Waiting(round=self.round, reason=spare.why, life=self.life)))
         return actions
 
     def _finish(self, now: float) -> list[Action]:
@@ -317,6 +320,7 @@ class Rendezvous:
             reason=self.why,
             nodes=nodes[:SMALL],
             nodes_left_out=max(0, len(nodes) - SMALL),
+            life=self.life,
         )
         finish = Finish(report=self.report)
         return [Tell(node=node, message=finish) for node in self.seats]

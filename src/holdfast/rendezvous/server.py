@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
-from holdfast.core.messages import Finish, Leave, Message, Refused, StoreAsk
+from holdfast.core.messages import Finish, Join, Leave, Message, Refused, StoreAsk
 from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Heard, Tell, Unlinked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from holdfast.core.report import JobReport
     from holdfast.rendezvous.store import KeyValues
 
 TO_HOST = -1
@@ -21,8 +22,10 @@ TO_HOST = -1
 class Server:
     """A round machine with members on the other end of links."""
 
-    def __init__(self, rendezvous: Rendezvous) -> None:
+    def __init__(self, rendezvous: Rendezvous, *, ended: Mapping[str, JobReport] | None = None) -> None:
         self.rendezvous = rendezvous
+        self.ended = ended or {}
+        """How earlier runs of the job have ended, by their lives, as far as this host knows."""
         self.links: dict[str, int] = {}
         """node → link, the newest one"""
         self.guests: dict[int, str] = {}
@@ -73,6 +76,9 @@ class Server:
             self.guests[link] = node
         if isinstance(message, Leave):
             self.owed.discard(node)
+        if isinstance(message, Join) and message.life in self.ended and message.life != self.rendezvous.life:
+            # Cut off when that run ended, and back only now. It is no node of this one, whatever it was in that.
+            return [Transmit(link=link, message=Finish(report=self.ended[message.life]))]
         # The newest link is the live one, though an older one may still bring what was on its way and not know that it is dead.
         self.links[node] = max(link, self.links.get(node, link))
         return self._sent(self.rendezvous.observe(Heard(message=message, here=link == TO_HOST), now))

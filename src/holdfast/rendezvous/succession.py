@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
-from holdfast.core.messages import Leads, Past, Propose, Roster, Seek, Vote
+from holdfast.core.messages import Finish, Leads, Past, Propose, Roster, Seek, Vote
 from holdfast.core.value import replace
 from holdfast.rendezvous.ballot import Ballot
 from holdfast.rendezvous.claims import Claimed, Claims
@@ -30,7 +30,10 @@ from holdfast.rendezvous.roster import adopted, aged, comes_before
 TYPE_CHECKING = False
 if TYPE_CHECKING:
 
+    from collections.abc import Mapping
+
     from holdfast.core.messages import Electorate
+    from holdfast.core.report import JobReport
 
 STAND_S = 1.0
 """How long to wait at one's own place in the line for the others to come."""
@@ -73,6 +76,7 @@ class Succession:
         witness: bool = False,
         goes_on: bool = False,
         again: bool = False,
+        ended: Mapping[str, JobReport] | None = None,
         now: float,
     ) -> None:
         self.endpoint = endpoint
@@ -86,6 +90,8 @@ class Succession:
         """A side without a majority goes on all the same (--on-split continue)."""
         self.again = again
         """An agent of this job was at the endpoint before us, and did not see the job's end."""
+        self.ended = ended or {}
+        """How earlier runs of the job have ended, by their lives, as far as this host knows."""
         self.began_at = now
         self.founding = False
         """We lead since nobody else did, and have formed no round yet."""
@@ -95,6 +101,8 @@ class Succession:
         self.roster: Roster | None = None
         self.roster_at = now
         self.mandate: Mandate | None = None
+        self.over = False
+        """We lead, and the job has ended."""
         self.free_at = -NEVER
         """End of our promise."""
         self.seek_at = NEVER
@@ -163,7 +171,7 @@ class Succession:
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
         if self.mandate is not None:
-            dial_at = self.dial.due_at if self.endpoint != self.origin else NEVER
+            dial_at = self.dial.due_at if self._knocks else NEVER
             return min(self.mandate.counted, dial_at, self.look_at)
         if self.roster is None:
             return self.lead_at
@@ -200,10 +208,13 @@ class Succession:
         self.founding = False
         self.mandate.change(line, now)
 
-    def knocked(self, roster: int, now: float) -> list[Action]:
-        """Somebody came to us as to the coordinator, and holds a roster of that version."""
-        if not (roster and self.founding):
+    def knocked(self, roster: int, life: str, now: float) -> list[Action]:
+        """Somebody came to us as to the coordinator, and holds a roster of that version, of that run. Empty: it has not said of
+        which one."""
+        if not (roster and self.founding) or self._end_of(life) is not None:
             return []
+        if not life and self.ended and not self.again:
+            return []  # the last run here is over: we do not step down for a node of it, and its Join will say what it is of
         self.lead_at = now + YIELD_S
         return self._step_down("this job was there before, and its nodes choose who leads it", now)
 
@@ -225,12 +236,16 @@ class Succession:
 
     def _knock(self, now: float) -> list[Action]:
         """Whoever begins anew at the job's endpoint is to hear of us before it has gathered enough to form a round."""
-        if self.endpoint == self.origin or now < self.dial.due_at:
+        if not self._knocks or now < self.dial.due_at:
             return []
         if self.dial.to:
             self.dial.next_at = now + KNOCK_S
             return self.dial.hang_up(now)
         return self.dial.call(self.origin, now)
+
+    @property
+    def _knocks(self) -> bool:
+        return self.endpoint != self.origin and not self.over  # else whoever begins there is the job's next run
 
     def _ask_witness_to_stay(self, now: float) -> list[Action]:
         assert self.mandate is not None
@@ -245,7 +260,9 @@ class Succession:
     def renewed(self, roster: Roster | None, now: float) -> list[Action]:
         """Our member heard a `Renewed`, perhaps with a newer roster."""
         said: list[Action] = []
-        if roster is not None and (self.roster is None or roster.version > self.roster.version):
+        if roster is not None and (
+            self.roster is None or self._is_of_another_run(roster) or roster.version > self.roster.version
+        ):
             self.roster, self.roster_at = roster, now
             self.term, self.life = max(self.term, roster.term), roster.past.life
             nodes = f"the {roster.electorates[0].size} nodes choose another, first of all {', '.join(roster.line[1:4])}"
@@ -277,9 +294,19 @@ class Succession:
             return []
         return self._follow(leads, now)
 
+    def taken_in(self, life: str) -> None:
+        """Our coordinator has said which run of the job it is."""
+        if self.roster is not None and self.roster.past.life != life:
+            self.forget()
+
+    def forget(self) -> None:
+        """What we hold is of another run of the job."""
+        self.roster = None
+        self.ballot.clear()
+
     def _follow(self, leads: Leads, now: float) -> list[Action]:
         if leads.life != self.life:
-            self.roster = None  # of another job by the same name, which had begun unawares; who has a say in it has none here
+            self.forget()  # another job by the same name, which had begun unawares; who has a say in it has none here
         self.leader, self.term, self.lead_at = leads.endpoint, max(self.term, leads.term), NEVER
         self.seek_at, self.place = now + self.lease_s, 0
         return [*self.dial.hang_up(now), Follow(endpoint=leads.endpoint)]
@@ -313,7 +340,7 @@ class Succession:
         """Say to whoever we are linked to what we want of it."""
         if self.mandate is not None:
             leads = Leads(endpoint=self.endpoint, term=self.term, life=self.life)
-            return self.dial.say(Seek(node=self.endpoint, term=self.term, leads=leads))
+            return self.dial.say(Seek(node=self.endpoint, term=self.term, leads=leads)) if self._knocks else []
         assert self.roster is not None
         self.said_free = now >= self.free_at
         if not self.said_free:
@@ -371,16 +398,19 @@ class Succession:
             return self.told(seek.leads, now) or (self.tell(link) if self.mandate is not None else [])
         out: list[Action] = []
         if seek.roster is not None:
-            out += self.knocked(seek.roster.version, now)
+            if (report := self._end_of(seek.roster.past.life)) is not None:
+                return [Transmit(link=link, message=Finish(report=report))]
+            out += self.knocked(seek.roster.version, seek.roster.past.life, now)
             if self.mandate is None:
                 self._adopt(seek.roster, now)
-        self.ballot.came(seek, link)
+        if not self._is_of_another_run(seek.roster):
+            self.ballot.came(seek, link)  # who has a say in another run has none in ours, though both count from one
         self.refused.clear()
         return out if self.mandate is None and self.leader in (seek.node, "") else out + self.tell(link)
 
     def _adopt(self, roster: Roster, now: float) -> None:
         """Take over a newer roster from one that would support us: what it says of itself does not hold for us."""
-        if self.roster is not None and self.roster.version >= roster.version:
+        if self.roster is not None and (self._is_of_another_run(roster) or self.roster.version >= roster.version):
             return
         if self.roster is None:
             # We may have promised something as an elector under our endpoint's name in an earlier life, or by a `Renewed` that
@@ -420,6 +450,14 @@ class Succession:
             return []
         self.votes.add(vote.node)
         return [] if self.ballot.short(self.votes) else self._win(now)
+
+    def _end_of(self, life: str) -> JobReport | None:
+        """How that run has ended. None: it has not, as far as we know; and a run that goes on with us has not, whatever is written."""
+        return None if life == self.life else self.ended.get(life)
+
+    def _is_of_another_run(self, roster: Roster | None) -> bool:
+        """Than ours. Where either is none, nobody can tell."""
+        return self.roster is not None and roster is not None and roster.past.life != self.roster.past.life
 
     @property
     def _is_in_line(self) -> bool:

@@ -18,6 +18,7 @@ from holdfast.agent.store_node import StoreNode
 from holdfast.agent.words import ControlAsked, ExclusionAsked, Reached
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
+from holdfast.core.report import JobReport
 from holdfast.core.value import Value, replace
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.recovery.progress import Progress
@@ -159,7 +160,7 @@ class Cluster:
 
     def _node(self, group: Group, world: SimHost) -> Node:
         if group.hosting:
-            return Node(group, server=self._found(world)[0])
+            return Node(group, server=self._found(group, world)[0])
         return Node(group, member=self._member(group.join.node, world))
 
     def _elected(self, agent: SimAgent, group: Group, world: SimHost, links: SimLinks) -> StoreNode:
@@ -177,7 +178,7 @@ class Cluster:
         )
         member = self._member(node, world)
         member.connect_at, member.give_up_s = NEVER, self.job.join_timeout_s
-        return StoreNode(group, member, election, lambda now: self._found(world))
+        return StoreNode(group, member, election, lambda now: self._found(group, world))
 
     def _heir(self, group: Group, endpoint: str, world: SimHost, *, again: bool) -> HeirNode:
         """A possible successor, as `agent.candidate` would make it."""
@@ -190,15 +191,21 @@ class Cluster:
             witness=self.job.witness,
             goes_on=self.job.on_split == "continue",
             again=again,
+            ended=self._ended(group.join.name),
             now=world.now(),
         )
         member, patience_s = self._member(group.join.node, world), self.job.join_timeout_s
-        return HeirNode(group, member, succession, lambda now: self._found(world), patience_s=patience_s)
+        return HeirNode(group, member, succession, lambda now: self._found(group, world), patience_s=patience_s)
 
     def _member(self, node: str, world: SimHost) -> Member:
         return Member(node, endpoint=ENDPOINT, join_timeout_s=self.job.join_timeout_s, now=world.now())
 
-    def _found(self, world: SimHost) -> tuple[Server, RestartOnFailure]:
+    def _ended(self, place: str) -> dict[str, JobReport]:
+        """How runs of the job have ended, as the records on that place's disk tell."""
+        reports = [life.report for life in self.lives if life.place == place and life.report is not None]
+        return {report.life: report for report in reports if report.life}
+
+    def _found(self, group: Group, world: SimHost) -> tuple[Server, RestartOnFailure]:
         job = self.job
         rules = Rules(
             job="job",
@@ -219,9 +226,9 @@ class Cluster:
             carries_on=job.carries_on,
             progress=Progress(cycles=job.no_progress_cycles),
         )
-        rendezvous = Rendezvous(rules, policy, now=world.now(), now_unix=world.unix())
+        rendezvous = Rendezvous(rules, policy, life=group.join.node, now=world.now(), now_unix=world.unix())
         self.checks.hosts.append(rendezvous)
-        return Server(rendezvous), policy
+        return Server(rendezvous, ended=self._ended(group.join.name)), policy
 
     def claim(self, agent: SimAgent, wish: Claim) -> None:
         """Somebody asks the witness, a directory that everybody reaches in its own time."""

@@ -92,7 +92,8 @@ def report_from_json(text: str) -> JobReport | None:
     try:
         said = json.loads(text)
         failures = [{field: one[field] for field in Failure.__fields__ if field in one} for one in said["failures"]]
-        return build(JobReport, {field: said[field] for field in JobReport.__fields__} | {"failures": failures})
+        known = {field: said[field] for field in JobReport.__fields__ if field in said}
+        return build(JobReport, known | {"failures": failures})
     except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
         return None
 

@@ -332,12 +332,17 @@ def last_to_go(home: str, run_id: str, *, endpoint: str = "") -> list[int]:
     return [int(found[1]) for found in started if found] if all(map(_ends, left)) else []
 
 
-def _newest(home: str, run_id: str, endpoint: str) -> str:
+def last_runs(home: str, run_id: str, *, endpoint: str = "") -> list[str]:
+    """The directories of the job's runs, the newest first."""
     try:
         runs = _runs(os.path.join(home, "jobs"), job_name(run_id, endpoint))
     except OSError:
-        return ""
-    return next((path for _, path in runs if _is_at(path, endpoint)), "")
+        return []
+    return [path for _, path in runs if _is_at(path, endpoint)]
+
+
+def _newest(home: str, run_id: str, endpoint: str) -> str:
+    return next(iter(last_runs(home, run_id, endpoint=endpoint)), "")
 
 
 def _breaks_off(events: str) -> bool:
