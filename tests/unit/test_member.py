@@ -203,7 +203,9 @@ def test_a_late_answer_to_an_older_renewal_shortens_nothing(running: Talk) -> No
 def test_the_end_of_a_lease_is_told_once_with_the_last_moment_for_the_workers(running: Talk) -> None:
     lease_over = [action for action in running.see(Tick(), LEASE_S) if isinstance(action, Deliver)]
     assert lease_over == [
-        Deliver(lease_over="the coordinator at head:29400 has not answered for 3.0 s", until=LEASE_S + KILL_S)
+        Deliver(
+            lease_over="the coordinator at head:29400 has not answered for 3.0 s", until=LEASE_S + KILL_S, patience_s=GIVE_UP_S
+        )
     ]
     assert not delivered(running.see(Tick(), LEASE_S + 1))
 

@@ -135,6 +135,37 @@ def test_a_node_that_says_it_is_unhealthy_is_a_spare_until_it_says_otherwise() -
     assert about_nodes(job) == ["NodeExcluded b", "NodeReadmitted b"]
 
 
+def test_its_own_word_is_remembered_with_its_reason_over_rounds_and_coordinators_until_it_takes_it_back(job: Job) -> None:
+    why = "a GPU has fallen off the bus"
+    job.fail("a", now=10.0)
+    job.hear(Stopped(node="a", round=1))
+    join(job, "a", "a", round=1)
+    job.hear(Stopped(node="b", round=1))
+    join(job, "b", "b", round=1, unhealthy=why)
+    assert job.members() == "ac" and ("b", Waiting(round=2, reason=f"excluded: {why}")) in job.said
+    job.hear(Leave(node="c", round=2, reason="drained"))
+    job.hear(Stopped(node="c", round=2))
+    job.stopped_and_back("a")
+    assert job.machine.phase == "gathering" and job.machine.excluded.why("b") == why, "rather none than an unfit one"
+    successor = Rendezvous(job.rules, job.policy, now=100.0, now_unix=0.0)
+    successor.resume(round=2, restarts=0, excluded=job.machine.excluded.kept(15.0), now=100.0)
+    assert (successor.excluded.by("b"), successor.excluded.why("b")) == ("itself", why)
+    assert join(job, "b-2", "b", unhealthy="") and job.members() == "ab", "another life of it, that is fit"
+
+
+def test_a_member_that_finds_itself_unfit_between_rounds_has_a_spare_take_its_place(job: Job) -> None:
+    join(job, "b", "b", round=1, unhealthy="ECC errors")
+    job.stopped_and_back("a")
+    assert job.members() == "ac" and job.policy.restarts_left(0.0) == 3
+
+
+def test_an_operator_may_take_a_node_that_calls_itself_unfit_until_it_says_so_again(job: Job) -> None:
+    join(job, "d", "d", unhealthy="ECC errors")
+    assert answer(asked(job, "d", readmit=True)).ok and not job.machine.excluded.why("d")
+    join(job, "d", "d", unhealthy="ECC errors")
+    assert job.machine.excluded.why("d") == "ECC errors"
+
+
 def test_an_operators_word_stands_whatever_the_node_says_of_itself(job: Job) -> None:
     asked(job, "b")
     job.stopped_and_back("b")

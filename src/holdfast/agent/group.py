@@ -203,8 +203,8 @@ class Group:
                 return self._looked(positions, now)
             case Stuck(local_rank=local_rank):
                 return self._stuck(self.workers[local_rank], seen, now)
-            case LeaseOver(reason=reason, until=until):
-                return self.orders.lease_over(reason, until, now)
+            case LeaseOver():
+                return self.orders.lease_over(seen, now)
             case StopAsked(reason=reason, grace_s=grace_s):
                 if grace_s is not None:
                     self.grace_s = self.term_grace_s = grace_s

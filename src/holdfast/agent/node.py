@@ -123,7 +123,7 @@ class Node:
 def _delivered(delivery: Deliver) -> Observation:
     if delivery.message is not None:
         return Told(message=delivery.message)
-    return LeaseOver(reason=delivery.lease_over, until=delivery.until)
+    return LeaseOver(reason=delivery.lease_over, until=delivery.until, patience_s=delivery.patience_s)
 
 
 def _why(end: Exit) -> str:

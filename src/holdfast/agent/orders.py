@@ -27,6 +27,7 @@ from holdfast.core.value import replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.group import Group
+    from holdfast.agent.words import LeaseOver
 
 
 class Orders:
@@ -96,11 +97,12 @@ class Orders:
         assert group.assigned is not None
         return group.look.begin(reason, group.assigned, now)
 
-    def lease_over(self, reason: str, until: float, now: float) -> list[Action]:
-        """Nothing has come for so long that others may start these ranks again at `until`."""
-        group = self.group
+    def lease_over(self, over: LeaseOver, now: float) -> list[Action]:
+        """Nothing has come for so long that others may start these ranks again at `over.until`."""
+        group, reason, until = self.group, over.reason, over.until
         if group.state not in ("running", "stopping"):
-            return [Say(text=f"{reason}; still trying", level="warning")]
+            unknown = "whether the job goes on without this node, or has ended, is not known here"
+            return [Say(text=f"{reason}; still trying, for up to {over.patience_s:g} s: {unknown}", level="warning")]
         actions: list[Action] = [Say(text=f"{reason}; stopping the workers", level="error")]
         if group.state == "running":
             group.rejoin = True

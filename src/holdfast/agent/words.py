@@ -99,6 +99,8 @@ class LeaseOver(Observation):
     reason: str
     until: float
     """The last moment at which a worker of ours may live."""
+    patience_s: float = 0.0
+    """How long the coordinator is looked for, at most, before this node gives up."""
 
 
 class StopAsked(Observation):

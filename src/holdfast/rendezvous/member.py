@@ -44,6 +44,8 @@ class Deliver(Value):
     lease_over: str = ""
     until: float = NEVER
     """With `lease_over`: the last moment at which workers may live."""
+    patience_s: float = 0.0
+    """With `lease_over`: how long the member goes on looking for the coordinator."""
 
 
 class Member:
@@ -201,7 +203,7 @@ class Member:
                 return [self._give_up(lost, hint=TAKEN if is_taken else self.hint)]
             self.lease_over = True
             silence = f"the coordinator at {self.endpoint} has not answered for {silent_s:.1f} s"
-            out.append(Deliver(lease_over=silence, until=self.lease_ends + KILL_S))
+            out.append(Deliver(lease_over=silence, until=self.lease_ends + KILL_S, patience_s=self.give_up_s))
             if self.up:
                 # It may be up in name only: a firewall that forgot it, a host that lost its power.
                 out.append(HangUp(link=self.link))

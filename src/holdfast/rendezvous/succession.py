@@ -452,7 +452,7 @@ class Succession:
         return [] if self.ballot.short(self.votes) else self._win(now)
 
     def _end_of(self, life: str) -> JobReport | None:
-        """How that run has ended. None: it has not, as far as we know; and a run that goes on with us has not, whatever is written."""
+        """How that run has ended. None: it has not, as far as we know; one that goes on with us has not, whoever says so."""
         return None if life == self.life else self.ended.get(life)
 
     def _is_of_another_run(self, roster: Roster | None) -> bool:
