@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -29,15 +31,22 @@ def test_an_address_is_its_own_answer(host: Host) -> None:
     assert len(said) == 1 and "127.0.0.1" in str(said[0])
 
 
+def test_a_name_in_ascii_needs_no_codec_and_one_that_is_too_long_is_merely_unknown() -> None:
+    code = "import sys; from holdfast.runtime.addresses import is_here as here; print(here('x' * 70), here('127.0.0.1')); "
+    code += "print('encodings.idna' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True", "False"], done.stderr
+
+
 class NameServer:
     """Answers to names, not to addresses, once `answers` is set: that it cannot."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()
-        self.asked: list[str] = []
+        self.asked: list[bytes] = []
         self.real = socket.getaddrinfo
 
-    def look(self, name: str, port: int, **how: Any) -> Any:
+    def look(self, name: bytes, port: int, **how: Any) -> Any:
         if how.get("flags"):
             return self.real(name, port, **how)
         self.asked.append(name)
@@ -61,7 +70,7 @@ def test_a_name_server_that_does_not_answer_holds_up_nobody(host: Host, slow: Na
     until = time.monotonic() + 30
     while not seen and time.monotonic() < until:
         seen += host.wait(until)
-    assert seen == [LinkDown(link=1, reason="try again later")] * 2 and slow.asked == ["node0.nowhere"], "one question for both"
+    assert seen == [LinkDown(link=1, reason="try again later")] * 2 and slow.asked == [b"node0.nowhere"], "one question for both"
     names.close()
 
 

@@ -8,10 +8,16 @@ SCONTROL_S = 5.0
 """How long Slurm's controller may take to say where a node is. It answers in milliseconds, or is not there."""
 
 
+def askable(name: str) -> bytes | str:
+    """`name` as `socket.getaddrinfo` is to be given it. Text goes through Python's IDNA codec, which takes milliseconds to load,
+    and raises UnicodeError where a label is too long; a name in ASCII, or an address, needs none of it."""
+    return name.encode() if name.isascii() else name
+
+
 def is_here(name: str) -> bool:
     """Does `name` mean this host? It does when one of its addresses can be bound here."""
     try:
-        infos = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(askable(name), 0, type=socket.SOCK_STREAM)
     except OSError:
         return False
     for family, _, _, _, address in infos:
@@ -28,7 +34,7 @@ def own_address(endpoint: str) -> str:
     """The address under which nodes that meet at `endpoint` reach this one: that of the interface towards it."""
     for target in (endpoint, "192.0.2.1"):  # the second stands for "somewhere else" (TEST-NET-1); nothing is sent
         try:
-            family, _, _, _, address = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+            family, _, _, _, address = socket.getaddrinfo(askable(target), 9, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, socket.SOCK_DGRAM) as sock:
                 sock.connect(address)
                 found = str(sock.getsockname()[0])
@@ -46,7 +52,7 @@ def is_loopback(host: str) -> bool:
 
 def bind_addresses(name: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
     """Where to listen so that everybody who resolves `name` reaches us, and no wider than that."""
-    infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    infos = socket.getaddrinfo(askable(name), port, type=socket.SOCK_STREAM)
     found = [(int(family), tuple(address)) for family, _, _, _, address in infos]
     if not is_loopback(name) and all(is_loopback(str(address[0])) for _, address in found):
         # /etc/hosts gives many hosts a loopback address for their own name; other nodes come by the real one.
@@ -63,7 +69,7 @@ def host_and_port(endpoint: str) -> tuple[str, int]:
 def slurm_address(node: str) -> str:
     """Where a node of Slurm is reached: its name, or where that does not resolve, the NodeAddr that Slurm itself goes by."""
     try:
-        socket.getaddrinfo(node, None)
+        socket.getaddrinfo(askable(node), None)
         return node
     except OSError:
         pass

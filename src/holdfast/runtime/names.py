@@ -10,6 +10,8 @@ import os
 import select
 import socket
 
+from holdfast.runtime.addresses import askable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +39,7 @@ class Names:
     def ask(self, name: str, port: int, then: Then) -> list[Observation]:
         """Call `then` with the addresses: at once where `name` is one, else from the host's `wait`."""
         try:
-            return then(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+            return then(socket.getaddrinfo(askable(name), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
         except socket.gaierror:
             pass  # it is a name
         waiting = self.asked.setdefault((name, port), [])
@@ -55,7 +57,7 @@ class Names:
 
     def _look(self, name: str, port: int) -> None:
         try:
-            found: Addresses = list(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
+            found: Addresses = list(socket.getaddrinfo(askable(name), port, type=socket.SOCK_STREAM))
         except OSError as error:
             found = error
         with self.lock:

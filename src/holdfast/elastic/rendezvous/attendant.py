@@ -93,6 +93,8 @@ class Attendant:
         self.changed = threading.Condition()
         self.broken: BaseException | None = None
         self._inbox: deque[Observation] = deque()
+        self._waits: list[Callable[[Attendance], object]] = []
+        """What others wait for: they are woken when something of it is so, and not at every turn."""
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Rung when the inbox has something."""
         self._closing = False
@@ -119,11 +121,15 @@ class Attendant:
         """Until `predicate` holds, `timeout_s` seconds at most. Everything shown before has been observed by then."""
         deadline = time.monotonic() + timeout_s
         with self.changed:
-            while self.broken is None and (self._inbox or not predicate(self.attendance)):
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return False
-                self.changed.wait(min(left_s, SLICE_S))
+            self._waits.append(predicate)
+            try:
+                while self.broken is None and (self._inbox or not predicate(self.attendance)):
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        return False
+                    self.changed.wait(min(left_s, SLICE_S))
+            finally:
+                self._waits.remove(predicate)
         if self.broken is not None:
             raise RuntimeError("the rendezvous' own thread has ended") from self.broken
         return True
@@ -160,7 +166,8 @@ class Attendant:
                 with self.changed:
                     for seen in [*happened, *self._due()]:
                         self._observe(seen)
-                    self.changed.notify_all()
+                    if not self._inbox and any(awaited(self.attendance) for awaited in self._waits):
+                        self.changed.notify_all()
         except BaseException as error:
             logger.exception("the rendezvous' own thread has ended")
             self.broken = error
