@@ -38,6 +38,8 @@ class Member:
         self.number = number
         self.node = f"n{number}-1-{os.urandom(8).hex()}"
         self.round = 0
+        self.mark, self.roster = 0.0, 0
+        """As a member says them: of the last answer, and the version of the roster that it holds."""
         self.handshake = Handshake(identity, os.urandom(NONCE_BYTES).hex(), ours=True)
         self.frames = Frames()
         self.seals: tuple[Seal, Seal]
@@ -54,6 +56,10 @@ class Member:
     def prepare(self, *messages: Message) -> None:
         """Make ready what `send` sends."""
         self.ready = b"".join(frame(self.seals[0].put(encode(message))) for message in messages)
+
+    def renewal(self) -> Renew:
+        """What it says once a second."""
+        return Renew(node=self.node, round=self.round, sent_at=1.0, mark=self.mark, roster=self.roster)
 
     def send(self) -> int:
         """All at once: it is small, and the other side reads."""
@@ -178,21 +184,25 @@ class Crowd:
         """A renewal for everybody, before anything is measured: the lease is 3 s."""
         waiting = [member for member in self.members if member.round]
         for member in waiting:
-            member.prepare(Renew(node=member.node, round=member.round, sent_at=1.0))
+            member.prepare(member.renewal())
             member.send()
             member.ready = b""
         left = len(waiting)
         while left:
             for member in self.poll():
                 self.read(member)
-                left -= any(isinstance(message, Renewed) for message in member.heard())
+                answers = [message for message in member.heard() if isinstance(message, Renewed)]
+                for answer in answers:
+                    member.mark = answer.mark
+                    member.roster = member.roster if answer.roster is None else answer.roster.version
+                left -= bool(answers)
 
     def renew(self, seconds: int) -> dict[str, float]:
         count = len(self.members)
         for member in self.members:
             member.prepared = []
             for _ in range(seconds):
-                member.prepare(Renew(node=member.node, round=member.round, sent_at=1.0))
+                member.prepare(member.renewal())
                 member.prepared.append(member.ready)
         say({"ready": True})
         begun, sent, bytes_in = time.monotonic(), 0, 0

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from holdfast.rendezvous.server import Server
 
 
+TICK = Tick()
+
+
 class HeirNode(ElectedNode):
     """One node: a group, a member, a possible successor, and a server while it leads."""
 
@@ -79,7 +82,7 @@ class HeirNode(ElectedNode):
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`."""
         # The succession first: whoever slept through the end of its mandate must not say another word as the leader.
-        out = self._from_election(self.election.observe(Tick(), now), now)
+        out = self._from_election(self.election.observe(TICK, now), now)
         match seen:
             case Arrived() | LinkUp() | LinkDown():
                 return out + self._over_a_link(seen, now)
@@ -114,8 +117,9 @@ class HeirNode(ElectedNode):
             out = self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
             self._heed_the_roster()
             return out
-        held = message.roster if isinstance(message, (Join, Renew)) else 0
-        out = self._from_election(self.election.knocked(held, getattr(message, "life", ""), now), now)
+        out: list[Action] = []
+        if self.election.founding and isinstance(message, (Join, Renew)):
+            out = self._from_election(self.election.knocked(message.roster, getattr(message, "life", ""), now), now)
         if self.server is None:
             return [*out, *self.election.tell(link), HangUp(link=link)]
         self._counted(message, now)

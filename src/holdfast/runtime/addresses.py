@@ -9,8 +9,8 @@ SCONTROL_S = 5.0
 
 
 def askable(name: str) -> bytes | str:
-    """`name` as `socket.getaddrinfo` is to be given it. Text goes through Python's IDNA codec, which takes milliseconds to load,
-    and raises UnicodeError where a label is too long; a name in ASCII, or an address, needs none of it."""
+    """`name` as `socket.getaddrinfo` is to be given it. Text goes through Python's IDNA codec, which takes milliseconds to
+    load, and raises UnicodeError where a label is too long; a name in ASCII, or an address, needs none of it."""
     return name.encode() if name.isascii() else name
 
 
