@@ -267,8 +267,8 @@ def test_a_node_that_was_cut_off_at_the_end_is_told_it_by_the_next_run_and_takes
     spare = cluster.agent("c", nproc=1, env={"HOLDFAST_STATE_DIR": str(elsewhere)})
     joined = lambda: any(event["name"] == "c" for event in cluster.holdfast.events("NodeJoined"))
     cluster.wait_until(joined, what="the spare")
-    (events,) = elsewhere.rglob("events-c.jsonl")
-    asleep = next(json.loads(line)["pid"] for line in events.read_text().splitlines() if '"AgentStarted"' in line)
+    started = lambda: [line for path in elsewhere.rglob("events-c.jsonl") for line in path.open() if '"AgentStarted"' in line]
+    asleep = json.loads(cluster.wait_until(started, what="its record")[0])["pid"]
     os.kill(asleep, signal.SIGSTOP)
     try:
         cluster.finish()
