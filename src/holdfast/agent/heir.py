@@ -114,10 +114,10 @@ class HeirNode(ElectedNode):
             self.member.closed = True  # whoever we sought knows how our run has ended
             return [*self.election.dial.hang_up(now), *self._from_member([Deliver(message=message)], now)]
         if link not in self.guests or isinstance(message, (Seek, Vote)):
-            out = self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
+            out: list[Action] = self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
             self._heed_the_roster()
             return out
-        out: list[Action] = []
+        out = []
         if self.election.founding and isinstance(message, (Join, Renew)):
             out = self._from_election(self.election.knocked(message.roster, getattr(message, "life", ""), now), now)
         if self.server is None:
