@@ -56,6 +56,8 @@ def test_by_the_steps_that_ranks_tell_with_another_exit_code(holdfast, free_port
         "no progress: 2 restarts in a row brought no iteration (iteration 20); it is not restarted again (exit code 75)"
     )
     assert last["restarts_left"] == 6  # of 9, three were used
+    restarts = [event["reason"] for event in holdfast.events("Decided") if event["decision"] == "restart"]
+    assert ["if the job has reached iteration 21 (" in reason for reason in restarts] == [False, False, False, True]
 
 
 def test_a_file_that_cannot_be_read_is_told_of_and_ends_nothing(holdfast, script, tmp_path):

@@ -70,6 +70,27 @@ def test_a_change_of_members_is_no_restart() -> None:
     assert [progress.note(5, restarting=False) for _ in range(9)] == [""] * 9
 
 
+def test_nobody_is_promised_a_restart_that_may_be_in_vain() -> None:
+    """How far the job has come is known a moment after its failure."""
+    policy = RestartOnFailure(max_restarts=9, progress=by_file(cycles=2, iterations=5))
+    policy.stalled(100, restarting=False)
+    said = []
+    for _ in range(2):
+        said.append(policy.consider_request("it failed", uptime_s=60.0, now=0.0).reason)
+        policy.stalled(100, restarting=True)
+    assert said == [
+        "it failed; restarting all ranks (8 of 9 restarts left)",
+        "it failed; restarting all ranks if the job has reached iteration 105 (7 of 9 restarts left)",
+    ]
+
+
+@pytest.mark.parametrize("progress", [Progress(), by_file(cycles=1)], ids=["no such stop", "nothing is known"])
+def test_a_restart_that_depends_on_nothing_is_promised(progress: Progress) -> None:
+    policy = RestartOnFailure(max_restarts=1, progress=progress)
+    reason = policy.consider_request("it failed", uptime_s=60.0, now=0.0).reason
+    assert reason == "it failed; restarting all ranks (0 of 1 restarts left)"
+
+
 @given(st.integers(0, 4), st.integers(1, 300), st.booleans(), st.lists(REACHED, max_size=30))
 def test_it_only_stops_after_so_many_in_a_row(cycles: int, least: int, file: bool, reached: list[int | None]) -> None:
     progress = Progress(cycles=cycles, iterations=least, source="f" if file else "")

@@ -96,9 +96,10 @@ class RestartOnFailure:
             return Decision(then="end", reason=f"{what}; {self._spent()}")
         left = self.budget.left(now)
         delay_s = self._delay_s()
-        pause = f", after {delay_s:g} s because it crashed at once {self.instant_crashes} times" if delay_s else ""
+        how = self.progress.condition
+        how += f", after {delay_s:g} s because it crashed at once {self.instant_crashes} times" if delay_s else ""
         return Decision(
-            reason=f"{what}; restarting all ranks{pause} ({left} of {self.budget.restarts} restarts left)",
+            reason=f"{what}; restarting all ranks{how} ({left} of {self.budget.restarts} restarts left)",
             delay_s=delay_s,
             restarts_left=left,
             exclude=exclude,

@@ -22,6 +22,14 @@ class Progress:
         self.idle = 0
         """Restarts in a row without progress."""
 
+    @property
+    def condition(self) -> str:
+        """On what the next restart depends, in words that follow it; empty: on nothing. How far the job is now, is not known
+        at a failure: only when every node has said so, in `note`."""
+        if not self.cycles or self.idle + 1 < self.cycles or self.reached is None:
+            return ""
+        return f" if the job has reached iteration {self.reached + self.iterations}"
+
     def note(self, reached: int | None, *, restarting: bool) -> str:
         """A round is about to form, and `reached` is what is known now; None: nothing. Why the restart that it would be is one
         too many; empty: it is not.
