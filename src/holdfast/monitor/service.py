@@ -149,13 +149,11 @@ class Monitor:
             return []
         self.noticed = True
         waited_s = now - min(rank.started_at for rank in ranks)
-        seen = (
-            f"is seen only if all of it stands still for {self.limits.still_s:g} s"
-            if self.limits.still_s < NEVER
-            else "is not seen"
-        )
+        still_s = self.limits.still_s
+        once = f"once its processors and GPUs have stood still for {still_s:g} s it counts as hung (--still-limit none: never)"
         text = (
-            f"no rank has given a sign of life in {waited_s:.0f} s: a hang of this job {seen}. Have the script call "
+            f"no rank has given a sign of life in {waited_s:.0f} s: this job is not watched"
+            f"{f', but {once}' if still_s < NEVER else ''}. Have the script call "
             "holdfast.client.heartbeat() in its loop, or name a line of its log with --progress-regex"
         )
         return [Record(event=Unwatched(after_s=waited_s, still_s=self.ft.still_limit)), Say(text=text, level="warning")]
