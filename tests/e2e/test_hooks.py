@@ -199,14 +199,28 @@ with client.section("checkpoint"): torch.save({}, io.BytesIO())
     assert seen.out_since is not None and seen.longest_out_s > 0
 
 
-def test_the_time_in_a_debugger_is_a_section(tmp_path: Path) -> None:
-    script = """
-import io, sys
-sys.stdin = io.StringIO("where\\nc\\n")
-breakpoint()
+PROMPTS = {
+    "pdb": ("pdb", "breakpoint()", "c"),
+    "code": ("code", "import code; code.interact()", ""),
+    "ipdb": ("IPython", "from IPython.terminal.debugger import TerminalPdb; TerminalPdb().set_trace()", "c"),
+    "embed": ("IPython", "import IPython; IPython.embed()", "exit"),
+}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_time_at_a_prompt_is_a_section(tmp_path: Path, prompt: str) -> None:
+    library, opens, answer = PROMPTS[prompt]
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    script = f"""
+import os
+read, write = os.pipe()
+os.write(write, b"{answer}\\n" if "{answer}" else b"")
+os.close(write)
+os.dup2(read, 0)
+{opens}
 print("went on")
 """
-    seen, printed, _ = run(script, tmp_path)
+    seen, printed, _ = run(script, tmp_path, env={"IPYTHONDIR": str(tmp_path), "TERM": "dumb"})
     assert printed.endswith("went on\n") and closed(seen) == {"debugger": 1}
 
 

@@ -5,10 +5,11 @@
 - has every optimizer's step count as a heartbeat, and the steps of the one that has made most of them as the script's progress,
   unless the script tells that itself (`holdfast.client.progress`);
 - has `torch.save` and torch.distributed.checkpoint's `save` and `async_save` be sections called `checkpoint`;
-- with torch or without, has the time that pdb waits for somebody's words be a section called `debugger`.
+- with torch or without, has the time that a debugger or another prompt waits for somebody be a section called `debugger`;
+- if the script imports NVRx's client, has ours stand in for it (`integrations.nvrx`), where Holdfast is installed beside it.
 
-Nothing is imported for that. Python's own finder is asked for each module that is not built in; for four of torch's and one of
-Python's, what it finds is given something to do once it has run. The script can see of it: a hook in torch's own list of them,
+Nothing else is imported for that. Python's own finder is asked for each module that is not built in; for those that are named
+here, what it finds is given something to do once it has run. The script can see of it: a hook in torch's own list of them,
 and a frame of ours in the traceback of a save that fails. Under torch.compile the hook is not traced; where a compiled function
 holds a whole step and torch breaks no graph in it, that step goes unnoticed.
 
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
 
 CHECKPOINT, DEBUGGER = "checkpoint", "debugger"
 """Names of the sections."""
+
+PROMPTS = {
+    "cmd": ("Cmd", "cmdloop"),  # pdb
+    "code": ("InteractiveConsole", "interact"),
+    "IPython.terminal.debugger": ("TerminalPdb", "cmdloop"),  # ipdb
+    "IPython.terminal.embed": ("InteractiveShellEmbed", "mainloop"),
+    "pydevd": ("PyDB", "do_wait_suspend"),  # debugpy, PyCharm
+}
+"""Where prompts wait: module → class and method."""
 
 MOST_OPTIMIZERS = 10_000
 """So many are told apart; a script that makes one for each step begins to be counted anew then."""
@@ -59,9 +69,16 @@ def watch(writer: Callable[[], Writer]) -> None:
             "torch._dynamo.config": lambda module: module.ignore_logging_functions.add(step_hook()),
             "torch.serialization": marking(CHECKPOINT, "save"),
             "torch.distributed.checkpoint.state_dict_saver": marking(CHECKPOINT, "save", "async_save"),
-            "cmd": marking(DEBUGGER, "cmdloop", of="Cmd"),
+            "nvidia_resiliency_ext.fault_tolerance.rank_monitor_client": _stand_in,
+            **{module: marking(DEBUGGER, method, of=holder) for module, (holder, method) in PROMPTS.items()},
         }
     )
+
+
+def _stand_in(module: ModuleType) -> None:
+    from importlib import import_module
+
+    import_module("holdfast.integrations.nvrx").stand_in(module)
 
 
 def _counter(writer: Writer) -> Step:

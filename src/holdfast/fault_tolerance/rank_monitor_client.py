@@ -40,10 +40,11 @@ FIRST_STEP_S = 3600.0
 """Until the first `step` the time outside of sections is bounded by the initial limit; where there is none, by this."""
 
 _ASKED = {
-    WorkloadAction.Continue: "continue",
-    WorkloadAction.ExcludeThisNode: "exclude",
-    WorkloadAction.ShutdownWorkload: "stop",
+    WorkloadAction.Continue.name: "continue",
+    WorkloadAction.ExcludeThisNode.name: "exclude",
+    WorkloadAction.ShutdownWorkload.name: "stop",
 }
+"""By name: the action may be NVRx's (`integrations.nvrx`)."""
 
 
 class RankMonitorClientError(Exception):
@@ -252,7 +253,7 @@ class RankMonitorClient:
 
     def send_workload_control_request(self, req: WorkloadControlRequest) -> None:
         """Ask for `req.action`; under `holdfast run` it is acted on at once. RuntimeError: there is no launcher."""
-        if client.this_worker.ask(_ASKED[req.action], req.description):
+        if client.this_worker.ask(_ASKED[req.action.name], req.description):
             return
         if self.launcher_connector is None:
             raise RuntimeError(f"nobody to ask for {req.action.name}: this rank was not started with `holdfast run`")

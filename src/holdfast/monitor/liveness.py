@@ -57,7 +57,7 @@ AT_WORK = 3
 wakes up now and then is not."""
 
 DEBUGGER = "debugger"
-"""The section in which a rank is while pdb waits for somebody's words (`client.hooks`)."""
+"""The section in which a rank is while pdb or another prompt waits for somebody's words (`client.hooks`)."""
 
 EPSILON_S = 1e-6
 """Sums of floating-point times come out an ulp early."""
@@ -101,7 +101,7 @@ class Rank:
 
     @property
     def is_debugged(self) -> bool:
-        """Somebody looks into it, with pdb or from outside."""
+        """Somebody looks into it, from inside or outside."""
         last = self.still.last
         return (last is not None and last.state == TRACED) or any(one.name == DEBUGGER for one in self.glimpse.open_sections)
 
