@@ -15,7 +15,7 @@ from holdfast.core.signs import Limits as SaidLimits
 from holdfast.core.signs import SectionSigns, Signs
 from holdfast.core.value import replace
 from holdfast.monitor.limits import Learner, Limits
-from holdfast.monitor.liveness import GLANCE_S, Liveness
+from holdfast.monitor.liveness import AT_WORK, GLANCE_S, Liveness
 from holdfast.monitor.stillness import Stillness
 from holdfast.monitor.words import (
     AskGpus,
@@ -291,6 +291,26 @@ def test_who_is_debugged_and_who_waits_for_it_do_not_hang_until_the_most_limit(h
         node.states[0] = "t"
     assert node.run(900.0).hung == []
     assert node.run(1100.0).hung != []
+
+
+@pytest.mark.parametrize(("looks", "told"), [(AT_WORK - 1, False), (AT_WORK, True)])
+def test_other_nodes_are_told_of_one_that_works_in_silence_but_not_of_one_that_only_wakes_up(looks: int, told: bool) -> None:
+    node = trained(Node(2, **LEARNED))
+    node.busy = {0: False, 1: False}
+    node.run(node.now + LEARNED["least_limit"])
+    assert node.machine.ranks[0].suspected and node.machine.busy_s == 0
+    for _ in range(looks):
+        node.busy[0] = True
+        node.run(node.machine.deadline())
+    assert (node.machine.busy_s > 0) == told
+
+
+def test_other_nodes_are_told_of_one_at_which_somebody_sits() -> None:
+    node = trained(Node(2, **LEARNED))
+    node.busy = {0: False, 1: False}
+    node.signs[0] = replace(node.signs[0], sections=(opened(hooks.DEBUGGER, node.now),))
+    node.run(node.now + 2 * LEARNED["least_limit"])
+    assert node.machine.busy_s > 0
 
 
 def test_one_that_is_stopped_hangs_though_the_others_spin() -> None:
