@@ -258,9 +258,9 @@ def test_a_log_that_nobody_takes_holds_up_neither_the_workers_nor_a_restart(hold
 
 
 def test_our_own_messages_go_to_the_log_file_that_is_asked_for(holdfast, script, tmp_path):
-    done = holdfast("ft_launcher", "--ft-nvrx-logfile", "own.log", script("raise SystemExit(3)"))
+    done = holdfast("ft_launcher", "--ft-nvrx-logfile", "logs/own.log", script("raise SystemExit(3)"))
     assert (done.returncode, done.output) == (1, "")
-    assert "exited with code 3" in (tmp_path / "own.log").read_text()
+    assert "exited with code 3" in (tmp_path / "logs/own.log").read_text()
 
 
 def test_files_tell_of_each_cycle(holdfast, script, tmp_path):

@@ -61,6 +61,7 @@ def flags_for(argv: Sequence[str], environ: Mapping[str, str], command: str) -> 
 def _write_to(path: str) -> None:
     """Append what we say, and what inherits our streams, to a file from now on."""
     try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:
         raise UsageError(f"--ft-nvrx-logfile: {path} cannot be written: {error.strerror}") from error
