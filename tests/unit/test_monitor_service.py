@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.events import LimitsLearned, Unwatched
 from holdfast.core.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER, Record, Say, Tick
-from holdfast.core.signs import Signs
+from holdfast.core.signs import SectionSigns, Signs
 from holdfast.monitor.service import INFORM_S, NOTICE_S, Monitor
 from holdfast.monitor.words import Inform, MeasureRanks, RankGone, RankMeasured, RankSeen, RanksMeasured, RankStarted, SeeRanks
 
@@ -97,3 +97,11 @@ def test_what_was_learned_in_one_round_holds_in_the_next() -> None:
     job._show(RankGone(local_rank=0))
     job.begin({"out": 7.0})
     assert job.monitor.limits.beat(Signs()).limit_s == 5.0 and job.monitor.learner.is_ready("out")
+
+
+def test_what_is_shown_of_a_rank_is_what_it_does_now_limits_too() -> None:
+    """The machine's own look may be two seconds old."""
+    job = Job(rank_section_timeouts={"save": 30.0}).run(100.0)
+    saves = Signs(beats=1, beat_at=99.0, sections=(SectionSigns(name="save", open_since=99.5),))
+    shown: Any = job.monitor.shown(RankSeen(local_rank=0, signs=saves), 100.0)
+    assert shown["section"] == "save" and [one["of"] for one in shown["limits"]] == ["beat", "section save"]

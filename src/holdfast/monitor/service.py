@@ -166,13 +166,14 @@ class Monitor:
         rank = self.liveness.ranks.get(local_rank)
         if rank is None:
             return {}
-        seen = glimpse(looked, now)
+        fresh = Rank(local_rank, rank.rank, rank.started_at)
+        seen = fresh.glimpse = glimpse(looked, now)
         return {
             "beat_age_s": None if seen.beat_at is None else now - seen.beat_at,
             "beats": seen.beats,
             "step": seen.step,
             "section": seen.section,
-            "limits": self._shown_limits(rank),
+            "limits": self._shown_limits(fresh),
             "overdue": rank.overdue,
             "stragglers": [one.words for one in self.stragglers.told.values() if one.local_rank == local_rank],
         }
