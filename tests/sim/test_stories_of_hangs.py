@@ -25,10 +25,10 @@ ENDLESS, BRIEF = Life(runs_s=float("inf")), Life(runs_s=2.0)
 def start() -> Start:
     """`start("abc")`: a job of one rank per node that runs for a second already, for ever unless it is restarted."""
 
-    def begin(places: str, **job: object) -> Cluster:
+    def begin(places: str, delay_s: tuple[float, float] = (0.0002, 0.001), **job: object) -> Cluster:
         usual = lambda place, env: ENDLESS if env["TORCHELASTIC_RESTART_COUNT"] == "0" else BRIEF
         given = {"nproc": 1, "min_nodes": len(places), "max_nodes": len(places), **job}
-        cluster = Cluster(Job(**given), script=usual)  # type: ignore[arg-type]
+        cluster = Cluster(Job(**given), script=usual, delay_s=delay_s)  # type: ignore[arg-type]
         for number, place in enumerate(places):
             cluster.start(place, host=number == 0)
         cluster.run(1.0)
@@ -90,6 +90,17 @@ def test_two_that_hang_at_once_are_one_incident(start: Start) -> None:
     assert restart.startswith("restart: rank ") and end.startswith("finish: ")
     assert {failure.rank for failure in guilty(cluster)} == {1, 3}
     assert len([formed for formed in recorded(cluster, RoundFormed) if formed.round == 2]) == 4
+
+
+@pytest.mark.parametrize("sooner_s", [number / 400 for number in range(-12, 13)])
+def test_whenever_each_node_finds_its_rank_to_hang_the_same_one_is_blamed(start: Start, sooner_s: float) -> None:
+    """c may have looked already, and killed its rank, when it is asked to look."""
+    cluster = start("abc", delay_s=(0.02, 0.02))
+    for place, limit_s, where in (("a", 4.0, WAITING), ("b", 9.0, WAITING), ("c", 4.0 - sooner_s, LOADING)):
+        cluster.hang(place, 0, limit_s=limit_s, where=where)
+    cluster.finish()
+    first, *_ = decided(cluster)
+    assert first.startswith("restart: rank 2 (local 0) on c hung: ") and "others wait for it in a collective" in first
 
 
 def test_a_hang_on_the_coordinator_s_own_node_is_a_hang_like_any_other(start: Start) -> None:

@@ -57,9 +57,10 @@ class Inquiry:
         """(node, failure) of ranks that hung, in the order in which it was heard of them."""
 
     def hear(self, node: str, positions: tuple[Position, ...]) -> None:
-        """That node has looked."""
+        """That node has looked. Nothing: its ranks are being stopped, perhaps because it found one to hang itself and has said so
+        before it was asked; then that counts."""
         self.silent.discard(node)
-        self.positions[node] = positions
+        self.positions[node] = positions or self.positions.get(node, ())
 
     def is_over(self, now: float) -> bool:
         """Whether there is something to judge, and nothing to wait for."""
