@@ -279,6 +279,12 @@ def test_gpus_per_numa_wraps_workers_with_numactl():
     ]
 
 
+def test_gpus_per_numa_that_asks_for_more_nodes_than_there_are_is_told_so():
+    here = host(programs=("numactl",), topology=Topology(nodes={0: frozenset({0})}, allowed=frozenset({0})))
+    [notice] = told("--nproc-per-node", "8", env={"NVRX_GPUS_PER_NUMA": "4"}, on=here).notices
+    assert notice.text == "NVRX_GPUS_PER_NUMA=4: there is NUMA node 0 here, none for local rank 4-7: numactl will refuse"
+
+
 def test_memory_that_is_not_bound_strictly_comes_from_where_the_thread_runs():
     given = {"env": {"NVRX_GPUS_PER_NUMA": "2"}, "on": host(programs=("numactl",))}
     [binding] = told("--ft-numa-bind-strict", "false", **given).config.bindings.values()

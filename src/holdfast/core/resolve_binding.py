@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.binding import AUTO, NUMACTL_ADVICE, bind, numactl, unbound
 from holdfast.core.errors import UsageError
+from holdfast.core.grammar import ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ def choose_binding(draft: Draft) -> None:
         raise UsageError(f"{origin}: workers are bound by numactl, which is not on PATH", hint=NUMACTL_ADVICE)
     strict = ft.numa_bind_strict
     draft.put("bindings", {rank: numactl(rank, ft.gpus_per_numa, strict=strict) for rank in range(nproc)}, origin)
+    nodes = draft.host.topology(AUTO).nodes
+    if nodes and (lost := [rank for rank in range(nproc) if rank // ft.gpus_per_numa not in nodes]):
+        here = f"there {'are' if len(nodes) > 1 else 'is'} NUMA node {ranges(sorted(nodes))} here"
+        draft.tell("WARNING", f"{origin}={ft.gpus_per_numa}: {here}, none for local rank {ranges(lost)}: numactl will refuse")
 
 
 def _by_topology(draft: Draft, mode: str, nproc: int, strict: bool) -> None:

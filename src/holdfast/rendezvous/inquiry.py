@@ -57,8 +57,8 @@ class Inquiry:
         """(node, failure) of ranks that hung, in the order in which it was heard of them."""
 
     def hear(self, node: str, positions: tuple[Position, ...]) -> None:
-        """That node has looked. Nothing: its ranks are being stopped, perhaps because it found one to hang itself and has said so
-        before it was asked; then that counts."""
+        """That node has looked. Nothing: its ranks are being stopped. If it found one to hang before it was asked, it has said
+        where they were, and that counts."""
         self.silent.discard(node)
         self.positions[node] = positions or self.positions.get(node, ())
 
