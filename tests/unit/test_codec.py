@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import ProtocolError
 from holdfast.core.failure import Failure
-from holdfast.core.messages import Failed, Finish, Join, Message, Renew
+from holdfast.core.messages import Failed, Finish, Join, Message, Past, Renew, Renewed, Roster
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value, replace, to_plain
 from holdfast.runtime.codec import ANY_NUMBER, LAST_MOMENT, LONGEST, MESSAGES, MOMENTS, RANGES, _hints, decode, encode
@@ -184,6 +184,16 @@ def test_whatever_a_worker_left_behind_its_failure_can_be_told(left: dict[str, A
     failed = Failed(node="n", round=1, failure=Failure(node="n", rank=3, at_unix=1.0, **left))
     told = decode(encode(failed))
     assert isinstance(told, Failed) and (told.node, told.failure.rank) == ("n", 3)
+
+
+def test_each_is_told_its_own_roster_whatever_was_told_before() -> None:
+    both = [
+        Roster(version=version, term=0, promise_s=5.0, line=("a",), electorates=(), past=Past(life="L", round=version))
+        for version in (1, 2)
+    ]
+    for roster in (both[0], both[0], both[1], both[0]):
+        told = decode(encode(Renewed(lease_s=3.0, mark=1.0, roster=roster)))
+        assert isinstance(told, Renewed) and told.roster == roster
 
 
 def test_a_message_that_is_too_long_is_cut_and_still_told() -> None:

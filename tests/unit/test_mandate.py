@@ -91,6 +91,17 @@ def test_a_member_is_sent_a_roster_once_and_its_own():
     assert not office.roster("late", 1.0).electorates[0].mine
 
 
+def test_those_who_are_told_the_same_are_told_one_roster_until_something_of_it_changes():
+    office, told = Office("b", "c"), Renewed(lease_s=LEASE_S, sent_at=0.0)
+    past = Past(life="L", round=1)
+    answer = lambda member, past: office.mandate.answer(told, member, lambda: past, 0.0).roster
+    assert answer("b", past) is answer("c", past) and not answer("late", past).electorates[0].mine
+    assert answer("b", Past(life="L", round=2)).past.round == 2
+    before = answer("b", past).version
+    office.mandate.change(("a", "c"), 0.0)
+    assert answer("b", past).version > before
+
+
 def test_of_many_only_the_first_few_in_line_are_told():
     many = [f"n{i}" for i in range(SMALL)]
     assert len(Office(*many[1:]).roster("n1", 0.0).line) == SMALL

@@ -88,6 +88,8 @@ class Mandate:
         """Endpoint → end of its loyalty. Who is not here has a say in nothing."""
         self.holds: dict[str, int] = {}
         """Endpoint → version of the roster that it holds."""
+        self.drawn: dict[tuple[bool, ...], Roster] = {}
+        """The last roster for those who have a say in the same electorates: thousands are told one and the same."""
         self.line: tuple[str, ...] = ()
         self.wanted: tuple[str, ...] | None = None
         """The next electorate, while the last one is not settled."""
@@ -185,11 +187,16 @@ class Mandate:
         return body.claimed + sum(one == self.endpoint or self.holds.get(one, 0) >= id for one in body.members)
 
     def _roster(self, endpoint: str, past: Past) -> Roster:
+        mine = tuple(endpoint in body.members for body in self.bodies)
+        drawn = self.drawn.get(mine)
+        if drawn is not None and drawn.version == self.version and drawn.past is past:
+            return drawn
         says = [
-            Electorate(id=body.id, size=body.size, mine=endpoint in body.members, witness=body.witness) for body in self.bodies
+            Electorate(id=body.id, size=body.size, mine=is_mine, witness=body.witness)
+            for body, is_mine in zip(self.bodies, mine, strict=True)
         ]
         few = self.line if len(self.line) <= SMALL else self.line[:FEW]
-        return Roster(
+        self.drawn[mine] = Roster(
             version=self.version,
             term=self.term,
             promise_s=self.promise_s,
@@ -197,6 +204,7 @@ class Mandate:
             electorates=tuple(says),
             past=past,
         )
+        return self.drawn[mine]
 
     # --- its end --------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,23 @@ V = TypeVar("V", bound=Value)
 
 MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
 
-_encoder = msgspec.json.Encoder(enc_hook=to_plain)
+class Encoded:
+    """The last roster that was sent, as JSON: when a round has formed, thousands are told the same within a second."""
+
+    def __init__(self) -> None:
+        self.roster: messages.Roster | None = None
+        self.raw = msgspec.Raw()
+
+    def plain(self, value: Any) -> Any:
+        """`to_plain`, or the JSON that was worked out for the member before."""
+        if not isinstance(value, messages.Roster):
+            return to_plain(value)
+        if value is not self.roster:
+            self.roster, self.raw = value, msgspec.Raw(msgspec.json.encode(to_plain(value)))
+        return self.raw
+
+
+_encoder = msgspec.json.Encoder(enc_hook=Encoded().plain)
 _NAMES = vars(typing) | vars(failure) | vars(report) | vars(messages)
 """What the annotations may name: modules import some names for type checkers only."""
 
