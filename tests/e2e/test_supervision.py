@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.runtime.process import children_of
+
 FAILS_UNTIL = """
 import os, sys, time
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -140,7 +142,7 @@ time.sleep(300)
     assert holdfast("run", "--nproc-per-node", 2, script(source)).returncode == 1
 
 
-@pytest.mark.parametrize("victim", ["agent", "guardian"])
+@pytest.mark.parametrize("victim", ["agent", "guardian", "both at once"])
 def test_however_the_agent_ends_nothing_is_left_a_second_later(holdfast, script, wait_until, victim):
     source = """
 import os, signal, subprocess, sys, time
@@ -151,10 +153,14 @@ time.sleep(300)
 """
     job = holdfast.start("run", "--nproc-per-node", 2, script(source))
     wait_until(lambda: job.stdout.count("up") == 2)
-    if victim == "agent":
-        os.kill(holdfast.events("AgentStarted")[0]["pid"], signal.SIGKILL)
-    else:
+    agent = holdfast.events("AgentStarted")[0]["pid"]
+    if victim == "both at once":
+        wait_until(lambda: len(children_of(job.pid)) == 2, what="the last watch, beside the agent")
+        os.kill(agent, signal.SIGSTOP)  # it sees nothing of the guardian's end
+    if victim != "agent":
         job.kill(signal.SIGKILL)
+    if victim != "guardian":
+        os.kill(agent, signal.SIGKILL)
     job.wait()
 
 

@@ -10,7 +10,9 @@ agent has ended, by whatever cause, it kills what is left and ends as the agent 
 The *agent* is in a session of its own. So a Ctrl-C at the terminal, `kill -- -pgid` and a hang-up reach the guardian alone,
 which passes each on exactly once, and no SIGKILL to the process group can take both of them. (Workers were never
 in the terminal's session under torchrun either; like theirs, our reads from the terminal are not subject to job control.)
-When the guardian dies the agent learns it from the end of a pipe, and kills everything itself.
+When the guardian dies the agent learns it from the end of a pipe, and kills everything itself. Should both be killed in one
+moment, as `pkill -9 -f "holdfast run"` does it, a shell that has been waiting for just that kills what they leave behind
+(`runtime.last_watch`).
 
 A *lease* is for an agent that other nodes rely on: once it has run out they may go on without this node, so its
 workers must not go on either. An agent that is stopped (SIGSTOP) cannot see to that; the guardian does. What it may not do
@@ -25,7 +27,8 @@ import signal
 import time
 
 from holdfast.core.errors import StartError
-from holdfast.runtime import process
+from holdfast.core.machine import NEVER
+from holdfast.runtime import last_watch, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +44,9 @@ agent from the CPU; short beside a lease of seconds."""
 
 SWEEP_S = 5.0
 """How long the guardian tries to kill what is left. A process in uninterruptible sleep cannot be killed."""
+
+LAST_WATCH_AFTER_S = 0.1
+"""How long after the start to set the last watch: by then the workers run, and whoever has ended needs none."""
 
 BACKSTOP_S = 0.5
 """How long an agent that has lost its guardian has to end things its own way before a thread does it by force."""
@@ -124,6 +130,7 @@ def guard(agent: Callable[[], int]) -> int:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
     process.set_subreaper()
     reader, writer = os.pipe()
+    watch = last_watch.LastWatch()
     sys.stdout.flush()
     sys.stderr.flush()
     gc.disable()
@@ -131,8 +138,9 @@ def guard(agent: Callable[[], int]) -> int:
     pid = os.fork()
     if pid:
         os.close(reader)
-        _Guardian(pid, passed_on, lease).watch()
+        _Guardian(pid, passed_on, lease, watch).watch()
     os.close(writer)
+    watch.over_us(os.environ)
     os.setsid()
     process.set_subreaper()
     lease.watched_by(guardian)
@@ -159,10 +167,12 @@ def _expect_loss(reader: int) -> None:
 class _Guardian:
     """The loop of the process that the user started. It ends with the process."""
 
-    def __init__(self, agent: int, passed_on: set[signal.Signals], lease: Lease) -> None:
+    def __init__(self, agent: int, passed_on: set[signal.Signals], lease: Lease, watch: last_watch.LastWatch) -> None:
         self.agent = agent
         self.passed_on = passed_on
         self.lease = lease
+        self.last_watch = watch
+        self.watch_at = time.monotonic() + LAST_WATCH_AFTER_S
         self.overdue_since: float | None = None  # None: the lease is good, or there is none
         self.all_stopped = False
         """Everything below us has been stopped, and not yet continued."""
@@ -180,6 +190,9 @@ class _Guardian:
             status = self._agent_status()
             if status is not None:
                 self._end_like(status)
+            if now >= self.watch_at:
+                self.watch_at = NEVER
+                self.last_watch.begin()
             if patience and now - asleep_at > patience + 0.5:
                 self.overdue_since = None  # we were not awake ourselves
             if self._lease_is_lost(now):
@@ -190,6 +203,8 @@ class _Guardian:
 
     def _patience(self) -> float:
         """Seconds to sleep; 0: until a signal comes."""
+        if self.watch_at != NEVER:
+            return LAST_WATCH_AFTER_S
         until = self.lease.until
         if until is None:
             return 0.0

@@ -1,0 +1,61 @@
+"""Who kills what is left behind when guardian and agent are killed in one moment?
+
+A shell, which sleeps in `read` on a pipe that both of them hold: the pipe ends when the last of the two does. It is nobody's
+parent and finds nothing by a tree of processes, which is gone by then. It goes by a mark in the environment, as Python workers
+have asked the kernel to die with the agent, but what they have started has not.
+
+A shell, since a third Python would take 10 MB, and since whoever kills by name (`pkill -9 -f holdfast`, `killall -9 python3`)
+must not mean it: its command line has neither word. Where there is no /bin/sh or no grep, nothing is lost but this.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from holdfast.core.errors import StartError
+from holdfast.runtime import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+VARIABLE = "HOLDFAST_GUARDED"
+"""The marks of all agents that a process is below, nested ones last. Whatever carries ours is killed with us."""
+
+# Schedulers signal every process of a step. Looks again for what was being started meanwhile; a dead one has no environment.
+# (A pid could be reused between grep and kill only if all others were, within milliseconds.)
+_SHELL = """trap '' HUP INT QUIT TERM USR1 USR2
+read _
+n=0
+while [ $n -lt 50 ]; do
+    left=$(LC_ALL=C grep -lsF -e "$0" /proc/[0-9]*/environ)
+    [ "$left" ] || exit 0
+    for one in $left; do one=${one#/proc/}; kill -9 "${one%/*}"; done
+    n=$((n + 1))
+done"""
+
+
+class LastWatch:
+    """Made before guardian and agent part; each then says what it does for it."""
+
+    def __init__(self) -> None:
+        self.mark = f"/{os.getpid()}-{time.time_ns()}/"
+        self._reader, self._held = os.pipe()  # nobody writes; who holds the second end is alive
+
+    def over_us(self, environ: MutableMapping[str, str]) -> None:
+        """In the agent: whatever is started from now on with `environ` carries the mark."""
+        os.close(self._reader)
+        environ[VARIABLE] = environ.get(VARIABLE, "") + self.mark
+
+    def begin(self) -> None:
+        """In the guardian: start the shell. It ends when the guardian kills what is below it, which it is."""
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            shell = ["/bin/sh", "-c", _SHELL, self.mark]
+            process.spawn(shell, os.environ, stdin=self._reader, stdout=null, stderr=null).close()
+        except StartError:  # no shell, or no more processes allowed
+            return
+        finally:
+            os.close(null)
+            os.close(self._reader)
