@@ -152,6 +152,15 @@ def test_whom_the_coordinator_finds_to_be_the_culprit_gets_the_signal_of_one_tha
     assert stage.group.workers.failures[1].cause == "hung"
 
 
+def test_of_the_culprit_is_said_where_it_was_also_if_its_own_limit_has_not_run_out(stage: Stage) -> None:
+    stage.told(LookAround(round=1, reason="rank 9 on n4 hung: x"), 20.0)
+    stage.see(looked(0, 1), 20.01)
+    stage.told(Stop(round=1, reason="rank 5 (local 1) on n1 hung: x", rejoin=True, hung=1), 20.02)
+    stage.end(1, -6)
+    failure = stage.group.workers.failures[1]
+    assert failure.message.startswith("hung: others waited for it; at step 41, in ") and failure.stacks_path
+
+
 def test_a_rank_that_is_being_stopped_or_is_dead_hangs_no_more(stage: Stage) -> None:
     stage.end(0, 1)
     assert stage.see(stale(1)) == [] and stage.see(stale(0)) == []

@@ -39,6 +39,8 @@ class Look:
         """While the ranks are being looked at: until when at the latest."""
         self.reason = ""
         """Whose hang that is for, in words."""
+        self.there: dict[int, Position] = {}
+        """Where the ranks were at the last look, by local rank."""
 
     def found(self, worker: WorkerSeat, seen: Hung, assigned: Assigned, now: float) -> list[Action]:
         """A rank here has exceeded its limit."""
@@ -61,7 +63,9 @@ class Look:
         """A rank here hangs, as its position compared with others' has told: it would be as deaf to SIGTERM as to them."""
         if worker.state != "running" or worker.struck:
             return []
-        worker.struck, worker.charge = True, ("hung", hung("others waited for it"))
+        position = self.there.get(worker.local_rank)
+        worker.stacks_path = position.stacks_path if position is not None else worker.stacks_path
+        worker.struck, worker.charge = True, ("hung", hung("others waited for it", position))
         return [SignalWorkers(local_ranks=(worker.local_rank,), signum=self.signum)]
 
     def end(self, positions: tuple[Position, ...], workers: Crew, round: int) -> tuple[list[Action], list[WorkerSeat]]:
@@ -69,7 +73,7 @@ class Look:
         if self.until == NEVER:
             return [], []
         self.until = NEVER
-        there = {position.local_rank: position for position in positions}
+        there = self.there = {position.local_rank: position for position in positions}
         hanging = [worker for worker in workers.values() if worker.hangs]
         name, actions = signal.Signals(self.signum).name, list[Action]()
         for worker in hanging:
