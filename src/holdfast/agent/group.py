@@ -38,6 +38,7 @@ from holdfast.agent.words import (
     Started,
     StartFailed,
     StartWorkers,
+    Stashed,
     StopAsked,
     Stuck,
     Sweep,
@@ -218,6 +219,9 @@ class Group:
                 return self._asked(self.workers[local_rank], kind, reason, now)
             case Reached(iteration=iteration):
                 self.join = replace(self.join, reached=iteration)
+                return []
+            case Stashed(held=held):
+                self.join = replace(self.join, stash=held)
                 return []
             case Unguarded():
                 return self.leaving.unguarded(now)

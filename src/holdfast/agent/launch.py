@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from holdfast.core.config import RunConfig
     from holdfast.core.messages import Assigned
 
+STASH, AGREED = "HOLDFAST_STASH", "HOLDFAST_STASH_AGREED"
+"""As in `core.stash`, which is not loaded before somebody stashes something."""
+
 PAGE_AT = 100
 """The worker's descriptor of its page, until the bootstrap has mapped it: above any that a shell's redirections use."""
 
@@ -43,14 +46,25 @@ def command(config: RunConfig, local_rank: int) -> list[str]:
 
 
 def environment(
-    config: RunConfig, environ: Mapping[str, str], assigned: Assigned, local_rank: int, *, error_file: str, paged: bool
+    config: RunConfig,
+    environ: Mapping[str, str],
+    assigned: Assigned,
+    local_rank: int,
+    *,
+    error_file: str,
+    paged: bool,
+    stash: int = -1,
 ) -> dict[str, str]:
-    """The worker's whole environment. `paged`: it finds its page at `page_at()`."""
+    """The worker's whole environment. `paged`: it finds its page at `page_at()`. `stash`: our descriptor of the node's."""
     env = worker_env(environ, config, assigned, local_rank, error_file=error_file, job=config.rdzv_id)
     if config.ft.cycle_info_dir:
         env[CURRENT_INFO] = InfoNames(config.ft.cycle_info_dir, config.rdzv_id, environ).current
     if config.omp_num_threads:
         env["OMP_NUM_THREADS"] = config.omp_num_threads
+    if stash >= 0:
+        env[STASH] = f"/proc/{os.getpid()}/fd/{stash}:{local_rank}:{config.stash_limit}"
+        if assigned.stash is not None:
+            env[AGREED] = f"{assigned.stash[0]}:{assigned.stash[1]}"
     if not paged:
         return env
     if said := _fault_tolerance(config):

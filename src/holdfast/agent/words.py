@@ -8,6 +8,10 @@ from holdfast.core.messages import Assigned, Message
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.stash import Held
+
 
 class Told(Observation):
     """The coordinator said something."""
@@ -134,6 +138,12 @@ class Reached(Observation):
 
     iteration: int | None
     """None: it cannot tell."""
+
+
+class Stashed(Observation):
+    """What the ranks of a round have left in this node's memory, now that they are gone."""
+
+    held: tuple[Held, ...]
 
 
 class GpuUser(Value):

@@ -11,12 +11,14 @@ import select
 
 from holdfast.agent import error_files, launch, logs
 from holdfast.agent.stuck import Sleepers
-from holdfast.agent.words import TOO_LATE, ControlAsked, Ended, PortHeld, Started, StartFailed, Stuck
+from holdfast.agent.words import TOO_LATE, ControlAsked, Ended, PortHeld, Started, StartFailed, Stashed, Stuck
 from holdfast.core.cycles import cycle_of, log_path
-from holdfast.core.errors import StartError, UsageError
+from holdfast.core.errors import HoldfastError, StartError, UsageError
 from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER
 from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.value import replace
+from holdfast.runtime import shm
 from holdfast.runtime.ports import hold_port
 
 TYPE_CHECKING = False
@@ -65,6 +67,8 @@ class Workers:
         """None: nobody asks how far the job is."""
         limit_s = config.uninterruptible_timeout_s
         self.sleepers = Sleepers(limit_s) if limit_s is not None else None
+        self.stash = -1
+        """Where this node's ranks leave their states (`core.stash`): a file without a name, which goes with us."""
 
     def hold_port(self) -> PortHeld:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
@@ -75,6 +79,7 @@ class Workers:
         """Start the workers of a round, before `until` if at all; what came of each, in order. After one that could not start,
         no other is tried."""
         self.close_logs(patient=False)
+        self._open_stash()
         self.attempt = self._open_attempt(assigned)
         self.local_ranks = {}
         seen: list[Observation] = []
@@ -102,6 +107,14 @@ class Workers:
             self.host.complain(f"{error.what}: from here on its workers' output is not kept")
             return logs.nothing_kept(self.config.nproc_per_node)
 
+    def _open_stash(self) -> None:
+        if self.stash < 0 and self.config.stash_limit != "0":
+            try:
+                self.stash = shm.nameless_file("holdfast-stash")
+            except HoldfastError as error:
+                self.config = replace(self.config, stash_limit="0")
+                self.host.complain(f"{error.what}: no state is stashed")
+
     def understood(self, seen: Observation) -> list[Observation]:
         """What this host saw, in the words of the group."""
         match seen:
@@ -110,7 +123,7 @@ class Workers:
             case ProcessErred(pid=pid) if pid in self.local_ranks:
                 return [self._ended(pid, 1, gone=False)]
             case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
-                return [*self._how_far(seen), self._ended(pid, exitcode, gone=True)]
+                return [*self._how_far(seen), *self._stashed(), self._ended(pid, exitcode, gone=True)]
             case ProcessAsked(pid=pid, kind=kind, reason=reason) if pid in self.local_ranks:
                 return [ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
             case ProcessDying() | ProcessErred() | ProcessGone() | ProcessAsked():
@@ -123,6 +136,14 @@ class Workers:
             return []
         self.mileage.ended(gone)
         return [] if any(pid in self.host.children for pid in self.local_ranks) else [self.mileage.reached()]
+
+    def _stashed(self) -> list[Observation]:
+        """With the last of them: what they have left."""
+        if any(pid in self.host.children for pid in self.local_ranks) or not shm.is_written(self.stash):
+            return []
+        from holdfast.runtime.stash import held
+
+        return [Stashed(held=held(self.stash, self.config.nproc_per_node))]
 
     def signal(self, local_ranks: Iterable[int], signum: int) -> None:
         """Signal the process groups of some workers."""
@@ -154,7 +175,7 @@ class Workers:
         page = None if self.config.no_python else self.host.page(hook=self.config.ft.monitor == "auto")
         argv = launch.command(self.config, local_rank)
         env = launch.environment(
-            self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None
+            self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None, stash=self.stash
         )
         pid = self.host.start(
             argv,

@@ -51,6 +51,9 @@ layout: ModuleType | None = None
 _wake_agent: Callable[[], int] | None = None
 """Rouses the agent's watch on our lock, to have it look at the page. Returns how many it has roused: 1, or 0."""
 
+stash = ""
+"""Where this worker may leave its state (`core.stash.VARIABLE`). Its children are not to find that in their environment."""
+
 _load: Callable[..., ModuleType] | None = None
 _writer: Writer | None = None
 _making = allocate_lock()
@@ -80,8 +83,9 @@ def restore(boot_dir: str) -> None:
 
 def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
     """All of the above. `load(name, *path)` gives another of our files as a module."""
-    global layout, _load
+    global layout, stash, _load
     layout, _load = page_layout, load
+    stash = os.environ.pop("HOLDFAST_STASH", "")
     fd = os.environ.pop("HOLDFAST_PAGE_FD", "")
     steps: list[Callable[[], None]] = [_enable_faulthandler]
     if fd:

@@ -122,6 +122,9 @@ class RunConfig(Value):
     readmit_after_s: float | None = None
     """Seconds after which an excluded node may take part again. None: when an operator says so."""
 
+    stash_limit: str = "40%"
+    """Memory of this node that its ranks' states may take: a share, or a number of bytes; 0: none."""
+
     ft: FaultTolerance = FaultTolerance()
     """How it is watched, judged and placed: ft_launcher's settings, and ours of that kind."""
 

@@ -459,6 +459,13 @@ FLAGS: tuple[Flag, ...] = (
         env="HOLDFAST_DOMAIN",
     ),
     _ours(
+        "--stash-limit",
+        "memory of this node that the states of its ranks may take (holdfast.client.stash): a share, or as in 64GB; 0: none",
+        default="40%",
+        metavar="SIZE",
+        env="HOLDFAST_STASH_LIMIT",
+    ),
+    _ours(
         "--state-dir",
         "where jobs keep their events, reports and logs (otherwise $XDG_STATE_HOME/holdfast)",
         metavar="DIR",

@@ -72,6 +72,22 @@ def seconds(text: str, name: str, *, zero: bool = True) -> float:
     return number
 
 
+def memory(text: str, name: str) -> str:
+    """An amount of memory: `40%` stays as it is, `1.5GB` becomes a number of bytes, as text."""
+    word = text.strip().upper().removesuffix("B")
+    units = {"%": 0.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2.0**10, "MI": 2.0**20, "GI": 2.0**30, "TI": 2.0**40}
+    unit = next((unit for unit in sorted(units, key=len, reverse=True) if word.endswith(unit)), "")
+    try:
+        number = float(word.removesuffix(unit))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= (100 if unit == "%" else 1e15):
+        raise UsageError(f"{name}: {text!r} is no amount of memory", hint="give a share such as 40%, a size such as 64GB, or 0")
+    if unit == "%":
+        return f"{number:g}%" if number else "0"
+    return str(int(number * units.get(unit, 1.0)))
+
+
 def switch(text: str, name: str) -> bool:
     """A switch's variable: an int, where 0 is off, as torchrun reads it."""
     try:

@@ -143,6 +143,8 @@ class Join(Message):
     """As in `Pace`, as far as this node knows: a coordinator that is new has it from those who join."""
     life: str = ""
     """The run of the job that `round`, `known_round` and `roster` are of, as in `Past`. Empty: this node has been in none."""
+    stash: tuple[tuple[int, int, int, int], ...] = ()
+    """Generations of the ranks' state that this node has in its memory (`core.stash.Held`)."""
 
 
 class Renew(Message):
@@ -322,6 +324,8 @@ class Assigned(Message):
     """As in `Pace`: what the job has been seen to need in earlier rounds."""
     life: str = ""
     """Names this run of the job, as in `Past`."""
+    stash: tuple[int, int] | None = None
+    """Round and step of the newest state that every rank can restore from its node's memory. None: there is none."""
 
 
 class Paced(Message):

@@ -119,6 +119,7 @@ def _nodes_and_restarts(draft: Draft) -> None:
         grammar.seconds(period, draft.name("restart_period"), zero=False) if period else None,
         "restart_period_s",
     )
+    draft.keep("stash_limit", grammar.memory(draft.text("stash_limit"), draft.name("stash_limit")))
     draft.keep("exclude_after", grammar.whole(draft.text("exclude_after"), draft.name("exclude_after"), at_least=0))
     after, name = draft.text("readmit_after"), draft.name("readmit_after")
     draft.keep("readmit_after", grammar.seconds(after, name, zero=False) if after else None, "readmit_after_s")

@@ -275,6 +275,7 @@ class Rendezvous:
         self.seats.largest = max(self.seats.largest, len(places))
         self.paces.begin_round()
         longest_s = self.paces.longest_s
+        stash = self.seats.stash(places, world_size)
         actions: list[Action] = []
         for given in places:
             seat = self.seats[given.node]
@@ -295,6 +296,7 @@ class Rendezvous:
                 longest_s=longest_s,
                 carries_on=self.policy.carries_on,
                 life=self.life,
+                stash=stash,
             )
             actions.append(Tell(node=given.node, message=seat.assigned))
         for spare in placement.spares:

@@ -9,6 +9,8 @@ from holdfast.rendezvous.placement import Candidate, Place, Placement, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.rendezvous.exclusion import Excluded
     from holdfast.rendezvous.rules import Rules
 
@@ -166,6 +168,15 @@ class Seats(dict[str, Seat]):
     def lease_ends(self, seat: Seat) -> float:
         """NEVER: one that shares our process, or has done its part and has nothing left to lose."""
         return NEVER if seat.here or seat.state == "succeeded" else seat.heard_at + self.rules.lease_s
+
+    def stash(self, places: Iterable[Place], world_size: int) -> tuple[int, int] | None:
+        """Round and step of the newest state that all ranks can restore at these places. None: there is none."""
+        held = [(self[given.node].join.stash, given.base_rank) for given in places]
+        if not any(generations for generations, _ in held):
+            return None  # as in most jobs
+        from holdfast.core.stash import agreed
+
+        return agreed(held, world_size)
 
     # --- who they are ---------------------------------------------------------------------------------------------------
 

@@ -194,7 +194,7 @@ def create_page(hook: bool = False) -> Page:
     """A fresh page with the agent's part filled in. Raises HoldfastError where no memory can be shared.
 
     `hook`: what an unmodified script does is to count as signs of life (`client.hooks`)."""
-    fd = _nameless_file()
+    fd = nameless_file("holdfast-page")
     os.ftruncate(fd, layout.SIZE)
     page = Page(fd)
     page.words[layout.MAGIC_AT] = layout.MAGIC
@@ -204,10 +204,10 @@ def create_page(hook: bool = False) -> Page:
     return page
 
 
-def _nameless_file() -> int:
-    """A memfd; where that is refused (an old kernel, a seccomp filter), a file that never has a name."""
+def nameless_file(label: str) -> int:
+    """A memfd; where that is refused (an old kernel, a seccomp filter), a file that never has a name. Or HoldfastError."""
     try:
-        return os.memfd_create("holdfast-page", os.MFD_CLOEXEC)
+        return os.memfd_create(label, os.MFD_CLOEXEC)
     except (OSError, AttributeError) as error:
         refused = error
     for folder in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")):
@@ -215,7 +215,12 @@ def _nameless_file() -> int:
             return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError:
             continue
-    raise HoldfastError(f"no shared page for the worker: memfd_create: {refused}; nor a nameless file in /dev/shm or /tmp")
+    raise HoldfastError(f"no memory to share with workers: memfd_create: {refused}; nor a nameless file in /dev/shm or /tmp")
+
+
+def is_written(fd: int) -> bool:
+    """Whether anything has been written to that file yet. -1: there is none."""
+    return fd >= 0 and os.fstat(fd).st_size > 0
 
 
 class DeathWatch:

@@ -1,0 +1,278 @@
+"""How does a training script leave its state where the next life of its rank finds it? In this node's memory, each N steps.
+
+    from holdfast.client import stash
+
+    found = stash.latest()                       # the newest step that all ranks can restore, or None
+    ...
+    stash.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+
+The memory is the agent's (`core.stash`): it outlives the worker and the round, not the job. A state is whole or not there: the
+one before is kept until the new one is complete (`client.stash_memory`). Nothing is pickled (`client.stash_code`).
+
+Which step all ranks can restore is agreed on as the nodes meet for the next round, when no worker lives: each says what its
+ranks have left, and the worker finds the answer in its environment. So torch.distributed is not needed, and nobody waits.
+
+Without an agent every call does nothing, and so it does in forked children. Any thread may call anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from _thread import RLock, allocate_lock, start_new_thread
+from time import time_ns
+
+from holdfast.client import stash_memory as memory
+from holdfast.client.stash_code import Coder, Unstashable, decode
+from holdfast.client.stash_tensors import Fetcher, Sender
+from holdfast.core import stash as layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["Unstashable", "drop", "every", "latest", "latest_step", "save", "wait"]
+
+PAGE = 4096
+
+
+def save(step: int, state: Any, *, blocking: bool = False) -> bool:
+    """Keep `state` as that of `step` (0 or more, in every rank the same), in the place of the oldest one kept.
+
+    When it returns, the state may be changed: tensors on the CPU have been copied, and those of a GPU are copied before what
+    its stream is given next. A thread does what is left then; `blocking`: wait for that. Two generations of the state have
+    to fit, and three where a GPU copies while the script goes on. False: it is not kept; a warning has said why, once.
+
+    Unstashable: something in it is no dict, list, number, text, bytes, tensor or array. It says where.
+    """
+    stash = _open()
+    return stash is not None and stash.save(step, state, blocking)
+
+
+def latest(*, into: Any = None, map_location: Any = None) -> tuple[int, Any] | None:
+    """Step and state to go on from: the newest that all ranks of this round can restore. None: there is none.
+
+    For the beginning of a script: what has been saved since is not looked at. The state is the caller's own. Tensors are on the
+    device that they were on, or on `map_location`. Those that are found in `into` at the same place, with the same shape
+    and type, are filled there, which is faster than to make new ones; so are numpy arrays.
+    """
+    stash = _open()
+    return stash.latest(into, map_location) if stash is not None else None
+
+
+def latest_step() -> int | None:
+    """The step that `latest` would give, without its state."""
+    stash = _open()
+    found = stash.found() if stash is not None else None
+    return found.step if found is not None else None
+
+
+def every(n: int) -> Callable[[int, Callable[[], Any]], bool]:
+    """`keep = every(10)`; then `keep(step, lambda: state)` saves each tenth step, and asks for no state at others."""
+    if n < 1:
+        raise ValueError(f"every so many steps, 1 or more; not {n!r}")
+    return lambda step, state: step % n == 0 and save(step, state())
+
+
+def wait() -> None:
+    """Until what was saved last is whole."""
+    if (stash := _open()) is not None:
+        stash.wait()
+
+
+def drop() -> None:
+    """Give this rank's part of the memory back; there is nothing to restore then. The end of the job does the same."""
+    if (stash := _open()) is not None:
+        stash.drop()
+
+
+class Stash:
+    """This rank's own."""
+
+    def __init__(self, region: memory.Region) -> None:
+        self.region = region
+        self.pid = os.getpid()
+        self.round, self.rank, self.world_size = (_number(name) for name in ("HOLDFAST_ROUND", "RANK", "WORLD_SIZE"))
+        round, _, step = os.environ.get(layout.AGREED_VARIABLE, "").partition(":")
+        self.agreed = (int(round), int(step)) if step else None
+        """Round and step of what all ranks have. None: nothing."""
+        self.slots = max((one.slot + 1 for one in self._whole()), default=0)
+        self.lock = RLock()
+        self.busy = False
+        self.under_way = allocate_lock()
+        """Held by the thread that completes what was saved last."""
+        self.warned = False
+
+    def _whole(self) -> list[layout.Generation]:
+        return layout.generations(self.region.words)
+
+    # --- saving ---------------------------------------------------------------------------------------------------------
+
+    def save(self, step: int, state: Any, blocking: bool) -> bool:
+        if not isinstance(step, int) or not 0 <= step < 1 << 63:
+            raise ValueError(f"a step is a whole number, 0 or more; not {step!r}")
+        with self.lock:
+            if self.busy:  # a signal handler's, in the midst of ours
+                return self._refuse("another one is being made, in the same thread")
+            self.busy = True
+            try:
+                self.wait()
+                return self._save(step, state, blocking)
+            except memory.NoRoom as error:
+                return self._refuse(str(error))
+            finally:
+                self.busy = False
+
+    def _save(self, step: int, state: Any, blocking: bool) -> bool:
+        coder = Coder()
+        header = json.dumps(coder.code(state), separators=(",", ":")).encode()
+        bytes_at = -(-len(header) // PAGE) * PAGE
+        sender = Sender(coder.sources)
+        self.slots = max(self.slots, 3 if sender.is_late and not blocking else 2)
+        at, sequence = self._next()
+        layout.unseal(self.region.words, at)
+        self.region.reserve(at, bytes_at + coder.size, self.slots)
+        slot = self.region.slots[at]
+        assert slot.map is not None
+        made = layout.Generation(
+            slot=at,
+            sequence=sequence,
+            round=self.round,
+            step=step,
+            rank=self.rank,
+            world_size=self.world_size,
+            header_bytes=len(header),
+            bytes_at=bytes_at,
+            size=bytes_at + coder.size,
+            saved_unix_ns=time_ns(),
+            header_crc=layout.crc(header),
+        )
+        slot.map[: len(header)] = header
+        sender.send(slot, bytes_at)
+        if sender.is_late and not blocking:
+            self.under_way.acquire()
+            start_new_thread(self._complete, (sender, made))
+        else:
+            sender.wait()
+            layout.seal(self.region.words, made)
+        return True
+
+    def _next(self) -> tuple[int, int]:
+        """Which slot is written next, and its number. A free one; else the oldest, but what all ranks can restore goes last of
+        those that were there when this life began: until there are new ones, it is all that there is."""
+        whole = self._whole()
+        sequence = whole[-1].sequence + 1 if whole else 1
+        taken = {one.slot for one in whole}
+        free = [slot for slot in range(self.slots) if slot not in taken]
+        if free:
+            return max(free, key=lambda slot: self.region.slots[slot].capacity), sequence
+        old = [one for one in whole if one.round != self.round and (one.round, one.step) != self.agreed]
+        return (old or whole)[0].slot, sequence
+
+    def _complete(self, sender: Sender, made: layout.Generation) -> None:
+        try:
+            sender.wait()
+            layout.seal(self.region.words, made)
+        finally:
+            self.under_way.release()
+
+    def _refuse(self, why: str) -> bool:
+        if not self.warned:
+            self.warned = True
+            import warnings
+
+            warnings.warn(f"the state is not stashed: {why}", RuntimeWarning, 4)
+        return False
+
+    def wait(self) -> None:
+        with self.under_way:
+            pass
+
+    def drop(self) -> None:
+        with self.lock:
+            self.wait()
+            for at, slot in enumerate(self.region.slots):
+                layout.unseal(self.region.words, at)
+                slot.give_back()
+            self.slots = 0
+
+    # --- restoring ------------------------------------------------------------------------------------------------------
+
+    def latest(self, into: Any, map_location: Any) -> tuple[int, Any] | None:
+        with self.lock:
+            found = self.found()
+            return (found.step, self._restored(found, into, map_location)) if found is not None else None
+
+    def found(self) -> layout.Generation | None:
+        """What all ranks have of those generations that were there when this life began. None: nothing; a warning says why."""
+        with self.lock:
+            self.wait()
+            mine = [one for one in self._whole() if one.round != self.round]
+            for one in mine:
+                if (one.round, one.step) == self.agreed and one.rank == self.rank:
+                    return one
+            if mine:
+                self._tell_why_not(mine[-1])
+            return None
+
+    def _restored(self, one: layout.Generation, into: Any, map_location: Any) -> Any:
+        slot = self.region.slots[one.slot]
+        assert slot.map is not None
+        header = slot.map[: one.header_bytes]
+        if layout.crc(header) != one.header_crc:
+            layout.unseal(self.region.words, one.slot)  # so that the next life agrees on another
+            raise RuntimeError(f"the stashed state of step {one.step} is damaged: it is not used again")
+        fetcher = Fetcher(slot, one.bytes_at, one.size, map_location)
+        state = decode(json.loads(header), fetcher.fetch, into)
+        fetcher.finish()
+        return state
+
+    def _tell_why_not(self, newest: layout.Generation) -> None:
+        import warnings
+
+        if newest.world_size != self.world_size or newest.rank != self.rank:
+            why = (
+                f"it is that of rank {newest.rank} of {newest.world_size}, and this is rank {self.rank} of {self.world_size}"
+            )
+        else:
+            why = "not all ranks have one of the same step, for example since a node is new"
+        warnings.warn(f"the stashed state of step {newest.step} is not used: {why}", RuntimeWarning, 4)
+
+
+_stash: Stash | None = None
+_complained = False
+
+
+def _open() -> Stash | None:
+    """This process's stash; None: it has none."""
+    global _stash, _complained
+    if _stash is not None:
+        return _stash if _stash.pid == os.getpid() else None
+    path, _, rest = _told().partition(":")
+    if not path or _complained:
+        return None
+    local_rank, _, limit = rest.partition(":")
+    try:
+        region = memory.Region(path, int(local_rank), limit, _number("LOCAL_WORLD_SIZE") or 1)
+    except OSError as error:
+        import warnings
+
+        _complained = True
+        warnings.warn(f"no state can be stashed: {path}: {error.strerror}", RuntimeWarning, 3)
+        return None
+    _stash = Stash(region)
+    return _stash
+
+
+def _told() -> str:
+    """What the agent has told this process and no child of it: none that inherits the environment, and none that is forked."""
+    bootstrap = sys.modules.get("_holdfast_bootstrap")
+    if bootstrap is not None:
+        return getattr(bootstrap, "stash", "") if bootstrap.words is not None else ""
+    return os.environ.pop(layout.VARIABLE, "")
+
+
+def _number(name: str) -> int:
+    return int(os.environ.get(name) or 0)

@@ -1,0 +1,153 @@
+"""How does a state become bytes that are no program, and a state again? Its shape as JSON, its arrays as they lie in memory.
+
+A state is made of dicts, lists, tuples, sets, None, bool, int, float, complex, str, bytes, torch tensors, dtypes and devices,
+numpy arrays and numbers. Anything else is refused by its place in the state: nothing here is pickled, so nothing is run when
+it is read. torch and numpy are those that the script has loaded; neither is imported.
+
+What is not JSON's own stands as a list whose first item is its kind; so does every list. `Sources` are what there is to copy.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from holdfast.core.stash import ALIGN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+PLAIN = (type(None), bool, int, float, str)
+
+
+class Unstashable(TypeError):
+    """Something in a state that cannot be told in bytes alone."""
+
+
+class Coder:
+    """Makes text of a state, and notes where each array is to lie."""
+
+    def __init__(self) -> None:
+        self.sources: list[tuple[int, int, Any]] = []
+        """Of each array: where it is to lie, its size in bytes, and itself (contiguous)."""
+        self.size = 0
+        self._seen: dict[tuple[Any, ...], int] = {}
+        self._torch: Any = sys.modules.get("torch")
+        self._numpy: Any = sys.modules.get("numpy")
+
+    def code(self, value: Any, path: str = "state") -> Any:
+        """`value` as JSON can tell it. Unstashable: it, or something in it, cannot be told."""
+        kind = type(value)
+        if kind in PLAIN:
+            return value
+        if kind is dict:
+            return ["d", self._items(value, path)]
+        if kind in (list, tuple):
+            return ["l" if kind is list else "t", [self.code(item, f"{path}[{at}]") for at, item in enumerate(value)]]
+        if kind in (bytes, bytearray):
+            return ["b" if kind is bytes else "B", self._place(len(value), value), len(value)]
+        if kind is complex:
+            return ["c", value.real, value.imag]
+        if kind in (set, frozenset):
+            return ["s" if kind is set else "f", [self.code(item, path) for item in value]]
+        if kind.__name__ == "OrderedDict" and kind.__module__ == "collections":
+            # A module's state_dict() carries the versions of its parts beside its items.
+            return ["o", self._items(value, path), self.code(getattr(value, "_metadata", None), f"{path}._metadata")]
+        return self._foreign(value, kind, path)
+
+    def _items(self, items: dict[Any, Any], path: str) -> list[Any]:
+        return [[self.code(key, f"a key of {path}"), self.code(item, f"{path}[{key!r}]")] for key, item in items.items()]
+
+    def _foreign(self, value: Any, kind: type, path: str) -> Any:
+        torch, numpy = self._torch, self._numpy
+        if torch is not None:
+            if isinstance(value, torch.Tensor):
+                return self._tensor(value, kind, path)
+            if kind is torch.Size:
+                return ["z", list(value)]
+            if kind is torch.dtype:
+                return ["y", _short(value)]
+            if kind is torch.device:
+                return ["v", str(value)]
+        if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+            return self._array(numpy.asarray(value), isinstance(value, numpy.generic), path)
+        told = f"{kind.__module__}.{kind.__qualname__}"
+        raise Unstashable(
+            f"{path} is a {told}: a stash holds dicts, lists, numbers, text, bytes, torch tensors and numpy arrays, no pickles"
+        )
+
+    def _tensor(self, tensor: Any, kind: type, path: str) -> Any:
+        torch = self._torch
+        if kind not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
+            raise Unstashable(
+                f"{path} is a {kind.__name__} ({tensor.layout}): give its local, dense part, or use the storage of "
+                "holdfast.integrations.torch_checkpoint"
+            )
+        tensor = tensor.detach()
+        told = [_short(tensor.dtype), list(tensor.shape), str(tensor.device)]
+        # The same memory twice, as where two layers share a weight, is copied once.
+        known = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+        size = tensor.numel() * tensor.element_size()
+        if known not in self._seen or not size:
+            self._seen[known] = self._place(size, tensor.contiguous().resolve_conj().resolve_neg())
+        return ["T", self._seen[known], size, *told]
+
+    def _array(self, array: Any, is_number: bool, path: str) -> Any:
+        dtype = array.dtype
+        if dtype.hasobject or dtype.fields is not None or (dtype.kind == "V" and dtype.name.startswith("void")):
+            raise Unstashable(f"{path} is an array of {dtype}: a stash holds arrays of numbers, text or times")
+        array = self._numpy.ascontiguousarray(array).reshape(array.shape)
+        name = dtype.name if dtype.kind == "V" else dtype.str  # bfloat16 and its like go by name
+        return ["n" if is_number else "N", self._place(array.nbytes, array), array.nbytes, name, list(array.shape)]
+
+    def _place(self, size: int, source: Any) -> int:
+        at = self.size
+        self.size = -(-(at + size) // ALIGN) * ALIGN
+        if size:
+            self.sources.append((at, size, source))
+        return at
+
+
+def decode(told: Any, array_of: Callable[[list[Any], Any], Any], into: Any = None) -> Any:
+    """The state that `told` tells. `array_of(told, into)` makes its arrays and bytes, `into` being what stands at the same
+    place of the state given as `into`, if anything."""
+    if not isinstance(told, list):
+        return told
+    kind, *rest = told
+    if kind in ("d", "o"):
+        return _mapping(kind, rest, array_of, into)
+    if kind in ("l", "t", "s", "f"):
+        others = into if isinstance(into, (list, tuple)) and kind in ("l", "t") else ()
+        items = [decode(item, array_of, others[at] if at < len(others) else None) for at, item in enumerate(rest[0])]
+        return items if kind == "l" else {"t": tuple, "s": set, "f": frozenset}[kind](items)
+    if kind == "c":
+        return complex(*rest)
+    if kind in ("z", "y", "v"):
+        torch = loaded("torch")
+        return torch.Size(rest[0]) if kind == "z" else getattr(torch, rest[0]) if kind == "y" else torch.device(rest[0])
+    return array_of(told, into)
+
+
+def _mapping(kind: str, rest: list[Any], array_of: Callable[[list[Any], Any], Any], into: Any) -> dict[Any, Any]:
+    from collections import OrderedDict
+
+    others = into if isinstance(into, dict) else {}
+    made: Any = {} if kind == "d" else OrderedDict()
+    for told_key, told in rest[0]:
+        key = decode(told_key, array_of)
+        made[key] = decode(told, array_of, others.get(key))
+    if kind == "o" and rest[1] is not None:
+        made._metadata = decode(rest[1], array_of)
+    return made  # type: ignore
+
+
+def loaded(name: str) -> Any:
+    """A library that the script must have loaded, since the state needs it."""
+    if name not in sys.modules:
+        raise ImportError(f"the stashed state holds what is {name}'s: import {name} before you ask for it")
+    return sys.modules[name]
+
+
+def _short(dtype: Any) -> str:
+    return str(dtype).rsplit(".", 1)[-1]

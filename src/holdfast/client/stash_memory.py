@@ -1,0 +1,228 @@
+"""Where do a rank's generations lie, how much memory may they take, and how are bytes copied there fast?
+
+The file is the agent's (`core.stash`): nameless, so that nothing is left of it once the agent and its workers are gone. Memory
+is taken before anything is written to it, so that too little of it is an answer and no SIGBUS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from _thread import allocate_lock, start_new_thread
+
+from holdfast.core import stash as layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+CHUNK_BYTES = 8 << 20
+"""What one thread copies at a time: some milliseconds' worth, so that all end together."""
+
+MOST_THREADS = 8
+"""More do not copy faster: memory is what is slow."""
+
+SMALL_BYTES = 16 << 20
+"""A slot that is twice as large as it need be, and so much more, gives its memory back."""
+
+SPARE_SHARE = 0.05
+"""Of this host's memory, what is never taken."""
+
+_MADV_POPULATE_READ = 22
+"""Linux 5.14; Python has no name for it."""
+
+
+class NoRoom(Exception):
+    """Why a state cannot be stashed here."""
+
+
+class Slot:
+    """A slot of ours, mapped as far as it has memory."""
+
+    def __init__(self, fd: int, at: int) -> None:
+        self.fd, self.at = fd, at
+        self.map: mmap.mmap | None = None
+        self.capacity = 0
+        self.address = 0
+        self.asked = 0
+        """For how many bytes it was last reserved."""
+        self.let_go: Callable[[], object] | None = None
+        """To call before it is mapped no more."""
+        self._anchor: object = None
+        if written := _written(fd, at):
+            self.map_as_it_is(written)
+
+    def reserve(self, size: int) -> None:
+        """Have memory for `size` bytes. OSError: there is none."""
+        if size <= self.capacity <= 2 * size + SMALL_BYTES:
+            return
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        if size < self.capacity:
+            self.give_back()
+        self.unmap()
+        os.posix_fallocate(self.fd, self.at, size)
+        self.map_as_it_is(size)
+
+    def map_as_it_is(self, size: int) -> None:
+        """Map what is there."""
+        self.map = mmap.mmap(self.fd, size, offset=self.at)
+        self.capacity = size
+        in_large_pages(self.map)
+        self._anchor = anchor = ctypes.c_char.from_buffer(self.map)
+        self.address = ctypes.addressof(anchor)
+
+    def unmap(self) -> None:
+        if self.map is not None:
+            if self.let_go is not None:
+                self.let_go()
+            self._anchor = self.let_go = None
+            self.map.close()
+            self.map, self.capacity, self.asked = None, 0, 0
+
+    def give_back(self) -> None:
+        """Free its memory."""
+        if self.map is not None:
+            self.map.madvise(mmap.MADV_REMOVE)  # on a shared mapping: a hole in the file
+        self.unmap()
+
+
+def _written(fd: int, at: int) -> int:
+    """How much of the file is there from `at` on, in bytes."""
+    try:
+        return os.lseek(fd, at, os.SEEK_HOLE) - at if os.lseek(fd, at, os.SEEK_DATA) == at else 0
+    except OSError:  # nothing is, up to the file's end
+        return 0
+
+
+class Region:
+    """This rank's part of the node's stash. OSError: the file is not there, or not ours to open."""
+
+    def __init__(self, path: str, local_rank: int, limit: str, local_world_size: int) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        at = layout.header_at(local_rank)
+        if os.fstat(self.fd).st_size < at + layout.HEADER_BYTES:
+            os.posix_fallocate(self.fd, at, layout.HEADER_BYTES)
+        self._headers = mmap.mmap(self.fd, layout.HEADER_BYTES, offset=at)
+        self.words = memoryview(self._headers).cast("Q")
+        self.slots = [Slot(self.fd, layout.slot_at(local_rank, slot)) for slot in range(layout.SLOTS)]
+        self.limit, self.sharers = limit, local_world_size
+
+    def reserve(self, slot: int, size: int, slots: int) -> None:
+        """Have memory for `size` bytes in a slot, where `slots` of them are used in turn. NoRoom: there is none for all."""
+        if size == self.slots[slot].asked:
+            return  # as in every step but the first
+        share = allowed_bytes(self.limit) // self.sharers
+        if size * slots > share:
+            raise NoRoom(
+                f"{slots} generations of {_told(size)} are more than this rank's share of the stash, {_told(share)}: "
+                f"give --stash-limit {_told(size * slots * self.sharers)} or more, or stash less"
+            )
+        more = max(0, size - self.slots[slot].capacity)
+        if more and more > (free := free_bytes()):
+            raise NoRoom(f"{_told(more)} more are needed, and of this host's memory {_told(free)} can be had")
+        try:
+            self.slots[slot].reserve(size)
+        except OSError as error:
+            raise NoRoom(f"{_told(more)} more cannot be had: {error.strerror}") from error
+        self.slots[slot].asked = size
+
+
+def allowed_bytes(limit: str) -> int:
+    """What `--stash-limit` allows a node: `40%` of the memory that it has, or a number of bytes."""
+    if limit.endswith("%"):
+        return int(memory_bytes() * float(limit[:-1]) / 100)
+    return int(limit)
+
+
+def memory_bytes() -> int:
+    """Memory of this host, or of the container around us."""
+    return min([_meminfo("MemTotal"), *(limit for limit, _ in _groups())])
+
+
+def free_bytes() -> int:
+    """What may be taken of it now."""
+    free = min([_meminfo("MemAvailable"), *(limit - used for limit, used in _groups())])
+    return max(0, free - int(SPARE_SHARE * memory_bytes()))
+
+
+def _meminfo(name: str) -> int:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next((int(line.split()[1]) << 10 for line in file if line.startswith(f"{name}:")), 1 << 62)
+
+
+def _groups() -> Iterable[tuple[int, int]]:
+    """Limit and use of each control group that we are in and that has one; what the kernel can drop is not used."""
+    folders = ["/sys/fs/cgroup/memory"]  # the first version's, as a container sees its own
+    try:
+        with open("/proc/self/cgroup", encoding="ascii") as file:
+            own = next((line[3:].strip() for line in file if line.startswith("0::")), "/")
+    except OSError:
+        own = "/"
+    while own:
+        folders.append("/sys/fs/cgroup" + own.rstrip("/"))
+        own = own.rpartition("/")[0]
+    for folder in dict.fromkeys([*folders, "/sys/fs/cgroup"]):
+        for limit_name, used_name in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            try:
+                with open(f"{folder}/{limit_name}", encoding="ascii") as file:
+                    limit = int(file.read())
+                with open(f"{folder}/{used_name}", encoding="ascii") as file:
+                    used = int(file.read())
+                with open(f"{folder}/memory.stat", encoding="ascii") as file:
+                    cached = sum(int(line.split()[1]) for line in file if line.startswith(("inactive_file ", "active_file ")))
+            except (OSError, ValueError):  # not there; or `max`: no limit
+                continue
+            yield limit, used - cached
+
+
+def _told(size: int) -> str:
+    return f"{size / 1e9:.1f}GB" if size >= 1e9 else f"{size / 1e6:.1f}MB"
+
+
+def threads() -> int:
+    """How many copy at once: this rank's share of the CPUs."""
+    sharers = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+    return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // sharers))
+
+
+def copy(moves: Iterable[tuple[int, int, int]], count: int) -> None:
+    """Copy memory: for each `(to, from, size)`, by `count` threads, of which this is one. Nobody holds the GIL meanwhile."""
+    left = iter([chunk for move in moves for chunk in _chunks(*move)])
+    ended = [allocate_lock() for _ in range(count - 1)]
+
+    def work(mine: object = None) -> None:
+        try:
+            for to, source, size in left:  # one iterator for all: a list's gives each item to one of them
+                ctypes.memmove(to, source, size)
+        finally:
+            if mine is not None:
+                mine.release()  # type: ignore
+
+    for lock in ended:
+        lock.acquire()
+        start_new_thread(work, (lock,))
+    work()
+    for lock in ended:
+        lock.acquire()
+
+
+def _chunks(to: int, source: int, size: int) -> list[tuple[int, int, int]]:
+    return [(to + at, source + at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES)]
+
+
+def populate(area: mmap.mmap) -> None:
+    """Have the pages of a mapping at hand, at one stroke instead of one fault each, where the kernel can."""
+    _advise(area, _MADV_POPULATE_READ)
+
+
+def in_large_pages(area: mmap.mmap) -> None:
+    """Have a mapping's memory in large pages, where the kernel can: it is faster to take, and to copy."""
+    _advise(area, getattr(mmap, "MADV_HUGEPAGE", 14))
+
+
+def _advise(area: mmap.mmap, advice: int) -> None:
+    try:  # noqa: SIM105 (contextlib is not needed for anything else here)
+        area.madvise(advice)
+    except (OSError, ValueError):
+        pass

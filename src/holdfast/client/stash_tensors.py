@@ -1,0 +1,156 @@
+"""How do a state's arrays get into a slot, and out of it? By memcpy from the CPU's memory, by its own stream from a GPU's.
+
+torch and numpy are those that the script has loaded (`client.stash_code`); bytes need neither.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+
+from holdfast.client.stash_code import loaded
+from holdfast.client.stash_memory import copy, in_large_pages, populate, threads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.client.stash_memory import Slot
+
+
+class Sender:
+    """What is to be copied into a slot: `(at, size, array)` each."""
+
+    def __init__(self, sources: list[tuple[int, int, Any]]) -> None:
+        self.sources = sources
+        self.is_late = any(_device_of(source) == "cuda" for _, _, source in sources)
+        """Some of it comes later, by a GPU's stream."""
+        self._events: list[Any] = []
+
+    def send(self, slot: Slot, begin: int) -> None:
+        """Copy them. What comes later has come when `wait` returns."""
+        assert slot.map is not None
+        moves = []
+        devices = set()
+        for at, size, source in self.sources:
+            if (device := _device_of(source)) == "cpu":
+                moves.append((slot.address + begin + at, _address(source), size))
+            elif not device:
+                slot.map[begin + at : begin + at + size] = source
+            else:
+                if device == "cuda" and slot.let_go is None:
+                    _pin(slot)
+                target = _bytes_of(slot.map, begin + at, size).view(source.dtype).view(source.shape)
+                target.copy_(source, non_blocking=device == "cuda")
+                devices.add(source.device)
+        torch = sys.modules.get("torch")
+        for device in devices:
+            if device.type == "cuda" and torch is not None:
+                event = torch.cuda.Event()
+                event.record(torch.cuda.current_stream(device))
+                self._events.append(event)
+        copy(moves, threads())
+        self.sources = []
+
+    def wait(self) -> None:
+        for event in self._events:
+            event.synchronize()
+
+
+def _pin(slot: Slot) -> None:
+    """Let GPUs write to the slot by themselves: about ten times as fast, and the CPU goes on."""
+    runtime = loaded("torch").cuda.cudart()
+    code = runtime.cudaHostRegister(slot.address, slot.capacity, 0)
+    if int(getattr(code, "value", code)) == 0:
+        slot.let_go = lambda: runtime.cudaHostUnregister(slot.address)
+    else:
+        slot.let_go = lambda: None  # it goes without
+
+
+def _device_of(source: Any) -> str:
+    """cpu · cuda · … ; empty: it is plain bytes."""
+    if isinstance(source, (bytes, bytearray)):
+        return ""
+    device = getattr(source, "device", None)
+    return getattr(device, "type", "cpu")
+
+
+def _address(source: Any) -> int:
+    return int(source.data_ptr() if hasattr(source, "data_ptr") else source.ctypes.data)
+
+
+def _bytes_of(area: mmap.mmap, at: int, size: int) -> Any:
+    """A part of `area` as a torch tensor of bytes."""
+    torch = loaded("torch")
+    return torch.frombuffer(area, dtype=torch.uint8, count=size, offset=at)
+
+
+class Fetcher:
+    """Makes arrays of a slot's bytes. Those of the CPU have their content when `finish` returns."""
+
+    def __init__(self, slot: Slot, begin: int, end: int, map_location: Any) -> None:
+        assert slot.map is not None
+        self.area, self.address, self.begin = slot.map, slot.address + begin, begin
+        self.map_location = map_location
+        self.moves: list[tuple[int, int, int]] = []
+        self.room = end - begin
+        self.arena: mmap.mmap | None = None
+        populate(slot.map)
+
+    def fetch(self, told: list[Any], into: Any) -> Any:
+        """The array, bytes or number that `told` tells."""
+        kind, at, size, *rest = told
+        if kind in ("b", "B"):
+            found = self.area[self.begin + at : self.begin + at + size]
+            return found if kind == "b" else bytearray(found)
+        if kind == "T":
+            return self._tensor(at, size, rest, into)
+        return self._array(kind, at, size, rest, into)
+
+    def _tensor(self, at: int, size: int, told: list[Any], into: Any) -> Any:
+        torch = loaded("torch")
+        name, shape, was_on = told
+        dtype, device = getattr(torch, name), torch.device(was_on if self.map_location is None else self.map_location)
+        fits = isinstance(into, torch.Tensor) and list(into.shape) == shape and into.dtype == dtype
+        if not size:
+            return into if fits else torch.empty(shape, dtype=dtype, device=device)
+        if fits and into.device.type == "cpu" and into.is_contiguous() and not into.is_conj() and not into.is_neg():
+            self.moves.append((into.data_ptr(), self.address + at, size))
+            return into
+        if fits or device.type != "cpu":
+            there = _bytes_of(self.area, self.begin + at, size).view(dtype).view(shape)
+            if not fits:
+                return there.to(device)
+            with torch.no_grad():
+                into.copy_(there)
+            return into
+        made = _bytes_of(self._room(), at, size).view(dtype).view(shape)
+        self.moves.append((made.data_ptr(), self.address + at, size))
+        return made
+
+    def _array(self, kind: str, at: int, size: int, told: list[Any], into: Any) -> Any:
+        numpy = loaded("numpy")
+        name, shape = told
+        dtype = numpy.dtype(name)
+        if kind == "n":
+            return numpy.frombuffer(self.area[self.begin + at : self.begin + at + size], dtype)[0]
+        fits = isinstance(into, numpy.ndarray) and list(into.shape) == shape and into.dtype == dtype
+        if fits and into.flags.c_contiguous and into.flags.writeable:
+            self.moves.append((into.ctypes.data, self.address + at, size))
+            return into
+        if not size:
+            return numpy.empty(shape, dtype)
+        made = numpy.frombuffer(self._room(), dtype, size // dtype.itemsize, at).reshape(shape)
+        self.moves.append((made.ctypes.data, self.address + at, size))
+        return made
+
+    def _room(self) -> mmap.mmap:
+        """Where new arrays lie: one mapping for all, which goes with the last of them; in large pages, if there are any."""
+        if self.arena is None:
+            self.arena = mmap.mmap(-1, self.room)
+            in_large_pages(self.arena)
+        return self.arena
+
+    def finish(self) -> None:
+        """Copy what there is to copy."""
+        copy(self.moves, threads())

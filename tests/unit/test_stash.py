@@ -1,0 +1,142 @@
+"""The stash without memory: descriptors of generations, which of them all ranks have, and states as text."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+from unit.test_round import Job
+
+from holdfast.client.stash_code import Coder, Unstashable, decode
+from holdfast.core import stash
+from holdfast.core.errors import UsageError
+from holdfast.core.grammar import memory
+from holdfast.core.messages import Assigned, Join
+from holdfast.core.value import replace
+
+
+def page() -> memoryview:
+    return memoryview(bytearray(stash.HEADER_BYTES)).cast("Q")
+
+
+def generation(**fields: Any) -> stash.Generation:
+    usual = {"slot": 0, "sequence": 1, "round": 1, "step": 7, "rank": 0, "world_size": 2}
+    rest = {"header_bytes": 10, "bytes_at": 4096, "size": 9000, "saved_unix_ns": 5, "header_crc": 1}
+    return stash.Generation(**(usual | rest | fields))
+
+
+def test_what_is_sealed_is_found_oldest_first_and_what_is_unsealed_is_not() -> None:
+    words = page()
+    for slot, sequence in ((0, 4), (1, 2), (2, 3)):
+        stash.seal(words, generation(slot=slot, sequence=sequence))
+    stash.unseal(words, 2)
+    assert [(one.slot, one.sequence) for one in stash.generations(words)] == [(1, 2), (0, 4)]
+    assert stash.generations(words)[0] == generation(slot=1, sequence=2)
+
+
+def test_a_descriptor_that_has_changed_is_none() -> None:
+    words = page()
+    stash.seal(words, generation())
+    words[2] ^= 1
+    assert stash.generations(words) == []
+
+
+def test_a_node_has_what_all_its_ranks_have_at_their_places() -> None:
+    of_rank_4 = [generation(rank=4, step=step, world_size=8) for step in (1, 2, 3)]
+    of_rank_5 = [generation(rank=5, step=step, world_size=8) for step in (2, 3, 4)]
+    assert stash.held_by_all([of_rank_4, of_rank_5]) == ((1, 2, 4, 8), (1, 3, 4, 8))
+    assert stash.held_by_all([of_rank_5, of_rank_4]) == ()  # not where they were
+    assert stash.held_by_all([of_rank_4, []]) == stash.held_by_all([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([([(1, 8, 0, 4), (1, 9, 0, 4)], 0), ([(1, 7, 2, 4), (1, 8, 2, 4)], 2)], (1, 8)),
+        ([([(1, 9, 0, 4), (2, 5, 0, 4)], 0), ([(1, 9, 2, 4), (2, 5, 2, 4)], 2)], (2, 5)),  # the later life knows better
+        ([([(1, 9, 0, 4)], 0), ([(2, 9, 2, 4)], 2)], None),  # the same step of different lives
+        ([([(1, 9, 0, 4)], 2), ([(1, 9, 2, 4)], 0)], None),  # they have changed places
+        ([([(1, 9, 0, 6)], 0), ([(1, 9, 2, 6)], 2)], None),  # the world was larger
+        ([([(1, 9, 0, 4)], 0), ([], 2)], None),  # a node that is new
+        ([], None),
+    ],
+)
+def test_the_newest_generation_that_every_node_has_where_it_is_now(nodes: Any, expected: Any) -> None:
+    assert stash.agreed(nodes, 4) == expected
+
+
+def test_every_node_is_told_what_all_can_restore() -> None:
+    job = Job()
+    job.join("a", "b")
+    first = [message for _, message in job.said if isinstance(message, Assigned)]
+    assert [message.stash for message in first] == [None, None]
+    job.fail("a")
+    for node, held in (("a", ((1, 8, 0, 4), (1, 9, 0, 4))), ("b", ((1, 7, 2, 4), (1, 8, 2, 4)))):
+        job.machine.seats[node].join = replace(job.machine.seats[node].join, stash=held)
+        usual: dict[str, Any] = {"name": node, "addr": node, "master_port": 9, "nproc": 2, "role": "default"}
+        job.hear(Join(node=node, round=1, stash=held, **usual))
+    second = [message for _, message in job.said if isinstance(message, Assigned) and message.round == 2]
+    assert [message.stash for message in second] == [(1, 8), (1, 8)]
+
+
+def through(state: Any) -> Any:
+    """What comes back: as text, with its bytes aside."""
+    coder = Coder()
+    told = json.loads(json.dumps(coder.code(state)))
+    room = bytearray(coder.size)
+    for at, size, source in coder.sources:
+        room[at : at + size] = source
+    return decode(told, lambda what, into: (bytes if what[0] == "b" else bytearray)(room[what[1] : what[1] + what[2]]))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {"a": 1, 2: "two", (3, "x"): [True, None, -1.5, 2**70], None: ()},
+        [["d", []], ["T", 0, 1], ("l",)],  # what looks like our own words
+        {"bytes": b"\0\xff" * 50, "more": bytearray(b"abc"), "none": b""},
+        {1 + 2j: {1, 2}, frozenset("ab"): "\ud800"},
+        OrderedDict(z=1, a=OrderedDict()),
+    ],
+)
+def test_a_state_comes_back_as_it_was(state: Any) -> None:
+    back = through(state)
+    assert back == state and type(back) is type(state)
+
+
+def test_numbers_that_json_does_not_know_come_back() -> None:
+    nan, most = through([float("nan"), float("inf")])
+    assert nan != nan and most == float("inf")
+
+
+def test_the_versions_of_a_module_s_state_come_back() -> None:
+    state: Any = OrderedDict(weight=1)
+    state._metadata = OrderedDict({"": {"version": 2}})
+    assert through(state)._metadata == {"": {"version": 2}}
+
+
+class Custom(dict):  # type: ignore[type-arg]
+    pass
+
+
+@pytest.mark.parametrize("what", [object(), Custom(), print, type("Point", (tuple,), {})((1, 2))])
+def test_what_cannot_be_told_in_bytes_is_refused_by_its_place(what: Any) -> None:
+    with pytest.raises(Unstashable, match=r"state\['model'\]\[1\] is a "):
+        Coder().code({"model": [0, what]})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("40%", "40%"), ("64GB", "64000000000"), ("1.5g", "1500000000"), ("2GiB", "2147483648"), ("123", "123"), ("0%", "0")],
+)
+def test_an_amount_of_memory_is_a_share_or_bytes(text: str, expected: str) -> None:
+    assert memory(text, "--stash-limit") == expected
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "101%", "", "12 parsecs", "nan"])
+def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="amount of memory"):
+        memory(text, "--stash-limit")
