@@ -258,12 +258,13 @@ def test_a_share_is_of_the_memory_that_there_is() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_copies_by_several_threads_are_whole(count: int) -> None:
+def test_copies_by_several_threads_are_whole(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes
 
+    monkeypatch.setattr("holdfast.client.stash_memory.threads", lambda: count)
     source = ctypes.create_string_buffer(os.urandom(20_000_001), 20_000_001)
     target = ctypes.create_string_buffer(20_000_001)
-    copy([(ctypes.addressof(target), ctypes.addressof(source), 20_000_001)], count)
+    copy([(ctypes.addressof(target), ctypes.addressof(source), 20_000_001)])
     assert target.raw == source.raw
 
 
@@ -273,7 +274,7 @@ def test_tensors_come_back_as_they_were(stashed: Any) -> None:
 
     weight = torch.arange(24.0).reshape(2, 3, 4)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
-    state = {
+    state: dict[str, Any] = {
         "weight": weight,
         "turned": weight.transpose(0, 2),
         "shared": (weight, weight),
@@ -294,7 +295,8 @@ def test_tensors_come_back_as_they_were(stashed: Any) -> None:
         assert torch.equal(back[name], state[name]), name
     assert [str(one.dtype) for one in back["kinds"]] == [str(one.dtype) for one in state["kinds"]]
     model.load_state_dict(back["model"])
-    assert back["model"]._metadata == model.state_dict()._metadata
+    versions: Any = model.state_dict()
+    assert back["model"]._metadata == versions._metadata
     back["weight"].add_(1)  # it is the caller's own
     assert torch.equal(stashed(round=2, agreed="1:5").latest(None, None)[1]["weight"], weight)
 

@@ -151,12 +151,15 @@ class Stash:
         )
         slot.map[: len(header)] = header
         sender.send(slot, bytes_at)
-        if sender.is_late and not blocking:
-            self.under_way.acquire()
-            start_new_thread(self._complete, (sender, made))
-        else:
+        lacking = [other for other in range(self.slots) if not self.region.slots[other].capacity]
+        if blocking or not (sender.is_late or lacking):
             sender.wait()
             layout.seal(self.region.words, made)
+            return True
+        if not sender.is_late:
+            layout.seal(self.region.words, made)
+        self.under_way.acquire()
+        start_new_thread(self._complete, (sender, made, lacking))
         return True
 
     def _next(self) -> tuple[int, int]:
@@ -171,10 +174,16 @@ class Stash:
         old = [one for one in whole if one.round != self.round and (one.round, one.step) != self.agreed]
         return (old or whole)[0].slot, sequence
 
-    def _complete(self, sender: Sender, made: layout.Generation) -> None:
+    def _complete(self, sender: Sender, made: layout.Generation, lacking: list[int]) -> None:
+        """What need not be waited for: that a GPU's copy is whole, and memory for the generations to come."""
         try:
-            sender.wait()
-            layout.seal(self.region.words, made)
+            if sender.is_late:
+                sender.wait()
+                layout.seal(self.region.words, made)
+            for slot in lacking:
+                self.region.reserve(slot, made.size, self.slots)
+        except memory.NoRoom:
+            pass  # the next one is told
         finally:
             self.under_way.release()
 

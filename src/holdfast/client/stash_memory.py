@@ -7,9 +7,10 @@ is taken before anything is written to it, so that too little of it is an answer
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
-from _thread import allocate_lock, start_new_thread
+from _thread import LockType, allocate_lock, start_new_thread
 
 from holdfast.core import stash as layout
 
@@ -29,8 +30,8 @@ SMALL_BYTES = 16 << 20
 SPARE_SHARE = 0.05
 """Of this host's memory, what is never taken."""
 
-_MADV_POPULATE_READ = 22
-"""Linux 5.14; Python has no name for it."""
+_POPULATE_READ, _POPULATE_WRITE = 22, 23
+"""Advice to the kernel (Linux 5.14) that Python has no name for."""
 
 
 class NoRoom(Exception):
@@ -61,8 +62,14 @@ class Slot:
         if size < self.capacity:
             self.give_back()
         self.unmap()
-        os.posix_fallocate(self.fd, self.at, size)
+        if os.fstat(self.fd).st_size < self.at + size:
+            os.ftruncate(self.fd, self.at + size)
         self.map_as_it_is(size)
+        try:
+            populate(self.address, size, to_write=True)
+        except OSError:
+            self.give_back()
+            raise
 
     def map_as_it_is(self, size: int) -> None:
         """Map what is there."""
@@ -186,43 +193,59 @@ def threads() -> int:
     return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // sharers))
 
 
-def copy(moves: Iterable[tuple[int, int, int]], count: int) -> None:
-    """Copy memory: for each `(to, from, size)`, by `count` threads, of which this is one. Nobody holds the GIL meanwhile."""
-    left = iter([chunk for move in moves for chunk in _chunks(*move)])
-    ended = [allocate_lock() for _ in range(count - 1)]
+def copy(moves: Iterable[tuple[int, int, int]]) -> None:
+    """Copy memory: for each `(to, from, size)`."""
+    _share_out([(to + at, source + at, size) for to, source, whole in moves for at, size in _chunks(whole)], ctypes.memmove)
 
-    def work(mine: object = None) -> None:
+
+def populate(address: int, size: int, *, to_write: bool) -> None:
+    """Have the memory of a mapping at hand, at one stroke instead of by a fault for each page, where the kernel can (5.14).
+    OSError: there is not enough of it."""
+    advice = _POPULATE_WRITE if to_write else _POPULATE_READ
+    troubles: list[int] = []
+
+    def at_hand(begin: int, length: int) -> None:
+        if _libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), advice):
+            troubles.append(ctypes.get_errno())
+
+    _share_out([(address + at, length) for at, length in _chunks(size)], at_hand)
+    for trouble in set(troubles) - {errno.EINVAL}:
+        raise OSError(errno.ENOMEM if trouble == errno.EFAULT else trouble, os.strerror(errno.ENOMEM))
+
+
+def in_large_pages(area: mmap.mmap) -> None:
+    """Have a mapping's memory in large pages, where the kernel can: it is faster to take, and to copy."""
+    try:  # noqa: SIM105 (contextlib is not needed for anything else here)
+        area.madvise(mmap.MADV_HUGEPAGE)
+    except (OSError, ValueError):
+        pass
+
+
+def _chunks(size: int) -> Iterable[tuple[int, int]]:
+    return ((at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES))
+
+
+def _share_out(tasks: list[tuple[int, ...]], do: Callable[..., object]) -> None:
+    """`do` each, by as many threads as help, of which this is one. It does not hold the GIL."""
+    left = iter(tasks)
+    ended = [allocate_lock() for _ in range(min(threads(), len(tasks)) - 1)]
+
+    def work() -> None:
+        for task in left:  # a list's iterator gives each item to one of them
+            do(*task)
+
+    def help_out(mine: LockType) -> None:
         try:
-            for to, source, size in left:  # one iterator for all: a list's gives each item to one of them
-                ctypes.memmove(to, source, size)
+            work()
         finally:
-            if mine is not None:
-                mine.release()  # type: ignore
+            mine.release()
 
     for lock in ended:
         lock.acquire()
-        start_new_thread(work, (lock,))
+        start_new_thread(help_out, (lock,))
     work()
     for lock in ended:
         lock.acquire()
 
 
-def _chunks(to: int, source: int, size: int) -> list[tuple[int, int, int]]:
-    return [(to + at, source + at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES)]
-
-
-def populate(area: mmap.mmap) -> None:
-    """Have the pages of a mapping at hand, at one stroke instead of one fault each, where the kernel can."""
-    _advise(area, _MADV_POPULATE_READ)
-
-
-def in_large_pages(area: mmap.mmap) -> None:
-    """Have a mapping's memory in large pages, where the kernel can: it is faster to take, and to copy."""
-    _advise(area, getattr(mmap, "MADV_HUGEPAGE", 14))
-
-
-def _advise(area: mmap.mmap, advice: int) -> None:
-    try:  # noqa: SIM105 (contextlib is not needed for anything else here)
-        area.madvise(advice)
-    except (OSError, ValueError):
-        pass
+_libc = ctypes.CDLL(None, use_errno=True)

@@ -9,7 +9,7 @@ import mmap
 import sys
 
 from holdfast.client.stash_code import loaded
-from holdfast.client.stash_memory import copy, in_large_pages, populate, threads
+from holdfast.client.stash_memory import copy, in_large_pages, populate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Sender:
                 event = torch.cuda.Event()
                 event.record(torch.cuda.current_stream(device))
                 self._events.append(event)
-        copy(moves, threads())
+        copy(moves)
         self.sources = []
 
     def wait(self) -> None:
@@ -95,7 +95,7 @@ class Fetcher:
         self.moves: list[tuple[int, int, int]] = []
         self.room = end - begin
         self.arena: mmap.mmap | None = None
-        populate(slot.map)
+        populate(slot.address, end, to_write=False)
 
     def fetch(self, told: list[Any], into: Any) -> Any:
         """The array, bytes or number that `told` tells."""
@@ -153,4 +153,4 @@ class Fetcher:
 
     def finish(self) -> None:
         """Copy what there is to copy."""
-        copy(self.moves, threads())
+        copy(self.moves)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import Any
 
 import pytest
-from unit.test_round import Job
+from test_round import Job
 
 from holdfast.client.stash_code import Coder, Unstashable, decode
 from holdfast.core import stash
