@@ -17,6 +17,7 @@ import monitor
 import nvrx
 import restart
 import start
+import stash
 import stop
 import thousands
 import training
@@ -24,7 +25,7 @@ import whole_run
 from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
-OF_ONE_NODE = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, training, nvrx)
+OF_ONE_NODE = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, training, stash, nvrx)
 ORDER = (*OF_ONE_NODE, join, thousands, lost_node)
 ROOT = Path(__file__).parents[1]
 ALL = {module.__name__: module for module in ORDER}
