@@ -34,6 +34,8 @@ def of_type(hint: Any, field: str = "") -> st.SearchStrategy[Any]:
         return of_value(hint)
     if origin in (UnionType, typing.Union):
         return st.one_of(*(of_type(part) for part in parts))
+    if origin is tuple and parts[-1] is not ...:
+        return st.tuples(*map(of_type, parts))
     if origin is tuple:
         return st.lists(of_type(parts[0]), max_size=2).map(tuple)
     if origin is dict and parts[1] is not Any:

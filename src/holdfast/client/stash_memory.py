@@ -18,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-CHUNK_BYTES = 8 << 20
-"""What one thread copies at a time: some milliseconds' worth, so that all end together."""
+CHUNK_BYTES = 64 << 20
+"""What one thread copies at a time: some ten milliseconds, so that all end together; large: memcpy then spares the caches."""
 
 MOST_THREADS = 8
 """More do not copy faster: memory is what is slow."""
