@@ -46,6 +46,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.agent.beginnings import Beginnings
     from holdfast.agent.cycles import Cycles
     from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.reached import Mileage
@@ -112,6 +113,8 @@ class Agent:
         self.shared_end = farewell.SharedEnd(self.job_dir.report_path)
         self.look_at = NEVER
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
+        self.beginnings: Beginnings | None = None
+        """How the ranks of the round began. None: none has been started."""
         self.stacks: Stacks | None = None
         """Where the ranks are. None: none has hung so far."""
         self.workers.mileage = self._open_mileage() if no_progress_cycles(config) else None
@@ -144,6 +147,8 @@ class Agent:
             if until > self.host.now() and (self.stacks is None or self.stacks.look_at == NEVER):
                 self._write_down()
             for seen in [*self.host.wait(until), *self._due()]:
+                if self.beginnings is not None:
+                    self.beginnings.saw(seen)
                 for understood in self.workers.understood(seen):
                     self._observe(understood)
             self._show_lease()
@@ -183,6 +188,8 @@ class Agent:
             deadlines.append(self.network.deadline())
         if self.monitoring is not None:
             deadlines.append(self.monitoring.deadline())
+        if self.beginnings is not None:
+            deadlines.append(self.beginnings.look_at)
         if self.desk.health is not None:
             deadlines.append(now + PULSE_S)
         if (pump_s := self.workers.pump_s) is not None:
@@ -207,6 +214,8 @@ class Agent:
             late += [*self.network.expire(now), *self._look_for_the_end(now)]
         if self.watchdog is not None:
             late += self.watchdog.timers.expired(self.awake_at_unix)
+        if self.beginnings is not None:
+            self.beginnings.look()
         if self.monitoring is not None:
             late += self.monitoring.due()
         return [*late, Tick()] if now >= self.node.deadline() else late
@@ -245,9 +254,11 @@ class Agent:
                     self.telling.say(text, level)
                 case StartWorkers(assigned=assigned):
                     self._show_lease()  # to make their directories may take longer than it lasts, and others then go on
+                    begun_at = self.host.now()
                     started = self.workers.start(assigned, self.node.lease_ends)
                     for seen in started:
                         self._observe(seen)
+                    self._look_at_beginnings(begun_at)
                     for seen in self._watch(assigned, started):
                         self._observe(seen)
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
@@ -314,6 +325,15 @@ class Agent:
         kept = StacksKept(path=self.stacks.path, ranks=tuple(shown), silent=tuple(silent), reason=reason)
         self.telling.record(kept, at_unix)
         self.telling.evidence.append(self.stacks.keeper(reason))
+
+    # --- how ranks begin ------------------------------------------------------------------------------------------------
+
+    def _look_at_beginnings(self, begun_at: float) -> None:
+        if self.beginnings is None:
+            from holdfast.agent.beginnings import Beginnings  # after the first worker has started
+
+            self.beginnings = Beginnings(self.host, self.telling.record)
+        self.beginnings.begin(self.workers.local_ranks, begun_at)
 
     # --- the monitor ----------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,7 @@ def environment(
         env["HOLDFAST_LIMITS_FILE"] = os.path.join(all_attempts, "calculated-limits.json")
     return entry.bootstrap_env(env, page_fd=page_at())
 
+
 def _fault_tolerance(config: RunConfig) -> str:
     """What `holdfast.fault_tolerance` in the worker has to know: the fields that are not as they always are, as JSON. Empty:
     all are."""

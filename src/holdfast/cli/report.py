@@ -12,6 +12,7 @@ from holdfast.cli.table import show, show_json
 from holdfast.core.failure import describe
 from holdfast.core.value import to_plain
 from holdfast.telemetry.plain import one_line
+from holdfast.telemetry.restarts import PHASES
 from holdfast.telemetry.words import count, moment, span
 
 TYPE_CHECKING = False
@@ -53,6 +54,11 @@ def run(options: argparse.Namespace) -> int:
         print(line)
     if job.life:
         print(f"time lost: {_lost(job)}")
+    if job.restarts:
+        print("where the time of each restart went:")
+        phases = [phase for phase in PHASES if any(one.phases[phase] is not None for one in job.restarts)]
+        rows = [(one.round, *(_phase(one.phases[phase]) for phase in phases), span(one.total_s)) for one in job.restarts]
+        show(("to round", *phases, "all"), rows)
     for text in job.degraded:
         print(f"without: {one_line(text)}")
     print(f"files: {path}")
@@ -119,6 +125,10 @@ def _failures(job: Timeline) -> Iterator[str]:
                 yield f"round {life.round}, rank {failure.rank}: {one_line(failure.message)}"
             if failure.log_path:
                 yield f"round {life.round}, rank {failure.rank}: log at {one_line(failure.node)}:{failure.log_path}"
+
+
+def _phase(took_s: float | None) -> str:
+    return "-" if took_s is None else span(took_s)
 
 
 def _lost(job: Timeline) -> str:

@@ -5,6 +5,7 @@
 - has every optimizer's step count as a heartbeat, and the steps of the one that has made most of them as the script's progress,
   unless the script tells that itself (`holdfast.client.progress`);
 - has `torch.save` and torch.distributed.checkpoint's `save` and `async_save` be sections called `checkpoint`;
+- notes when the script first joins a process group, when it has, and how long it loads its state before its first step;
 - with torch or without, has the time that a debugger or another prompt waits for somebody be a section called `debugger`;
 - if the script imports NVRx's client, has ours stand in for it (`integrations.nvrx`), where Holdfast is installed beside it.
 
@@ -63,12 +64,18 @@ def watch(writer: Callable[[], Writer]) -> None:
 
         return mark
 
+    def files(module: ModuleType) -> None:
+        marking(CHECKPOINT, "save")(module)
+        _around(module, "load", _as_restore, writer())
+
     _when_loaded(
         {
             "torch.optim.optimizer": lambda module: module.register_optimizer_step_post_hook(step_hook()),
             "torch._dynamo.config": lambda module: module.ignore_logging_functions.add(step_hook()),
-            "torch.serialization": marking(CHECKPOINT, "save"),
+            "torch.serialization": files,
             "torch.distributed.checkpoint.state_dict_saver": marking(CHECKPOINT, "save", "async_save"),
+            "torch.distributed.checkpoint.state_dict_loader": lambda module: _around(module, "load", _as_restore, writer()),
+            "torch.distributed.distributed_c10d": lambda module: _around(module, "init_process_group", _as_joining, writer()),
             "nvidia_resiliency_ext.fault_tolerance.rank_monitor_client": _stand_in,
             **{module: marking(DEBUGGER, method, of=holder) for module, (holder, method) in PROMPTS.items()},
         }
@@ -116,6 +123,37 @@ def _as_section(name: str, function: Callable[..., Any], writer: Writer) -> Call
             return function(*args, **kwargs)
 
     return inside
+
+
+def _around(module: ModuleType, name: str, wrapped: Callable[..., Callable[..., Any]], writer: Writer) -> None:
+    setattr(module, name, wrapped(getattr(module, name), writer))
+
+
+def _as_joining(function: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
+    from functools import wraps
+
+    @wraps(function)
+    def joining(*args: Any, **kwargs: Any) -> Any:
+        writer.joining()
+        answer = function(*args, **kwargs)
+        writer.joined()
+        return answer
+
+    return joining
+
+
+def _as_restore(function: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
+    from functools import wraps
+    from time import monotonic_ns
+
+    @wraps(function)
+    def restoring(*args: Any, **kwargs: Any) -> Any:
+        begun = monotonic_ns()
+        answer = function(*args, **kwargs)
+        writer.restored(begun)
+        return answer
+
+    return restoring
 
 
 def _when_loaded(actions: dict[str, Callable[[ModuleType], object]]) -> None:

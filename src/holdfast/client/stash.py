@@ -21,9 +21,10 @@ import json
 import os
 import sys
 from _thread import RLock, allocate_lock, start_new_thread
-from time import time_ns
+from time import monotonic_ns, time_ns
 
 from holdfast.client import stash_memory as memory
+from holdfast.client import this_worker
 from holdfast.client.stash_code import Coder, Unstashable, decode
 from holdfast.client.stash_tensors import Fetcher, Sender
 from holdfast.core import stash as layout
@@ -211,8 +212,13 @@ class Stash:
 
     def latest(self, into: Any, map_location: Any) -> tuple[int, Any] | None:
         with self.lock:
+            begun = monotonic_ns()
             found = self.found()
-            return (found.step, self._restored(found, into, map_location)) if found is not None else None
+            if found is None:
+                return None
+            state = self._restored(found, into, map_location)
+            this_worker.restored(begun)
+            return found.step, state
 
     def found(self) -> layout.Generation | None:
         """What all ranks have of those generations that were there when this life began. None: nothing; a warning says why."""

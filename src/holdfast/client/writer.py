@@ -99,10 +99,30 @@ class Writer:
         took = now - self._step_at
         if took < now:  # there was one before; it may be later than `now`, by another thread
             words[_STEP_TOOK_NS] = took if took > 0 else 0
+        else:
+            words[layout.FIRST_STEP_NS] = now
         if now - self._beat_at > self._longest_gap:
             self._note_gap(words, now)
         self._step_at = self._beat_at = words[_STEP_NS] = words[_BEAT_NS] = now
         self._beats = words[_BEATS] = self._beats + 1
+
+    def joining(self) -> None:
+        """The script begins to meet the other ranks."""
+        if self.words is not None and not self.words[layout.JOINING_NS]:
+            self.words[layout.JOINING_NS] = monotonic_ns()
+
+    def joined(self) -> None:
+        """It has met them."""
+        if self.words is not None and not self.words[layout.JOINED_NS]:
+            self.words[layout.JOINED_NS] = monotonic_ns()
+
+    def restored(self, since_ns: int) -> None:
+        """It has loaded a state, from that moment until now (CLOCK_MONOTONIC). After its first step nobody asks for that."""
+        words = self.words
+        if words is not None and not words[layout.FIRST_STEP_NS]:
+            now = monotonic_ns()
+            words[layout.RESTORE_TOOK_NS] += now - since_ns
+            words[layout.RESTORED_NS] = now
 
     def _note_gap(self, words: memoryview, now: int) -> None:
         last = self._beat_at  # read again: another thread may just have had the first heartbeat

@@ -93,6 +93,25 @@ class WorkerStarted(Event):
     """Where its logs and error file are. None: they are not kept."""
 
 
+class RanksBegun(Event):
+    """How the ranks of this node began: each made its first step, or the first of them ended before it had.
+
+    Seconds since they were started, of the rank that took longest; None: no rank of this node has come so far, or has told."""
+
+    booted_s: float | None
+    """To where Python began to run the script."""
+    joining_s: float | None
+    """To the script's first call of `init_process_group`: most of what it imports is loaded then."""
+    joined_s: float | None
+    """To that call's return: the ranks have met, by a first collective."""
+    restored_s: float | None
+    """To where it had loaded its state, from a checkpoint or the stash."""
+    restore_s: float
+    """How long that took, all in all."""
+    stepped_s: float | None
+    """To the end of its first step."""
+
+
 class WorkerDying(Event):
     """The kernel released the worker's robust mutex: it is dead, though its memory is still being freed."""
 

@@ -8,7 +8,7 @@ seen as 64-bit words. Fields that different sides write lie on different cache l
     0-15     agent    magic, version, agent's pid, wishes and requests to the worker
     16-31    worker   where the lock word is; answers to wishes and requests
     32-39    kernel   the robust mutex: taken by the worker, marked OWNER_DIED by the kernel when the worker is gone
-    40-63    worker   pid, state, exit mark, error mark
+    40-63    worker   pid, state, exit mark, error mark, and how far it has come in its beginnings
     64-79    worker   heartbeat and progress (hot)
     80-95    worker   limits that the script itself has set
     96-127   worker   what the script asks of the job, with a reason in words
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 SIZE = 8192
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 2
+VERSION = 3
 
 # Agent → worker.
 MAGIC_AT = 0
@@ -66,6 +66,16 @@ ERROR = 48
 """1 once an uncaught exception is ending the main thread and its record is on disk."""
 ERROR_UNIX_NS = 49
 """When that exception was seen, nanoseconds since the epoch. Finer than the whole seconds of the error record."""
+
+JOINING_NS = 52
+"""When the script first called `init_process_group`: its imports are done by then, as a rule."""
+JOINED_NS = 53
+"""When that returned: the ranks have met."""
+RESTORED_NS = 54
+"""When it had last loaded a state, of those before its first step."""
+RESTORE_TOOK_NS = 55
+"""How long it has been loading such, all in all."""
+FIRST_STEP_NS = 56
 
 BOOTING, RUNNING, FINISHING = 0, 1, 2
 """Of STATE. FINISHING: the interpreter is ending in good order (script done, sys.exit, uncaught exception)."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from holdfast.core.machine import Observation
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.signs import Moments
+
 
 class ProcessDying(Observation):
     """A process is dead, though the kernel still frees its memory (0.1-0.2 s per GB)."""
@@ -28,6 +32,8 @@ class ProcessGone(Observation):
     """The last step that it had reported. None: it reported none."""
     step_told: bool = False
     """The script said so itself: it is the job's step, not how many steps this process has made."""
+    moments: Moments | None = None
+    """None: it had no page."""
 
 
 class ProcessAsked(Observation):

@@ -62,3 +62,20 @@ class Signs(Value):
     limits: Limits = Limits()
     sections: tuple[SectionSigns, ...] = ()
     """In the order in which the script came to them first."""
+
+
+class Moments(Value):
+    """How far a worker has come in its beginnings. None: not so far, or nobody has told."""
+
+    booted_at: float | None = None
+    """When its interpreter started."""
+    joining_at: float | None = None
+    """When its script began to meet the other ranks."""
+    joined_at: float | None = None
+    """When it had."""
+    restored_at: float | None = None
+    """When it had loaded its state."""
+    restore_s: float = 0.0
+    """How long that took, all in all."""
+    stepped_at: float | None = None
+    """When it had made its first step."""

@@ -233,7 +233,8 @@ class Host(Ready):
         if child.watch:
             child.watch.close()
         step, told = child.page.last_step if child.page else (None, False)
-        gone = ProcessGone(pid=pid, exitcode=exitcode, step=step, step_told=told)
+        moments = child.page.moments if child.page else None
+        gone = ProcessGone(pid=pid, exitcode=exitcode, step=step, step_told=told, moments=moments)
         seen: list[Observation] = [*_asked(pid, child), gone]
         if child.page:
             child.page.close()

@@ -17,7 +17,7 @@ import os
 
 from holdfast.core import page as layout
 from holdfast.core.errors import HoldfastError
-from holdfast.core.signs import Limits, SectionSigns, Signs
+from holdfast.core.signs import Limits, Moments, SectionSigns, Signs
 from holdfast.runtime.process import state
 
 TYPE_CHECKING = False
@@ -91,6 +91,19 @@ class Page:
                 count=words[layout.LIMITS_COUNT],
             ),
             sections=tuple(self._sections()),
+        )
+
+    @property
+    def moments(self) -> Moments:
+        """How far it has come in its beginnings."""
+        words = self.words
+        return Moments(
+            booted_at=_at(words[layout.BOOTED_NS]),
+            joining_at=_at(words[layout.JOINING_NS]),
+            joined_at=_at(words[layout.JOINED_NS]),
+            restored_at=_at(words[layout.RESTORED_NS]),
+            restore_s=words[layout.RESTORE_TOOK_NS] / 1e9,
+            stepped_at=_at(words[layout.FIRST_STEP_NS]),
         )
 
     def _sections(self) -> Iterator[SectionSigns]:

@@ -8,6 +8,7 @@ started. Everything here is a pure function of records and of the nodes whose ag
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 
 from holdfast.core.events import (
     AgentStarted,
@@ -31,6 +32,7 @@ from holdfast.core.events import (
 from holdfast.core.failure import Failure, in_order
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.reader import Record
+from holdfast.telemetry.restarts import Restart, restart
 from holdfast.telemetry.words import span
 
 DECISIONS = (Decided, NodeExcluded, NodeReadmitted)
@@ -135,6 +137,8 @@ class Timeline(Value):
     """Its end, or the last sign of life where that was not recorded; None: it runs."""
     nodes: tuple[NodeSeen, ...] = ()
     lives: tuple[Life, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    """Where the time went of each life that followed another one's trouble."""
     decisions: tuple[Decision, ...] = ()
     degraded: tuple[str, ...] = ()
     """What this job had to do without."""
@@ -177,6 +181,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
         ended_at=None if running else max((record.at for record in records), default=None),
         nodes=nodes,
         lives=lives,
+        restarts=_restarts(records, lives),
         decisions=decisions,
         degraded=tuple(dict.fromkeys(f"{event.what}: {event.instead}" if event.instead else event.what for event in degraded)),
         excluded=_excluded(records),
@@ -373,3 +378,14 @@ def _with_lost_time(lives: list[Life]) -> tuple[Life, ...]:
             life = replace(life, lost_s=max(0.0, following.started_at - life.disturbed_at))
         done.append(life)
     return tuple(done)
+
+
+def _restarts(records: Sequence[Record], lives: Sequence[Life]) -> tuple[Restart, ...]:
+    of_round: dict[int, list[Record]] = {}
+    for record in records:
+        of_round.setdefault(record.round, []).append(record)
+    return tuple(
+        restart(life.disturbed_at, of_round[life.round], of_round[following.round])
+        for life, following in pairwise(lives)
+        if life.disturbed_at is not None
+    )
