@@ -17,7 +17,7 @@ def begun(**fields: Any) -> RanksBegun:
 
 
 def story(*ends: RanksBegun, reclaimed: bool = False) -> Restart:
-    """Rank 1 killed at 7 and seen then, the last rank told to stop at 8, the last gone at 10, a round at 12, started at 13 and 14."""
+    """Rank 1 killed at 7 and seen then, the last told to stop at 8, the last gone at 10, a round at 12, started at 13, 14."""
     told = Story()
     told.agents("a", "b")
     told.life(1, 0, "a", "b")

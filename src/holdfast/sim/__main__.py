@@ -1,4 +1,4 @@
-"""Run seeds, or repeat one: `holdfast simulate [--seed N | --seeds FROM:TO] [--jobs N]`."""
+"""Run seeds, or repeat one: `holdfast simulate [--seed N | --seeds FROM:TO] [--jobs N]`. Or look ahead: `--policy all`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
+from holdfast.sim.goodput import LLAMA_3, options_of, outlook, plot, policies, table
 from holdfast.sim.scenario import Outcome, run
 
 
@@ -20,7 +22,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0:300", metavar="FROM:TO", help="run all of these (default: 0:300)")
     parser.add_argument("--digest", action="store_true", help="print only a digest of everything that happened")
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="processes that share them (default: one per CPU)")
+    parser.add_argument(
+        "--policy", help="how much of its time a large job would train: all, names, or a JSON file of costs (sim/goodput.py)"
+    )
+    parser.add_argument("--nodes", default="1024,4096,16384", help="with --policy: sizes of the job (default: %(default)s)")
+    parser.add_argument("--rate", default=f"{LLAMA_3:.5f}", help="failures per node and day (default: Llama 3's, %(default)s)")
+    parser.add_argument("--days", type=float, default=30.0, help="of training (default: 30)")
+    parser.add_argument("--svg", metavar="FILE", help="draw it, too")
     options = parser.parse_args(argv)
+    if options.policy is not None:
+        return look_ahead(options)
     if options.seed is not None:
         outcome = run(options.seed)
         print(outcome.digest if options.digest else told(outcome))
@@ -38,6 +49,20 @@ def main(argv: list[str] | None = None) -> int:
     ended = ", ".join(f"{count} {word}" for word, count in sorted(ends.items()))
     print(digest.hexdigest() if options.digest else f"{len(seeds)} runs: {ended}; {len(broken)} broke a rule")
     return 1 if broken else 0
+
+
+def look_ahead(options: argparse.Namespace) -> int:
+    """What `--policy` asks for."""
+    nodes, rate = options_of(options)
+    costs = policies(options.policy, lambda path: Path(path).read_text())
+    found = [outlook(one, size, rate, options.days, options.seed or 0) for size in nodes for one in costs]
+    rows = table(found)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    if options.svg:
+        Path(options.svg).write_text(plot(found, f"Share of time that counts, {rate:g} failures per node and day"))
+    return 0
 
 
 def seeds_of(text: str) -> range:
