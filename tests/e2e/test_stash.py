@@ -47,7 +47,7 @@ for step in range(done + 1, 40):
     optimizer.step()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rank": rank, "marks": torch.full((1000,), step)}
     assert stash.save(step, state)
-    if step == 10 * (life + 1) and rank == life % 2 and life < 3:
+    if step == 10 * (life + 1) and rank == life % 2 and life < int(sys.argv[1]):
         os.kill(os.getpid(), 9)
 dist.barrier()
 dist.destroy_process_group()
@@ -90,11 +90,11 @@ def goes_on_after(stdout: str) -> list[list[int]]:
 
 @pytest.mark.torch
 def test_ranks_that_are_killed_lose_no_step_that_all_have_made(holdfast: Any, script: Any) -> None:
-    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 3, script(LOCKSTEP), timeout=120)
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 2, script(LOCKSTEP), 2, timeout=120)
     assert done.returncode == 0, done.output
     first, *later = goes_on_after(done.stdout)
     assert first == [-1, -1]
-    for killed_at, found in zip((10, 20, 30), later, strict=True):
+    for killed_at, found in zip((10, 20), later, strict=True):
         assert found[0] == found[1] and killed_at - 1 <= found[0] <= killed_at  # the other may not have got to save it
 
 
@@ -104,16 +104,14 @@ def test_two_nodes_go_on_from_a_step_that_both_have(holdfast: Any, script: Any, 
     agents = [
         holdfast.start(
             *("run", "--nnodes", 2, "--nproc-per-node", 1, "--node-name", name, "--max-restarts", 3, "--rdzv-id", "stash"),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", program),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", program, 1),
         )
         for name in ("a", "b")
     ]
     ends = [agent.wait(120) for agent in agents]
     assert [end.returncode for end in ends] == [0, 0], ends
-    first, *later = goes_on_after("".join(end.stdout for end in ends))
-    assert first == [-1, -1]
-    for killed_at, found in zip((10, 20, 30), later, strict=True):
-        assert found[0] == found[1] and killed_at - 1 <= found[0] <= killed_at
+    first, (one, other) = goes_on_after("".join(end.stdout for end in ends))
+    assert first == [-1, -1] and one == other and one in (9, 10)
 
 
 def test_whenever_it_is_killed_an_older_state_is_whole(file: int) -> None:
@@ -198,6 +196,15 @@ def test_memory_is_bounded_and_given_back(stashed: Any, file: int) -> None:
     stash.drop()
     assert memory_of(file) < 1_000_000 and held(file, 1) == ()
     assert stash.save(4, "again", False)
+
+
+def test_memory_is_made_ready_behind_the_scripts_back(stashed: Any, file: int) -> None:
+    stash = stashed()
+    stash.prepare(b"x" * 50_000_000)
+    stash.wait()
+    assert 100_000_000 <= memory_of(file) < 102_000_000
+    assert stash.save(1, b"x" * 50_000_000, False) and held(file, 1) == ((1, 1, 0, 1),)
+    stashed(limit="1000").prepare(b"x" * 50_000_000)  # who saves is told that it does not fit
 
 
 def test_a_signal_handler_does_not_tear_the_state_that_it_interrupts(stashed: Any) -> None:
@@ -347,7 +354,7 @@ def test_the_client_without_a_stash_loads_none_of_it() -> None:
 def test_the_example_loses_a_step_at_most(holdfast: Any) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     example = Path(__file__).parents[2] / "examples" / "train_stashed.py"
-    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 3, example, "--steps", 60, "--kill-each", 20, timeout=120)
+    done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 3, example, "--steps", 30, "--kill-each", 20, timeout=120)
     assert done.returncode == 0, done.output
     lost = [int(line.split("lost ")[1].split()[0]) for line in done.stdout.splitlines() if "lost " in line]
-    assert len(lost) == 2 and max(lost) <= 1, done.stdout
+    assert lost in ([0], [1]), done.stdout

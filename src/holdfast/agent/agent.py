@@ -254,11 +254,10 @@ class Agent:
                     self.telling.say(text, level)
                 case StartWorkers(assigned=assigned):
                     self._show_lease()  # to make their directories may take longer than it lasts, and others then go on
-                    begun_at = self.host.now()
                     started = self.workers.start(assigned, self.node.lease_ends)
                     for seen in started:
                         self._observe(seen)
-                    self._look_at_beginnings(begun_at)
+                    self._look_at_beginnings()
                     for seen in self._watch(assigned, started):
                         self._observe(seen)
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
@@ -328,12 +327,12 @@ class Agent:
 
     # --- how ranks begin ------------------------------------------------------------------------------------------------
 
-    def _look_at_beginnings(self, begun_at: float) -> None:
+    def _look_at_beginnings(self) -> None:
         if self.beginnings is None:
             from holdfast.agent.beginnings import Beginnings  # after the first worker has started
 
             self.beginnings = Beginnings(self.host, self.telling.record)
-        self.beginnings.begin(self.workers.local_ranks, begun_at)
+        self.beginnings.begin(self.workers.local_ranks, self.workers.begun_at)
 
     # --- the monitor ----------------------------------------------------------------------------------------------------
 

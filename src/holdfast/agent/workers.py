@@ -67,6 +67,8 @@ class Workers:
         """None: nobody asks how far the job is."""
         limit_s = config.uninterruptible_timeout_s
         self.sleepers = Sleepers(limit_s) if limit_s is not None else None
+        self.begun_at = 0.0
+        """When those of the present round began to be started (monotonic)."""
         self.stash = -1
         """Where this node's ranks leave their states (`core.stash`): a file without a name, which goes with us."""
 
@@ -80,6 +82,7 @@ class Workers:
         no other is tried."""
         self.close_logs(patient=False)
         self._open_stash()
+        self.begun_at = self.host.now()
         self.attempt = self._open_attempt(assigned)
         self.local_ranks = {}
         seen: list[Observation] = []

@@ -31,10 +31,10 @@ from holdfast.core import stash as layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
-__all__ = ["Unstashable", "drop", "every", "latest", "latest_step", "save", "wait"]
+__all__ = ["Unstashable", "drop", "every", "latest", "latest_step", "prepare", "save", "wait"]
 
 PAGE = 4096
 
@@ -50,6 +50,12 @@ def save(step: int, state: Any, *, blocking: bool = False) -> bool:
     """
     stash = _open()
     return stash is not None and stash.save(step, state, blocking)
+
+
+def prepare(state: Any) -> None:
+    """Have memory ready for states as large as this one, behind the script's back: the first saves else wait for it."""
+    if (stash := _open()) is not None:
+        stash.prepare(state)
 
 
 def latest(*, into: Any = None, map_location: Any = None) -> tuple[int, Any] | None:
@@ -152,16 +158,38 @@ class Stash:
         )
         slot.map[: len(header)] = header
         sender.send(slot, bytes_at)
-        lacking = [other for other in range(self.slots) if not self.region.slots[other].capacity]
-        if blocking or not (sender.is_late or lacking):
-            sender.wait()
-            layout.seal(self.region.words, made)
+        if sender.is_late and not blocking:
+            self.under_way.acquire()
+            start_new_thread(self._complete, (sender, made))
             return True
-        if not sender.is_late:
-            layout.seal(self.region.words, made)
-        self.under_way.acquire()
-        start_new_thread(self._complete, (sender, made, lacking))
+        sender.wait()
+        layout.seal(self.region.words, made)
+        if lacking := [other for other in range(self.slots) if not self.region.slots[other].capacity]:
+            self._reserve(lacking, made.size)
         return True
+
+    def prepare(self, state: Any) -> None:
+        coder = Coder()
+        header = json.dumps(coder.code(state)).encode()
+        with self.lock:
+            self.wait()
+            self.slots = max(self.slots, 3 if Sender(coder.sources).is_late else 2)
+            self._reserve(range(self.slots), -(-len(header) // PAGE) * PAGE + coder.size)
+
+    def _reserve(self, slots: Iterable[int], size: int) -> None:
+        """Have memory for the generations to come."""
+
+        def reserve() -> None:
+            try:
+                for slot in slots:
+                    self.region.reserve(slot, size, self.slots)
+            except memory.NoRoom:
+                pass  # who saves is told
+            finally:
+                self.under_way.release()
+
+        self.under_way.acquire()
+        start_new_thread(reserve, ())
 
     def _next(self) -> tuple[int, int]:
         """Which slot is written next, and its number. A free one; else the oldest, but what all ranks can restore goes last of
@@ -175,16 +203,10 @@ class Stash:
         old = [one for one in whole if one.round != self.round and (one.round, one.step) != self.agreed]
         return (old or whole)[0].slot, sequence
 
-    def _complete(self, sender: Sender, made: layout.Generation, lacking: list[int]) -> None:
-        """What need not be waited for: that a GPU's copy is whole, and memory for the generations to come."""
+    def _complete(self, sender: Sender, made: layout.Generation) -> None:
         try:
-            if sender.is_late:
-                sender.wait()
-                layout.seal(self.region.words, made)
-            for slot in lacking:
-                self.region.reserve(slot, made.size, self.slots)
-        except memory.NoRoom:
-            pass  # the next one is told
+            sender.wait()
+            layout.seal(self.region.words, made)
         finally:
             self.under_way.release()
 
@@ -284,9 +306,9 @@ def _open() -> Stash | None:
 def _told() -> str:
     """What the agent has told this process and no child of it: none that inherits the environment, and none that is forked."""
     bootstrap = sys.modules.get("_holdfast_bootstrap")
-    if bootstrap is not None:
-        return getattr(bootstrap, "stash", "") if bootstrap.words is not None else ""
-    return os.environ.pop(layout.VARIABLE, "")
+    if bootstrap is not None and bootstrap.words is None:
+        return ""
+    return getattr(bootstrap, "stash", "") or os.environ.pop(layout.VARIABLE, "")
 
 
 def _number(name: str) -> int:

@@ -56,15 +56,14 @@ class Slot:
 
     def reserve(self, size: int) -> None:
         """Have memory for `size` bytes. OSError: there is none."""
-        if size <= self.capacity <= 2 * size + SMALL_BYTES:
-            return
-        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        if size < self.capacity:
-            self.give_back()
-        self.unmap()
-        if os.fstat(self.fd).st_size < self.at + size:
-            os.ftruncate(self.fd, self.at + size)
-        self.map_as_it_is(size)
+        if not size <= self.capacity <= 2 * size + SMALL_BYTES:
+            size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+            if size < self.capacity:
+                self.give_back()
+            self.unmap()
+            if os.fstat(self.fd).st_size < self.at + size:
+                os.ftruncate(self.fd, self.at + size)
+            self.map_as_it_is(size)
         try:
             populate(self.address, size, to_write=True)
         except OSError:
