@@ -20,6 +20,7 @@ from holdfast.agent.ask import ask
 from holdfast.agent.ask import connect as connect_to
 from holdfast.agent.control import SEATS, ControlSocket, Request
 from holdfast.core.errors import ProtocolError
+from holdfast.telemetry.state_dir import running_nodes
 
 PATIENCE_S = 30.0
 
@@ -98,6 +99,13 @@ def test_a_question_is_answered(tmp_path: Path) -> None:
         "state": "running",
         "given": {"wide": True},
     }
+
+
+def test_an_agent_can_be_asked_from_its_first_moment(holdfast, wait_until) -> None:
+    job = holdfast.start("run", "--no-python", "sleep", 60)
+    [(folder, node)] = wait_until(lambda: [(str(job), node) for job in holdfast.jobs() for node in running_nodes(str(job))])
+    assert ask(folder, node, {"ask": "stop", "reason": "a change of mind"})["ok"]
+    assert job.wait().returncode == 1
 
 
 @pytest.mark.usefixtures("agent")

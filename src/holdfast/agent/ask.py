@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 MAX_REPLY = 16 << 20
 """Bytes of a reply: 4,096 ranks at 200 bytes, many times over."""
 
+OPENS_S = 2.0
+"""How long to wait for the socket of an agent that lives but has none yet: it opens it some moments after its start, and later
+on a busy machine."""
+
 ADDRESS_LIMIT = 107
 """Bytes of a Unix socket's address (sun_path, less its final zero)."""
 
@@ -32,7 +36,9 @@ def ask(job_dir: str, node: str, request: Mapping[str, Any], timeout_s: float = 
 
     from holdfast.core.errors import ProtocolError
 
-    text = _exchange(os.path.join(job_dir, f"agent-{node}.sock"), json.dumps(dict(request)).encode() + b"\n", timeout_s)
+    path = os.path.join(job_dir, f"agent-{node}.sock")
+    _await(path, job_dir, node, min(OPENS_S, timeout_s))
+    text = _exchange(path, json.dumps(dict(request)).encode() + b"\n", timeout_s)
     try:
         answer = json.loads(text)
     except ValueError:
@@ -40,6 +46,16 @@ def ask(job_dir: str, node: str, request: Mapping[str, Any], timeout_s: float = 
     if not isinstance(answer, dict):
         raise ProtocolError(f"the agent of node {node} gave no proper answer: {text[:80]!r}")
     return answer
+
+
+def _await(path: str, job_dir: str, node: str, limit_s: float) -> None:
+    import time
+
+    from holdfast.telemetry.state_dir import running_nodes
+
+    until = time.monotonic() + limit_s
+    while not os.path.exists(path) and time.monotonic() < until and node in running_nodes(job_dir):
+        time.sleep(0.005)
 
 
 def _exchange(path: str, line: bytes, timeout_s: float) -> bytes:

@@ -223,11 +223,14 @@ def _bind(path: str, spare: str | None) -> tuple[socket.socket, str]:
 
 def _listen(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    unready = f"{path}.new"  # who finds a socket at its place finds somebody who listens
+    _unlink(unready)
     try:
-        with Reachable(path) as address:
+        with Reachable(unready) as address:
             listener.bind(address)
-        os.chmod(path, 0o600)
+        os.chmod(unready, 0o600)
         listener.listen(128)
+        os.rename(unready, path)
     except OSError:
         listener.close()
         raise
