@@ -204,6 +204,52 @@ def test_workers_die_with_whoever_started_them(ours, kind, tmp_path, wait_until)
     wait_until(lambda: not alive(pid))
 
 
+BELOW = """
+import os, subprocess, sys
+def work(file):
+    child = subprocess.Popen(["setsid", "sleep", "600"], stdin=-3, stdout=-3, stderr=-3)
+    os.write(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), f"{child.pid}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize("kind", ["program", "fork", "spawn"])
+@pytest.mark.parametrize("end", ["killed", "closed", "ended"])
+def test_what_workers_started_goes_however_the_group_ends(ours, kind, end, tmp_path, wait_until):
+    """`killed`: the process that holds the group is; `ended`: the worker, before its group is closed."""
+    (tmp_path / "below.py").write_text(textwrap.dedent(BELOW))
+    then = "pass" if end == "ended" else "import time; time.sleep(600)"
+    parent = f"""
+        import os, sys, time
+        import below
+        from holdfast.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+
+        def work(file):
+            below.work(file)
+            {then}
+
+        if __name__ == "__main__":
+            kind, end, file = sys.argv[1:]
+            if kind == "program":
+                code = f"import below; below.work({{file!r}}); {then}"
+                how = dict(entrypoint=sys.executable, args={{0: ("-c", code)}})
+            else:
+                how = dict(entrypoint=work, args={{0: (file,)}}, start_method=kind)
+            group = start_processes(name="x", envs={{0: {{}}}}, logs_specs=DefaultLogsSpecs({str(tmp_path)!r}), **how)
+            if end == "ended":
+                assert not group.wait().is_failed()
+            while not os.path.exists(file) or not open(file).read().endswith("\\n"):
+                time.sleep(0.01)
+            if end == "killed":
+                os.kill(os.getpid(), 9)
+            group.close(timeout=1)
+    """
+    script, file = tmp_path / "parent.py", tmp_path / "pid"
+    script.write_text(textwrap.dedent(parent))
+    done = subprocess.run([sys.executable, script, kind, end, file], cwd=tmp_path, timeout=60)
+    assert done.returncode == (-9 if end == "killed" else 0)
+    wait_until(lambda: not alive(int(file.read_text())))
+
+
 # Functions.
 
 

@@ -6,6 +6,8 @@ have asked the kernel to die with the agent, but what they have started has not.
 
 A shell, since a third Python would take 10 MB, and since whoever kills by name (`pkill -9 -f holdfast`, `killall -9 python3`)
 must not mean it: its command line has neither word. Where there is no /bin/sh or no grep, nothing is lost but this.
+
+Over a user's own process that holds workers (`holdfast.elastic`), where there is no guardian, the same shell watches alone.
 """
 
 from __future__ import annotations
@@ -36,11 +38,15 @@ while [ $n -lt 50 ]; do
 done"""
 
 
+# The watch over a process that is not ours is not its child either: it may wait for any of its children.
+_AWAY = """/bin/sh -c "$1" "$0" <&3 3<&- &"""
+
+
 class LastWatch:
     """Made before guardian and agent part; each then says what it does for it."""
 
-    def __init__(self) -> None:
-        self.mark = f"/{os.getpid()}-{time.time_ns()}/"
+    def __init__(self, mark: str = "") -> None:
+        self.mark = mark or f"/{os.getpid()}-{time.time_ns()}/"
         self._reader, self._held = os.pipe()  # nobody writes; who holds the second end is alive
 
     def over_us(self, environ: MutableMapping[str, str]) -> None:
@@ -50,12 +56,25 @@ class LastWatch:
 
     def begin(self) -> None:
         """In the guardian: start the shell. It ends when the guardian kills what is below it, which it is."""
+        self._start(["/bin/sh", "-c", _SHELL, self.mark], 0)
+
+    def begin_away(self) -> None:
+        """Where there is no guardian: start the shell over this process, but not as its child. `end` ends it."""
+        if (starter := self._start(["/bin/sh", "-c", _AWAY, self.mark, _SHELL], 3)) is not None:
+            os.waitpid(starter, 0)
+
+    def end(self) -> None:
+        """Nothing is left to be watched."""
+        os.close(self._held)
+
+    def _start(self, argv: list[str], reader_as: int) -> int | None:
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            shell = ["/bin/sh", "-c", _SHELL, self.mark]
-            process.spawn(shell, os.environ, stdin=self._reader, stdout=null, stderr=null).close()
-        except StartError:  # no shell, or no more processes allowed
-            return
+            shell = process.spawn(argv, os.environ, stdin=null, stdout=null, stderr=null, inherit={reader_as: self._reader})
+            shell.close()
+            return shell.pid
+        except StartError:
+            return None  # no shell, or no more processes allowed
         finally:
             os.close(null)
             os.close(self._reader)

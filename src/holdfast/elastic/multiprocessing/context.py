@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import multiprocessing.connection
+import os
 import signal
 import sys
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +16,9 @@ from typing import Any, TextIO
 
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
+from holdfast.elastic.multiprocessing.strays import MARK
 from holdfast.elastic.multiprocessing.tail_log import TailLog
+from holdfast.runtime.last_watch import LastWatch
 
 __all__ = ["SHUTDOWN_TIMEOUT_S", "PContext", "RunProcsResult", "tell_of_unkillable", "validate_full_rank", "warn_of_kill"]
 
@@ -65,6 +69,10 @@ class PContext(ABC):
         self.stdouts = dest.stdouts
         self.stderrs = dest.stderrs
         self.error_files = dest.error_files
+        self._mark = uuid.uuid4().hex
+        self._marks = {MARK: f"{os.environ.get(MARK, '')}:{self._mark}"}
+        """What every worker's environment has besides."""
+        self._last_watch: LastWatch | None = None
         self._tail_logs = [
             TailLog(name, dest.tee_stdouts, sys.stdout, log_line_prefixes),
             TailLog(name, dest.tee_stderrs, sys.stderr, log_line_prefixes),
@@ -87,6 +95,8 @@ class PContext(ABC):
 
         api._register_signal_handlers()
         self._start()
+        self._last_watch = LastWatch(self._mark)
+        self._last_watch.begin_away()
         for tail_log in self._tail_logs:
             tail_log.start()
 
@@ -139,6 +149,9 @@ class PContext(ABC):
 
         May be called again."""
         self._close(death_sig=death_sig or signal.SIGTERM, timeout=timeout)
+        if self._last_watch is not None:
+            self._last_watch.end()
+            self._last_watch = None
         for tail_log in self._tail_logs:
             tail_log.stop()
         for file in (self.filtered_stdout, self.filtered_stderr):

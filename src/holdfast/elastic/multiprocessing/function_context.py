@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import signal
 import time
@@ -21,7 +22,7 @@ from holdfast.elastic.multiprocessing.context import (
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.function_worker import ProcessContext, start
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
-from holdfast.elastic.multiprocessing.strays import Strays
+from holdfast.elastic.multiprocessing.strays import Strays, added, living
 from holdfast.runtime.process import descendants
 
 __all__ = ["MultiprocessContext"]
@@ -59,17 +60,21 @@ class MultiprocessContext(PContext):
     def _start(self) -> None:
         if self._pc:
             raise ValueError("The process context already initialized. Most likely the start method got called twice.")
-        self._pc = start(
-            self._context,
-            self.entrypoint,  # type: ignore[arg-type]
-            self.args,
-            self.envs,
-            self.stdouts,
-            self.stderrs,
-            self._ret_vals,
-            self._worker_finished_event,
-            self._numa_options,
-        )
+        # In a spawned worker's own environment, which its forked children have too; the tracker serves all of this process.
+        if spawned := self.start_method == "spawn":
+            multiprocessing.resource_tracker.ensure_running()
+        with added(self._marks if spawned else {}):
+            self._pc = start(
+                self._context,
+                self.entrypoint,  # type: ignore[arg-type]
+                self.args,
+                {local_rank: env | self._marks for local_rank, env in self.envs.items()},
+                self.stdouts,
+                self.stderrs,
+                self._ret_vals,
+                self._worker_finished_event,
+                self._numa_options,
+            )
         for queue in self._ret_vals.values():
             queue._writer.close()  # so that a worker that dies while it writes leaves an end of file, not a wait for ever
 
@@ -154,6 +159,9 @@ class MultiprocessContext(PContext):
                 if process.is_alive():
                     tell_of_unkillable(process.pid, timeout)
             strays.end(deadline)
+        with Strays(living((), self._mark)) as left:  # of workers that had ended before
+            left.signal(death_sig)
+            left.end(deadline)
 
 
 def _send(pid: int, signum: int) -> None:

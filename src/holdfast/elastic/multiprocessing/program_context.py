@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-import uuid
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -20,7 +19,7 @@ from holdfast.elastic.multiprocessing.context import (
 )
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
-from holdfast.elastic.multiprocessing.strays import MARK, Strays, living
+from holdfast.elastic.multiprocessing.strays import Strays, living
 from holdfast.elastic.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from holdfast.runtime.process import pidfd_open
 
@@ -56,17 +55,15 @@ class SubprocessContext(PContext):
         self._failures: dict[int, ProcessFailure] = {}
         self._numa_options = numa_options
         self._pidfds: dict[int, int | None] = {}
-        self._mark = uuid.uuid4().hex
 
     def _start(self) -> None:
         if self.subprocess_handlers:
             raise ValueError("The subprocess handlers already initialized. Most likely the start method got called twice.")
-        marks = f"{os.environ.get(MARK, '')}:{self._mark}"
         for local_rank in range(self.nprocs):
             self.subprocess_handlers[local_rank] = get_subprocess_handler(
                 entrypoint=str(self.entrypoint),
                 args=self.args[local_rank],
-                env=self.envs[local_rank] | {MARK: marks},
+                env=self.envs[local_rank] | self._marks,
                 stdout=self.stdouts[local_rank],
                 stderr=self.stderrs[local_rank],
                 local_rank_id=local_rank,

@@ -8,19 +8,35 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from holdfast.elastic.utils.process_state import read_proc_state
 from holdfast.runtime.process import pidfd_open
 
-__all__ = ["MARK", "Strays", "is_alive", "living"]
+__all__ = ["MARK", "Strays", "added", "is_alive", "living"]
 
 MARK = "HOLDFAST_WORKER_GROUP"
 """Variable in every worker's environment: a word for its own start of a group, after those of the groups around it."""
 
 LOOK_S = 0.02
 """Seconds between two looks where the kernel gives no pidfds."""
+
+
+@contextmanager
+def added(variables: Mapping[str, str]) -> Iterator[None]:
+    """With `variables` in our own environment meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def living(sessions: Collection[int], mark: str) -> list[int]:
