@@ -52,10 +52,14 @@ def _await(path: str, job_dir: str, node: str, limit_s: float) -> None:
     import time
 
     from holdfast.telemetry.state_dir import running_nodes
+    from holdfast.telemetry.watch import Watch
 
+    if os.path.exists(path):
+        return
     until = time.monotonic() + limit_s
-    while not os.path.exists(path) and time.monotonic() < until and node in running_nodes(job_dir):
-        time.sleep(0.005)
+    with Watch(job_dir) as watch:
+        while not os.path.exists(path) and time.monotonic() < until and node in running_nodes(job_dir):
+            watch.wait(0.1)  # nothing is written there when the agent dies
 
 
 def _exchange(path: str, line: bytes, timeout_s: float) -> bytes:

@@ -289,6 +289,9 @@ class _Guardian:
                     pass
             except ChildProcessError:
                 return
+            if (shell := self.last_watch.pid) is not None and process.children_of(os.getpid()) == [shell]:
+                os.kill(shell, signal.SIGKILL)  # and whoever takes it in may bury it: nobody waits for that
+                return
             process.kill_tree([os.getpid()])
             signal.setitimer(signal.ITIMER_REAL, SWEEP_S / 20)  # in case the last SIGCHLD is one that we have already had
             signal.sigwaitinfo({signal.SIGCHLD, signal.SIGALRM})

@@ -47,6 +47,8 @@ class LastWatch:
 
     def __init__(self, mark: str = "") -> None:
         self.mark = mark or f"/{os.getpid()}-{time.time_ns()}/"
+        self.pid: int | None = None
+        """The shell's, once the guardian has started it."""
         self._reader, self._held = os.pipe()  # nobody writes; who holds the second end is alive
 
     def over_us(self, environ: MutableMapping[str, str]) -> None:
@@ -56,7 +58,7 @@ class LastWatch:
 
     def begin(self) -> None:
         """In the guardian: start the shell. It ends when the guardian kills what is below it, which it is."""
-        self._start(["/bin/sh", "-c", _SHELL, self.mark], 0)
+        self.pid = self._start(["/bin/sh", "-c", _SHELL, self.mark], 0)
 
     def begin_away(self) -> None:
         """Where there is no guardian: start the shell over this process, but not as its child. `end` ends it."""

@@ -10,7 +10,7 @@ import ctypes
 import os
 import select
 
-IN_MODIFY, IN_CLOSE_WRITE, IN_CREATE, IN_DELETE = 0x2, 0x8, 0x100, 0x200
+IN_MODIFY, IN_CLOSE_WRITE, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x8, 0x80, 0x100, 0x200
 IN_NONBLOCK, IN_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 
 BLIND_S = 0.25
@@ -23,12 +23,12 @@ class Watch:
     def __init__(self, folder: str) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd = int(libc.inotify_init1(IN_NONBLOCK | IN_CLOEXEC))
-        wanted = IN_MODIFY | IN_CLOSE_WRITE | IN_CREATE | IN_DELETE
+        wanted = IN_MODIFY | IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_DELETE
         if self._fd >= 0 and libc.inotify_add_watch(self._fd, os.fsencode(folder), wanted) < 0:
             self.close()
 
     def wait(self, timeout_s: float) -> None:
-        """Until something in the folder was written, closed after writing, made or removed, or for `timeout_s`."""
+        """Until something in the folder was written, closed after writing, made, renamed or removed, or for `timeout_s`."""
         if self._fd < 0:
             select.select([], [], [], min(timeout_s, BLIND_S))
             return
