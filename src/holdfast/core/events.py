@@ -297,6 +297,23 @@ class GpuMemoryReclaimed(Event):
     """False: the time was over first, and the workers were started all the same."""
 
 
+class HealthChanged(Event):
+    """A check of this node's health has another verdict than before, or another reason for it."""
+
+    check: str
+    """Its name, with its argument as it was asked for."""
+    state: str
+    """fit · degraded (it takes part, and somebody should look after it) · unfit"""
+    before: str
+    """What it was until then; fit where it had not been asked."""
+    reason: str
+    """What was seen, in words."""
+    advice: str = ""
+    """What to do about it."""
+    took_s: float = 0.0
+    """Seconds that the check took."""
+
+
 class NodeJoined(Event):
     """A node asked the coordinator for the first time to take part."""
 

@@ -1,0 +1,112 @@
+"""What does an Xid number in the kernel's log mean? NVIDIA's catalogue in our words: what failed, and what helps.
+
+Source: NVIDIA, "Xid Errors" (docs.nvidia.com/deploy/xid-errors), the table of Xid numbers and its column of immediate actions.
+A number that is not here is of class `unknown`, and a person has to look.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.value import Value
+
+PROGRAM, DRIVER, MEMORY, NVLINK, BUS, FIRMWARE, POWER, ENGINE, UNKNOWN = (
+    "program",
+    "driver",
+    "memory",
+    "nvlink",
+    "bus",
+    "firmware",
+    "power",
+    "engine",
+    "unknown",
+)
+"""What failed. program: what runs on the GPU has done something wrong, and the GPU is well."""
+
+NONE, RESTART, WATCH, RESET, REBOOT, SERVICE = "none", "restart", "watch", "reset", "reboot", "service"
+"""What helps: nothing is to be done · start the program again · look after it · reset the GPU · restart the host · have the
+hardware looked at."""
+
+
+class Xid(Value):
+    """One row of the catalogue."""
+
+    number: int
+    what: str
+    kind: str
+    action: str
+
+
+ROWS: tuple[tuple[int, str, str, str], ...] = (
+    (13, "graphics engine exception: most often an access out of bounds in a kernel", PROGRAM, RESTART),
+    (31, "page fault: a program used an address that is not its own", PROGRAM, RESTART),
+    (32, "invalid or corrupted push buffer", DRIVER, WATCH),
+    (38, "the driver's firmware failed", FIRMWARE, RESET),
+    (43, "the GPU stopped working for a program, because of what that did", PROGRAM, RESTART),
+    (44, "fault of the graphics engine while it changed between programs", ENGINE, WATCH),
+    (45, "clean-up of a program that ended, most often after another error", PROGRAM, RESTART),
+    (46, "the GPU stopped working", ENGINE, RESET),
+    (48, "memory error of two bits, which cannot be corrected", MEMORY, RESET),
+    (54, "auxiliary power is not connected", POWER, SERVICE),
+    (61, "its internal controller ran into a breakpoint", FIRMWARE, RESET),
+    (62, "its internal controller halted", FIRMWARE, RESET),
+    (63, "a row of memory is to be remapped, or a page was retired", MEMORY, WATCH),
+    (64, "a row of memory could not be remapped, or a page not retired", MEMORY, RESET),
+    (66, "illegal access by the driver", DRIVER, WATCH),
+    (68, "exception of the video decoder", ENGINE, RESTART),
+    (69, "error of the graphics engine's class", PROGRAM, RESTART),
+    (74, "NVLink error", NVLINK, SERVICE),
+    (79, "the GPU has fallen off the bus", BUS, REBOOT),
+    (80, "corrupted data was sent to the GPU", BUS, WATCH),
+    (92, "many memory errors of one bit", MEMORY, WATCH),
+    (93, "the InfoROM is written too often", FIRMWARE, WATCH),
+    (94, "memory error that cannot be corrected, contained to one program", MEMORY, RESTART),
+    (95, "memory error that cannot be corrected, and was not contained", MEMORY, RESET),
+    (109, "changing between programs took too long", ENGINE, RESET),
+    (110, "security fault", FIRMWARE, REBOOT),
+    (119, "the GPU's system processor (GSP) does not answer", FIRMWARE, RESET),
+    (120, "the GPU's system processor (GSP) failed", FIRMWARE, RESET),
+    (121, "error of the link between CPU and GPU (C2C), corrected", NVLINK, WATCH),
+    (122, "the InfoROM cannot be reached (SPI)", FIRMWARE, WATCH),
+    (123, "the power controller (PMU) does not answer", FIRMWARE, RESET),
+    (125, "the InfoROM is faulty", FIRMWARE, WATCH),
+    (136, "NVLink could not be trained", NVLINK, RESET),
+    (137, "NVLink: access to another GPU's memory that is not allowed", PROGRAM, RESTART),
+    (140, "memory error that was not recovered from", MEMORY, RESET),
+    (143, "the GPU could not be initialised", DRIVER, SERVICE),
+    (144, "NVLink 5: error in its switch access", NVLINK, RESET),
+    (145, "NVLink 5: error in its receiving layer", NVLINK, RESET),
+    (146, "NVLink 5: error in its transport layer", NVLINK, RESET),
+    (147, "NVLink 5: error in its exchange", NVLINK, RESET),
+    (148, "NVLink 5: error in its power control", NVLINK, RESET),
+    (149, "NVLink 5: error in its network interface", NVLINK, RESET),
+    (150, "NVLink 5: error in its memory subsystem", NVLINK, RESET),
+    (154, "what the GPU needs to recover has changed", ENGINE, RESET),
+    (155, "NVLink: an error that software has found", NVLINK, RESET),
+    (156, "a part of the GPU was retired", MEMORY, WATCH),
+    (157, "a part of the GPU could not be retired", MEMORY, RESET),
+    (158, "fatal timeout of the GPU", ENGINE, RESET),
+    (160, "a channel of memory was retired", MEMORY, RESET),
+    (161, "a channel of memory could not be retired", MEMORY, SERVICE),
+    (167, "fatal timeout on the PCI bus", BUS, REBOOT),
+    (171, "DRAM error, tells more of Xid 48", MEMORY, RESET),
+    (172, "SRAM error, tells more of Xid 48", MEMORY, RESET),
+)
+CATALOGUE = {row[0]: Xid(number=row[0], what=row[1], kind=row[2], action=row[3]) for row in ROWS}
+
+RECOVERIES = (
+    ("reboot", REBOOT),
+    ("drain and reset", RESET),
+    ("drain p2p", WATCH),
+    ("reset", RESET),
+    ("none", NONE),
+)
+"""Xid 154 names the action in words: the first of these that stands in the line, in lower case."""
+
+
+def xid(number: int, line: str = "") -> Xid:
+    """The row of a number; `line`: what the driver said beside it."""
+    known = CATALOGUE.get(number) or Xid(number=number, what="not in the catalogue", kind=UNKNOWN, action=WATCH)
+    if number != 154 or not line:
+        return known
+    said = line.lower().rpartition(" to ")[2]  # `… changed from 0x0 (None) to 0x2 (Node Reboot Required)`
+    action = next((action for word, action in RECOVERIES if word in said), known.action)
+    return Xid(number=number, what=known.what, kind=known.kind, action=action)

@@ -1,0 +1,223 @@
+"""Which checks are there, and what is each of them given? The table of ours, and users' own by entry point.
+
+A check is a function that takes a `Look` and returns a `Verdict`. It may block, crash or print: it runs in a process of its own
+(`health.child`), with a deadline (`health.runner`). Those of other packages are entry points of the group `holdfast.checks`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.core.errors import UsageError
+from holdfast.core.value import Value, replace
+from holdfast.health.verdict import DEGRADED, FIT, UNFIT
+from holdfast.runtime.accelerators import names, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+GROUP = "holdfast.checks"
+AUTO = "auto"
+ROOT = "HOLDFAST_CHECK_ROOT"
+"""Variable: where the file system of the checked host begins. Tests have made-up hosts there; containers, the real one."""
+
+DEADLINE_S = 15.0
+"""For a check that says nothing else. nvidia-smi without the persistence daemon takes some seconds to wake the driver."""
+
+
+class Look(Value):
+    """What a check is given. It must not matter to it whether `root` is a real host."""
+
+    argument: str = ""
+    """What stood behind `NAME=`."""
+    root: str = "/"
+    """Where /proc, /sys, /dev and the mounts of the host in question are."""
+    before: dict[str, Any] = {}  # noqa: RUF012
+    """What the same check kept when it looked here last (`Verdict.keep`). Empty: it is the first look."""
+    deadline_s: float = DEADLINE_S
+    """It is killed after so many seconds."""
+
+    def path(self, name: str) -> str:
+        """Where that file of the host is: `proc/meminfo`, with or without a slash before it."""
+        return os.path.join(self.root, name.lstrip("/"))
+
+    def text(self, name: str) -> str:
+        """What a small file says; empty where it cannot be read."""
+        return text(self.root, name.lstrip("/"))
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder, sorted; nothing where it cannot be read."""
+        return names(self.root, folder.lstrip("/"))
+
+
+class Check(Value):
+    """One question."""
+
+    name: str
+    target: str
+    """`module:function`."""
+    help: str
+    argument: str = ""
+    """What may stand behind `NAME=`; empty: nothing."""
+    needs_argument: bool = False
+    deadline_s: float = DEADLINE_S
+    silence: str = UNFIT
+    """What it means if no answer comes in time."""
+    bad_in_a_row: int = 1
+    """So many bad answers, one after the other, make the node unfit."""
+    good_in_a_row: int = 1
+    """So many others make it fit again."""
+
+
+class Wanted(Value):
+    """A check, and what it is asked about."""
+
+    check: Check
+    argument: str = ""
+
+    @property
+    def label(self) -> str:
+        """`paths=/data`, as it was asked for."""
+        return f"{self.check.name}={self.argument}" if self.argument else self.check.name
+
+
+def _ours(name: str, target: str, help: str, **rest: Any) -> Check:
+    return Check(name=name, target=f"holdfast.health.checks.{target}", help=help, **rest)
+
+
+CHECKS: tuple[Check, ...] = (
+    _ours(
+        "gpu",
+        "gpu:gpu",
+        "NVIDIA GPUs, by NVML: recovery action, memory errors, remapped rows, throttling, clocks, NVLink",
+        deadline_s=30.0,
+    ),
+    _ours("amd", "amd:amd", "AMD GPUs, by sysfs: uncorrectable errors, bad pages, PCI links"),
+    _ours("xid", "kernel_log:xid", "NVIDIA's Xid errors in the kernel's log"),
+    _ours(
+        "nic",
+        "nic:nic",
+        "InfiniBand and RoCE ports: state, physical state, rate, lost links since the last look",
+        argument="STATE[:DOWNED], paths of other files with {nic} for a NIC's name",
+        good_in_a_row=2,
+    ),
+    _ours("memory", "host:memory", "free memory of the host and of our cgroup", argument="least free, in per cent (2)"),
+    _ours("files", "host:files", "free file descriptors and processes", argument="least free, in per cent (5)"),
+    _ours("clock", "host:clock", "the clock: synchronised, and how far it is off", argument="most seconds off (1)"),
+    _ours(
+        "kernel-log",
+        "kernel_log:kernel_log",
+        "the kernel's log: machine checks, memory errors, file systems and disks that fail, hung tasks, OOM kills",
+    ),
+    _ours(
+        "mounts",
+        "storage:mounts",
+        "Lustre's own health check, and every Lustre and NFS mount",
+        deadline_s=60.0,
+    ),
+    _ours(
+        "paths",
+        "storage:paths",
+        "files that can be read (4 KiB) and folders that can be listed",
+        argument="absolute paths, with : between them",
+        needs_argument=True,
+    ),
+    _ours(
+        "command",
+        "command:command",
+        "a command of yours: exit code 0 is fit, 1 is unfit, any other degraded; its last line is the reason",
+        argument="a shell's command line",
+        needs_argument=True,
+        deadline_s=60.0,
+    ),
+    _ours(
+        "node-service",
+        "node_service:node_service",
+        "a node health service, by gRPC; where none answers, the node counts as fit",
+        argument="/path or unix:///path of its socket",
+        needs_argument=True,
+        deadline_s=65.0,
+        silence=FIT,
+    ),
+    _ours(
+        "pairs",
+        "pairs:pairs",
+        "nodes with one another, in pairs: matrix products and an all-gather; with --check-before, or `check --pairs`",
+    ),
+    _ours(
+        "kubernetes",
+        "outside:kubernetes",
+        "conditions and taints of this node, as Kubernetes and what runs on it have set them",
+        argument="file with the node's JSON; not given: `kubectl get node` of $NODE_NAME or the host's name",
+        silence=DEGRADED,
+    ),
+    _ours(
+        "gpud",
+        "outside:gpud",
+        "health states, as gpud tells them",
+        argument="file, or URL (https://localhost:15132/v1/states)",
+        silence=DEGRADED,
+    ),
+    _ours(
+        "dcgm",
+        "outside:dcgm",
+        "DCGM's health watches, or the results of its diagnostics",
+        argument="file with the JSON of dcgmi; not given: `dcgmi health --check --json` is run",
+        deadline_s=30.0,
+        silence=DEGRADED,
+    ),
+)
+
+
+def wanted(asked: Iterable[str], root: str = "/") -> tuple[Wanted, ...]:
+    """The checks of a list as of --check-before, each once. UsageError: there is no such check, or its argument is missing."""
+    found = [one for word in asked for one in (_those_for(root) if word.strip() == AUTO else [_one(word.strip())])]
+    return tuple({one.label: one for one in found}.values())
+
+
+def _one(word: str) -> Wanted:
+    name, _, argument = word.partition("=")
+    check = find(name)
+    if argument and not check.argument:
+        raise UsageError(f"check {name}: it takes no argument, and was given {argument!r}", hint=f"write {name} alone")
+    if check.needs_argument and not argument:
+        raise UsageError(f"check {name}: about what?", hint=f"write {name}=…: {check.argument}")
+    return Wanted(check=check, argument=argument)
+
+
+def find(name: str) -> Check:
+    """A check by its name: ours, else another package's. UsageError: nobody has it."""
+    ours = next((check for check in CHECKS if check.name == name), None)
+    if ours is not None:
+        return ours
+    others = entry_points()
+    if name in others:
+        return Check(name=name, target=others[name], help="of another package", argument="as it says itself")
+    from holdfast.core.grammar import did_you_mean
+
+    raise UsageError(f"there is no check {name!r}", hint=did_you_mean(name, (AUTO, *(one.name for one in CHECKS), *others)))
+
+
+def entry_points() -> dict[str, str]:
+    """Name → `module:function` of users' own checks."""
+    from importlib import metadata
+
+    return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
+
+
+def _those_for(root: str) -> list[Wanted]:
+    """`auto`: the checks whose hardware is here. Looking costs three system calls."""
+    here = {
+        "gpu": os.path.exists(os.path.join(root, "dev/nvidiactl")),
+        "xid": os.path.exists(os.path.join(root, "dev/nvidiactl")),
+        "amd": bool(names(root, "sys/class/kfd/kfd/topology/nodes")),
+        "nic": bool(names(root, "sys/class/infiniband")),
+    }
+    return [_one(name) for name, is_here in here.items() if is_here]
+
+
+def with_deadline(one: Wanted, deadline_s: float | None) -> Wanted:
+    """The same with another deadline; None: its own."""
+    return one if deadline_s is None else replace(one, check=replace(one.check, deadline_s=deadline_s))

@@ -1,0 +1,106 @@
+"""Does the host have what any job needs: memory, file descriptors, processes, a clock that is right?"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+from holdfast.health.verdict import Findings, degraded, fit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.health.check import Look
+    from holdfast.health.verdict import Verdict
+
+LEAST_MEMORY, LEAST_FILES = 2.0, 5.0
+"""Per cent that are free. Below 2 % of memory the kernel already reclaims page cache under every allocation, and a worker that
+starts now is what the OOM killer takes; file descriptors run out all at once."""
+
+UNLIMITED = 1 << 60
+"""Bytes from which on a cgroup's limit is none (cgroup v1 says so with a large number)."""
+
+MOST_OFF_S = 1.0
+"""Logs of several nodes cannot be read together beyond that, and certificates and tokens begin to fail."""
+
+PAGE_KIB = 1024.0
+
+
+def memory(look: Look) -> Verdict:
+    """Free memory of the host, and of the cgroup that we and the workers run in."""
+    least = float(look.argument or LEAST_MEMORY)
+    told = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", look.text("proc/meminfo"), re.M)}
+    if not told.get("MemTotal"):
+        return degraded("not known: /proc/meminfo says nothing")
+    found = Findings()
+    share = 100.0 * told.get("MemAvailable", told.get("MemFree", 0)) / told["MemTotal"]
+    text = f"{share:.0f} % of {told['MemTotal'] / PAGE_KIB**2:.0f} GiB free"
+    if share < least:
+        found.unfit(f"memory: only {text}", "see what holds it: `ps aux --sort -rss`, /dev/shm, huge pages")
+    used, limit = _cgroup(look)
+    if limit and used is not None and limit < told["MemTotal"] * 1024:
+        left = 100.0 * (limit - used) / limit
+        text += f"; {left:.0f} % of our cgroup's {limit / PAGE_KIB**3:.1f} GiB"
+        if left < least:
+            found.unfit(f"memory: only {left:.0f} % of our cgroup's {limit / PAGE_KIB**3:.1f} GiB are free", "raise its limit")
+    return found.verdict(text)
+
+
+def _cgroup(look: Look) -> tuple[int | None, int]:
+    """Bytes in use that cannot be given back, and the limit; 0: there is none."""
+    own = next((line.split(":", 2)[2] for line in look.text("proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
+    folder = f"sys/fs/cgroup{own}".rstrip("/")
+    limit, used = look.text(f"{folder}/memory.max"), look.text(f"{folder}/memory.current")
+    if not limit.isdigit() or not used.isdigit() or int(limit) >= UNLIMITED:
+        return None, 0
+    cache = re.search(r"^inactive_file (\d+)", look.text(f"{folder}/memory.stat"), re.M)
+    return int(used) - (int(cache[1]) if cache else 0), int(limit)
+
+
+def files(look: Look) -> Verdict:
+    """File descriptors and processes of the whole host."""
+    least = float(look.argument or LEAST_FILES)
+    found, told = Findings(), []
+    handles = look.text("proc/sys/fs/file-nr").split()
+    if len(handles) == 3 and int(handles[2]):
+        free = 100.0 * (int(handles[2]) - int(handles[0]) + int(handles[1])) / int(handles[2])
+        told.append(f"{free:.0f} % of file handles free")
+        if free < least:
+            found.unfit(f"only {free:.1f} % of the host's {handles[2]} file handles are free", "sysctl fs.file-max")
+    running, most = look.text("proc/loadavg").split(), look.text("proc/sys/kernel/pid_max")
+    if len(running) >= 4 and "/" in running[3] and most.isdigit():
+        tasks = int(running[3].partition("/")[2])
+        free = 100.0 * (int(most) - tasks) / int(most)
+        told.append(f"{tasks} of {most} processes and threads")
+        if free < least:
+            found.unfit(f"{tasks} processes and threads of at most {most}", "sysctl kernel.pid_max; what has forked so many?")
+    return found.verdict(", ".join(told) or "the host does not say")
+
+
+def clock(look: Look) -> Verdict:
+    """Whether the clock is synchronised, and how far it is off by what the kernel and chrony say."""
+    most = float(look.argument or MOST_OFF_S)
+    offset = _offset_s(look)
+    if offset is None:
+        return fit("nobody here says how far the clock is off (no chronyc)")
+    text = f"{abs(offset) * 1000:.1f} ms {'behind' if offset < 0 else 'ahead'}"
+    if abs(offset) > most:
+        return degraded(f"the clock is {text}", "is chronyd or ntpd running? logs of nodes cannot be compared")
+    return fit(f"the clock is {text}")
+
+
+def _offset_s(look: Look) -> float | None:
+    """Seconds by which the clock is ahead of its source, as `chronyc -c tracking` prints it (field 5 of its CSV: the system
+    time's offset). A made-up host has the answer in a file."""
+    if look.root != "/":
+        text = look.text("run/chrony-tracking.csv")
+    else:
+        try:
+            asked = subprocess.run(["chronyc", "-c", "tracking"], capture_output=True, text=True, timeout=5, check=False)
+            text = asked.stdout if asked.returncode == 0 else ""
+        except (OSError, subprocess.TimeoutExpired):
+            text = ""
+    fields = text.strip().split(",")
+    try:
+        return -float(fields[4]) if len(fields) > 4 else None
+    except ValueError:
+        return None

@@ -1,0 +1,87 @@
+"""Are the NICs' ports up, and have they stayed up? InfiniBand and RoCE, from /sys/class/infiniband.
+
+A port that has never been up is no fault: many hosts have some that no cable is plugged into. One that was active at the first
+look and is no more, or whose link has been lost since the last look, is one. (Where all ports are down, the node is unfit.)
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.health.verdict import Findings, fit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.health.check import Look
+    from holdfast.health.verdict import Verdict
+
+FOLDER = "sys/class/infiniband"
+STATE, DOWNED = f"/{FOLDER}/{{nic}}/ports/{{port}}/state", f"/{FOLDER}/{{nic}}/ports/{{port}}/counters/link_downed"
+"""Where the kernel says them. ft_launcher's templates have {nic}, and 1 for the port."""
+
+ERRORS = ("symbol_error", "port_rcv_errors", "link_error_recovery", "local_link_integrity_errors")
+"""Counters that grow on a bad cable (of the InfiniBand specification's PortCounters)."""
+
+BURST = 100
+"""So many more of them between two looks are not chance."""
+
+ACTIVE = "ACTIVE"
+CABLE = "check cable and transceiver; `ibstat` and `mlxlink -d DEVICE -c` tell more"
+
+
+def nic(look: Look) -> Verdict:
+    """Every port of every NIC, compared with the look before."""
+    found, now = Findings(), _ports(look)
+    if not now:
+        return fit("does not apply: no InfiniBand or RoCE device")
+    before = look.before or now
+    for name, port in now.items():
+        was = before.get(name, port)
+        if port["state"] != ACTIVE and ACTIVE in (was["state"], was.get("best", "")):
+            found.unfit(f"{name} is {port['state']} and was {ACTIVE}, {port['physical']}", CABLE)
+        elif port["downed"] > was["downed"]:
+            times = port["downed"] - was["downed"]
+            found.unfit(f"{name} has lost its link {times} times since the last look", CABLE)
+        elif port["state"] == ACTIVE and port["rate"] < was["rate"]:
+            found.degraded(f"{name} runs at {port['rate']:g} Gb/s, and was at {was['rate']:g}", CABLE)
+        if (more := port["errors"] - was["errors"]) > BURST:
+            found.degraded(f"{name} had {more} errors since the last look", CABLE)
+        port["best"] = ACTIVE if ACTIVE in (port["state"], was.get("best", "")) else ""
+    up = [name for name, port in now.items() if port["state"] == ACTIVE]
+    if not up and not look.before:
+        found.unfit(f"none of {len(now)} ports is active: " + ", ".join(f"{n} {p['state']}" for n, p in now.items()), CABLE)
+    gone = [name for name in before if name not in now]
+    if gone:
+        found.unfit(f"{', '.join(gone)} is gone", "is the device still on the PCI bus? `lspci`, and the kernel's log")
+    return found.verdict(f"{len(up)} of {len(now)} ports are active", **(now | {name: before[name] for name in gone}))
+
+
+def _ports(look: Look) -> dict[str, dict[str, Any]]:
+    """`mlx5_0/1` → what the kernel says of it. ft_launcher's templates for other files are the argument."""
+    state, _, downed = look.argument.partition(":")
+    found = {}
+    for nic_name in look.names(FOLDER):
+        for port in look.names(f"{FOLDER}/{nic_name}/ports"):
+            folder = f"{FOLDER}/{nic_name}/ports/{port}"
+            place = {"nic": nic_name, "port": port}
+            found[f"{nic_name}/{port}"] = {
+                "state": _word(look.text((state or STATE).format(**place))),
+                "physical": _word(look.text(f"{folder}/phys_state")) or "physical state not told",
+                "rate": _number(look.text(f"{folder}/rate")),
+                "downed": int(_number(look.text((downed or DOWNED).format(**place)))),
+                "errors": sum(int(_number(look.text(f"{folder}/counters/{name}"))) for name in ERRORS),
+                "kind": look.text(f"{folder}/link_layer"),
+            }
+    return found
+
+
+def _word(text: str) -> str:
+    """`4: ACTIVE` → ACTIVE."""
+    return text.partition(":")[2].strip() or text.strip()
+
+
+def _number(text: str) -> float:
+    match = re.match(r"[\d.]+", text)
+    return float(match[0]) if match else 0.0

@@ -1,0 +1,26 @@
+"""Did this node pass the pair test before the job? That takes all nodes, and was made before this check runs (`cli.pairs`)."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from holdfast.health.verdict import Verdict, degraded, fit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.health.check import Look
+
+VERDICT = "HOLDFAST_PAIRS_VERDICT"
+"""Variable in which the verdict is handed down, as JSON."""
+
+
+def pairs(look: Look) -> Verdict:
+    """What was found then. Later rounds have the same answer: whoever has mended the node starts its agent anew."""
+    told = os.environ.get(VERDICT)
+    if not told:
+        return fit("does not apply: the job has one node, or this was not asked for with --check-before")
+    try:
+        return Verdict(**json.loads(told))
+    except (ValueError, TypeError):
+        return degraded(f"not known: {VERDICT} holds no verdict")

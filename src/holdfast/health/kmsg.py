@@ -1,0 +1,70 @@
+"""What has the kernel said lately? /dev/kmsg, record by record, with the age of each."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.health.check import Look
+
+RECORD = 8192
+"""Bytes of the longest record (the kernel's CONSOLE_EXT_LOG_MAX)."""
+
+
+class Line(Value):
+    """One record."""
+
+    seq: int
+    """The kernel counts them, from its start on."""
+    age_s: float
+    """Seconds since it was said."""
+    text: str
+
+
+def lines(look: Look) -> list[Line]:
+    """All that the kernel still holds, oldest first. OSError: it may not be read (kernel.dmesg_restrict, a container)."""
+    now_s = _since_boot(look)
+    return [line for line in (_parsed(record, now_s) for record in _records(look.path("dev/kmsg"))) if line is not None]
+
+
+def _since_boot(look: Look) -> float:
+    uptime = look.text("proc/uptime").split() if look.root != "/" else []
+    return float(uptime[0]) if uptime else time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def _records(path: str) -> Iterable[str]:
+    """The device gives one record to a read, and EAGAIN after the last; a file (of a made-up host) has one in each line."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if os.path.isfile(path):
+            with open(fd, errors="replace", closefd=False) as file:
+                yield from file
+            return
+        while True:
+            try:
+                record = os.read(fd, RECORD)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                continue  # it was overwritten before we came to it; the next read goes on after the gap
+            if not record:
+                return
+            yield record.decode(errors="replace")
+    finally:
+        os.close(fd)
+
+
+def _parsed(record: str, now_s: float) -> Line | None:
+    """`priority,sequence,microseconds,flags;text`, then further lines that begin with a space."""
+    head, semicolon, text = record.partition(";")
+    fields = head.split(",")
+    if not semicolon or len(fields) < 3 or not fields[1].isdigit() or not fields[2].isdigit():
+        return None
+    said = text.split("\n")[0].strip()
+    return Line(seq=int(fields[1]), age_s=max(0.0, now_s - int(fields[2]) / 1e6), text=said)

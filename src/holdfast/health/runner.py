@@ -1,0 +1,192 @@
+"""How is a check run without coming to harm? In a process of its own, in a session of its own, with a deadline.
+
+    start ──ends──▶ answer                      what it wrote on descriptor 3, or why there is nothing
+      └──deadline──▶ SIGKILL ──ends──▶ answer   no answer within …
+                        └──KILL_S──▶ abandoned  not even SIGKILL reaches it: it sleeps in the kernel (state D)
+
+A process that cannot be killed is left alone, named with what it sleeps in, and the same check is not started again beside it:
+a mount that hangs costs one process, however often it is asked for. `Child` is one such process, for the agent's loop;
+`examine` runs several side by side and waits for all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+
+from holdfast.core.errors import StartError
+from holdfast.core.value import replace
+from holdfast.health.check import Wanted
+from holdfast.health.child import ANSWER_FD
+from holdfast.health.verdict import DEGRADED, STATES, Verdict
+from holdfast.runtime import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+KILL_S = 1.0
+"""After SIGKILL a process is gone within milliseconds, or sleeps where nothing wakes it."""
+
+BLIND_S = 0.05
+"""How often to look whether one has ended that cannot be waited for."""
+
+MOST = 1 << 20
+"""Bytes of an answer that are read."""
+
+CHARS = 400
+"""Characters of a reason: it goes to the coordinator, which takes no more than 500."""
+
+BROKEN = "the check itself is broken, or lacks something: `holdfast check` shows it alone"
+
+
+class Child:
+    """One check that runs. Never blocks."""
+
+    def __init__(self, wanted: Wanted, root: str, before: Mapping[str, Any], environ: Mapping[str, str], now: float) -> None:
+        """Starts it. StartError: it cannot be started."""
+        self.wanted, self.started_at = wanted, now
+        self.until = now + wanted.check.deadline_s
+        self.overdue = False
+        self._answer = os.memfd_create("verdict", os.MFD_CLOEXEC)
+        self._said = os.memfd_create("said", os.MFD_CLOEXEC)
+        self._devnull = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        task = {"target": wanted.check.target, "argument": wanted.argument, "root": root, "before": dict(before)}
+        told = json.dumps({**task, "deadline_s": wanted.check.deadline_s})
+        try:
+            self.process = process.spawn(
+                (sys.executable, "-P", "-m", "holdfast.health.child", told),
+                environ,
+                stdin=self._devnull,
+                stdout=self._said,
+                stderr=self._said,
+                inherit={ANSWER_FD: self._answer},
+            )
+        except BaseException:
+            self._close_files()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of its process, which leads a process group."""
+        return self.process.pid
+
+    def ended(self) -> bool:
+        """Whether it is gone; it is reaped by that."""
+        try:
+            return process.reap(self.pid) is not None
+        except ChildProcessError:
+            return True  # somebody else has reaped it
+
+    def end(self, now: float) -> None:
+        """Its time is up: kill it and whatever it has started. Say by `ended` or `stuck` what has become of it."""
+        self.overdue, self.until = True, now + KILL_S
+        process.kill_group(self.pid, 9)
+
+    def answer(self, now: float) -> Verdict:
+        """What it found. Only once it has ended."""
+        took_s = now - self.started_at
+        if self.overdue:
+            verdict = self._silence(f"no answer within {self.wanted.check.deadline_s:g} s")
+        else:
+            verdict = self._read()
+        return replace(verdict, check=self.wanted.label, took_s=took_s)
+
+    def stuck(self, now: float) -> Verdict:
+        """The verdict about one that even SIGKILL does not end."""
+        limit_s = self.wanted.check.deadline_s
+        text = f"no answer within {limit_s:g} s, and its process {self.pid} cannot be killed ({asleep(self.pid)})"
+        return replace(self._silence(text), check=self.wanted.label, took_s=now - self.started_at)
+
+    def close(self) -> None:
+        """Give the descriptors back; the process is left alone."""
+        self._close_files()
+        self.process.close()
+
+    def _close_files(self) -> None:
+        for fd in (self._answer, self._said, self._devnull):
+            os.close(fd)
+
+    def _silence(self, text: str) -> Verdict:
+        said = self._last_line()
+        reason = f"{text}; it said last: {said}" if said else text
+        return Verdict(state=self.wanted.check.silence, reason=reason[:CHARS])
+
+    def _read(self) -> Verdict:
+        text = os.pread(self._answer, MOST, 0)
+        try:
+            found = Verdict(**json.loads(text))
+            if found.state in STATES:
+                return replace(found, reason=str(found.reason)[:CHARS])
+        except (ValueError, TypeError):
+            pass
+        said = self._last_line() or "it ended without an answer"
+        return Verdict(state=DEGRADED, reason=f"not known: {said}"[:CHARS], advice=BROKEN)
+
+    def _last_line(self) -> str:
+        size = os.fstat(self._said).st_size
+        lines = os.pread(self._said, 4096, max(0, size - 4096)).decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def asleep(pid: int) -> str:
+    """In which state a process is, and where in the kernel."""
+    state = process.state(pid) or "gone"
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            where = file.read().strip()
+    except OSError:
+        where = ""
+    return f"state {state}, in {where}" if where not in ("", "0") else f"state {state}"
+
+
+def unstartable(wanted: Wanted, error: StartError) -> Verdict:
+    """The verdict about a check that cannot even be started."""
+    return Verdict(state=DEGRADED, reason=f"not known: {error.what}"[:CHARS], advice=error.hint, check=wanted.label)
+
+
+def examine(wanted: Sequence[Wanted], *, root: str = "/", environ: Mapping[str, str] | None = None) -> list[Verdict]:
+    """All verdicts, in order: the checks run side by side, and the last one's deadline is the longest this can take (and
+    KILL_S more)."""
+    environ = os.environ if environ is None else environ
+    verdicts: dict[str, Verdict] = {}
+    running: dict[int, Child] = {}
+    now = time.monotonic()
+    for one in wanted:
+        try:
+            child = Child(one, root, {}, environ, now)
+        except StartError as error:
+            verdicts[one.label] = unstartable(one, error)
+            continue
+        running[child.pid] = child
+    while running:
+        _wait([child.process.pidfd for child in running.values()], min(child.until for child in running.values()))
+        now = time.monotonic()
+        for pid, child in list(running.items()):
+            if child.ended():
+                verdict = child.answer(now)
+            elif now < child.until:
+                continue
+            elif not child.overdue:
+                child.end(now)
+                continue
+            else:
+                verdict = child.stuck(now)
+            verdicts[child.wanted.label] = verdict
+            child.close()
+            del running[pid]
+    return [verdicts[one.label] for one in wanted]
+
+
+def _wait(pidfds: Sequence[int | None], until: float) -> None:
+    """Until one of them ends, or it is `until`. Where a kernel gives no pidfd, for a moment."""
+    poll = select.poll()
+    for fd in pidfds:
+        if fd is not None:
+            poll.register(fd, select.POLLIN)
+    wait_s = max(0.0, until - time.monotonic())
+    poll.poll(min(wait_s, BLIND_S) * 1000.0 if None in pidfds else wait_s * 1000.0)

@@ -1,0 +1,84 @@
+"""How can others ask for our checks? A node health service: the protocol of `nvhcd.HealthCheckService`, answered by them.
+
+`holdfast health-service` serves it, over gRPC on a Unix socket; ft_launcher and our own agents are its clients. What a client
+sends as arguments (groups of somebody else's checks) is not for us: the checks are those that the service was started with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.health.runner import examine
+from holdfast.health.verdict import DEGRADED, UNFIT
+from holdfast.health.wire import SERVICE, Request, Response
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from holdfast.health.check import Wanted
+    from holdfast.health.verdict import Verdict
+
+AT_ONCE = 4
+"""Requests that are answered at a time; each starts as many processes as there are checks."""
+
+
+def report(verdicts: Sequence[Verdict]) -> Response:
+    """The answer: success where the report could be made; whether the node is fit stands in the report."""
+    failed = [one for one in verdicts if one.state == UNFIT]
+    told = {
+        "fail_count": len(failed),
+        "failed_checks": [one.check for one in failed],
+        "degraded_checks": [one.check for one in verdicts if one.state == DEGRADED],
+        "checks": [{"name": one.check, "state": one.state, "reason": one.reason, "advice": one.advice} for one in verdicts],
+    }
+    error = "; ".join(f"{one.check}: {one.reason}" for one in failed)
+    return Response(success=not failed, exit_code=1 if failed else 0, output=json.dumps(told), error=error)
+
+
+def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o600) -> Any:
+    """Listen on the Unix socket `path`, which gets `mode`; returns gRPC's server, which runs until its `stop`.
+
+    HoldfastError: it cannot."""
+    try:
+        import grpc  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise HoldfastError("grpcio is not installed", hint="pip install 'holdfast[grpc]'") from error
+
+    def run(request: Request, context: object) -> Response:
+        return report(examine(wanted, root=root))
+
+    handler = grpc.unary_unary_rpc_method_handler(run, request_deserializer=Request.decode, response_serializer=Response.encode)
+    server = grpc.server(ThreadPoolExecutor(AT_ONCE))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"RunHealthCheck": handler}),))
+    if os.path.exists(path) and not _answers(path):
+        os.unlink(path)  # somebody's before us, who was killed
+    if os.path.exists(path):
+        raise HoldfastError(f"somebody listens at {path} already", hint="give another path, or stop that service")
+    before = os.umask(0o177)  # nobody may ask before the mode is what it is to be: who does starts processes as us
+    try:
+        bound = server.add_insecure_port(f"unix:{os.path.abspath(path)}")
+    except RuntimeError:
+        bound = 0
+    finally:
+        os.umask(before)
+    if not bound:
+        raise HoldfastError(f"cannot listen at {path}", hint="does its folder exist, and may you write there?")
+    os.chmod(path, mode)
+    server.start()
+    return server
+
+
+def _answers(path: str) -> bool:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
