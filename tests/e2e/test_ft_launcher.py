@@ -20,14 +20,14 @@ print(*sys.argv[1:], os.environ["WORLD_SIZE"], os.environ["TORCHELASTIC_RESTART_
 
 LINES = [
     # what ft_launcher's guide teaches, a line each: options, and what is said because it is not acted on yet
-    (("--ft-node-health-check-endpoint", "/var/run/nodehealth.sock"), "--ft-node-health-check-endpoint: not acted on yet"),
-    (("--ft-node_health_check_endpoint", "unix:///var/run/nodehealth.sock"), "health is not checked yet"),
+    (("--ft-node-health-check-endpoint", "/var/run/nodehealth.sock"), ""),
+    (("--ft-node_health_check_endpoint", "unix:///var/run/nodehealth.sock"), ""),
     (("--max-restarts", "3", "--ft-restart-policy", "any-failed"), ""),
     (("--max-restarts=3", "--ft-restart_policy=min-healthy"), ""),
-    (("--ft-enable-dist-storage-healthcheck", "true"), "--ft-enable-dist-storage-healthcheck: not acted on yet"),
-    (("--ft_enable_dist_storage_healthcheck", "true"), "--ft-enable-dist-storage-healthcheck: not acted on yet"),
-    (("--ft-storage-health-check-path", "/data/ckpt,/mnt/set"), "--ft-storage-health-check-path: not acted on yet"),
-    (("--ft_storage_health_check_path", "/data/ckpt,/mnt/set"), "--ft-storage-health-check-path: not acted on yet"),
+    (("--ft-enable-dist-storage-healthcheck", "true"), ""),
+    (("--ft_enable_dist_storage_healthcheck", "true"), ""),
+    (("--ft-storage-health-check-path", "/etc/passwd,/usr"), ""),
+    (("--ft_storage_health_check_path", "/etc/passwd,/usr"), ""),
     (("--ft-attrsvc-host", "127.0.0.1", "--ft-attrsvc-port", "8000"), "--ft-attrsvc-host, --ft-attrsvc-port: not acted on yet"),
     (("--ft_attrsvc_host", "127.0.0.1", "--ft_attrsvc_port", "8000"), "no log is sent to an attribution service"),
     (("--max-restarts", "1", "--ft-gpu-memory-reclaim-timeout", "50", "--ft-gpu-memory-tolerance-mb", "512"), ""),
@@ -62,7 +62,7 @@ callbacks:
     rank_termination_signal: SIGTERM
     log_level: WARNING
     # absolute, separated by commas
-    storage_healthcheck_path: "/data/ckpt,/mnt/set"
+    storage_healthcheck_path: "/etc/passwd,/usr"
     attrsvc_host: "127.0.0.1"
     attrsvc_port: 8000
     use_infra_group_rank: false
@@ -77,7 +77,7 @@ def test_the_file_of_the_guide_is_read_and_the_command_line_goes_before_it(holdf
     assert shown["ft.rank_heartbeat_timeout"] == {"value": 30.0, "origin": "--ft-rank-heartbeat-timeout"}
     assert shown["ft.rank_section_timeouts"]["value"] == {"step": 60.0, "checkpointing": None}
     assert shown["ft.rank_termination_signal"]["value"] == signal.SIGTERM
-    assert shown["ft.storage_healthcheck_path"]["value"] == ["/data/ckpt", "/mnt/set"]
+    assert shown["ft.storage_healthcheck_path"]["value"] == ["/etc/passwd", "/usr"]
     assert shown["ft.attrsvc_port"] == {"value": 8000, "origin": "ft.yaml fault_tolerance.attrsvc_port"}
     assert shown["ft.use_infra_group_rank"]["value"] is False
     done = holdfast(command, "--ft-cfg-path", "ft.yaml", script(PRINTS))

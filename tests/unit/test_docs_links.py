@@ -21,7 +21,7 @@ PLACES = ("", "src/holdfast", "docs", "tests")
 """Where a name in ARCHITECTURE.md may begin."""
 OTHERS_FLAGS = tuple(
     "--cpunodebind --membind --job --json --running --reason --no-wait --write --force --help --version --signal --steps "
-    "--output --sections --save-every --kill-each".split()
+    "--output --sections --save-every --kill-each --pairs --root --list --deadline --mode".split()
 )
 """Flags of other commands than `holdfast run`, and of other programs."""
 SLURMS_FLAGS = ("--kill-on-bad-exit", "--multi-prog", "--no-kill", "--nodes", "--ntasks-per-node", "--requeue", "--wait")

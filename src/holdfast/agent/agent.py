@@ -20,15 +20,18 @@ from holdfast.agent.telling import Telling
 from holdfast.agent.voice import RETRY_S
 from holdfast.agent.words import (
     Answer,
+    CheckNode,
     Exit,
     HeedPace,
     KeepStacks,
     KillWorkers,
     LookAtMemory,
     LookAtWorkers,
+    RunChecks,
     SignalWorkers,
     StartWorkers,
     Sweep,
+    TellExamined,
     Told,
     Unguarded,
 )
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.agent.beginnings import Beginnings
+    from holdfast.agent.checking import Checking
     from holdfast.agent.cycles import Cycles
     from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.reached import Mileage
@@ -130,6 +134,11 @@ class Agent:
         """None: nothing has to be watched yet."""
         self.unwatched: tuple[Assigned, list[Observation]] | None = None
         """A round, and what became of each of its workers, for the monitor that is not there yet."""
+        self.checking: Checking | None = None
+        """None: nobody has asked how the node is."""
+        self.desk.checking = self._checking
+        if config.check_before or config.check_after or config.check_during:
+            self._checking()
         if config.health_check_port is not None:
             self.desk.open_health(config.health_check_port, self._progress_at_unix)
 
@@ -190,6 +199,8 @@ class Agent:
             deadlines.append(self.monitoring.deadline())
         if self.beginnings is not None:
             deadlines.append(self.beginnings.look_at)
+        if self.checking is not None:
+            deadlines += [self.checking.deadline(), self.desk.deadline()]
         if self.desk.health is not None:
             deadlines.append(now + PULSE_S)
         if (pump_s := self.workers.pump_s) is not None:
@@ -218,6 +229,9 @@ class Agent:
             self.beginnings.look()
         if self.monitoring is not None:
             late += self.monitoring.due()
+        if self.checking is not None:
+            late += self.checking.due()
+            self.desk.due()
         return [*late, Tick()] if now >= self.node.deadline() else late
 
     def _look_for_the_end(self, now: float) -> list[Observation]:
@@ -260,6 +274,11 @@ class Agent:
                     self._look_at_beginnings()
                     for seen in self._watch(assigned, started):
                         self._observe(seen)
+                    if self.checking is not None:
+                        self.checking.begin_round()
+                case CheckNode(after_failure=after_failure):
+                    for seen in self._checking().before_join(after_failure):
+                        self._observe(seen)
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     if self.monitoring is not None:
                         self.monitoring.heed(longest_s, busy_s)
@@ -278,6 +297,11 @@ class Agent:
                 case LookAtMemory(above_mb=above_mb):
                     for seen in self.workers.look_at_memory(above_mb):
                         self._observe(seen)
+                case RunChecks(ask=ask, checks=checks):
+                    for seen in self._checking().run_for(ask, checks):
+                        self._observe(seen)
+                case TellExamined(answer=answer):
+                    self.desk.examined(answer)
                 case Answer():
                     self.desk.answered(action)
                 case Exit():
@@ -294,6 +318,15 @@ class Agent:
             self.network.warm()
         self.node.warm()
         return self._watch(*self.unwatched) if self.unwatched is not None else []
+
+    # --- the node's health ----------------------------------------------------------------------------------------------
+
+    def _checking(self) -> Checking:
+        if self.checking is None:
+            from holdfast.agent.checking import Checking
+
+            self.checking = Checking(self.config, self.host, self.perform)
+        return self.checking
 
     # --- cycles ---------------------------------------------------------------------------------------------------------
 
@@ -418,6 +451,8 @@ class Agent:
     def close(self) -> None:
         """Leave nothing behind, however we got here."""
         self.workers.close()
+        if self.checking is not None:
+            self.checking.close()
         if self.store is not None:
             self.store.close(self.node.will(self.host.now()))
         if self.network is not None:

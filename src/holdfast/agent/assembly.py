@@ -164,6 +164,7 @@ def _group(config: RunConfig, join: Join, *, hosting: bool) -> Group:
             config.ft.gpu_memory_reclaim_timeout, config.ft.gpu_memory_tolerance_mb, config.ft.gpu_memory_poll_interval
         ),
         hang_signal=config.ft.rank_termination_signal,
+        checks=bool(config.check_before or config.check_after),
     )
 
 

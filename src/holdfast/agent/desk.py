@@ -6,18 +6,22 @@ import os
 import select
 import signal
 
-from holdfast.agent.words import ExclusionAsked, StopAsked
-from holdfast.core.machine import Signalled
+from holdfast.agent.words import ExaminationAsked, ExclusionAsked, StopAsked
+from holdfast.core.errors import UsageError
+from holdfast.core.machine import NEVER, Signalled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.agent.checking import Checking
     from holdfast.agent.control import ControlSocket, Request
+    from holdfast.agent.examination import Examination
     from holdfast.agent.group import Group
     from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.words import Answer
     from holdfast.core.machine import Observation
+    from holdfast.core.messages import NodeHealth
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.runtime.host import Host
     from holdfast.telemetry.health_http import HealthHttpServer
@@ -43,8 +47,12 @@ class Desk:
         self.control: ControlSocket | None = None
         self.health: HealthHttpServer | None = None
         self.monitoring: Monitoring | None = None
+        self.checking: Callable[[], Checking] | None = None
+        """Makes what runs checks, at the first use."""
         self.asked: dict[int, Request] = {}
         """Requests that the coordinator has not answered yet, by number."""
+        self.examinations: dict[int, Examination] = {}
+        """Those whose answers are not all there, by number."""
         self.asks = 0
         self.rendezvous: Callable[[], Rendezvous | None] = lambda: None
         """The coordinator's machine, while it is here."""
@@ -103,11 +111,18 @@ class Desk:
                 return self._signal(request)
             case "exclude" | "readmit":
                 return self._exclusion(request)
-        request.refuse(f"this agent knows no {request.ask!r}; it knows status, nodes, stop, signal, exclude and readmit")
+            case "check":
+                return self._check(request)
+        known = "status, nodes, stop, signal, exclude, readmit and check"
+        request.refuse(f"this agent knows no {request.ask!r}; it knows {known}")
         return []
 
     def answered(self, answer: Answer) -> None:
         """The coordinator has answered one that it was asked for."""
+        if (examination := self.examinations.get(answer.ask)) is not None:
+            examination.names = answer.text.split("\n")
+            self.due()
+            return
         request = self.asked.pop(answer.ask, None)
         if request is None:
             return
@@ -128,6 +143,40 @@ class Desk:
         readmit = request.ask == "readmit"
         reason = str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
         return [ExclusionAsked(ask=self.asks, name=name, reason=reason[:LONGEST_REASON], readmit=readmit)]
+
+    def _check(self, request: Request) -> list[Observation]:
+        """The health of all nodes, by the checks that are named."""
+        from holdfast.agent.examination import MARGIN_S, Examination
+        from holdfast.health.check import wanted
+
+        assert self.checking is not None
+        asked = request.arguments.get("checks")
+        checks = tuple(map(str, asked)) if isinstance(asked, list) else ()
+        try:
+            found = wanted(checks, self.checking().root)
+        except UsageError as error:
+            request.refuse(str(error))
+            return []
+        self.asks += 1
+        until = self.host.now() + max((one.check.deadline_s for one in found), default=0.0) + MARGIN_S
+        self.examinations[self.asks] = Examination(request, until)
+        return [ExaminationAsked(ask=self.asks, checks=checks)]
+
+    def examined(self, answer: NodeHealth) -> None:
+        """One of the nodes has said how it is."""
+        if (examination := self.examinations.get(answer.ask)) is not None:
+            examination.hear(answer)
+            self.due()
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        return min((one.until for one in self.examinations.values()), default=NEVER)
+
+    def due(self) -> None:
+        """Answer those who wait for what is known by now."""
+        now = self.host.now()
+        for ask in [ask for ask, one in self.examinations.items() if one.is_over(now)]:
+            self.examinations.pop(ask).reply()
 
     def _tell_nodes(self, request: Request) -> None:
         if (rendezvous := self.rendezvous()) is None:

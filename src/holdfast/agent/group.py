@@ -22,14 +22,17 @@ from holdfast.agent.orders import Orders
 from holdfast.agent.reclaim import Reclaim
 from holdfast.agent.signals import ForScript
 from holdfast.agent.words import (
+    ChecksRun,
     ControlAsked,
     Ended,
+    ExaminationAsked,
     ExclusionAsked,
     Exit,
     Hung,
     LeaseOver,
     Looked,
     MemorySeen,
+    NodeChecked,
     PaceKnown,
     PortHeld,
     Reached,
@@ -62,6 +65,8 @@ from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.messages import (
     Assigned,
+    Examine,
+    Examined,
     Exclude,
     Failed,
     Join,
@@ -78,6 +83,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.agent.fitness import Fitness
     from holdfast.agent.leaving import Leaving
     from holdfast.agent.look import Look
     from holdfast.agent.stopping import Stopping
@@ -102,6 +108,7 @@ class Group:
         clean_stop_is_success: bool = False,
         memory: Reclaim | None = None,
         hang_signal: int = signal.SIGKILL,
+        checks: bool = False,
     ) -> None:
         self.join = join
         self.grace_s = grace_s
@@ -119,6 +126,10 @@ class Group:
         self.hang_signal = hang_signal
         self._look: Look | None = None
         """None: no rank has hung yet, here or elsewhere."""
+        self.checks, self.checking = checks, False
+        """Whether its health is checked before each round; and whether that is under way, so that nothing is asked for yet."""
+        self._fitness: Fitness | None = None
+        """None: nobody has looked how the node is."""
         self.state = "new"
         self.assigned: Assigned | None = None
         self.spare_because = ""
@@ -164,6 +175,15 @@ class Group:
         return self._leaving
 
     @property
+    def fitness(self) -> Fitness:
+        """The same, for the node's health."""
+        if self._fitness is None:
+            from holdfast.agent.fitness import Fitness
+
+            self._fitness = Fitness(self)
+        return self._fitness
+
+    @property
     def look(self) -> Look:
         """The same, for a rank that hangs."""
         if self._look is None:
@@ -198,6 +218,12 @@ class Group:
                 return self.workers.timer_expired(seen)
             case MemorySeen():
                 return self.memory.seen(seen, now) + self._let_go()
+            case ExaminationAsked(ask=ask, checks=checks):
+                return [Send(message=Examine(node=self.join.node, ask=ask, checks=checks))]
+            case ChecksRun(ask=ask, verdicts=verdicts, trouble=trouble):
+                return [Send(message=Examined(node=self.join.node, ask=ask, verdicts=verdicts, trouble=trouble))]
+            case NodeChecked():
+                return self.fitness.checked(seen)
             case Hung(local_rank=local_rank):
                 return self._hung(self.workers[local_rank], seen, now)
             case Looked(positions=positions):
@@ -246,7 +272,7 @@ class Group:
         self.join = replace(self.join, round=self.round, group_rank=rank)
         return [
             Record(event=JoinRequested(round=self.round + 1, backend=self.backend, endpoint=self.endpoint)),
-            Send(message=self.join),
+            self.fitness.check() if self.checks or self.join.unhealthy else Send(message=self.join),
             *(self.memory.begin(now) if self.round else ()),
         ]
 

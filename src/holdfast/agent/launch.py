@@ -59,6 +59,8 @@ def environment(
     env = worker_env(environ, config, assigned, local_rank, error_file=error_file, job=config.rdzv_id)
     if config.ft.cycle_info_dir:
         env[CURRENT_INFO] = InfoNames(config.ft.cycle_info_dir, config.rdzv_id, environ).current
+    if config.ft.node_health_check_endpoint:
+        env["HOLDFAST_NODE_HEALTH_CHECK_ENDPOINT"] = config.ft.node_health_check_endpoint
     if config.omp_num_threads:
         env["OMP_NUM_THREADS"] = config.omp_num_threads
     if stash >= 0:

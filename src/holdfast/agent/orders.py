@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import signal
 
-from holdfast.agent.words import Answer, HeedPace, KillWorkers, Send, Sweep
+from holdfast.agent.words import Answer, HeedPace, KillWorkers, RunChecks, Send, Sweep, TellExamined
 from holdfast.core.events import Decided
 from holdfast.core.machine import NEVER, Action, Record, Say
 from holdfast.core.messages import (
+    OWN_ASK,
     Assigned,
+    CheckYourself,
     Finish,
     LookAround,
     Message,
+    NodeHealth,
     Noted,
     Paced,
     Positions,
@@ -48,6 +51,12 @@ class Orders:
                 return self._look(reason, now)
             case Waiting() if group.state == "joining":
                 return self._wait(message)
+            case CheckYourself(ask=ask, checks=checks):
+                return [RunChecks(ask=ask, checks=checks)]
+            case NodeHealth():
+                return [TellExamined(answer=message)]
+            case Noted(ask=ask, text=text) if ask == OWN_ASK:
+                return group.fitness.noted(text)
             case Noted(ask=ask, ok=ok, text=text):
                 return [Answer(ask=ask, ok=ok, text=text)]
             case Paced(round=number, longest_s=longest_s, busy_s=busy_s) if number == group.round:
@@ -62,7 +71,7 @@ class Orders:
     def _stop(self, stop: Stop, now: float) -> list[Action]:
         group = self.group
         if group.state == "joining":
-            return [Send(message=group.join)] if stop.rejoin else []
+            return [Send(message=group.join)] if stop.rejoin and not group.checking else []
         if group.rejoin is not None or group.state == "ended":
             return []
         group.rejoin = stop.rejoin
@@ -88,7 +97,8 @@ class Orders:
         if waiting.round <= known and not is_of_another_run:
             return []
         group.join = replace(group.join, known_round=max(known, waiting.round), life=waiting.life)
-        return [Send(message=group.join)]  # said at once: it is to be known to whoever hears the Join again
+        # Said at once: it is to be known to whoever hears the Join again. While the node is being checked, with that.
+        return [] if group.checking else [Send(message=group.join)]
 
     def _look(self, reason: str, now: float) -> list[Action]:
         group = self.group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.failure import Evidence, Position
 from holdfast.core.machine import Action, Observation
-from holdfast.core.messages import Assigned, Message
+from holdfast.core.messages import Assigned, Checked, Message, NodeHealth
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value
 
@@ -178,6 +178,31 @@ TOO_LATE = "the directories for its output took longer to make than this node's 
 """Why a worker is not started, where others may have gone on without this node by then."""
 
 
+class ExaminationAsked(Observation):
+    """An operator wants to know how all nodes of the job are."""
+
+    ask: int
+    checks: tuple[str, ...]
+
+
+class ChecksRun(Observation):
+    """What `RunChecks` has found."""
+
+    ask: int
+    verdicts: tuple[Checked, ...]
+    trouble: str = ""
+    """Why there is nothing."""
+
+
+class NodeChecked(Observation):
+    """The node's health is known, as `CheckNode` asked, or has changed by itself."""
+
+    unfit: str
+    """Why it must not take part. Empty: it may."""
+    asked: bool = False
+    """It is the answer to `CheckNode`."""
+
+
 class Unguarded(Observation):
     """The guardian is dead: nobody would see to it that a slow end is an end."""
 
@@ -232,6 +257,25 @@ class KillWorkers(Action):
 
 class Sweep(Action):
     """Kill whatever the workers of the last round have left behind."""
+
+
+class CheckNode(Action):
+    """Find out whether this node is fit for another round; `NodeChecked` follows, within the checks' deadlines."""
+
+    after_failure: bool
+
+
+class RunChecks(Action):
+    """Somebody elsewhere wants to know how this node is; `ChecksRun` follows."""
+
+    ask: int
+    checks: tuple[str, ...]
+
+
+class TellExamined(Action):
+    """Tell an operator how one of the nodes is."""
+
+    answer: NodeHealth
 
 
 class LookAtMemory(Action):

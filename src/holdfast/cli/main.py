@@ -22,7 +22,20 @@ LAUNCHING = {
     "ft_launcher": "the same with the defaults and the membership of NVRx's ft_launcher",
 }
 SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
-ASKING = ("jobs", "status", "why", "events", "report", "stop", "exclude", "readmit", "doctor", "token")
+ASKING = (
+    "jobs",
+    "status",
+    "why",
+    "events",
+    "report",
+    "stop",
+    "exclude",
+    "readmit",
+    "check",
+    "health-service",
+    "doctor",
+    "token",
+)
 """Commands about jobs and this host; each is the module of that name beside this one."""
 
 
@@ -91,7 +104,7 @@ def _ask(command: str, argv: Sequence[str]) -> int:
 def _module(command: str) -> ModuleType:
     from importlib import import_module
 
-    return import_module(f"holdfast.cli.{command}")
+    return import_module(f"holdfast.cli.{command.replace('-', '_')}")
 
 
 def _about(command: str, rest: Sequence[str]) -> int:
@@ -130,7 +143,7 @@ def _help() -> str:
             "",
             "Launches distributed training and keeps it running. `holdfast run` takes torchrun's command line.",
             "",
-            *(f"  {name:<11} {line.splitlines()[0]}" for name, line in lines.items()),
+            *(f"  {name:<14} {line.splitlines()[0]}" for name, line in lines.items()),
             "",
             "`holdfast COMMAND --help` tells more; `holdfast --version` the version.",
         ]

@@ -43,6 +43,7 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
     if typed.print_config or typed.dry_run:
         return _show(resolved, typed)
     _check_token_file(resolved.config)
+    _check_checks(resolved.config)
     if resolved.config.ft.nvrx_logfile:
         _write_to(resolved.config.ft.nvrx_logfile)
     _tell(resolved.notices, resolved.config.log_level)
@@ -72,6 +73,11 @@ def _write_to(path: str) -> None:
 
 def _supervise(config: RunConfig) -> int:
     from holdfast.runtime.guardian import guard
+
+    if "pairs" in config.check_before:
+        from holdfast.cli.pairs import before
+
+        before(config)  # while this is the only process: it is a job of its own
 
     def agent() -> int:
         import gc
@@ -110,6 +116,14 @@ def _tell(notices: Iterable[Notice], log_level: str) -> None:
     for notice in notices:
         if LEVELS[notice.level] >= LEVELS[log_level]:
             tell(f"holdfast: {'' if notice.level == 'NOTE' else f'{notice.level}: '}{notice.text}")
+
+
+def _check_checks(config: RunConfig) -> None:
+    """UsageError for a check that does not exist, before anything is made for the job."""
+    if asked := (*config.check_before, *config.check_after, *config.check_during):
+        from holdfast.health.check import wanted
+
+        wanted(asked)
 
 
 def _check_token_file(config: RunConfig) -> None:

@@ -124,6 +124,14 @@ class RunConfig(Value):
 
     stash_limit: str = "40%"
     """Memory of this node that its ranks' states may take: a share, or a number of bytes; 0: none."""
+    check_before: tuple[str, ...] = ()
+    """Checks of this node before it joins a round: `NAME` or `NAME=ARGUMENT` each, as `health.check` knows them."""
+    check_after: tuple[str, ...] = ()
+    """More of them, before the round after a failure of a worker here."""
+    check_during: tuple[str, ...] = ()
+    """Those while its workers run."""
+    check_every_s: float = 60.0
+    """Between two looks at the same."""
 
     ft: FaultTolerance = FaultTolerance()
     """How it is watched, judged and placed: ft_launcher's settings, and ours of that kind."""

@@ -85,7 +85,6 @@ METAVARS = {
     "path": "FILE",
     "paths": "PATH,…",
 }
-NO_CHECK = "a node's health is not checked yet"
 NO_SERVICE = "no log is sent to an attribution service yet"
 NO_SERVER = "no log server is needed: every node appends to the file itself"
 
@@ -291,56 +290,41 @@ ROWS: tuple[FtFlag, ...] = (
     _row(
         "enable_dist_storage_healthcheck",
         "yes",
-        "check Lustre and NFS mounts before each round",
+        "check Lustre and NFS mounts before each round (--check-before mounts)",
         group=HEALTH,
-        state=LATER,
-        said=NO_CHECK,
-        off=("false",),
     ),
     _row(
         "storage_healthcheck_path",
         "paths",
-        "absolute paths to be read before each round",
+        "absolute paths to be read before each round (--check-before paths=…)",
         flag="storage_health_check_path",
         also=("storage_healthcheck_path",),
         keys=("storage_healthcheck_path", "storage_health_check_path"),
         group=HEALTH,
-        state=LATER,
-        said=NO_CHECK,
     ),
     _row(
         "node_health_check_endpoint",
         "text",
-        "Unix socket of a node health service, /path or unix:///path",
+        "Unix socket of a node health service, /path or unix:///path, asked before each round (--check-before node-service=…)",
         group=HEALTH,
-        state=LATER,
-        said=NO_CHECK,
     ),
     _row(
         "node_health_check_interval",
         "seconds",
-        "how often GPUs (and NICs) are checked while ranks run",
+        "check the GPUs (and NICs) so often while ranks run (--check-during gpu, --check-every)",
         group=HEALTH,
-        state=LATER,
-        said=NO_CHECK,
     ),
     _row(
         "enable_nic_monitor",
         "yes",
-        "watch the link of each GPU's nearest NIC while ranks run",
+        "watch the links of the NICs while ranks run (--check-during nic)",
         group=HEALTH,
-        state=LATER,
-        said=NO_CHECK,
-        off=("false",),
     ),
     _row(
         "enable_nic_healthcheck",
         "yes",
-        "check the NICs' links before each round",
+        "check the NICs' links before each round (--check-before nic); only where it is said",
         group=HEALTH,
-        state=LATER,
-        said=NO_CHECK,
-        off=("false",),
     ),
     _row(
         "segment_health_check_dir",
@@ -349,11 +333,18 @@ ROWS: tuple[FtFlag, ...] = (
         metavar="DIR",
         group=HEALTH,
         state=LATER,
-        said=NO_CHECK,
+        said="no such folder is read",
     ),
-    _row("pci_topo_file", "path", "PCI topology, where a VM hides it", group=HEALTH, state=LATER, said=NO_CHECK),
-    _row("link_down_path_template", "text", "file that counts a NIC's lost links", group=HEALTH, state=LATER, said=NO_CHECK),
-    _row("link_state_path_template", "text", "file with a NIC's link state", group=HEALTH, state=LATER, said=NO_CHECK),
+    _row(
+        "pci_topo_file",
+        "path",
+        "PCI topology, where a VM hides it",
+        group=HEALTH,
+        state=ACCEPTED,
+        said="all of a node's NICs are looked at, not only the one nearest to each GPU",
+    ),
+    _row("link_down_path_template", "text", "file that counts a NIC's lost links, with {nic} for its name", group=HEALTH),
+    _row("link_state_path_template", "text", "file with a NIC's link state, with {nic} for its name", group=HEALTH),
     # --- attribution ------------------------------------------------------------------------------------------------------
     *(
         _row(field, kind, help, group=ATTRIBUTION, state=LATER, said=NO_SERVICE, **rest)

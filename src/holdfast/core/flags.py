@@ -435,6 +435,33 @@ FLAGS: tuple[Flag, ...] = (
         metavar="WORD",
         env="HOLDFAST_ON_STRAGGLER",
     ),
+    _ours(
+        "--check-before",
+        "checks of the node before it joins a round, such as gpu,nic,paths=/data:/scratch; an unfit node stays out. auto: "
+        "those for which this node has the hardware",
+        metavar="CHECK,…",
+        env="HOLDFAST_CHECK_BEFORE",
+    ),
+    _ours(
+        "--check-after",
+        "further checks before it joins the next round after a failure here",
+        metavar="CHECK,…",
+        env="HOLDFAST_CHECK_AFTER",
+    ),
+    _ours(
+        "--check-during",
+        "checks while its ranks run; an unfit node is left out, if the job can go on without it",
+        metavar="CHECK,…",
+        env="HOLDFAST_CHECK_DURING",
+    ),
+    _ours(
+        "--check-every",
+        "seconds between two looks of --check-during, and of whatever has found this node unfit",
+        kind="number",
+        default="60",
+        metavar="S",
+        env="HOLDFAST_CHECK_EVERY",
+    ),
     Flag(
         names=("--ft-segment", "--ft_segment", "--segment"),
         help="that many nodes with consecutive ranks are within one domain; nodes that complete no segment are spares",

@@ -217,6 +217,10 @@ class StopJob(Message):
     reason: str
 
 
+OWN_ASK = 0
+"""Number of what a node asks on its own account. Those of its operators count from 1."""
+
+
 class Exclude(Message):
     """An operator, through this agent, wants a node left out of the job, and a spare in its place."""
 
@@ -225,6 +229,8 @@ class Exclude(Message):
     """Number of the request in this agent's life: `Noted` answers it."""
     name: str
     reason: str
+    by: str = "operator"
+    """operator · itself: the node that asks has found out that it is unfit"""
 
 
 class Readmit(Message):
@@ -234,6 +240,35 @@ class Readmit(Message):
     ask: int
     name: str
     reason: str
+
+
+class Checked(Value):
+    """What one check has found, as `health.verdict` has it."""
+
+    check: str
+    state: str
+    reason: str
+    advice: str = ""
+    took_s: float = 0.0
+
+
+class Examine(Message):
+    """An operator, through this agent, wants to know how all nodes are, by these checks."""
+
+    node: str
+    ask: int
+    """Number of the request in this agent's life: `Noted` says who is asked, and each `NodeHealth` names it."""
+    checks: tuple[str, ...]
+
+
+class Examined(Message):
+    """How I am, as I was asked by `CheckYourself`."""
+
+    node: str
+    ask: int
+    verdicts: tuple[Checked, ...]
+    trouble: str = ""
+    """Why there are none."""
 
 
 class Requested(Message):
@@ -376,6 +411,23 @@ class Noted(Message):
     ask: int
     ok: bool
     text: str
+
+
+class CheckYourself(Message):
+    """Somebody wants to know how you are, by these checks. Who it is need not be known to all."""
+
+    ask: int
+    """Number of the question in the coordinator's life: `Examined` names it."""
+    checks: tuple[str, ...]
+
+
+class NodeHealth(Message):
+    """How one of the nodes is that you wanted to know of."""
+
+    ask: int
+    name: str
+    verdicts: tuple[Checked, ...]
+    trouble: str = ""
 
 
 class Renewed(Message):

@@ -29,6 +29,9 @@ GRACE_S = 30.0
 MOST_WORKERS = 10_000
 """On one node. More is a slip of the finger, and would take minutes to fail."""
 
+CHECKED = ("check_before", "check_after", "check_during", "check_every")
+"""Settings about the node's health: most jobs have none."""
+
 SCHEDULED = ("SLURM_JOB_ID", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST")
 """One of these is there when a scheduler that we know has started us."""
 
@@ -93,6 +96,10 @@ def resolve(
     choose_rendezvous(draft)
     choose_placement(draft)
     choose_fault_tolerance(draft)
+    if any(draft.given(dest) for dest in CHECKED) or "ft_cfg_path" in draft.settings:
+        from holdfast.core.resolve_checks import choose_checks
+
+        choose_checks(draft)
     if draft.text("numa_binding") or draft.fields["ft"].gpus_per_numa:
         from holdfast.core.resolve_binding import choose_binding
 

@@ -118,7 +118,7 @@ class Admission:
             ok, text = False, f"{name} is not excluded, since the job cannot go on without it: {needed}"
         else:
             here = any(seat.name == name for seat in self.seats.values())
-            actions = self.exclude(name, asked.reason, "operator", now)
+            actions = self.exclude(name, asked.reason, "itself" if asked.by == "itself" else "operator", now)
             actions += (dismissed := self.dismiss(name, f"{name} is excluded: {asked.reason}", now))
             carries_on = self.rendezvous.phase == "running"
             stays = "the others carry on without it" if carries_on else "the ranks are restarted without it"

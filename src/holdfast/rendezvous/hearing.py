@@ -10,6 +10,8 @@ from holdfast.core.events import NodeJoined, NodeLeft, NodeLost, StragglerSeen
 from holdfast.core.failure import Failure, describe
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.messages import (
+    Examine,
+    Examined,
     Exclude,
     Failed,
     Finish,
@@ -37,6 +39,7 @@ from holdfast.rendezvous.rules import Tell
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.events import Event
+    from holdfast.rendezvous.examination import Examinations
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.rendezvous.seats import Seat
 
@@ -47,6 +50,17 @@ class Hearing:
     def __init__(self, rendezvous: Rendezvous) -> None:
         self.rendezvous = rendezvous
         self.rules, self.seats = rendezvous.rules, rendezvous.seats
+        self._examinations: Examinations | None = None
+        """None: no operator has asked how the nodes are."""
+
+    @property
+    def examinations(self) -> Examinations:
+        """Made when it is needed for the first time."""
+        if self._examinations is None:
+            from holdfast.rendezvous.examination import Examinations
+
+            self._examinations = Examinations(self.seats)
+        return self._examinations
 
     def hear(self, message: Message, here: bool, now: float) -> list[Action]:
         """A member has spoken; `here`: it shares our process."""
@@ -76,6 +90,10 @@ class Hearing:
                 return job.admission.asked(message, now)
             case _ if seat is None:
                 return [Tell(node=node, message=_stranger(message))]
+            case Examine():
+                return self.examinations.asked(message)
+            case Examined():
+                return self.examinations.answered(message)
             case HangFound() if message.round == job.round and seat.state == "running":
                 return job.judge.inquire(seat, message, now)
             case Positions(round=number, positions=positions) if job.inquiry is not None and number == job.inquiry.round:

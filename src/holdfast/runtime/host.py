@@ -75,6 +75,8 @@ class Host(Ready):
         super().__init__()
         self._complain = complain
         self.children: dict[int, Child] = {}
+        self.others: set[int] = set()
+        """Children that are no workers, and not what workers left behind."""
         self.complaints: list[str] = []
         self.dead: list[int] = []
         """Pids whose mutex the kernel has released; filled by DeathWatch threads."""
@@ -181,7 +183,7 @@ class Host(Ready):
 
     def sweep(self) -> set[int]:
         """SIGKILL whatever dead workers left behind; returns the pids."""
-        return kill_strays(keep=list(self.children))
+        return kill_strays(keep=[*self.children, *self.others])
 
     def states(self) -> dict[int, str]:
         """Each worker's state in the kernel's eyes, by its pid."""

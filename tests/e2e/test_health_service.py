@@ -1,0 +1,146 @@
+"""Both sides of the node health service, over real gRPC: our client and service, and a stranger's of each."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
+
+from holdfast.health.check import Look  # noqa: E402
+from holdfast.health.checks.node_service import ARGS, node_service  # noqa: E402
+from holdfast.health.verdict import FIT, UNFIT, Verdict  # noqa: E402
+from holdfast.health.wire import METHOD, SERVICE, Request, Response  # noqa: E402
+
+PRINTS = "print('trained')"
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`service(reply)`: a health service that somebody else has written; `reply` makes bytes of the request's bytes."""
+    servers = []
+
+    def start(reply: Callable[[bytes], bytes]) -> Path:
+        path = tmp_path / f"service-{len(servers)}.sock"
+        server = grpc.server(ThreadPoolExecutor(2))
+        handler = grpc.unary_unary_rpc_method_handler(lambda request, context: reply(request))  # raw bytes both ways
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"RunHealthCheck": handler}),))
+        server.add_insecure_port(f"unix:{path}")
+        server.start()
+        servers.append(server)
+        return path
+
+    yield start
+    for server in servers:
+        server.stop(None).wait()
+
+
+def answers(**fields: Any) -> Callable[[bytes], bytes]:
+    return lambda request: Response(**fields).encode()
+
+
+def asked(endpoint: object) -> Verdict:
+    return node_service(Look(argument=str(endpoint)))
+
+
+def test_it_is_asked_as_ft_launcher_asks(service):
+    heard: list[bytes] = []
+
+    def reply(request: bytes) -> bytes:
+        heard.append(request)
+        return Response(success=True, output='{"fail_count": 0}').encode()
+
+    assert asked(service(reply)).state == FIT
+    assert [Request.decode(request).args for request in heard] == [ARGS]
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "word"),
+    [
+        ({"success": True, "output": '{"fail_count": 0}'}, FIT, "all is well"),
+        ({"success": True, "output": '{"fail_count": 2, "failed_checks": ["ecc", "nvlink"]}'}, UNFIT, "ecc, nvlink"),
+        ({"success": False, "exit_code": 3, "error": "GPU 5 is lost"}, UNFIT, "GPU 5 is lost"),
+        ({"success": True, "output": ""}, UNFIT, "cannot be read"),
+        ({"success": True, "output": '{"ok": 1}'}, UNFIT, "cannot be read"),
+    ],
+)
+def test_an_answer_is_judged_as_ft_launcher_judges_it(service, fields, state, word):
+    verdict = asked(service(answers(**fields)))
+    assert verdict.state == state and word in verdict.reason
+
+
+def test_what_keeps_us_from_asking_is_not_held_against_the_node(service, tmp_path):
+    def breaks(request: bytes) -> bytes:
+        raise RuntimeError("out of luck")
+
+    assert asked(service(breaks)).state == FIT
+    assert asked(service(lambda request: b"\x0b")).state == FIT, "no message"
+    assert asked(tmp_path / "nobody.sock").state == FIT
+    (tmp_path / "file.sock").touch()
+    assert asked(tmp_path / "file.sock").state == FIT
+    assert asked("localhost:50051").state == FIT and "no Unix socket" in asked("localhost:50051").reason
+
+
+def test_both_forms_of_an_endpoint(service):
+    path = service(answers(success=False, error="no"))
+    assert asked(path).state == UNFIT and asked(f"unix://{path}").state == UNFIT
+
+
+def test_a_launcher_heeds_its_node_s_service(holdfast, script, service):
+    ill = service(answers(success=False, exit_code=1, error="GPU 5 is lost"))
+    well = service(answers(success=True, output='{"fail_count": 0}'))
+    done = holdfast("ft_launcher", "--ft-node-health-check-endpoint", ill, script(PRINTS))
+    assert done.returncode == 1 and "GPU 5 is lost" in done.stderr and not done.stdout
+    done = holdfast("ft_launcher", "--ft-node-health-check-endpoint", f"unix://{well}", script(PRINTS))
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+
+
+@pytest.fixture
+def ours(holdfast: Any, tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`ours("memory")`: `holdfast health-service` with these checks."""
+    running = []
+
+    def start(*checks: str) -> Path:
+        path = tmp_path / "ours.sock"
+        service = holdfast.start("health-service", path, *checks)
+        running.append(service)
+        service.wait_for_output("listening at")
+        return path
+
+    yield start
+    for service in running:
+        service.kill(signal.SIGTERM)
+        assert service.wait().returncode == 0
+
+
+def call(path: Path, request: bytes) -> Response:
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        return Response.decode(channel.unary_unary(METHOD)(request, timeout=30))
+
+
+def test_our_service_speaks_the_protocol(ours, tmp_path):
+    broken = tmp_path / "broken"
+    path = ours("memory", f"command=echo the fan stands still; test ! -e {broken}")
+    assert path.stat().st_mode & 0o777 == 0o600
+    response = call(path, Request(args=("--no-slurm",)).encode())
+    assert response.success and response.exit_code == 0 and json.loads(response.output)["fail_count"] == 0
+    assert asked(path).state == FIT
+    broken.touch()
+    response = call(path, b"")
+    report = json.loads(response.output)
+    assert not response.success and report["fail_count"] == 1 and report["failed_checks"][0].startswith("command=")
+    assert "the fan stands still" in response.error and asked(path).state == UNFIT
+
+
+def test_a_launcher_and_our_service_together(ours, holdfast, script):
+    path = ours("command=echo the fan stands still; exit 1")
+    done = holdfast("ft_launcher", "--ft-node-health-check-endpoint", path, script(PRINTS))
+    assert done.returncode == 1 and "the fan stands still" in done.stderr
+    again = holdfast("health-service", path)
+    assert again.returncode == 1 and "somebody listens" in again.stderr

@@ -1,0 +1,63 @@
+"""Which checks a command line asks for, in our words and in ft_launcher's."""
+
+from __future__ import annotations
+
+import pytest
+from command_lines import config, error, told
+
+
+def test_nothing_is_checked_unless_somebody_says_so():
+    for made in (config(), told(command="ft_launcher").config):
+        assert (made.check_before, made.check_after, made.check_during, made.check_every_s) == ((), (), (), 60.0)
+
+
+def test_lists_of_our_own_with_a_comma_in_an_argument():
+    made = config(
+        "--check-before", "gpu,command=a,,b", "--check-during", "nic", "--check-every", "5", env={"HOLDFAST_CHECK_AFTER": "xid"}
+    )
+    assert made.check_before == ("gpu", "command=a,b")
+    assert (made.check_after, made.check_during, made.check_every_s) == (("xid",), ("nic",), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "during"),
+    [
+        (("--ft-enable-nic-healthcheck", "true"), ("nic",), ()),
+        (("--ft-enable-nic-healthcheck", "false"), (), ()),
+        (("--ft-enable-dist-storage-healthcheck", "true"), ("mounts",), ()),
+        (("--ft-storage-health-check-path", "/a,/b"), ("paths=/a:/b",), ()),
+        (("--ft-node-health-check-endpoint", "/run/x.sock"), ("node-service=/run/x.sock",), ()),
+        (("--ft-enable-nic-monitor", "true"), (), ("nic",)),
+        (
+            ("--ft-enable-nic-monitor", "true", "--ft-link-down-path-template", "/sys/{nic}/d"),
+            (),
+            ("nic=:/sys/{nic}/d",),
+        ),
+        (("--check-before", "gpu,mounts", "--ft-enable-dist-storage-healthcheck", "true"), ("gpu", "mounts"), ()),
+    ],
+)
+def test_ft_launcher_s_flags_ask_for_our_checks(words, before, during):
+    for command in ("run", "ft_launcher"):
+        made = told(*words, command=command).config
+        assert (made.check_before, made.check_during) == (before, during)
+
+
+def test_ft_launcher_s_interval_is_how_often_the_gpus_are_looked_at():
+    made = config("--ft-node-health-check-interval", "7")
+    assert (made.check_during, made.check_every_s) == (("gpu",), 7.0)
+    assert config("--ft-node-health-check-interval", "7", "--check-every", "9").check_every_s == 9.0
+
+
+def test_where_each_list_came_from_is_known():
+    given = told("--check-before", "gpu", "--ft-storage-health-check-path", "/a")
+    assert given.origins["check_before"] == "--check-before, --ft-storage-health-check-path"
+
+
+def test_what_makes_no_sense_is_refused():
+    assert error("--check-every", "0").startswith("--check-every")
+    assert "not absolute" in error("--ft-storage-health-check-path", "data")
+
+
+def test_jobs_of_another_rendezvous_are_told_that_nothing_is_checked():
+    said = told("--check-before", "gpu", "--rdzv-backend", "zoo", "--rdzv-endpoint", "z:1").notices
+    assert any("--check-before ignored" in notice.text for notice in said)

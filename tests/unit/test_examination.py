@@ -1,0 +1,92 @@
+"""An operator's question how all nodes are: to whom it goes, what comes back, and who is named that is silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from test_group import JOIN, Stage
+from test_round import Job, kinds
+
+from holdfast.agent.examination import Examination
+from holdfast.agent.words import ChecksRun, ExaminationAsked, RunChecks, TellExamined
+from holdfast.core.messages import Checked, CheckYourself, Examine, Examined, NodeHealth, Noted
+from holdfast.rendezvous.examination import MOST
+
+FOUND = (Checked(check="memory", state="fit", reason="97 % free"),)
+
+
+class Client:
+    """Whoever waits at the control socket."""
+
+    def __init__(self) -> None:
+        self.said: Any = None
+
+    def reply(self, answer: Any) -> None:
+        self.said = answer
+
+    def refuse(self, error: str) -> None:
+        self.said = error
+
+
+def test_a_node_passes_a_question_on_and_answers_one():
+    stage = Stage()
+    stage.run()
+    stage.see(ExaminationAsked(ask=3, checks=("memory",)))
+    assert stage.said == [Examine(node=JOIN.node, ask=3, checks=("memory",))]
+    assert stage.told(CheckYourself(ask=8, checks=("memory",))) == [RunChecks(ask=8, checks=("memory",))]
+    stage.see(ChecksRun(ask=8, verdicts=FOUND))
+    assert stage.said == [Examined(node=JOIN.node, ask=8, verdicts=FOUND)]
+    answer = NodeHealth(ask=3, name="n2", verdicts=FOUND)
+    assert stage.told(answer) == [TellExamined(answer=answer)]
+
+
+def test_it_is_over_when_all_have_answered():
+    client = Client()
+    examination = Examination(client, until=10.0)  # type: ignore[arg-type]
+    examination.hear(NodeHealth(ask=1, name="a", verdicts=FOUND))
+    assert not examination.is_over(5.0)
+    examination.names = ["a", "b"]
+    assert not examination.is_over(5.0)
+    examination.hear(NodeHealth(ask=1, name="b", verdicts=(), trouble="there is no check 'x'"))
+    assert examination.is_over(5.0)
+    examination.reply()
+    assert [one["reason"] for name in "ab" for one in client.said["nodes"][name]] == ["97 % free", "there is no check 'x'"]
+
+
+def test_who_is_silent_is_named_when_it_is_too_late():
+    client = Client()
+    examination = Examination(client, until=10.0)  # type: ignore[arg-type]
+    examination.names = ["a", "b"]
+    examination.hear(NodeHealth(ask=1, name="a", verdicts=FOUND))
+    assert not examination.is_over(9.9) and examination.is_over(10.0)
+    examination.reply()
+    assert client.said["nodes"]["b"][0]["state"] == "degraded" and "not answered" in client.said["nodes"]["b"][0]["reason"]
+
+
+def test_a_coordinator_that_is_silent_is_named():
+    client = Client()
+    Examination(client, until=10.0).reply()  # type: ignore[arg-type]
+    assert "the coordinator has not answered" in client.said
+
+
+def test_the_coordinator_asks_all_and_nobody_learns_who_asked():
+    job = Job()
+    job.join("a", "b", "c")
+    said = job.hear(Examine(node="b", ask=7, checks=("memory",)))
+    assert kinds(said) == ["Noted", "CheckYourself", "CheckYourself", "CheckYourself"]
+    assert Noted(ask=7, ok=True, text="a\nb\nc") in said
+    passed_on = [message for message in said if isinstance(message, CheckYourself)]
+    assert len({message.ask for message in passed_on}) == 1 and "node" not in CheckYourself.__fields__
+    ticket = passed_on[0].ask
+    job.hear(Examined(node="c", ask=ticket, verdicts=FOUND))
+    assert job.said[-1] == ("b", NodeHealth(ask=7, name="c", verdicts=FOUND))
+
+
+def test_an_answer_to_nobody_s_question_goes_nowhere():
+    job = Job()
+    job.join("a", "b")
+    assert job.hear(Examined(node="b", ask=99, verdicts=FOUND)) == []
+    job.hear(Examine(node="a", ask=1, checks=()))
+    for ask in range(2, MOST + 2):
+        job.hear(Examine(node="a", ask=ask, checks=()))
+    assert job.hear(Examined(node="b", ask=1, verdicts=FOUND)) == [], "it was too long ago"
