@@ -13,11 +13,11 @@ import os
 import signal
 
 from holdfast.agent import flight_recorder
-from holdfast.agent.stack_text import is_whole, main_thread, waits, where
 from holdfast.agent.words import Looked
 from holdfast.core.failure import ASLEEP, Position
 from holdfast.core.machine import NEVER
 from holdfast.core.signs import Signs
+from holdfast.core.stack_text import is_whole, main_thread, waits, where
 from holdfast.runtime.kernel_view import kernel_view
 from holdfast.runtime.process import kill_group, state
 

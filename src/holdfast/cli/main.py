@@ -26,6 +26,7 @@ ASKING = (
     "jobs",
     "status",
     "why",
+    "diagnose",
     "events",
     "report",
     "stop",

@@ -1,0 +1,240 @@
+"""Which of all that was seen is the cause, and whose is it? `Evidence` in, one `Finding` out; touches nothing.
+
+Of a hundred messages most are consequences: when one rank dies, the others' collectives fail. So messages are ordered by how
+near they are to the beginning (`diagnosis.rule.DEPTHS`): what broke below the process, before why a process failed, before that
+it failed, before what others' failure brings about. Among equals the launcher's first failure counts, then the earliest. What
+its writer has survived counts last. Then it is found out whose it is, where the line itself does not say.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.failure import signal_name
+from holdfast.core.finding import ADVISED, Finding, Quote
+from holdfast.core.grammar import ranges
+from holdfast.diagnosis.evidence import End, writer
+from holdfast.diagnosis.recorder_file import compare
+from holdfast.diagnosis.stack_groups import outlier
+from holdfast.diagnosis.waiting import waited_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.diagnosis.evidence import Evidence, Sighting
+
+EFFECT, SYMPTOM, CAUSE, MACHINE = range(4)
+
+ALL = 0.9
+"""The share of ranks that says the same where all are meant: some are ended before they can."""
+
+LATER_S = 60.0
+"""What broke below the process so much later than a process failed did not make it fail."""
+
+NEAR_ITS_END = 50
+"""Lines that may follow what killed a rank in a file of its own."""
+
+MOST_QUOTES = 8
+
+SIGNALS = {
+    -9: ("oom-host", 0.55, "was killed by SIGKILL: most often by the kernel, for want of memory", "see its node's `dmesg`"),
+    -11: ("framework", 0.5, "crashed in native code (SIGSEGV)", "look for libraries whose versions do not fit"),
+    -6: ("framework", 0.4, "gave up in native code (SIGABRT)", "see what it wrote on stderr"),
+    -7: ("oom-host", 0.5, "died of a bus error (SIGBUS): often a full /dev/shm", "give the container more shared memory"),
+    -4: ("framework", 0.6, "ran an instruction that its processor has not (SIGILL)", "use a build for it on every node"),
+    -15: ("preempted", 0.5, "was told to end (SIGTERM)", "see who did: most often the scheduler"),
+    -2: ("preempted", 0.5, "was interrupted (SIGINT)", "start it again when you like"),
+}  # fmt: skip
+"""What an end by a signal most likely means, where nothing else tells."""
+
+
+def attribute(evidence: Evidence) -> Finding:
+    """What happened, to whom, why, and what to do."""
+    places = Places(evidence)
+    alive = [one for one in evidence.sightings if not one.recovered]
+    causes = [one for one in alive if one.rule.depth >= CAUSE]
+    symptoms = [one for one in alive if one.rule.depth == SYMPTOM]
+    if causes:
+        return _finding(_first(causes, evidence), causes, evidence, places)
+    # Nobody says why. Then who was not where the others waited tells more than who complained.
+    signs = (compare(evidence.records), outlier(evidence.stacks), waited_for(evidence))
+    if found := max(filter(None, signs), key=lambda one: one.confidence, default=None):
+        return found
+    if symptoms:
+        return _finding(_first(symptoms, evidence), symptoms, evidence, places)
+    if guilty := [end for end in evidence.ends if not end.innocent and end.exitcode]:
+        return _of_end(min(guilty, key=lambda end: (not end.first, (end.exitcode or 0) > 0, end.line)), evidence, places)
+    effects = [one for one in alive if one.rule.depth == EFFECT]
+    if effects:
+        return _finding(_first(effects, evidence), effects, evidence, places)
+    if gone := [one for one in evidence.sightings if one.recovered]:
+        return _finding(_first(gone, evidence), gone, evidence, places)
+    if evidence.ends:
+        return _of_end(evidence.ends[0], evidence, places)
+    return Finding(sentence="nothing that a rule knows was found: see the logs", advice="see the logs")
+
+
+class Places:
+    """Which rank sits where, as far as anybody has said so."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.nodes: dict[int, str] = {}
+        self.locals: dict[tuple[str, int], int] = {}
+        self.pids: dict[tuple[str, int], int] = {}
+        self.ends = evidence.ends
+        everybody: list[End | Sighting] = [*evidence.ends, *evidence.sightings]
+        self.several = len({one.node for one in everybody if one.node}) > 1
+        for one in everybody:
+            if one.rank is None:
+                continue
+            if one.node:
+                self.nodes.setdefault(one.rank, one.node)
+            if one.local is not None:
+                self.locals.setdefault((one.node, one.local), one.rank)
+            if one.pid is not None:
+                self.pids.setdefault((one.node, one.pid), one.rank)
+
+    def rank(self, one: Sighting, evidence: Evidence) -> int | None:
+        """Whose it is, where its line does not say so."""
+        if one.rank is not None:
+            return one.rank
+        if one.pid is not None:
+            at = [rank for (node, pid), rank in self.pids.items() if pid == one.pid and one.node in ("", node)]
+            if not at:
+                at = [rank for (node, pid), rank in self.pids.items() if pid == one.pid and not node]
+            if len(set(at)) == 1:
+                return at[0]
+        if one.local is not None:
+            at = [rank for (node, local), rank in self.locals.items() if local == one.local and one.node in ("", node)]
+            if len(set(at)) == 1:
+                return at[0]
+            if not self.several:  # one node: a local rank is a rank
+                return one.local
+        return self._dead_on(one, evidence)
+
+    def _dead_on(self, one: Sighting, evidence: Evidence) -> int | None:
+        """The one rank of that node that ended as it would have by that, or complained first."""
+        if one.rule.kind in ("preempted", "node-lost"):
+            return None
+        here = [end for end in self.ends if end.rank is not None and not end.innocent and one.node in ("", end.node)]
+        if one.rule.kind == "oom-host":
+            here = [end for end in here if end.exitcode in (-9, -7)] or []
+        else:
+            complaints = [
+                seen for seen in evidence.sightings
+                if seen is not one and seen.rank is not None and seen.rule.depth >= SYMPTOM
+                and seen.rule.kind in (one.rule.kind, "gpu", "user-code", "framework")
+                and one.node in ("", seen.node or self.nodes.get(seen.rank, ""))
+            ]  # fmt: skip
+            if complaints and (one.node or len({seen.rank for seen in complaints}) == 1):
+                return _first(complaints, evidence).rank
+        first = [end for end in here if end.first]
+        if len({end.rank for end in first or here}) == 1:
+            return (first or here)[0].rank
+        return None
+
+
+def _first(those: Sequence[Sighting], evidence: Evidence) -> Sighting:
+    """The one nearest to the beginning."""
+    top = max(one.rule.depth for one in those)
+    best = [one for one in those if one.rule.depth == top]
+    if top == MACHINE and (before := [one for one in those if one.rule.depth == CAUSE and _was_before(one, best)]):
+        best = before
+    told = {end.rank for end in evidence.ends if end.first}
+    best = [one for one in best if one.rank in told and one.rank is not None] or best
+    if len({one.source for one in best}) == 1:
+        return min(best, key=lambda one: one.line)
+    if all(one.at is not None for one in best):
+        return min(best, key=lambda one: (one.at or 0.0, -one.rule.confidence, one.line))
+    return min(
+        best,
+        key=lambda one: (
+            one.left > NEAR_ITS_END,
+            -round(one.rule.confidence, 1),
+            one.at is None,
+            one.at or 0.0,
+            one.left,
+            one.source,
+        ),
+    )
+
+
+def _was_before(one: Sighting, machine: Sequence[Sighting]) -> bool:
+    """Whether a process had failed by itself before anything broke, or ended it, below."""
+    for below in machine:
+        if one.at is not None and below.at is not None:
+            if below.at - one.at < (0.0 if below.rule.kind == "preempted" else LATER_S):
+                return False
+        elif not (below.rule.kind == "preempted" and one.source == below.source and one.line < below.line):
+            return False
+    return one.rule.confidence >= 0.7
+
+
+def _finding(one: Sighting, alike: Sequence[Sighting], evidence: Evidence, places: Places) -> Finding:
+    same = [seen for seen in alike if seen.rule.kind == one.rule.kind and seen.rule.depth == one.rule.depth]
+    those = {writer(seen) for seen in same if seen.rule.name == one.rule.name} - {None}
+    everywhere = len(those) > 1 and len(those) >= ALL * max(evidence.writers, evidence.world_size or 0)
+    rank = None if everywhere else places.rank(one, evidence)
+    node = "" if everywhere else one.node or (places.nodes.get(rank, "") if rank is not None else "")
+    others = {seen.rule.kind for seen in alike if seen.rule.depth == one.rule.depth and seen.rule.confidence >= 0.7} - {
+        one.rule.kind
+    }
+    confidence = one.rule.confidence * (0.8 if others else 1.0) * (0.8 if one.recovered else 1.0)
+    says = one.rule.says.replace("{what}", one.what or "?")
+    who = "all ranks" if everywhere else whom(rank, node)
+    return Finding(
+        kind=one.rule.kind, rule=one.rule.name, confidence=round(confidence, 2), rank=rank, node=node, everywhere=everywhere,
+        action=one.rule.action, advice=one.rule.advice, sentence=f"{who}: {says}; {one.rule.advice}",
+        evidence=tuple(_quotes(one, evidence, rank)), effects=tuple(_effects(one, evidence)),
+    )  # fmt: skip
+
+
+def _of_end(end: End, evidence: Evidence, places: Places) -> Finding:
+    code = end.exitcode
+    kind, confidence, says, advice = SIGNALS.get(code or 0, ("unknown", 0.3, "", "see its log"))
+    if not says:
+        says = f"ended with exit code {code}, and left nothing that a rule knows" if code is not None else end.what or "ended"
+        if code is not None and code < 0:
+            says = f"was killed by {signal_name(code)}"
+    rank = end.rank
+    return Finding(
+        kind=kind, confidence=confidence, rank=rank, node=end.node, action=ADVISED[kind], advice=advice,
+        sentence=f"{whom(rank, end.node)}: {says}; {advice}",
+        evidence=(Quote(text=end.what or f"exit code {code}", source=end.source, line=end.line, rank=rank, node=end.node),),
+        effects=tuple(_effects(None, evidence)),
+    )  # fmt: skip
+
+
+def whom(rank: int | None, node: str) -> str:
+    """`rank 17 on n7`"""
+    if rank is None:
+        return f"node {node}" if node else "a rank that is not named"
+    return f"rank {rank} on {node}" if node else f"rank {rank}"
+
+
+def _quotes(one: Sighting, evidence: Evidence, rank: int | None) -> Iterable[Quote]:
+    """The line itself first, then what else is said of the same rank, then the nearest causes."""
+    others = [seen for seen in evidence.sightings if seen is not one and seen.rule.depth]
+    others.sort(key=lambda seen: (seen.rank != rank, -seen.rule.depth, seen.line))
+    seen_rules = {one.rule.name}
+    yield quote(one)
+    for other in others:
+        if other.rule.name not in seen_rules and len(seen_rules) < MOST_QUOTES:
+            seen_rules.add(other.rule.name)
+            yield quote(other)
+
+
+def quote(one: Sighting) -> Quote:
+    """The line, as evidence."""
+    return Quote(text=one.text, source=one.source, line=one.line, rank=one.rank, node=one.node)
+
+
+def _effects(one: Sighting | None, evidence: Evidence) -> Iterable[str]:
+    """Per rule: who said so, in one line each."""
+    by_rule: dict[str, list[Sighting]] = {}
+    for seen in evidence.sightings:
+        if seen is not one and seen.rule.depth == EFFECT:
+            by_rule.setdefault(seen.rule.says, []).append(seen)
+    for says, those in sorted(by_rule.items(), key=lambda item: -len(item[1]))[:MOST_QUOTES]:
+        ranks = {seen.rank for seen in those if seen.rank is not None}
+        who = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}" if ranks else f"{len(those)} times"
+        yield f"{who}: {says}"

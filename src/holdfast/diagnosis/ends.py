@@ -1,0 +1,84 @@
+"""How did processes end, by what launchers say? torchrun's box, srun's and torch elastic's lines, and Holdfast's own.
+
+Root Cause (first observed failure):
+[0]:
+  host      : n7
+  rank      : 17 (local_rank: 1)
+  exitcode  : -9 (pid: 4711)
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.diagnosis.evidence import End
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.diagnosis.prefix import Speaker
+
+WORDS = (
+    "Root Cause (first observed failure)", "Other Failures:", "host      :", "rank      :", "exitcode  :",
+    "failed (exitcode:", "srun: error: ", " was killed by SIG", " exited with code ",
+)  # fmt: skip
+"""One of these is in every line that is read here."""
+
+_FIELD = re.compile(r"^ +(host|rank|exitcode) +: (\S+)(?: \((?:local_rank|pid): (\d+)\))?")
+_ELASTIC = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+_SRUN = re.compile(
+    r"srun: error: ([\w.-]+): tasks? (\d+): "
+    r"(Exited with exit code (\d+)|Killed|Segmentation fault|Aborted|Bus error|Out Of Memory)"
+)
+_OURS = re.compile(r"rank (\d+) \(local (\d+)\) on (\S+) (?:was killed by (SIG\w+)|exited with code (\d+))")
+_SIGNALS = {"Killed": -9, "Out Of Memory": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
+
+
+class Box:
+    """Reads one file's lines."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._first = False
+        self._fields: dict[str, tuple[str, str | None]] = {}
+
+    def read(self, text: str, speaker: Speaker, line: int) -> End | None:
+        """The end that a line tells of, or completes."""
+        if "Root Cause (first observed failure)" in text or "Other Failures:" in text:
+            self._first, self._fields = "Root Cause" in text, {}
+            return None
+        if found := _FIELD.match(text):
+            self._fields[found[1]] = found[2], found[3]
+            return self._boxed(line) if found[1] == "exitcode" else None
+        if found := _SRUN.search(text):
+            code = int(found[4]) if found[4] else _SIGNALS[found[3]]
+            return self._end(line, rank=int(found[2]), node=found[1], exitcode=code)
+        if found := _ELASTIC.search(text):
+            return self._end(line, local=int(found[2]), node=speaker.node, exitcode=int(found[1]), pid=int(found[3]))
+        if found := _OURS.search(text):
+            import signal
+
+            code = -int(getattr(signal, found[4], 0)) if found[4] else int(found[5])
+            return self._end(line, rank=int(found[1]), local=int(found[2]), node=found[3], exitcode=code)
+        return None
+
+    def _boxed(self, line: int) -> End | None:
+        fields, self._fields = self._fields, {}
+        rank, local = fields.get("rank", ("", None))
+        code, pid = fields["exitcode"]
+        if not rank.isdigit():
+            return None
+        return self._end(
+            line, rank=int(rank), local=int(local) if local else None, node=fields.get("host", ("", None))[0],
+            first=self._first,
+            exitcode=int(code) if re.fullmatch(r"-?\d+", code) else None, pid=int(pid) if pid else None,
+        )  # fmt: skip
+
+    def _end(
+        self, line: int, *, rank: int | None = None, local: int | None = None, node: str = "", exitcode: int | None = None,
+        pid: int | None = None, first: bool = False,
+    ) -> End:  # fmt: skip
+        innocent = exitcode == -15 and not first
+        return End(
+            rank=rank, local=local, node=node, exitcode=exitcode, pid=pid, first=first, innocent=innocent,
+            source=self.source, line=line,
+        )  # fmt: skip

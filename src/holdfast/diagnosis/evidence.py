@@ -1,0 +1,93 @@
+"""What is known of a failure: messages that a rule knows, and how processes ended. Made by `scan` and `gather`."""
+
+from __future__ import annotations
+
+from holdfast.core.value import Value
+from holdfast.diagnosis.rule import Rule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.diagnosis.prefix import Speaker
+    from holdfast.diagnosis.recorder_file import Record
+
+
+class Sighting(Value):
+    """A line that a rule knows."""
+
+    rule: Rule
+    text: str
+    source: str = ""
+    """The file that it stands in."""
+    line: int = 0
+    """Its number, from 1."""
+    offset: int = 0
+    """Where it begins in the file, in bytes."""
+    rank: int | None = None
+    local: int | None = None
+    """Its writer's place on its node."""
+    node: str = ""
+    pid: int | None = None
+    at: float | None = None
+    """When, as `prefix.Speaker.at`."""
+    mark: str = ""
+    what: str = ""
+    peer: str = ""
+    """Who is complained of: an address, a host or a rank."""
+    seq: int | None = None
+    """Of a collective: its number in its group."""
+    op: str = ""
+    count: int = 1
+    """How often the same one said so."""
+    left: int = 0
+    """Lines of the file that come after it."""
+    recovered: bool = False
+    """It went on with its work after that."""
+
+
+class End(Value):
+    """How one process ended, as a launcher tells it."""
+
+    rank: int | None = None
+    local: int | None = None
+    node: str = ""
+    pid: int | None = None
+    exitcode: int | None = None
+    """As `Popen.returncode`: negative for a signal. None: not known."""
+    at: float | None = None
+    first: bool = False
+    """The launcher takes it for the first failure."""
+    innocent: bool = False
+    """It was ended because another had failed."""
+    what: str = ""
+    """What is said of it. Empty: nothing more."""
+    source: str = ""
+    line: int = 0
+
+
+class Evidence(Value):
+    """All of it."""
+
+    sightings: tuple[Sighting, ...] = ()
+    ends: tuple[End, ...] = ()
+    ranks: tuple[int, ...] = ()
+    """Every rank that has left a line."""
+    world_size: int | None = None
+    """How many ranks there were. None: not known."""
+    writers: int = 0
+    """How many have left a line: ranks, or where none are named local ranks and files."""
+    stacks: Mapping[int, str] = {}
+    """Of ranks that have shown them, as they were written."""
+    records: tuple[Record, ...] = ()
+    """Of torch's flight recorder."""
+    sources: int = 0
+    """How many files were read."""
+
+
+def writer(one: Speaker | Sighting, source: str = "") -> object:
+    """Who that is, as far as it can be told from others; None: not at all."""
+    if one.rank is not None:
+        return one.rank
+    where = one.node or (one.source if isinstance(one, Sighting) else source)
+    return None if one.local is None else (where, one.local)

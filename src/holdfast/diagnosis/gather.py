@@ -1,0 +1,124 @@
+"""Which files tell of a failure, and what is in them? Reads logs of any launcher, and a job's own directory."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from holdfast.core.errors import UsageError
+from holdfast.diagnosis.evidence import End, Evidence
+from holdfast.diagnosis.prefix import Speaker, of_file
+from holdfast.diagnosis.recorder_file import read
+from holdfast.diagnosis.scan import Scanner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from holdfast.diagnosis.recorder_file import Record
+    from holdfast.diagnosis.rule import Rules
+
+MOST_FILES = 20_000
+MOST_STACK = 4 << 20
+STACK = (
+    b"(most recent call first):",
+    b"\nThread 0x",
+    b'(idle): "MainThread"',
+    b'(active): "MainThread"',
+    b'(active+gil): "MainThread"',
+)
+"""One of these is in the beginning of a file with a rank's stacks."""
+
+SKIPPED = (
+    ".pt",
+    ".pth",
+    ".safetensors",
+    ".bin",
+    ".npy",
+    ".npz",
+    ".pkl",
+    ".gz",
+    ".zip",
+    ".tar",
+    ".so",
+    ".pyc",
+    ".jsonl",
+    ".sock",
+)
+"""Ends of names that are no logs."""
+
+
+def gather(paths: Sequence[str], rules: Rules, *, ends: Iterable[End] = (), most_bytes: int | None = None) -> Evidence:
+    """What these logs and directories of logs tell. `most_bytes`: of each file, from its end. UsageError: there are none."""
+    files = list(_files(paths))
+    if paths and not files:
+        raise UsageError(f"there are no logs in {', '.join(paths)}")
+    scanner = Scanner(rules)
+    logs, stacks, records = [], dict[int, str](), []
+    for path in files[:MOST_FILES]:
+        try:
+            rank, head = of_file(path).rank, _head(path)
+            if (record := _record(path, head)) is not None:
+                records.append(record)
+                continue
+            if rank is not None and any(mark in head for mark in STACK):
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    stacks[rank] = file.read(MOST_STACK)
+                continue
+            logs.append(scanner.file(path, of_file(path), most_bytes=most_bytes))
+        except OSError as error:
+            if path in paths:
+                raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    known = [*ends, *(end for log in logs for end in log.ends)]
+    return Evidence(
+        sightings=tuple(one for log in logs for one in log.sightings.values()), ends=tuple(known),
+        ranks=tuple(sorted({rank for log in logs for rank in log.ranks} | {end.rank for end in known if end.rank is not None})),
+        writers=len({one for log in logs for one in log.writers} - {None}), stacks=stacks, records=tuple(records),
+        sources=len(logs) + len(stacks) + len(records),
+    )  # fmt: skip
+
+
+def of_text(text: str, rules: Rules, *, source: str = "", speaker: Speaker | None = None) -> Evidence:
+    """What a text tells."""
+    log = Scanner(rules).text(text, source, speaker)
+    return Evidence(sightings=tuple(log.sightings.values()), ends=tuple(log.ends), ranks=tuple(sorted(log.ranks)), sources=1)
+
+
+def _head(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
+
+
+def _record(path: str, head: bytes) -> Record | None:
+    """A flight recorder's file, if it is one."""
+    if not (head.startswith(b"\x80") or (head.lstrip().startswith(b"{") and b'"entries"' in head)):
+        return None
+    try:
+        return read(path)
+    except ValueError:
+        return None
+
+
+def _files(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        if not os.path.isdir(path):
+            if not os.path.exists(path):
+                raise UsageError(f"there is no {path}")
+            yield path
+            continue
+        for folder, folders, names in os.walk(path):
+            folders.sort()
+            for name in sorted(names):
+                file = os.path.join(folder, name)
+                if not name.endswith(SKIPPED) and not name.startswith(".") and _is_plain(file):
+                    yield file
+
+
+def _is_plain(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False

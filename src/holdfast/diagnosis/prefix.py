@@ -1,0 +1,115 @@
+"""Who wrote this line? Takes off what torch, launchers, schedulers and loggers put before it, and reads from it who speaks.
+
+[rank3]: …   [Rank 3] …   3: …   [default3]:…     torch · srun --label and ft_launcher · torchrun --tee (a local rank)
+n7:4711:4712 [3] …                                NCCL: host, pid, thread, local GPU
+Nov 21 12:00:00 n7 kernel: …   [4711.123] …       syslog, the kernel's own
+[pod/train-3/main] …   2026-11-21T12:00:00Z …     kubectl, and times of all kinds
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.core.value import Value, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Speaker(Value):
+    """Who has written something, as far as it is known."""
+
+    rank: int | None = None
+    local: int | None = None
+    """Its place on its node."""
+    node: str = ""
+    pid: int | None = None
+    at: float | None = None
+    """When, in seconds within an epoch of its own: only to be compared with others of one format."""
+    mark: str = ""
+    """What its lines begin with, where several write into one file."""
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*[mK]")
+_RANK = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank ?(\d+)\]:? ?")
+_LABEL = re.compile(r" *(\d+): ")
+_TEE = re.compile(r"\[([A-Za-z_][\w-]*?)(\d+)\]: ?")
+_NCCL = re.compile(r"([A-Za-z0-9][\w.-]*):(\d+):\d+ \[(\d+)\] ")
+_POD = re.compile(r"\[pod/([\w.-]+?)/[\w.-]+\] ?")
+_ISO = re.compile(r"[\[(]?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(?:Z|[+-]\d\d:?\d\d)?[\])]?[ :,]*")
+_GLOG = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(?:\d+ )?\S+?:\d+\] ?")
+_SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) ([\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )")
+_KERNEL = re.compile(r"(?:kernel: )?\[ *\d+\.\d+\] |kernel: ")
+_DMESG = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) \d{4}\] ")
+_HOST = re.compile(r"([A-Za-z][\w.-]*?\d[\w.-]*): +(?=NVRM|\[|srun|slurmstepd|kernel|Traceback|[A-Z])")
+
+_FILE_RANK = re.compile(r"(?:^|[/_.-])(?:global_?)?rank[-_.]?(\d+)(?=[/_.-]|$)", re.I)
+_FILE_TASK = re.compile(r"(?:^|[/_.-])(?:task|worker|proc|process)[-_.]?(\d+)(?=[/_.-]|$)", re.I)
+_FILE_LOCAL = re.compile(r"/attempt_\d+[^/]*/(\d+)/[^/]+$")
+_FILE_NODE = re.compile(r"(?:^|[/_.-])((?:node|host|gpu|n)[-_]?\d[\w-]*?)(?=[/_.]|$)", re.I)
+_FILE_LOGS = re.compile(r"/logs/([^/]+)/attempt_")
+_FILE_SLURM = re.compile(r"(?:^|/)[\w.-]*?\d{2,}(?:\.\d+)?[-_.](?:t(?:ask)?)?(\d+)\.(?:out|err|log|txt)$")
+
+
+def of_file(path: str) -> Speaker:
+    """Who writes a file of that name, where each rank has its own."""
+    rank = _number(_FILE_RANK, path) if _FILE_RANK.search(path) else _number(_FILE_TASK, path)
+    if rank is None:
+        rank = _number(_FILE_SLURM, path)
+    local = _number(_FILE_LOCAL, path)
+    node = _FILE_LOGS.search(path) or _FILE_NODE.search(path)
+    return Speaker(rank=rank, local=local, node=node[1] if node else "")
+
+
+def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
+    """(who wrote it, what). `speaker`: who writes the file."""
+    text = _COLOUR.sub("", line) if "\x1b" in line else line
+    said: dict[str, Any] = {}
+    start = 0
+    for _ in range(6):
+        end = _one(text, start, said)
+        if end == start:
+            break
+        start = end
+    said["mark"] = text[: said.pop("until", 0)]
+    return (replace(speaker, **said) if said else speaker), text[start:]
+
+
+def _one(text: str, at: int, said: dict[str, Any]) -> int:
+    """Take off one prefix at `at`, if one is there; where it ends."""
+    if found := _RANK.match(text, at):
+        said["rank"], said["until"] = int(found[1]), found.end()
+    elif found := _NCCL.match(text, at):
+        said["node"], said["pid"], said["local"] = found[1], int(found[2]), int(found[3])
+    elif found := _LABEL.match(text, at):
+        said["rank"], said["until"] = int(found[1]), found.end()
+    elif found := _TEE.match(text, at):
+        said["local"], said["until"] = int(found[2]), found.end()
+    elif found := _POD.match(text, at):
+        said["node"], said["until"] = found[1], found.end()
+        if number := re.search(r"-(\d+)$", found[1]):
+            said.setdefault("rank", int(number[1]))
+    elif found := _ISO.match(text, at):
+        said["at"] = _seconds(*found.groups())
+    elif found := _GLOG.match(text, at):
+        said["at"] = _seconds("0", *found.groups())
+    elif found := _SYSLOG.match(text, at):
+        said["node"] = found[4]
+    elif found := _DMESG.match(text, at) or _KERNEL.match(text, at):
+        pass
+    elif at == 0 and (found := _HOST.match(text, at)):
+        said["node"], said["until"] = found[1], found.end()
+    else:
+        return at
+    return found.end()
+
+
+def _seconds(year: str, month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:
+    days = int(month) * 31 + int(day)
+    return ((days * 24 + int(hour)) * 60 + int(minute)) * 60 + int(second) + float(f"0.{fraction or 0}")
+
+
+def _number(pattern: re.Pattern[str], path: str) -> int | None:
+    every = pattern.findall(path)
+    return int(every[-1]) if every else None

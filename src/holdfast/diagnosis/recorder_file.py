@@ -1,0 +1,195 @@
+"""What does torch's flight recorder say of one rank, and of all: who never came to which collective?
+
+Each rank's file holds its last collectives: of which group, its number in it, what was called with which sizes, and whether it
+was scheduled, started or completed. torch writes pickle, and JSON on request. A pickle can name any function to call,
+and such a file may come from anywhere: so it is read by an unpickler that knows no names at all, which containers do not need.
+Formats: torch 2.13, `FlightRecorder.hpp`, version 2.x of the record.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+
+from holdfast.core.finding import Finding, Quote
+from holdfast.core.grammar import ranges
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+MOST_BYTES = 256 << 20
+"""Of one file; 2000 collectives with their stacks are some 2 MB."""
+
+_RANK = re.compile(r"(\d+)(?:\.json|\.pkl|\.pickle)?$")
+
+
+class Call(Value):
+    """One collective of one rank."""
+
+    group: str
+    seq: int
+    what: str
+    """`all_reduce [[4]] Float`"""
+    state: str
+    """scheduled · started · completed"""
+    where: str = ""
+    """The script's line that called it. Empty: not recorded."""
+
+
+class Record(Value):
+    """One rank's file."""
+
+    rank: int
+    calls: tuple[Call, ...] = ()
+    groups: Mapping[str, tuple[int, ...]]
+    """Ranks of each group, by its name; empty: not recorded."""
+    source: str = ""
+
+
+class _NoNames(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no flight recorder does")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("it refers to something outside of itself")
+
+
+def read(path: str, rank: int | None = None) -> Record:
+    """A flight recorder's file; its rank is in its name, if not given. ValueError: it is none. OSError."""
+    if os.path.getsize(path) > MOST_BYTES:
+        raise ValueError(f"{path} is too large for a flight recorder's file")
+    with open(path, "rb") as file:
+        raw = file.read(MOST_BYTES)
+    found = _RANK.search(os.path.basename(path))
+    if rank is None and found is None:
+        raise ValueError(f"{path} does not say whose it is: its name should end with the rank")
+    return parse(raw, int(found[1]) if rank is None and found else rank or 0, path)
+
+
+def parse(raw: bytes, rank: int, source: str = "") -> Record:
+    """What such a file holds. ValueError: it is none."""
+    try:
+        said = json.loads(raw) if raw.lstrip()[:1] == b"{" else _NoNames(io.BytesIO(raw)).load()
+    except Exception as error:  # whatever a damaged pickle makes of the unpickler
+        raise ValueError(f"{source or 'it'} is no flight recorder's file: {error}") from error
+    if not isinstance(said, dict) or not isinstance(said.get("entries"), list):
+        raise ValueError(f"{source or 'it'} is no flight recorder's file: it has no entries")
+    calls = [_call(one) for one in said["entries"] if isinstance(one, dict) and not one.get("is_p2p")]
+    return Record(rank=rank, calls=tuple(filter(None, calls)), groups=_groups(said.get("pg_config")), source=source)
+
+
+def compare(records: Iterable[Record]) -> Finding | None:
+    """Who never joined what the others wait in, or called something else. None: nothing is stuck, or nothing tells."""
+    by_rank = {record.rank: record for record in records}
+    groups = sorted({call.group for record in by_rank.values() for call in record.calls})
+    found = [one for group in groups if (one := _stuck(group, by_rank)) is not None]
+    return max(found, key=lambda one: one.confidence, default=None)
+
+
+def _stuck(group: str, records: Mapping[int, Record]) -> Finding | None:
+    mine = {rank: {call.seq: call for call in record.calls if call.group == group} for rank, record in records.items()}
+    told = {rank for record in records.values() for rank in record.groups.get(group, ())}
+    members = sorted(told or {rank for rank, calls in mine.items() if calls})
+    calls = {rank: mine[rank] for rank in members if rank in mine}
+    numbers = sorted({seq for those in calls.values() for seq in those})
+    for seq in numbers:
+        here = {rank: those[seq] for rank, those in calls.items() if seq in those}
+        missing = [rank for rank, those in calls.items() if seq not in those and seq > max(those, default=-1)]
+        silent = [rank for rank in members if rank not in records]
+        whats = sorted(
+            {call.what for call in here.values()}, key=lambda what: -sum(call.what == what for call in here.values())
+        )
+        if len(whats) > 1:
+            other = sorted(rank for rank, call in here.items() if call.what != whats[0])
+            return _found(
+                "user-code",
+                0.93,
+                other,
+                here[other[0]],
+                here,
+                f"called {here[other[0]].what} where the others called {whats[0]}",
+            )
+        if missing and len(missing) < len(members):
+            return _found(
+                "unknown",
+                0.9,
+                missing,
+                None,
+                here,
+                f"never came to {whats[0]}, number {seq} of its group, where the others wait",
+            )
+        waiting = sorted(rank for rank, call in here.items() if call.state != "completed")
+        if waiting and silent:
+            return _found(
+                "unknown",
+                0.6,
+                silent,
+                None,
+                here,
+                f"left no record, while the others wait in {whats[0]}, number {seq} of its group",
+            )
+        if len(waiting) == len(here) > 1:
+            says = f"all ranks came to {whats[0]}, number {seq} of its group, and it never ended: the network, or the library"
+            return _made("fabric", 0.7, None, here, says, "look at the links' error counters, and run it with NCCL_DEBUG=INFO")
+    return None
+
+
+def _found(kind: str, confidence: float, ranks: list[int], call: Call | None, here: Mapping[int, Call], says: str) -> Finding:
+    who = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
+    line = f" (at {call.where})" if call is not None and call.where else ""
+    advice = "look for a branch that not all ranks take" if kind == "user-code" else "see its stacks and log: what kept it?"
+    return _made(kind, confidence, ranks[0], here, f"{who} {says}{line}", advice)
+
+
+def _made(kind: str, confidence: float, rank: int | None, here: Mapping[int, Call], says: str, advice: str) -> Finding:
+    quotes = tuple(
+        Quote(text=_told(call), source="flight recorder", rank=one)
+        for one, call in sorted(here.items(), key=lambda item: (item[0] != rank, item[0]))[:6]
+    )  # fmt: skip
+    return Finding(
+        kind=kind, rule="flight-recorder", confidence=confidence, rank=rank,
+        action="stop" if kind == "user-code" else "restart", sentence=f"{says}; {advice}", advice=advice, evidence=quotes,
+    )  # fmt: skip
+
+
+def _told(call: Call) -> str:
+    at = f" at {call.where}" if call.where else ""
+    return f"{call.what}, number {call.seq}, {call.state}{at}"
+
+
+def _call(one: dict[str, Any]) -> Call | None:
+    seq, group = one.get("collective_seq_id"), one.get("process_group")
+    if not isinstance(seq, int):
+        return None
+    name = str(group[0]) if isinstance(group, (list, tuple)) and group else str(group or "")
+    types = one.get("input_dtypes")
+    kind = f" {types[0]}" if isinstance(types, (list, tuple)) and types else ""
+    what = f"{str(one.get('profiling_name', '?')).rpartition(':')[2]} {one.get('input_sizes', '')}{kind}"
+    return Call(group=name, seq=seq, what=what[:200], state=str(one.get("state", "")), where=_where(one.get("frames")))
+
+
+def _where(frames: Any) -> str:
+    """The innermost frame that is not torch's."""
+    for frame in frames if isinstance(frames, list) else ():
+        if isinstance(frame, dict) and "/torch/" not in str(frame.get("filename", "")):
+            return f"{frame.get('name')} ({str(frame.get('filename')).rpartition('/')[2]}:{frame.get('line')})"
+    return ""
+
+
+def _groups(config: Any) -> dict[str, tuple[int, ...]]:
+    if not isinstance(config, dict):
+        return {}
+    found = {}
+    for key, one in config.items():
+        said = one.get("ranks") if isinstance(one, dict) else None
+        ranks = tuple(int(number) for number in re.findall(r"\d+", str(said)))
+        if ranks:
+            # The default group's configuration may be kept under an empty name, while its entries say 0.
+            found[str(key) or "0"] = ranks
+    return found

@@ -1,0 +1,165 @@
+"""What is a rule, and which rules are there? The tables (`diagnosis.tables`), and files of the user's own.
+
+A rule names words, one of which stands in every line that it is about: so a whole log is searched for a few hundred words at
+once, and a pattern is only tried, and only compiled, where its words are. Of several rules that know a line, the one with the
+longest word counts: it says most; what Python says of any exception counts last.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.core.errors import UsageError
+from holdfast.core.finding import ACTIONS, ADVISED, CLASSES
+from holdfast.core.grammar import did_you_mean
+from holdfast.core.value import Value, to_plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from holdfast.diagnosis.tables import Row
+
+TABLES = ("gpu", "nccl", "host", "scheduler", "torch", "jax", "python")
+DEPTHS = ("effect", "symptom", "cause", "machine")
+COLUMNS = ("name", "kind", "depth", "confidence", "words", "pattern", "says", "advice", "source", "sample")
+
+
+class Rule(Value):
+    """One kind of message."""
+
+    name: str
+    kind: str
+    """Class of what it means (`core.finding.CLASSES`)."""
+    depth: int
+    """How near to the beginning of it all, as `DEPTHS`: what others' failure brings about · that it failed, not why · why ·
+    what broke below the process."""
+    confidence: float
+    """How sure it is that a failure with this message has this cause, from 0 to 1."""
+    words: tuple[str, ...]
+    """One of them is in every line that the rule is about."""
+    pattern: str
+    """Looked for in the line, without what its writer or a launcher puts before it. Groups: `rank`, `local`, `node`, `pid` say
+    who is meant; `peer` and `peer_rank` who is complained of; `seq` and `op` which collective; `what` is for `says`."""
+    says: str
+    """What happened, of "rank 3 on n7: …". `{what}` is that group."""
+    advice: str
+    source: str
+    """Where the message is documented, or the file that writes it."""
+    sample: str
+    """A line that the rule knows."""
+    action: str
+    """What is advised (`core.finding.ACTIONS`)."""
+
+
+class Rules:
+    """Rules to be looked for together."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple({rule.name: rule for rule in rules}.values())
+        self._compiled: dict[str, re.Pattern[str]] = {}
+        by_word: dict[str, list[Rule]] = {}
+        for rule in self.rules:
+            for word in rule.words:
+                by_word.setdefault(word, []).append(rule)
+        self.by_word = by_word
+
+    def match(self, rule: Rule, text: str) -> re.Match[str] | None:
+        """Where the rule's pattern is in `text`."""
+        pattern = self._compiled.get(rule.name)
+        if pattern is None:
+            pattern = self._compiled[rule.name] = re.compile(rule.pattern)
+        return pattern.search(text)
+
+    def best(self, text: str, words: Iterable[str] | None = None) -> tuple[Rule, re.Match[str]] | None:
+        """The rule that says most about a line. `words`: those that are in it, if they are known."""
+        inside = (word for word in (self.by_word if words is None else words) if word in text and word in self.by_word)
+        known = sorted(
+            ((rule.name.startswith("python-"), -len(word), rule) for word in inside for rule in self.by_word[word]),
+            key=_by_word,
+        )
+        return next(((rule, found) for _, _, rule in known if (found := self.match(rule, text)) is not None), None)
+
+
+def _by_word(known: tuple[bool, int, Rule]) -> tuple[bool, int]:
+    return known[:2]
+
+
+def load(files: Sequence[str] = ()) -> Rules:
+    """The rules of the tables and of the user's files; of two with one name the user's counts. UsageError."""
+    from importlib import import_module
+
+    rows: list[Row] = []
+    for table in TABLES:
+        rows += import_module(f"holdfast.diagnosis.tables.{table}").RULES
+    own = [rule for path in files for rule in _read(path)]
+    return Rules([*own, *(rule for rule in map(_of_row, rows) if rule.name not in {one.name for one in own})])
+
+
+def _of_row(row: Row) -> Rule:
+    name, kind, depth, confidence, words, pattern, says, advice, source, sample = row
+    return Rule(
+        name=name, kind=kind, depth=depth, confidence=confidence / 100, words=tuple(words.split("|")), pattern=pattern,
+        says=says, advice=advice, source=source, sample=sample, action=ADVISED[kind] if depth > 1 else "restart",
+    )  # fmt: skip
+
+
+def _read(path: str) -> list[Rule]:
+    """A file of the user's: TOML, a table `[[rule]]` for each."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            said = tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"rules in {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"rules in {path} are not TOML: {error}") from error
+    tables = said.get("rule", [])
+    if not isinstance(tables, list) or set(said) - {"rule"}:
+        raise UsageError(f"{path} has more than tables [[rule]]", hint="see docs/how-to/write-a-rule.md")
+    return [_of_table(table, f"rule {number} in {path}") for number, table in enumerate(tables, 1)]
+
+
+def _of_table(table: dict[str, Any], where: str) -> Rule:
+    known: dict[str, Any] = {"confidence": 0.9, "depth": "cause", "source": "", "action": None} | table
+    keys = ("name", "class", "words", "pattern", "says", "advice", "sample", *("depth", "confidence", "source", "action"))
+    if missing := [key for key in keys if key not in known]:
+        raise UsageError(f"{where} has no {missing[0]}")
+    if strange := [key for key in known if key not in keys]:
+        raise UsageError(f"{where}: there is no key {strange[0]!r}", hint=did_you_mean(strange[0], keys))
+    _one_of(known["class"], CLASSES, f"class of {where}")
+    _one_of(known["depth"], DEPTHS, f"depth of {where}")
+    action = known["action"] or ADVISED[known["class"]]
+    _one_of(action, ACTIONS, f"action of {where}")
+    words = known["words"]
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and len(word) >= 4 for word in words):
+        raise UsageError(f"{where}: words must be a list of texts, each of at least four characters")
+    if not isinstance(known["confidence"], (int, float)) or not 0 <= known["confidence"] <= 1:
+        raise UsageError(f"{where}: confidence must be a number from 0 to 1")
+    texts = {key: known[key] for key in ("name", "pattern", "says", "advice", "source", "sample")}
+    if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:
+        raise UsageError(f"{where}: {wrong[0]} must be text")
+    try:
+        re.compile(texts["pattern"])
+    except re.error as error:
+        raise UsageError(f"{where}: its pattern is no regular expression: {error}") from error
+    made = Rule(
+        kind=known["class"], depth=DEPTHS.index(known["depth"]), confidence=float(known["confidence"]), words=tuple(words),
+        action=action, **texts,
+    )  # fmt: skip
+    if Rules([made]).best(made.sample) is None:
+        raise UsageError(f"{where} does not know its own sample", hint="one of its words, and its pattern, must be in it")
+    return made
+
+
+def _one_of(word: Any, words: Iterable[str], what: str) -> None:
+    if word not in words:
+        raise UsageError(f"{what}: {word!r} is none of {', '.join(words)}", hint=did_you_mean(str(word), tuple(words)))
+
+
+def as_table(rule: Rule) -> dict[str, Any]:
+    """The rule as plain values, for programs."""
+    plain: dict[str, Any] = to_plain(rule)
+    return plain | {"depth": DEPTHS[rule.depth]}

@@ -1,0 +1,105 @@
+# ruff: noqa: E501 (a row is a row: messages stand as they are)
+"""What do CUDA, ROCm and the drivers in the kernel say about a GPU? Xid codes are NVIDIA's numbers for a driver's errors."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM, Row
+
+XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
+CUDA = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
+ROCM = "https://github.com/torvalds/linux: drivers/gpu/drm/amd/"
+GPU, USER, FABRIC, FRAMEWORK, UNKNOWN = "gpu", "user-code", "fabric", "framework", "unknown"
+DRAIN = "drain the node, reset the GPU, and have it tested (dcgmi diag -r 3)"
+DEBUG = "run it with CUDA_LAUNCH_BLOCKING=1, or compute-sanitizer, to see where"
+
+
+def _xid(code: int, kind: str, depth: int, confidence: int, says: str, advice: str, tail: str) -> Row:
+    return (
+        f"xid-{code}", kind, depth, confidence, "NVRM: Xid", rf"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): {code}\b",
+        f"its GPU's driver reported {says} (Xid {code})", advice, XID,
+        f"[ 4711.123456] NVRM: Xid (PCI:0000:1b:00): {code}, {tail}",
+    )  # fmt: skip
+
+
+RULES: tuple[Row, ...] = (
+    _xid(13, USER, CAUSE, 75, "a graphics engine exception: mostly an access out of bounds in a kernel", DEBUG, "pid=71234, name=python, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address"),
+    _xid(31, USER, CAUSE, 75, "a memory page fault: mostly an illegal address in a kernel", DEBUG, "pid=71234, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1_CLIENT_T1_1 faulted @ 0x7f2a_1c000000"),
+    _xid(32, GPU, MACHINE, 80, "an invalid or corrupted push buffer stream", DRAIN, "pid=71234, Channel ID 00000001 intr0 00040000"),
+    _xid(38, FRAMEWORK, MACHINE, 75, "a driver firmware error", "update the driver", "pid=71234, 0098 00000000 00000000"),
+    _xid(43, USER, EFFECT, 50, "a stopped channel: a program's fault or its end", DEBUG, "pid=71234, name=python, Ch 00000010"),
+    _xid(44, GPU, MACHINE, 80, "a graphics engine fault during a context switch", DRAIN, "pid=71234, Ch 00000010, engmask 00000101"),
+    _xid(45, UNKNOWN, EFFECT, 40, "channels removed because another error came before", "see the error before it", "pid=71234, name=python, Ch 00000010"),
+    _xid(46, GPU, MACHINE, 90, "that the GPU stopped processing", DRAIN, "pid=71234, GPU has stopped processing"),
+    _xid(48, GPU, MACHINE, 96, "a double-bit ECC error", DRAIN, "pid=71234, DBE (double bit error) ECC Error"),
+    _xid(54, GPU, MACHINE, 85, "that auxiliary power is missing", "check its power cable and supply", "pid='<unknown>', name=<unknown>, Auxiliary power is not connected"),
+    _xid(56, GPU, MACHINE, 75, "a display engine error", DRAIN, "CMDre 00000000 00000080 00000000 00000005 00000010"),
+    _xid(61, GPU, MACHINE, 85, "that its micro-controller halted", DRAIN, "pid=71234, 0cec(3074) 00000000 00000000"),
+    _xid(62, GPU, MACHINE, 88, "that its micro-controller halted", DRAIN, "pid=71234, 0a5d(2a40) 00000000 00000000"),
+    _xid(63, GPU, EFFECT, 50, "a row of memory to be remapped", "reset the GPU at the next chance, so that the row is replaced", "pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate."),
+    _xid(64, GPU, MACHINE, 93, "that a row of memory could not be remapped", DRAIN, "pid='<unknown>', name=<unknown>, Row Remapper: Failed to remap row"),
+    _xid(69, USER, CAUSE, 70, "a graphics engine class error", DEBUG, "pid=71234, Class Error: ChId 0008, Class 0000c7c0"),
+    _xid(74, FABRIC, MACHINE, 92, "an NVLink error", "drain the node; check the NVLink bridge or baseboard, and the peer GPU", "pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000, 0x0, 0x0)"),
+    _xid(79, GPU, MACHINE, 98, "that the GPU has fallen off the bus", "drain the node, reboot it, check power, riser and temperature", "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
+    _xid(92, GPU, EFFECT, 50, "a high rate of single-bit ECC errors", "watch it, and test it soon", "pid='<unknown>', name=<unknown>, High single-bit ECC error rate"),
+    _xid(94, GPU, MACHINE, 94, "a contained uncorrectable memory error", DRAIN, "pid=71234, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"),
+    _xid(95, GPU, MACHINE, 97, "an uncontained uncorrectable memory error", DRAIN, "pid=71234, name=python, Uncontained: LTC TAG (0x2,0x0). RST: Yes, D-RST: No"),
+    _xid(109, USER, CAUSE, 65, "a context switch timeout", DEBUG, "pid=71234, name=python, Ch 00000002, errorString CTX SWITCH TIMEOUT"),
+    _xid(119, GPU, MACHINE, 94, "that its GSP firmware does not answer", "reset the GPU or reboot the node; update the driver", "pid=71234, name=python, Timeout after 6s of waiting for RPC response from GPU0 GSP!"),
+    _xid(120, GPU, MACHINE, 94, "an error of its GSP firmware", "reset the GPU or reboot the node; update the driver", "pid=71234, name=python, GSP task exception: load access page fault"),
+    _xid(121, FABRIC, MACHINE, 75, "a corrected error of the link between chips", "watch it, and reset the GPU soon", "pid='<unknown>', name=<unknown>, C2C Link corrected error"),
+    _xid(123, GPU, MACHINE, 85, "a failure of its power management unit", DRAIN, "pid='<unknown>', name=<unknown>, SPI PMU RPC failure"),
+    _xid(136, FABRIC, MACHINE, 85, "that a link could not be trained", DRAIN, "pid='<unknown>', name=<unknown>, link training failed"),
+    _xid(140, GPU, MACHINE, 92, "an uncorrected ECC error", DRAIN, "pid='<unknown>', name=<unknown>, Unrecovered ECC Error"),
+    _xid(144, FABRIC, MACHINE, 85, "an NVLink SAW error", DRAIN, "SAW_MVB Nonfatal XC0 i0 Link 00"),
+    _xid(145, FABRIC, MACHINE, 88, "an NVLink RLW error", DRAIN, "RLW_REMAP Nonfatal XC0 i0 Link 03"),
+    _xid(149, FABRIC, MACHINE, 88, "an NVLink NETIR error", DRAIN, "NETIR_LINK_EVT Fatal XC0 i0 Link 07"),
+    ("cuda-ecc", GPU, CAUSE, 96, "uncorrectable ECC error", r"(?i)uncorrectable ECC error", "its GPU's memory has an error that cannot be corrected", DRAIN, CUDA,
+     "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+    ("cuda-nvlink", FABRIC, CAUSE, 94, "uncorrectable NVLink error|Invalid access of peer GPU memory over nvlink", r"(?i)uncorrectable NVLink error|Invalid access of peer GPU memory over nvlink",
+     "an NVLink failed", "drain the node; check the NVLink bridge or baseboard, and the peer GPU", CUDA, "RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"),
+    ("cuda-contained", GPU, CAUSE, 95, "Contained error|contained memory error", r"CUDA error: (?i:contained (?:memory )?error)", "its GPU's memory has an error that was contained", DRAIN, CUDA,
+     "RuntimeError: CUDA error: Contained error: hardware error was contained"),
+    ("cuda-no-device", GPU, CAUSE, 90, "CUDA error: no CUDA-capable device is detected|cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE", r"no CUDA-capable device is detected|cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE", "it sees no GPU", "see `nvidia-smi` on that node, and whether the job was given GPUs", CUDA,
+     "RuntimeError: CUDA error: no CUDA-capable device is detected"),
+    ("cuda-unavailable", GPU, CAUSE, 88, "CUDA-capable device(s) is/are busy or unavailable", r"CUDA-capable device\(s\) is/are busy or unavailable", "its GPU cannot be used", "see what else runs there, and its compute mode", CUDA,
+     "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+    ("cuda-ordinal", USER, CAUSE, 93, "CUDA error: invalid device ordinal", r"CUDA error: invalid device ordinal", "it asks for a GPU that is not there", "use LOCAL_RANK, and no more ranks than GPUs", CUDA,
+     "RuntimeError: CUDA error: invalid device ordinal"),
+    ("cuda-assert", USER, CAUSE, 92, "device-side assert triggered", r"CUDA error: device-side assert triggered", "a kernel's assertion does not hold: mostly an index out of range", DEBUG, CUDA,
+     "RuntimeError: CUDA error: device-side assert triggered"),
+    ("cuda-kernel-assertion", USER, CAUSE, 93, "Assertion `", r"block: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] Assertion `", "a kernel's assertion does not hold: mostly an index out of range", DEBUG, CUDA,
+     "/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1308: indexSelectLargeIndex: block: [12,0,0], thread: [3,0,0] Assertion `srcIndex < srcSelectDimSize` failed."),
+    ("cuda-illegal-address", USER, CAUSE, 72, "an illegal memory access was encountered|cudaErrorIllegalAddress", r"an illegal memory access was encountered|cudaErrorIllegalAddress", "a kernel used an illegal address", DEBUG, CUDA,
+     "RuntimeError: CUDA error: an illegal memory access was encountered"),
+    ("cuda-misaligned", USER, CAUSE, 80, "CUDA error: misaligned address", r"CUDA error: misaligned address", "a kernel used a misaligned address", DEBUG, CUDA, "RuntimeError: CUDA error: misaligned address"),
+    ("cuda-illegal-instruction", GPU, CAUSE, 70, "an illegal instruction was encountered", r"an illegal instruction was encountered", "a kernel ran an illegal instruction", "test the GPU; rebuild for its architecture", CUDA,
+     "RuntimeError: CUDA error: an illegal instruction was encountered"),
+    ("cuda-launch-failure", GPU, SYMPTOM, 60, "unspecified launch failure", r"CUDA error: unspecified launch failure", "a kernel failed", "see the kernel log for an Xid", CUDA, "RuntimeError: CUDA error: unspecified launch failure"),
+    ("cuda-launch-timeout", GPU, SYMPTOM, 60, "the launch timed out and was terminated", r"the launch timed out and was terminated", "a kernel ran too long", "see the kernel log for an Xid", CUDA,
+     "RuntimeError: CUDA error: the launch timed out and was terminated"),
+    ("cuda-unknown", GPU, SYMPTOM, 65, "CUDA error: unknown error|CUDA_ERROR_UNKNOWN|cudaErrorUnknown", r"CUDA error: unknown error|CUDA_ERROR_UNKNOWN|CUDA unknown error", "the driver failed without a reason", "see the kernel log; reload the driver or reboot the node", CUDA,
+     "RuntimeError: CUDA error: unknown error"),
+    ("cuda-unknown-init", GPU, CAUSE, 82, "CUDA unknown error - this may be due to an incorrectly set up environment", r"CUDA unknown error - this may be due to", "CUDA could not be initialised on that node", "see `nvidia-smi` and dmesg there; nvidia_uvm may need to be reloaded",
+     "https://github.com/pytorch/pytorch: c10/cuda/CUDAFunctions.cpp", "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start."),
+    ("nvml-lost", GPU, CAUSE, 94, "GPU is lost|Unable to determine the device handle for GPU", r"GPU is lost|Unable to determine the device handle for (?:GPU|gpu)", "a GPU is lost", "drain the node and reboot it", "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
+     "Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.  Reboot the system to recover this GPU"),
+    ("nvml-mismatch", GPU, CAUSE, 93, "Driver/library version mismatch", r"Driver/library version mismatch", "the driver was updated without a reboot", "reboot the node, or reload the driver", "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
+     "Failed to initialize NVML: Driver/library version mismatch"),
+    ("nvrm-rminit", GPU, MACHINE, 94, "RmInitAdapter failed", r"NVRM: GPU (?P<pci>[0-9a-fA-F:.]+): RmInitAdapter failed", "the driver cannot start a GPU", DRAIN, "https://github.com/NVIDIA/open-gpu-kernel-modules: src/nvidia/arch/nvalloc/unix/src/osinit.c",
+     "[   99.1] NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0x55:1924)"),
+    ("pcie-fatal", GPU, MACHINE, 82, "PCIe Bus Error: severity=Uncorrected|AER: Uncorrected (Fatal)", r"PCIe Bus Error: severity=Uncorrected|AER: (?:Uncorrected|Uncorrectable) \(Fatal\)", "a PCIe device reported an uncorrectable error", "see which device; reseat or replace it",
+     "https://docs.kernel.org/PCI/pcieaer-howto.html", "[ 8812.3] pcieport 0000:17:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"),
+    ("cublas-failed", GPU, SYMPTOM, 60, "CUBLAS_STATUS_EXECUTION_FAILED|CUBLAS_STATUS_INTERNAL_ERROR|CUDNN_STATUS_EXECUTION_FAILED|CUDNN_STATUS_INTERNAL_ERROR",
+     r"CU(?:BLAS|DNN)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)", "a math library failed on the GPU", "see the first CUDA error of that rank, and the kernel log", "https://docs.nvidia.com/cuda/cublas/#cublasstatus-t",
+     "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, opb`"),
+    ("cublas-not-initialised", "oom-gpu", SYMPTOM, 55, "CUBLAS_STATUS_NOT_INITIALIZED", r"CUBLAS_STATUS_NOT_INITIALIZED", "cuBLAS could not start: mostly no memory is left on the GPU", "lower the batch, and look for other processes on that GPU", "https://docs.nvidia.com/cuda/cublas/#cublasstatus-t",
+     "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+    ("amdgpu-reset", GPU, MACHINE, 88, "GPU reset begin|ring gfx timeout|*ERROR* ring", r"amdgpu [0-9a-f:.]+: (?:amdgpu: )?(?:GPU reset begin|\[drm\] \*ERROR\* ring \S+ timeout)|\*ERROR\* ring \S+ timeout", "its GPU hung and was reset", DRAIN, ROCM + "amdgpu/amdgpu_device.c",
+     "[ 8912.3] amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!"),
+    ("amdgpu-ras", GPU, MACHINE, 92, "uncorrectable hardware errors|poison is consumed", r"amdgpu [0-9a-f:.]+: .*(?:[1-9]\d* (?:new )?uncorrectable hardware errors|poison is consumed)", "its GPU reported uncorrectable errors", DRAIN, ROCM + "amdgpu/amdgpu_ras.c",
+     "[ 8912.3] amdgpu 0000:c1:00.0: amdgpu: socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block"),
+    ("amdgpu-page-fault", USER, CAUSE, 75, "Memory access fault by GPU node", r"Memory access fault by GPU node-\d+", "a kernel used an illegal address", "run it with AMD_SERIALIZE_KERNEL=3 to see where", "https://github.com/ROCm/ROCR-Runtime: runtime/hsa-runtime/core/runtime/runtime.cpp",
+     "Memory access fault by GPU node-4 (Agent handle: 0x55d) on address 0x7f1a2c000000. Reason: Unknown."),
+    ("hsa-hardware", GPU, CAUSE, 85, "HSA_STATUS_ERROR_", r"HSA_STATUS_ERROR_(?:EXCEPTION|FATAL|HARDWARE)\w*|HSA_STATUS_ERROR: A generic error", "its GPU reported an exception", DRAIN, "https://github.com/ROCm/ROCR-Runtime: runtime/hsa-runtime/inc/hsa.h",
+     ":0:rocdevice.cpp:2875: HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016"),
+)
