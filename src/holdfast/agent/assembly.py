@@ -26,12 +26,13 @@ GOODBYE_S = 10.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from holdfast.agent.candidate import Store
     from holdfast.core.config import RunConfig
     from holdfast.core.infrastructure import Infrastructure
     from holdfast.core.report import JobReport
+    from holdfast.recovery.findings import Findings
     from holdfast.runtime.host import Host
     from holdfast.runtime.net import Network, Shelter
 
@@ -221,7 +222,27 @@ def _policy(config: RunConfig) -> RestartOnFailure:
             source=config.ft.checkpoint_iteration_file or "",
         ),
         no_restart_exit_code=config.ft.no_restart_exit_code,
+        findings=_findings(config),
     )
+
+
+def _findings(config: RunConfig) -> Callable[[], Findings] | None:
+    """What makes the judge of failures' words, at the first failure. UsageError where --on-finding is wrong."""
+    said: dict[str, str] = {}
+    if config.on_finding:
+        from holdfast.recovery.findings import overrides
+
+        said = overrides(config.on_finding)
+    if config.on_finding == "none":
+        return None
+
+    def make() -> Findings:
+        from holdfast.diagnosis.collect import diagnose
+        from holdfast.recovery.findings import Findings
+
+        return Findings(diagnose, said)
+
+    return make
 
 
 def no_progress_cycles(config: RunConfig) -> int:

@@ -5,9 +5,11 @@ What is to be recorded is only noted, and put on disk by `write_down`: nobody wh
 
 from __future__ import annotations
 
+import os
+
 from holdfast.agent import farewell
 from holdfast.agent.voice import Voice
-from holdfast.core.events import Degraded, FailureSeen
+from holdfast.core.events import Degraded, FailureSeen, WorkerStarted
 from holdfast.telemetry.plain import plain
 from holdfast.telemetry.recorder import Recorder
 
@@ -39,6 +41,8 @@ class Telling:
         self.incidents: list[Failure] = []
         self.evidence: list[Callable[[], None]] = []
         """Not on disk yet: failures, and what puts the stacks there."""
+        self.unkept: dict[int, list[int]] = {}
+        """Rounds in which ranks of this node failed or were stopped, with those: what else there is to keep is not yet."""
         self.life = 0, 0
         """Round and attempt of the workers that the next record is about."""
 
@@ -74,8 +78,12 @@ class Telling:
         round, attempt = max(self.life, life)
         at_unix = self.unix() if at_unix is None else at_unix
         self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
-        if isinstance(event, FailureSeen) and not event.failure.innocent:
-            self.incidents.append(event.failure)
+        if isinstance(event, FailureSeen):
+            if not event.failure.innocent:
+                self.incidents.append(event.failure)
+            self.unkept.setdefault(event.failure.round, []).append(event.failure.rank)
+        if isinstance(event, WorkerStarted) and self.unkept:
+            self._keep_the_rest()
 
     def write_down(self) -> None:
         """Put on disk what has been noted."""
@@ -88,11 +96,31 @@ class Telling:
             if trouble := self.recorder.aside.attempt(keep):
                 self.degraded(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
 
+    def _keep_the_rest(self) -> None:
+        """Of failures: what is not the failing worker's own. Not before the next workers run, so that they wait for nothing."""
+        unkept, self.unkept = self.unkept, {}
+        incidents, node, environ = self.job_dir.incidents_path, self.job_dir.node, os.environ
+
+        def keep() -> None:
+            import time
+
+            from holdfast.agent.flight_recorder import patience_s, record_of
+            from holdfast.diagnosis.incident import keep
+
+            for round, ranks in unkept.items():
+                records = {rank: record_of(environ, rank) for rank in ranks} if patience_s(environ) else {}
+                keep(os.path.join(incidents, f"round-{round}", node), now=time.monotonic(), records=records)
+
+        self.evidence.append(keep)
+
     def report(self, report: JobReport) -> None:
         """The job's end, for people and for programs."""
         if trouble := self.recorder.aside.attempt(lambda: farewell.keep(report, self.job_dir)):
             self.say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
         farewell.tell(report, self.config, self.voice.say)
+        if self.unkept and report.outcome == "failed":
+            self._keep_the_rest()
+            self.write_down()
         if not self.recorder.aside.is_late:
             farewell.make_room(self.config.state_dir)
 

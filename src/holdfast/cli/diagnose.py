@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.core.failure import Failure
-    from holdfast.diagnosis.evidence import End
+    from holdfast.diagnosis.evidence import Evidence
     from holdfast.diagnosis.rule import Rules
 
 HELP = "why did it fail? the cause among all messages, whose it is, and what to do"
@@ -34,9 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show it. 0: something was found; 1: nothing that a rule knows."""
     from holdfast.diagnosis.report import as_json, as_text
-    from holdfast.diagnosis.rule import load
+    from holdfast.diagnosis.rule import load, own_files
 
-    rules = load([*_own_rules(), *options.rules])
+    rules = load([*own_files(), *options.rules])
     if options.list_rules:
         return _list(rules, options.json)
     from holdfast.diagnosis.attribute import attribute
@@ -44,9 +44,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.what == ["-"]:
         evidence = of_text(sys.stdin.buffer.read().decode("utf-8", "replace"), rules, source="stdin")
+    elif options.what and all(os.path.exists(path) for path in options.what) and not _is_job(options.what):
+        evidence = gather(options.what, rules)
     else:
-        paths, ends = _meant(options.what)
-        evidence = gather(paths, rules, ends=ends)
+        evidence = _of_job(options.what, rules)
     finding = attribute(evidence)
     if options.json:
         show_json(as_json(finding, sources=evidence.sources))
@@ -55,44 +56,36 @@ def run(options: argparse.Namespace) -> int:
     return 0 if finding.rule or finding.evidence else 1
 
 
-def _own_rules() -> list[str]:
-    """`rules/*.toml` of the state directory."""
-    from holdfast.telemetry.state_dir import homes
-
-    folder = os.path.join(homes(os.environ)[0], "rules")
-    try:
-        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".toml")]
-    except OSError:
-        return []
-
-
-def _meant(what: list[str]) -> tuple[list[str], Iterable[End]]:
-    """(logs, how workers ended, as our own record says)."""
-    if what and all(os.path.exists(path) for path in what) and not (len(what) == 1 and _is_job(what[0])):
-        return what, ()
+def _of_job(what: list[str], rules: Rules) -> Evidence:
+    """What a job's own files tell of its last failure."""
     if len(what) > 1:
         raise UsageError(f"there is no {next(path for path in what if not os.path.exists(path))}")
     path = choose(what[0] if what else None)
     job, _ = story(path)
-    life = next((life for life in reversed(job.lives) if life.failures), None)
+    life = next((life for life in reversed(job.lives) if any(not failure.innocent for failure in life.failures)), None)
     if life is None:
         raise UsageError(f"job {job.job} has no failure", hint="give logs, or another job: see `holdfast jobs`")
-    logs = {os.path.dirname(os.path.dirname(failure.log_path)) for failure in life.failures if failure.log_path}
-    kept = [log for log in sorted(logs) if os.path.isdir(log)]
-    return kept, list(_ends(life.failures))
+    return of_round(path, life.round, life.failures, rules)
 
 
-def _is_job(path: str) -> bool:
+def of_round(path: str, round: int, failures: Iterable[Failure], rules: Rules) -> Evidence:
+    """What the files of the job in `path` tell of one round."""
+    from holdfast.diagnosis.collect import of_failures
+    from holdfast.diagnosis.evidence import merged
+    from holdfast.diagnosis.gather import gather
+
+    failures = list(failures)
+    logs = {os.path.dirname(os.path.dirname(failure.log_path)) for failure in failures if failure.log_path}
+    kept = [os.path.join(path, "incidents", name) for name in (f"round-{round}", f"round-{round}-hang")]
+    there = [folder for folder in (*sorted(logs), *kept) if os.path.isdir(folder)]
+    said = of_failures(failures, rules)
+    return merged(said, gather(there, rules)) if any(map(os.listdir, there)) else said
+
+
+def _is_job(what: list[str]) -> bool:
     from holdfast.telemetry.state_dir import events_files
 
-    return os.path.isdir(path) and bool(events_files(path))
-
-
-def _ends(failures: Iterable[Failure]) -> Iterable[End]:
-    from holdfast.diagnosis.collect import end_of
-
-    guilty = [failure for failure in failures if not failure.innocent]
-    yield from (end_of(failure, first=failure is guilty[0]) for failure in guilty)
+    return len(what) == 1 and os.path.isdir(what[0]) and bool(events_files(what[0]))
 
 
 def _list(rules: Rules, as_json: bool) -> int:

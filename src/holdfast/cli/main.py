@@ -27,6 +27,7 @@ ASKING = (
     "status",
     "why",
     "diagnose",
+    "incidents",
     "events",
     "report",
     "stop",

@@ -119,6 +119,8 @@ class RunConfig(Value):
 
     exclude_after: int = 0
     """So often may a node's workers be the first to fail, before a spare takes its place. 0: as often as it comes."""
+    on_finding: str = ""
+    """What findings of a class do, where it is not what is advised (`recovery.findings.overrides`)."""
     readmit_after_s: float | None = None
     """Seconds after which an excluded node may take part again. None: when an operator says so."""
 

@@ -351,6 +351,13 @@ FLAGS: tuple[Flag, ...] = (
         env="HOLDFAST_EXCLUDE_AFTER",
     ),
     _ours(
+        "--on-finding",
+        "what a finding about a failure does, for some classes of it: CLASS=ACTION,… with stop, exclude, restart or ignore; "
+        "none: findings change nothing",
+        metavar="CLASS=ACTION",
+        env="HOLDFAST_ON_FINDING",
+    ),
+    _ours(
         "--readmit-after",
         "seconds after which an excluded node may take part again (otherwise when `holdfast readmit` says so)",
         kind="number",

@@ -6,6 +6,7 @@ from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Protocol
 
     from holdfast.core.failure import Failure
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
         def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
             """Decide about a worker's wish, `what`, that all ranks restart."""
 
-        def stalled(self, reached: int | None, *, restarting: bool) -> Decision | None:
+        def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
             """A round is about to form, as a restart or not: why it would be in vain. None: go on. `reached`: the furthest
-            iteration that a node knows of."""
+            iteration that a node knows of. `failures`: of the round before, the first one first."""
 
         def restarts_left(self, now: float) -> int:
             """How many restarts may still come."""

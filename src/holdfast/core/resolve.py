@@ -128,6 +128,7 @@ def _nodes_and_restarts(draft: Draft) -> None:
     )
     draft.keep("stash_limit", grammar.memory(draft.text("stash_limit"), draft.name("stash_limit")))
     draft.keep("exclude_after", grammar.whole(draft.text("exclude_after"), draft.name("exclude_after"), at_least=0))
+    draft.keep("on_finding", draft.text("on_finding"))
     after, name = draft.text("readmit_after"), draft.name("readmit_after")
     draft.keep("readmit_after", grammar.seconds(after, name, zero=False) if after else None, "readmit_after_s")
     draft.keep("backoff", grammar.seconds(draft.text("backoff"), draft.name("backoff")), "backoff_s")

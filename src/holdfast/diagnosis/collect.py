@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, Evidence
 from holdfast.diagnosis.gather import of_text
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.core.failure import Failure
+    from holdfast.core.finding import Finding
     from holdfast.diagnosis.rule import Rules
 
 
@@ -36,3 +39,17 @@ def of_failures(failures: Sequence[Failure], rules: Rules) -> Evidence:
         sightings += [replace(one, node=one.node or failure.node) for one in read.sightings]
     ranks = tuple(sorted({failure.rank for failure in failures if failure.rank >= 0}))
     return Evidence(sightings=tuple(sightings), ends=ends, ranks=ranks, writers=len(ranks))
+
+
+def diagnose(failures: Sequence[Failure]) -> Finding:
+    """What these failures mean, by what they say of themselves."""
+    from holdfast.diagnosis.attribute import attribute
+
+    return attribute(of_failures(failures, _rules()))
+
+
+@cache
+def _rules() -> Rules:
+    from holdfast.diagnosis.rule import load, own_files
+
+    return load(own_files())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
 from holdfast.diagnosis.rule import Rule
 
 TYPE_CHECKING = False
@@ -83,6 +83,20 @@ class Evidence(Value):
     """Of torch's flight recorder."""
     sources: int = 0
     """How many files were read."""
+
+
+def merged(one: Evidence, other: Evidence) -> Evidence:
+    """What both tell. Of one message that both have seen of one rank, only the first's."""
+    known = {(seen.rule.name, seen.rank, seen.local, seen.node) for seen in one.sightings}
+    more = [seen for seen in other.sightings if (seen.rule.name, seen.rank, seen.local, seen.node) not in known]
+    ranks = tuple(sorted({*one.ranks, *other.ranks}))
+    return replace(
+        one,
+        sightings=(*one.sightings, *more),
+        ends=(*one.ends, *other.ends),
+        ranks=ranks,
+        writers=max(one.writers, other.writers, len(ranks)),
+    )
 
 
 def writer(one: Speaker | Sighting, source: str = "") -> object:

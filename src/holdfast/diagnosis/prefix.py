@@ -48,7 +48,7 @@ _FILE_RANK = re.compile(r"(?:^|[/_.-])(?:global_?)?rank[-_.]?(\d+)(?=[/_.-]|$)",
 _FILE_TASK = re.compile(r"(?:^|[/_.-])(?:task|worker|proc|process)[-_.]?(\d+)(?=[/_.-]|$)", re.I)
 _FILE_LOCAL = re.compile(r"/attempt_\d+[^/]*/(\d+)/[^/]+$")
 _FILE_NODE = re.compile(r"(?:^|[/_.-])((?:node|host|gpu|n)[-_]?\d[\w-]*?)(?=[/_.]|$)", re.I)
-_FILE_LOGS = re.compile(r"/logs/([^/]+)/attempt_")
+_FILE_LOGS = re.compile(r"/logs/([^/]+)/attempt_|/incidents/round-\d+/([^/]+)/")
 _FILE_SLURM = re.compile(r"(?:^|/)[\w.-]*?\d{2,}(?:\.\d+)?[-_.](?:t(?:ask)?)?(\d+)\.(?:out|err|log|txt)$")
 
 
@@ -59,7 +59,7 @@ def of_file(path: str) -> Speaker:
         rank = _number(_FILE_SLURM, path)
     local = _number(_FILE_LOCAL, path)
     node = _FILE_LOGS.search(path) or _FILE_NODE.search(path)
-    return Speaker(rank=rank, local=local, node=node[1] if node else "")
+    return Speaker(rank=rank, local=local, node=next(filter(None, node.groups()), "") if node else "")
 
 
 def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:

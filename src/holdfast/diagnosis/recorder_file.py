@@ -171,7 +171,9 @@ def _call(one: dict[str, Any]) -> Call | None:
     types = one.get("input_dtypes")
     kind = f" {types[0]}" if isinstance(types, (list, tuple)) and types else ""
     what = f"{str(one.get('profiling_name', '?')).rpartition(':')[2]} {one.get('input_sizes', '')}{kind}"
-    return Call(group=name, seq=seq, what=what[:200], state=str(one.get("state", "")), where=_where(one.get("frames")))
+    # What is retired has ended: gloo's are never marked in another way.
+    state = "completed" if one.get("retired") else str(one.get("state", ""))
+    return Call(group=name, seq=seq, what=what[:200], state=state, where=_where(one.get("frames")))
 
 
 def _where(frames: Any) -> str:

@@ -97,6 +97,19 @@ def load(files: Sequence[str] = ()) -> Rules:
     return Rules([*own, *(rule for rule in map(_of_row, rows) if rule.name not in {one.name for one in own})])
 
 
+def own_files() -> list[str]:
+    """The user's: `rules/*.toml` in the state directory."""
+    import os
+
+    from holdfast.telemetry.state_dir import homes
+
+    folder = os.path.join(homes(os.environ)[0], "rules")
+    try:
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".toml")]
+    except OSError:
+        return []
+
+
 def _of_row(row: Row) -> Rule:
     name, kind, depth, confidence, words, pattern, says, advice, source, sample = row
     return Rule(

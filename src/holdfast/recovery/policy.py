@@ -15,8 +15,11 @@ from holdfast.recovery.suspects import Suspects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from holdfast.core.failure import Failure
     from holdfast.core.policy import Health
+    from holdfast.recovery.findings import Findings
 
 INSTANT_S = 5.0
 """A group that lived shorter than this crashed at once: most likely it will do so again. Kubernetes forgets a crash loop
@@ -44,6 +47,7 @@ class RestartOnFailure:
         carries_on: bool = False,
         progress: Progress | None = None,
         no_restart_exit_code: int = NO_RESTART,
+        findings: Callable[[], Findings] | None = None,
     ) -> None:
         within_s = NEVER if period_s is None else period_s
         self.budget = Budget(restarts=max_restarts, period_s=within_s)
@@ -54,6 +58,9 @@ class RestartOnFailure:
         """See `core.policy.Policy`."""
         self.progress = progress or Progress()
         self.no_restart_exit_code = no_restart_exit_code
+        self._findings = findings
+        """Makes what judges by a failure's own words, when one has come. None: nothing does."""
+        self._found: Findings | None = None
 
     def restarts_left(self, now: float) -> int:
         """How many restarts may still come."""
@@ -75,15 +82,26 @@ class RestartOnFailure:
         if failure.cause == "stuck":
             return Decision(then="end", reason=f"{what}; what it holds, a new process on its node would need")
         blame = "" if self.budget.left(now) <= 0 else self.suspects.blame(failure.node, now)
+        if not blame and self.findings is not None:
+            blame = self.findings.unfit(failure)
         return self._again(what, uptime_s, now, exclude=blame)
 
     def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
         """Decide about a worker's wish that all ranks restart. It spends one as a failure does: what else would bound it?"""
         return self._again(what, uptime_s, now)
 
-    def stalled(self, reached: int | None, *, restarting: bool) -> Decision | None:
+    @property
+    def findings(self) -> Findings | None:
+        """What judges by a failure's own words. None: nothing does."""
+        if self._found is None and self._findings is not None:
+            self._found = self._findings()
+        return self._found
+
+    def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
         """Whether the round about to form is a restart in vain. The restart that does not come is not counted."""
         why = self.progress.note(reached, restarting=restarting)
+        if not why and restarting and failures and self.findings is not None:
+            why = self.findings.in_vain(failures)
         if not why:
             return None
         self.budget.take_back()

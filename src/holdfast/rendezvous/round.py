@@ -250,7 +250,8 @@ class Rendezvous:
     def _in_vain(self, now: float) -> list[Action]:
         """How the job ends that another restart would not bring any further. Nothing: it may."""
         reached = max((seat.join.reached for seat in self.seats.values() if seat.join.reached is not None), default=None)
-        decision = self.policy.stalled(reached, restarting=self.is_restart)
+        failures = self._judge.failures.in_order(self.round) if self._judge is not None else ()
+        decision = self.policy.stalled(reached, restarting=self.is_restart, failures=failures)
         if decision is None:
             return []
         self.restarts -= 1

@@ -32,6 +32,8 @@ from holdfast.runtime.process import children_of, kill_tree
 from .attendance import Attendance, EndWorkers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.agent.group import Group
     from holdfast.core.failure import Failure
     from holdfast.core.messages import Join
@@ -60,7 +62,7 @@ class MembershipOnly:
         """See `core.policy.Policy`."""
         return Decision(reason=what)
 
-    def stalled(self, reached: int | None, *, restarting: bool) -> Decision | None:
+    def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
         """See `core.policy.Policy`."""
         return None
 

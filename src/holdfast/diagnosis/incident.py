@@ -1,0 +1,111 @@
+"""What is kept of a failure beside logs and error files, before it is gone? One folder for each round and node.
+
+    incidents/round-3/n7/kernel.txt      the kernel's log of the last ten minutes, where it may be read
+                         memory.txt      what this process's memory groups say: limits, peaks, how often the kernel killed
+                         record-rank-3   torch's flight recorder, where the ranks have left one
+
+Kept when the next workers run, or the job ends: no restart waits for it. Logs stay where they are: none is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+WINDOW_S = 600.0
+"""How far back the kernel's log is kept."""
+
+MOST_RECORDS = 50_000
+"""Of the kernel's log: its ring has some thousands."""
+
+MOST_BYTES = 64 << 20
+"""Of one flight recorder's file."""
+
+OF_MEMORY = ("memory.events", "memory.max", "memory.high", "memory.peak", "memory.current", "memory.swap.events")
+
+
+def keep(folder: str, *, now: float, records: Mapping[int, str]) -> None:
+    """Keep all that can be had in `folder`. `now`: monotonic seconds; `records`: by rank, where its flight recorder writes to.
+    OSError where the folder cannot be written to; what cannot be read is left out, and the file says why."""
+    os.makedirs(folder, 0o700, exist_ok=True)
+    _write(os.path.join(folder, "kernel.txt"), kernel_log(now - WINDOW_S))
+    _write(os.path.join(folder, "memory.txt"), memory())
+    for rank, path in records.items():
+        _copy(path, os.path.join(folder, f"record-rank-{rank}"))
+
+
+def kernel_log(since: float, path: str = "/dev/kmsg") -> Iterator[str]:
+    """Its lines since that moment (seconds since the host's start, as the kernel counts them)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        yield f"the kernel's log cannot be read: {error.strerror}"
+        return
+    try:
+        for _ in range(MOST_RECORDS):
+            try:
+                record = os.read(fd, 8192)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # it was overwritten before we came to it: the next one can be read
+                continue
+            if not record:
+                return
+            if (told := _told(record.decode("utf-8", "replace"), since)) is not None:
+                yield told
+    except OSError as error:
+        yield f"the kernel's log cannot be read any further: {error.strerror}"
+    finally:
+        os.close(fd)
+
+
+def memory(root: str = "/sys/fs/cgroup", mine: str = "/proc/self/cgroup", host: str = "/proc/meminfo") -> Iterator[str]:
+    """What this process's groups and their parents say of memory, and the host."""
+    for folder in _groups(root, mine):
+        for name in OF_MEMORY:
+            if said := _read(os.path.join(folder, name)):
+                yield f"{folder}/{name}: {' '.join(said.split())}"
+    yield from _read(host).splitlines()[:5]
+
+
+def _told(record: str, since: float) -> str | None:
+    """`[4711.123456] text` of `6,1234,4711123456,-;text`."""
+    head, _, text = record.partition(";")
+    fields = head.split(",")
+    if len(fields) < 3 or not fields[2].isdigit():
+        return None
+    at = int(fields[2]) / 1e6
+    return f"[{at:12.6f}] {text.splitlines()[0] if text else ''}" if at >= since else None
+
+
+def _groups(root: str, mine: str) -> Iterator[str]:
+    path = next((line.split(":", 2)[2] for line in _read(mine).splitlines() if line.startswith("0::")), "")
+    parts = [part for part in path.split("/") if part and part != ".."]
+    for deep in range(len(parts), -1, -1):
+        yield os.path.join(root, *parts[:deep])
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return ""
+
+
+def _write(path: str, lines: Iterable[str]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def _copy(path: str, to: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            said = file.read(MOST_BYTES)
+    except OSError:
+        return
+    with open(to, "wb") as file:
+        file.write(said)

@@ -1,0 +1,71 @@
+"""A job fails: what is kept of it, what it is said to mean, and what that changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MISSING = "import a_module_that_nobody_has"
+ONE_TYPO = "import os, time\nif os.environ['RANK'] == '1': print(undefined_name)\nwhile True: time.sleep(0.05)"
+TWO_RANKS = ("run", "--nproc-per-node", "2", "--node-name", "n1")
+
+
+def test_what_came_again_right_after_a_restart_is_not_tried_a_third_time(holdfast: Any, script: Any) -> None:
+    done = holdfast(*TWO_RANKS, "--max-restarts", "3", script(ONE_TYPO))
+    reason = holdfast.events("Decided")[-1]["reason"]
+    assert done.returncode == 93 and "the script uses a name that is not there" in reason and "came again" in reason
+    assert len(holdfast.events("RoundFormed")) == 2
+
+
+def test_a_flag_has_it_tried_as_often_as_there_are_restarts(holdfast: Any, script: Any) -> None:
+    done = holdfast(*TWO_RANKS, "--max-restarts", "2", "--on-finding", "none", script(MISSING))
+    assert done.returncode == 1 and len(holdfast.events("RoundFormed")) == 3
+
+
+def test_a_flag_that_is_wrong_starts_nothing(holdfast: Any, script: Any) -> None:
+    done = holdfast(*TWO_RANKS, "--on-finding", "usercode=stop", script(MISSING))
+    assert done.returncode == 2 and "did you mean user-code" in done.stderr and holdfast.jobs() == []
+
+
+def test_an_incident_is_kept_shown_and_understood(holdfast: Any, script: Any) -> None:
+    assert holdfast(*TWO_RANKS, script(ONE_TYPO)).returncode == 1
+    kept = holdfast.jobs()[-1] / "incidents" / "round-1" / "n1"
+    assert "MemTotal" in (kept / "memory.txt").read_text() and (kept / "kernel.txt").exists()
+    shown = holdfast("incidents").stdout
+    assert "rank 1 on n1: the script uses a name that is not there" in shown and str(kept.parent) in shown
+    found = json.loads(holdfast("diagnose", "--json").stdout)
+    assert (found["class"], found["rank"], found["node"], found["rule"]) == ("user-code", 1, "n1", "python-name")
+
+
+def test_rules_of_the_user_s_are_found_in_the_state_directory(holdfast: Any, tmp_path: Path) -> None:
+    (holdfast.state_dir / "rules").mkdir(parents=True)
+    rule = 'name="lic"\nclass="framework"\nwords=["license server"]\npattern="no license server"\nsays="it has no license"\n'
+    rule += 'advice="call us"\nsample="E: no license server"\n'
+    (holdfast.state_dir / "rules" / "ours.toml").write_text(f"[[rule]]\n{rule}")
+    (tmp_path / "job.log").write_text("[rank3]: E: no license server here\n")
+    said = holdfast("diagnose", tmp_path / "job.log").stdout
+    assert said.startswith("rank 3: it has no license; call us")
+
+
+@pytest.mark.torch
+def test_real_flight_recorders_name_the_rank_that_never_came(holdfast: Any, script: Any, tmp_path: Path) -> None:
+    """torch's own record, of gloo, from ranks of which one leaves a collective out."""
+    program = script(
+        "import os, torch, torch.distributed as dist\n"
+        "from torch._C import _distributed_c10d as c10d\n"
+        "dist.init_process_group('gloo')\n"
+        "rank = dist.get_rank()\n"
+        "dist.all_reduce(torch.ones(4))\n"
+        "if rank != 1: work = dist.all_reduce(torch.ones(8), async_op=True)\n"
+        f"open(f'{tmp_path}/trace_rank_{{rank}}', 'wb').write(c10d._dump_fr_trace())\n"
+        "os._exit(0)\n"
+    )
+    holdfast("run", "--nproc-per-node", "3", program, env={"TORCH_FR_BUFFER_SIZE": "2000"})
+    (tmp_path / "records").mkdir()
+    for record in tmp_path.glob("trace_rank_*"):
+        record.rename(tmp_path / "records" / record.name)
+    found = json.loads(holdfast("diagnose", "--json", tmp_path / "records").stdout)
+    assert found["rank"] == 1 and "never came to all_reduce [[8]]" in found["sentence"], found
