@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+import diagnosis
 import fat_worker
 import footprint
 import hang
@@ -25,7 +26,7 @@ import whole_run
 from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
-OF_ONE_NODE = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, training, stash, nvrx)
+OF_ONE_NODE = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, training, diagnosis, stash, nvrx)
 ORDER = (*OF_ONE_NODE, join, thousands, lost_node)
 ROOT = Path(__file__).parents[1]
 ALL = {module.__name__: module for module in ORDER}

@@ -76,3 +76,10 @@ def test_a_rule_that_is_wrong_says_what_is_wrong(tmp_path: Path, change: tuple[s
     (tmp_path / "rules.toml").write_text(OWN.replace(*change))
     with pytest.raises(UsageError, match=said):
         rules_of.load([str(tmp_path / "rules.toml")])
+
+
+def test_the_reference_page_is_made_from_the_tables() -> None:
+    from holdfast.cli.reference_rules import page
+
+    written = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
+    assert written.read_text() == page(), "run: python -m holdfast.cli.reference_rules > docs/reference/rules.md"

@@ -138,8 +138,8 @@ def test_what_has_no_effect_is_told_when_it_is_asked_for(row):
 
 
 def test_one_line_tells_of_all_that_are_not_acted_on_for_one_reason():
-    notices = told("--ft-attrsvc-host", "127.0.0.1", "--ft-attrsvc-port", "8000").notices
-    assert [notice.text.count("--ft-attrsvc-") for notice in notices] == [2]
+    notices = told("--ft-attribution-llm-model", "m", "--ft-attribution-llm-base-url", "http://h").notices
+    assert [notice.text.count("--ft-attribution-llm-") for notice in notices] == [2]
 
 
 # --- flags without a value --------------------------------------------------------------------------------------------------

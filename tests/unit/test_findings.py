@@ -43,6 +43,13 @@ def test_one_rank_s_error_is_tried_again_once_and_not_when_it_comes_again() -> N
     assert "came again right after a restart" in restarted(judge, failed(1), failed(0, cause="stopped"))
 
 
+def test_another_end_in_between_begins_anew() -> None:
+    judge = policy()
+    stopped = failed(1, cause="stopped")
+    lives = ((failed(0), stopped), (failed(0, "", cause="signal"), stopped), (failed(0), stopped))
+    assert [restarted(judge, *failures) for failures in lives] == ["", "", ""]
+
+
 def test_another_error_in_between_begins_anew() -> None:
     judge = policy()
     messages = (MISSING, "NameError: name 'x' is not defined", MISSING)

@@ -49,6 +49,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.agent.attribution import Attribution
     from holdfast.agent.beginnings import Beginnings
     from holdfast.agent.checking import Checking
     from holdfast.agent.cycles import Cycles
@@ -130,6 +131,7 @@ class Agent:
         self.awake_at_unix = self.host.unix()
         self.watchdog = self._open_watchdog() if config.watchdog else None
         self.cycles = self._open_cycles(config.ft.cycle_info_dir) if config.ft.cycle_info_dir else None
+        self.attribution = self._open_attribution() if config.ft.attribution_endpoint or config.ft.attrsvc_host else None
         self.monitoring: Monitoring | None = None
         """None: nothing has to be watched yet."""
         self.unwatched: tuple[Assigned, list[Observation]] | None = None
@@ -336,8 +338,25 @@ class Agent:
         return Cycles(self.config, folder, self.telling.degraded)
 
     def _look_at_cycles(self) -> None:
+        rendezvous = self.node.server.rendezvous if self.node.server is not None else None
         if self.cycles is not None:
-            self.cycles.look(self.node.server.rendezvous if self.node.server is not None else None, self.host.unix())
+            self.cycles.look(rendezvous, self.host.unix())
+        if self.attribution is not None:
+            self.attribution.look(rendezvous)
+
+    def _open_attribution(self) -> Attribution | None:
+        ft = self.config.ft
+        if not ft.per_cycle_applog_prefix or bool(ft.attrsvc_host) > bool(ft.attrsvc_port):
+            needs = "--ft-attrsvc-port" if ft.per_cycle_applog_prefix else "the log of --ft-per-cycle-applog-prefix"
+            self.telling.degraded(f"the attribution service is not asked without {needs}")
+            return None
+        from holdfast.agent.attribution import Attribution
+
+        def latch(verdict: str) -> None:
+            if self.node.server is not None:
+                self.node.server.rendezvous.policy.heed(verdict)
+
+        return Attribution(self.config, self.telling.say, latch, self.host.others.add)
 
     # --- a rank that hangs ----------------------------------------------------------------------------------------------
 
@@ -462,4 +481,6 @@ class Agent:
             self.watchdog.close()
         if self.cycles is not None:
             self.cycles.close(self.host.unix())
+        if self.attribution is not None:
+            self.attribution.close()
         self.telling.close()

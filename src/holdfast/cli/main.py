@@ -22,21 +22,9 @@ LAUNCHING = {
     "ft_launcher": "the same with the defaults and the membership of NVRx's ft_launcher",
 }
 SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
-ASKING = (
-    "jobs",
-    "status",
-    "why",
-    "diagnose",
-    "incidents",
-    "events",
-    "report",
-    "stop",
-    "exclude",
-    "readmit",
-    "check",
-    "health-service",
-    "doctor",
-    "token",
+ASKING = tuple(
+    "jobs status why incidents diagnose events report stop exclude readmit "
+    "check health-service attribution doctor token".split()
 )
 """Commands about jobs and this host; each is the module of that name beside this one."""
 

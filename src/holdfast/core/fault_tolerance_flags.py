@@ -85,7 +85,7 @@ METAVARS = {
     "path": "FILE",
     "paths": "PATH,…",
 }
-NO_SERVICE = "no log is sent to an attribution service yet"
+NO_MODEL = "the service that is started here works by rules, and asks no language model"
 NO_SERVER = "no log server is needed: every node appends to the file itself"
 
 ROWS: tuple[FtFlag, ...] = (
@@ -346,27 +346,48 @@ ROWS: tuple[FtFlag, ...] = (
     _row("link_down_path_template", "text", "file that counts a NIC's lost links, with {nic} for its name", group=HEALTH),
     _row("link_state_path_template", "text", "file with a NIC's link state, with {nic} for its name", group=HEALTH),
     # --- attribution ------------------------------------------------------------------------------------------------------
+    _row("attrsvc_host", "text", "host of the attribution service", group=ATTRIBUTION),
+    _row("attrsvc_port", "whole", "its port", group=ATTRIBUTION),
+    _row(
+        "attribution_endpoint",
+        "text",
+        "the service's address, http://host:port, or localhost to start one",
+        group=ATTRIBUTION,
+    ),
+    _row(
+        "attribution_stop_action",
+        "word",
+        "what its verdict STOP does: log says it, no-restart has no more restarts come",
+        choices=("log", "no-restart"),
+        group=ATTRIBUTION,
+    ),
+    _row("attribution_compute_timeout", "seconds", "how long to ask for one verdict; none: 60 s", group=ATTRIBUTION),
+    _row("attribution_startup_timeout", "seconds", "how long a service for localhost may take to start", group=ATTRIBUTION),
+    _row(
+        "attribution_export_url",
+        "text",
+        "where its results are sent",
+        group=ATTRIBUTION,
+        state=LATER,
+        said="verdicts are said and recorded, and sent nowhere",
+    ),
     *(
-        _row(field, kind, help, group=ATTRIBUTION, state=LATER, said=NO_SERVICE, **rest)
-        for field, kind, help, rest in (
-            ("attrsvc_host", "text", "host of the attribution service", {}),
-            ("attrsvc_port", "whole", "its port", {}),
-            ("attribution_endpoint", "text", "the service's address, or localhost to start one", {}),
-            (
-                "attribution_stop_action",
-                "word",
-                "what its verdict STOP does",
-                {"choices": ("log", "no-restart"), "off": ("log",)},
-            ),
-            ("attribution_export_url", "text", "where its results are sent", {}),
-            ("attribution_startup_timeout", "seconds", "how long its start may take", {}),
-            ("attribution_compute_timeout", "seconds", "how long one answer may take", {}),
-            ("attribution_llm_api_key_file", "path", "key for the language model it asks", {}),
-            ("attribution_llm_base_url", "text", "that model's address", {}),
-            ("attribution_llm_model", "text", "that model's name", {}),
-            ("attribution_analysis_backend", "word", "how it is asked", {"choices": ("lib", "mcp")}),
-            ("attribution_log_level", "level", "how much the service says", {}),
+        _row(field, kind, help, group=ATTRIBUTION, state=ACCEPTED, said=NO_MODEL)
+        for field, kind, help in (
+            ("attribution_llm_api_key_file", "path", "key for the language model it asks"),
+            ("attribution_llm_base_url", "text", "that model's address"),
+            ("attribution_llm_model", "text", "that model's name"),
+            ("attribution_log_level", "level", "how much the service says"),
         )
+    ),
+    _row(
+        "attribution_analysis_backend",
+        "word",
+        "how it is asked",
+        choices=("lib", "mcp"),
+        group=ATTRIBUTION,
+        state=ACCEPTED,
+        said=NO_MODEL,
     ),
 )
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
             """A round is about to form, as a restart or not: why it would be in vain. None: go on. `reached`: the furthest
             iteration that a node knows of. `failures`: of the round before, the first one first."""
 
+        def heed(self, verdict: str) -> None:
+            """Somebody who was asked says that the job should not be restarted again, and why."""
+
         def restarts_left(self, now: float) -> int:
             """How many restarts may still come."""
 

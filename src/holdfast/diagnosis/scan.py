@@ -44,6 +44,9 @@ of many ranks, one is enough."""
 OWN = 2
 """And in a file of its own so many."""
 
+WORTH_IT = 500
+"""Shapes, from which on a pattern of all words is made. That takes some milliseconds, as does looking for each word in them."""
+
 DIGITS = b"0123456789"
 MARK = 80
 """Of a line that tells of progress, as many bytes are kept: who writes it stands there."""
@@ -71,7 +74,8 @@ class Scanner:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self._words = {word: word.encode().translate(None, DIGITS) for word in (*rules.by_word, *ends.WORDS)}
-        self._any = re.compile(_any_of(self._words.values()))
+        self._any: re.Pattern[bytes] | None = None
+        """Knows each word. None: so little has been read that it was not worth making."""
         self._shapes: dict[bytes, tuple[str, ...] | None] = {}
         """By shape: words that may be in such a line. None: there are none."""
 
@@ -116,9 +120,12 @@ class Scanner:
         known = self._shapes
         if len(known) > MOST_SHAPES:
             known.clear()
-        for shape in shapes - known.keys():
+        fresh = shapes - known.keys()
+        if self._any is None and len(fresh) > WORTH_IT:
+            self._any = re.compile(_any_of(self._words.values()))
+        for shape in fresh:
             begin = shape[:LONGEST]
-            known[shape] = None if self._any.search(begin) is None else self._in(begin)
+            known[shape] = self._in(begin) or None if self._any is None or self._any.search(begin) else None
         return {shape: words for shape in shapes if (words := known[shape]) is not None}
 
     def _in(self, shape: bytes) -> tuple[str, ...]:

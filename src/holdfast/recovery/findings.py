@@ -64,8 +64,6 @@ class Findings:
             words = "\n".join((failure.message, *failure.log_tail))
             if not any(word in words for word in OF_HARDWARE):
                 return ""
-        if failure.cause not in ("exception", "exit"):
-            return ""
         finding = self.diagnose([failure])
         sure = finding.confidence >= SURE and self.action(finding) == "exclude"
         return f"{finding.sentence} (rule {finding.rule})" if sure else ""
@@ -74,7 +72,7 @@ class Findings:
         """Why a restart after a round with these failures, the first one first, would fail the same way. Empty: it may not."""
         guilty = [failure for failure in failures if not failure.innocent]
         before, self.before = self.before, ("", "")
-        if not guilty or guilty[0].cause not in ("exception", "exit"):
+        if not guilty:
             return ""
         finding = self.diagnose(guilty)
         if finding.confidence < SURE or self.action(finding) != "stop":

@@ -61,6 +61,12 @@ class RestartOnFailure:
         self._findings = findings
         """Makes what judges by a failure's own words, when one has come. None: nothing does."""
         self._found: Findings | None = None
+        self.verdict = ""
+        """Why somebody who was asked wants no more restarts. Empty: nobody does."""
+
+    def heed(self, verdict: str) -> None:
+        """From now on no restart comes; the first such verdict counts."""
+        self.verdict = self.verdict or verdict
 
     def restarts_left(self, now: float) -> int:
         """How many restarts may still come."""
@@ -82,7 +88,7 @@ class RestartOnFailure:
         if failure.cause == "stuck":
             return Decision(then="end", reason=f"{what}; what it holds, a new process on its node would need")
         blame = "" if self.budget.left(now) <= 0 else self.suspects.blame(failure.node, now)
-        if not blame and self.findings is not None:
+        if not blame and _speaks(failure) and self.findings is not None:
             blame = self.findings.unfit(failure)
         return self._again(what, uptime_s, now, exclude=blame)
 
@@ -99,9 +105,12 @@ class RestartOnFailure:
 
     def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
         """Whether the round about to form is a restart in vain. The restart that does not come is not counted."""
-        why = self.progress.note(reached, restarting=restarting)
-        if not why and restarting and failures and self.findings is not None:
-            why = self.findings.in_vain(failures)
+        why = self.progress.note(reached, restarting=restarting) or (self.verdict if restarting else "")
+        if not why and restarting:
+            if failures and _speaks(failures[0]) and self.findings is not None:
+                why = self.findings.in_vain(failures)
+            elif self._found is not None:
+                self._found.before = "", ""
         if not why:
             return None
         self.budget.take_back()
@@ -133,3 +142,8 @@ class RestartOnFailure:
             return "no restarts allowed (--max-restarts 0)"
         within = "" if self.budget.period_s == NEVER else f" within {self.budget.period_s:g} s"
         return f"no restart is left ({self.budget.restarts} of {self.budget.restarts} used{within})"
+
+
+def _speaks(failure: Failure) -> bool:
+    """Whether it has left words that could be judged: what judges them is not loaded for others."""
+    return failure.cause in ("exception", "exit") and bool(failure.message or failure.log_tail)

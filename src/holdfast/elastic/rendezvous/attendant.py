@@ -62,6 +62,9 @@ class MembershipOnly:
         """See `core.policy.Policy`."""
         return Decision(reason=what)
 
+    def heed(self, verdict: str) -> None:
+        """torchrun's own agent decides about restarts."""
+
     def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
         """See `core.policy.Policy`."""
         return None

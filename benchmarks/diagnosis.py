@@ -1,0 +1,112 @@
+"""How fast are logs read, how well are causes and culprits found, and what does a finding cost a restart?
+
+Speed: an ordinary training log (the same lines with other numbers), one that is full of failures, and one in which no two lines
+are alike, which is the worst there is. Score: the labelled logs of `tests/unit/test_diagnosis_corpus.py`, by their two parts.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from harness import HOLDFAST, Bench, Row
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit"))
+
+MEGABYTES = 100
+WORDS = "loss grad_norm iteration Error checkpoint tokens samples learning failed memory shard the of and step cache".split()
+
+
+def ordinary(rng: random.Random, lines: int) -> str:
+    """A training log's lines."""
+    told = "[rank{0}]: iteration {1:8d}/ 500000 | time per iteration (ms): {2:.1f} | lm loss: {3:.6E} | grad norm: {4:.3f} |"
+    numbers = ((n % 8, n, rng.uniform(900, 1200), rng.uniform(1, 3), rng.random()) for n in range(lines))
+    return "\n".join(told.format(*those) for those in numbers) + "\n"
+
+
+def failing(rng: random.Random, lines: int) -> str:
+    """Three ordinary lines, and one of a rank that complains."""
+    complaint = "[rank{0}]:[W1121 12:00:00.{1:09d} TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd={1}): Broken pipe"
+    kinds = ordinary(rng, lines).splitlines()
+    return "\n".join(complaint.format(n % 64, n) if n % 4 == 0 else line for n, line in enumerate(kinds)) + "\n"
+
+
+def unlike(rng: random.Random, lines: int) -> str:
+    """Lines of words that happen to be in many messages, no two alike."""
+    return "\n".join(" ".join(rng.choices(WORDS, k=12)) for _ in range(lines)) + "\n"
+
+
+def speed(make: object, megabytes: int) -> float:
+    """MB/s of reading such a log."""
+    from holdfast.diagnosis.prefix import Speaker
+    from holdfast.diagnosis.rule import load
+    from holdfast.diagnosis.scan import Scanner
+
+    text = make(random.Random(1), 20_000)  # type: ignore[operator]
+    with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
+        size = 0
+        while size < megabytes * 1_000_000:
+            size += file.write(text)
+        file.flush()
+        scanner = Scanner(load())
+        begun = time.perf_counter()
+        scanner.file(file.name, Speaker())
+        return size / 1e6 / (time.perf_counter() - begun)
+
+
+def unlike_speed(megabytes: int) -> float:
+    """MB/s where no line comes twice."""
+    from holdfast.diagnosis.prefix import Speaker
+    from holdfast.diagnosis.rule import load
+    from holdfast.diagnosis.scan import Scanner
+
+    with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
+        size = file.write(unlike(random.Random(2), megabytes * 13_000))
+        file.flush()
+        scanner = Scanner(load())
+        begun = time.perf_counter()
+        scanner.file(file.name, Speaker())
+        return size / 1e6 / (time.perf_counter() - begun)
+
+
+def finding_ms() -> tuple[float, float]:
+    """Milliseconds of the first finding about a failure's own words in a process, and of a later one."""
+    import subprocess
+
+    program = (
+        "import time\nfrom holdfast.core.failure import Failure\n"
+        "f = Failure(node='n', rank=0, local_rank=0, at_unix=0.0, cause='exception', message='NameError: name x is not',\n"
+        "  log_tail=tuple(f'line {i}' for i in range(20)))\n"
+        "t = time.perf_counter()\nfrom holdfast.diagnosis.collect import diagnose\ndiagnose([f])\n"
+        "u = time.perf_counter()\ndiagnose([f])\nprint(1000 * (u - t), 1000 * (time.perf_counter() - u))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, later = map(float, done.stdout.split())
+    return first, later
+
+
+def run(bench: Bench) -> list[Row]:
+    """Speeds, scores, and what a finding takes."""
+    from test_diagnosis_corpus import PARTS, cases, score
+
+    megabytes = 10 if bench.quick else MEGABYTES
+    rows = []
+    for name, make in (("an ordinary log", ordinary), ("a log of which every fourth line is a failure's", failing)):
+        taken = [speed(make, megabytes) for _ in range(bench.times(3))]
+        rows.append(Row(f"diagnosis: reading {name}", "MB/s", {HOLDFAST: taken}, "≥ 50", min(taken) >= 50))
+    taken = [unlike_speed(max(1, megabytes // 10)) for _ in range(bench.times(3))]
+    rows.append(Row("diagnosis: reading a log without two lines alike", "MB/s", {HOLDFAST: taken}))
+    first, later = zip(*(finding_ms() for _ in range(bench.times(5))))
+    rows.append(Row("diagnosis: a failure's own words, first time", "ms", {HOLDFAST: list(first)}))
+    rows.append(Row("diagnosis: a failure's own words, later", "ms", {HOLDFAST: list(later)}))
+    for part in PARTS:
+        with tempfile.TemporaryDirectory() as folder:
+            found = cases(part, Path(folder))
+        kinds, ranks, _ = score(found)
+        note = f"{len(found)} logs"
+        rows.append(Row(f"diagnosis: classes right, {part}", "%", {HOLDFAST: [100 * kinds]}, "≥ 95", kinds >= 0.95, note))
+        rows.append(Row(f"diagnosis: culprits right, {part}", "%", {HOLDFAST: [100 * ranks]}, "≥ 95", ranks >= 0.95, note))
+    return rows

@@ -1,0 +1,246 @@
+"""A service that says of a log whether its job should go on: NVRx's attribution service, by the same HTTP API, over our rules.
+
+    POST /logs   {"log_path": "/logs/job_cycle3.log", "analysis_intent": "terminal", "job_id": …, "cycle_id": …, "user": …}
+    GET  /logs?log_path=…&wait=false   → {"status": …, "result": …, "recommendation": {"action": …, "source": …, "reason": …}}
+    GET  /healthz   /stats   /jobs   /inflight
+
+`status` is pending, in_flight or completed; `action` STOP, RESTART, CONTINUE, UNKNOWN or TIMEOUT. Only logs under one root are
+read, and whoever asks shows a token where there is one: the answers quote logs. One thread reads: who asks much, waits.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import threading
+import time
+from collections import OrderedDict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import Full, Queue
+from urllib.parse import parse_qs, urlsplit
+
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.gather import gather
+from holdfast.diagnosis.report import as_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.core.finding import Finding
+    from holdfast.diagnosis.evidence import Evidence
+    from holdfast.diagnosis.rule import Rules
+
+INTENTS = ("progressive", "terminal", "track_only")
+MOST_BODY = 64 << 10
+MOST_WAITING = 1000
+"""Logs that may wait to be read; then 503."""
+
+MOST_KEPT = 10_000
+"""Answers that are remembered."""
+
+MOST_LOG = 4 << 30
+"""Bytes of one file that are read, from its end."""
+
+WAIT_S = 60.0
+"""How long `GET /logs` waits for an answer, unless wait=false."""
+
+STOP_FROM = 0.9
+"""From this confidence on STOP is recommended where a finding advises so."""
+
+
+class Refused(Exception):
+    """A request that is answered with an error: HTTP status, code, and words."""
+
+    def __init__(self, status: int, code: str, words: str) -> None:
+        super().__init__(words)
+        self.status, self.code, self.words = status, code, words
+
+
+class Job:
+    """One log that was told of."""
+
+    def __init__(self, path: str, said: dict[str, Any]) -> None:
+        self.path, self.said = path, said
+        self.status = "pending"
+        self.answer: dict[str, Any] = {}
+        self.done = threading.Event()
+
+
+class Service:
+    """Answers on `host`:`port` (0: a free one) for logs under `root`."""
+
+    def __init__(self, root: str, rules: Rules, *, token: str = "", host: str = "127.0.0.1", port: int = 0) -> None:
+        self.root, self.rules, self.token = os.path.realpath(root), rules, token
+        self.jobs: OrderedDict[str, Job] = OrderedDict()
+        self.counts = {"submitted": 0, "completed": 0, "failed": 0, "refused": 0}
+        self._waiting: Queue[Job | None] = Queue(MOST_WAITING)
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer((host, port), _handler(self))
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        self._reader = threading.Thread(target=self._read, name="attribution", daemon=True)
+
+    def serve(self) -> None:
+        """Answer until `close`."""
+        self._reader.start()
+        self._server.serve_forever(poll_interval=0.2)
+
+    def close(self) -> None:
+        """End `serve`."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    # --- requests -------------------------------------------------------------------------------------------------------
+
+    def submit(self, said: dict[str, Any]) -> dict[str, Any]:
+        """A log is told of. Refused."""
+        path = self._allowed(said.get("log_path"))
+        intent = said.get("analysis_intent", "terminal")
+        if intent not in INTENTS:
+            raise Refused(400, "INVALID_INTENT", f"analysis_intent must be one of {', '.join(INTENTS)}")
+        job = Job(path, {key: said.get(key) for key in ("user", "job_id", "cycle_id")} | {"analysis_intent": intent})
+        with self._lock:
+            self.jobs[path] = job
+            self.jobs.move_to_end(path)
+            self.counts["submitted"] += 1
+            while len(self.jobs) > MOST_KEPT:
+                self.jobs.popitem(last=False)
+        if intent != "track_only":
+            try:
+                self._waiting.put_nowait(job)
+            except Full:
+                raise Refused(503, "OVERLOADED", "too many logs are waiting to be read") from None
+        return {"submitted": True, "log_path": path, "status": job.status}
+
+    def result(self, path: object, *, wait: bool) -> dict[str, Any]:
+        """What is known of a log. Refused: it was not told of, or may not be read."""
+        job = self.jobs.get(self._allowed(path))
+        if job is None:
+            raise Refused(404, "NOT_FOUND", "that log was not submitted")
+        if wait and not job.done.wait(WAIT_S) and job.said["analysis_intent"] != "track_only":
+            return {"status": job.status, "log_path": job.path, "recommendation": _recommend("TIMEOUT", "not read yet")}
+        return {"status": job.status, "log_path": job.path, **job.answer}
+
+    def stats(self) -> dict[str, Any]:
+        """How much was asked."""
+        return self.counts | {"waiting": self._waiting.qsize(), "kept": len(self.jobs), "root": self.root}
+
+    def listed(self, *statuses: str) -> list[dict[str, Any]]:
+        """Logs that were told of, the last one last."""
+        with self._lock:
+            jobs = list(self.jobs.values())
+        wanted = [job for job in jobs if job.status in statuses or not statuses]
+        return [{"log_path": job.path, "status": job.status, **job.said} for job in wanted]
+
+    def is_trusted(self, header: str) -> bool:
+        """Whether the request shows the token."""
+        return not self.token or hmac.compare_digest(header.encode(), f"Bearer {self.token}".encode())
+
+    def _allowed(self, path: object) -> str:
+        if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
+            raise Refused(400, "INVALID_PATH", "log_path must be an absolute path")
+        real = os.path.realpath(path)
+        if os.path.commonpath((real, self.root)) != self.root:
+            raise Refused(403, "OUTSIDE_ROOT", "log_path is not below the root of this service")
+        if not os.path.isfile(real):
+            raise Refused(404, "NOT_FOUND", "there is no such log")
+        return real
+
+    # --- reading --------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            job.status, begun = "in_flight", time.monotonic()
+            try:
+                evidence = gather([job.path], self.rules, most_bytes=MOST_LOG)
+                finding = attribute(evidence)
+                job.answer = {
+                    "result": as_json(finding, sources=1) | {"processing_s": round(time.monotonic() - begun, 3)},
+                    "recommendation": recommendation(finding, evidence, terminal=job.said["analysis_intent"] == "terminal"),
+                }
+                self.counts["completed"] += 1
+            except Exception as error:  # the next log must be read all the same
+                job.answer = {"result": None, "recommendation": _recommend("UNKNOWN", f"it could not be read: {error}")}
+                self.counts["failed"] += 1
+            job.status = "completed"
+            job.done.set()
+
+
+def recommendation(finding: Finding, evidence: Evidence, *, terminal: bool) -> dict[str, str]:
+    """What to do, in the words of that API."""
+    if not finding.rule and not finding.evidence:
+        return _recommend("UNKNOWN" if terminal else "CONTINUE", finding.sentence)
+    if finding.action == "stop" and finding.confidence >= STOP_FROM:
+        return _recommend("STOP", finding.sentence)
+    if not terminal and not any(one.rule.depth and not one.recovered for one in evidence.sightings):
+        return _recommend("CONTINUE", finding.sentence)
+    return _recommend("RESTART", finding.sentence)
+
+
+def _recommend(action: str, reason: str) -> dict[str, str]:
+    return {"action": action, "source": "holdfast", "reason": reason}
+
+
+def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10.0
+
+        def do_GET(self) -> None:
+            self._answer(self._get)
+
+        def do_POST(self) -> None:
+            self._answer(self._post)
+
+        def _answer(self, work: Any) -> None:
+            try:
+                if self.path != "/healthz" and not service.is_trusted(self.headers.get("Authorization", "")):
+                    raise Refused(401, "UNAUTHORIZED", "show the token: Authorization: Bearer …")
+                self._send(200, work())
+            except Refused as refused:
+                service.counts["refused"] += 1
+                self._send(refused.status, {"error_code": refused.code, "message": refused.words})
+
+        def _get(self) -> Any:
+            asked = urlsplit(self.path)
+            said = {key: values[-1] for key, values in parse_qs(asked.query).items()}
+            match asked.path:
+                case "/logs":
+                    return service.result(said.get("log_path"), wait=said.get("wait", "true").lower() not in ("false", "0"))
+                case "/healthz":
+                    return {"status": "ok"}
+                case "/stats":
+                    return service.stats()
+                case "/jobs" | "/print":
+                    return {"jobs": service.listed()}
+                case "/inflight":
+                    return {"jobs": service.listed("pending", "in_flight")}
+            raise Refused(404, "NOT_FOUND", "there is /logs, /healthz, /stats, /jobs and /inflight")
+
+        def _post(self) -> Any:
+            if urlsplit(self.path).path != "/logs":
+                raise Refused(404, "NOT_FOUND", "only /logs takes a POST")
+            length = self.headers.get("Content-Length", "")
+            if not length.isdigit() or int(length) > MOST_BODY:
+                raise Refused(413, "TOO_LARGE", f"a request has at most {MOST_BODY} bytes, and says how many")
+            try:
+                said = json.loads(self.rfile.read(int(length)))
+            except ValueError:
+                raise Refused(400, "INVALID_JSON", "the request is no JSON") from None
+            if not isinstance(said, dict):
+                raise Refused(400, "INVALID_JSON", "the request is no JSON object")
+            return service.submit(said)
+
+        def _send(self, status: int, said: Any) -> None:
+            body = json.dumps(said, default=str).encode() + b"\n"
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing: /stats does."""
+
+    return Handler

@@ -1,0 +1,149 @@
+"""The attribution service: NVRx's HTTP API over our rules; and the launcher, which asks it, and waits for no verdict."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import pytest
+
+MISSING = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
+
+
+def ask(url: str, path: str, said: Any = None, token: str = "") -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    body = None if said is None else said if isinstance(said, bytes) else json.dumps(said).encode()
+    try:
+        with urlopen(Request(url + path, body, headers), timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+@pytest.fixture
+def service(holdfast: Any, tmp_path: Path) -> Callable[..., str]:
+    """Starts `holdfast attribution serve` for logs below tmp_path/logs; returns its URL."""
+    (tmp_path / "logs").mkdir()
+
+    def start(*more: object, **how: Any) -> str:
+        running = holdfast.start("attribution", "serve", "--root", tmp_path / "logs", "--port", 0, *more, **how)
+        running.wait_for_output("attribution service at ")
+        return str(running.stderr.split("service at ")[1].split(" ")[0])
+
+    return start
+
+
+def test_a_log_is_told_of_read_and_judged(service: Callable[..., str], tmp_path: Path) -> None:
+    url, log = service(), tmp_path / "logs" / "job_cycle0.log"
+    log.write_text("".join(f"{rank}: {line}\n" for rank in range(4) for line in MISSING.splitlines()))
+    assert ask(url, "/healthz") == (200, {"status": "ok"})
+    assert ask(url, "/logs", {"log_path": str(log), "job_id": "j", "cycle_id": 0})[0] == 200
+    status, said = ask(url, f"/logs?{urlencode({'log_path': str(log)})}")
+    assert status == 200 and said["status"] == "completed"
+    assert said["recommendation"]["action"] == "STOP" and "apex" in said["recommendation"]["reason"]
+    assert said["result"]["class"] == "user-code" and said["result"]["everywhere"]
+    assert ask(url, "/stats")[1]["completed"] == 1 and ask(url, "/inflight")[1] == {"jobs": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "intent", "action"),
+    [
+        ("3: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n", "terminal", "RESTART"),
+        (" iteration 3/ 100 | lm loss: 2.1\n", "progressive", "CONTINUE"),
+        (" iteration 3/ 100 | lm loss: 2.1\n", "terminal", "UNKNOWN"),
+    ],
+)
+def test_what_may_pass_is_restarted_and_what_runs_goes_on(
+    service: Callable[..., str], tmp_path: Path, text: str, intent: str, action: str
+) -> None:
+    url, log = service(), tmp_path / "logs" / "a.log"
+    log.write_text(text)
+    ask(url, "/logs", {"log_path": str(log), "analysis_intent": intent})
+    assert ask(url, f"/logs?log_path={log}")[1]["recommendation"]["action"] == action
+
+
+def test_only_logs_below_the_root_are_read(service: Callable[..., str], tmp_path: Path) -> None:
+    url = service()
+    (tmp_path / "secret.log").write_text("secret")
+    (tmp_path / "logs" / "link.log").symlink_to(tmp_path / "secret.log")
+    for path, status, code in (
+        (tmp_path / "secret.log", 403, "OUTSIDE_ROOT"),
+        (tmp_path / "logs" / ".." / "secret.log", 403, "OUTSIDE_ROOT"),
+        (tmp_path / "logs" / "link.log", 403, "OUTSIDE_ROOT"),
+        ("logs/a.log", 400, "INVALID_PATH"),
+        (tmp_path / "logs" / "none.log", 404, "NOT_FOUND"),
+        (tmp_path / "logs", 404, "NOT_FOUND"),
+    ):
+        told, answer = ask(url, "/logs", {"log_path": str(path)})
+        assert (told, answer["error_code"]) == (status, code), path
+    assert ask(url, "/logs", b"no json")[0] == 400
+
+
+def test_without_the_token_nothing_is_told(service: Callable[..., str], tmp_path: Path) -> None:
+    url = service(env={"HOLDFAST_ATTRIBUTION_TOKEN": "sesame"})
+    assert [ask(url, path)[0] for path in ("/stats", "/jobs", "/logs?log_path=/x", "/healthz")] == [401, 401, 401, 200]
+    assert ask(url, "/stats", token="sesame")[0] == 200 and ask(url, "/stats", token="sesamy")[0] == 401
+
+
+def test_it_does_not_listen_for_others_without_a_token(holdfast: Any, tmp_path: Path) -> None:
+    done = holdfast("attribution", "serve", "--root", tmp_path, "--host", "0.0.0.0", "--port", 0)
+    assert done.returncode == 2 and "there is no token" in done.stderr
+
+
+def test_the_launcher_tells_of_its_cycles_and_says_the_verdict(
+    holdfast: Any, script: Any, service: Callable[..., str], tmp_path: Path
+) -> None:
+    """The first life fails; the second waits until the service has spoken of it, and then fails: no restart comes any more."""
+    url, heard = service(), tmp_path / "heard"
+    program = script(
+        "import os, sys, time, pathlib\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': import apex_that_nobody_has\n"
+        f"while not pathlib.Path({str(heard)!r}).exists(): time.sleep(0.02)\n"
+        "sys.exit(3)\n"
+    )
+    running = holdfast.start(
+        "ft_launcher", "--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "5", "--on-finding", "none", "--standalone",
+        "--ft-per-cycle-applog-prefix", tmp_path / "logs" / "job.log", "--ft-attribution-endpoint", url,
+        "--ft-attribution-stop-action", "no-restart", program,
+    )  # fmt: skip
+    running.wait_for_output("cycle 0: the attribution service says STOP")
+    heard.touch()
+    assert running.wait().returncode == 93
+    assert len(holdfast.events("RoundFormed")) == 2
+    assert "the attribution service says STOP" in holdfast.events("Decided")[-1]["reason"]
+
+
+def test_a_service_that_is_not_there_costs_a_warning_and_no_restart(
+    holdfast: Any, script: Any, free_port: int, tmp_path: Path
+) -> None:
+    done = holdfast(
+        "ft_launcher", "--nnodes", "1", "--nproc-per-node", "1", "--max-restarts", "1", "--standalone",
+        "--ft-per-cycle-applog-prefix", tmp_path / "job.log", "--ft-attrsvc-host", "127.0.0.1", "--ft-attrsvc-port", free_port,
+        script("import os, sys; sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')"),
+    )  # fmt: skip
+    assert done.returncode == 0 and len(holdfast.events("RoundFormed")) == 2
+
+
+def test_for_localhost_a_service_is_started_asked_and_ended(holdfast: Any, script: Any, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 50050)) == 0:
+            pytest.skip("somebody listens on 50050, ft_launcher's port of the service")
+    heard = tmp_path / "heard"
+    program = script(
+        "import os, time, pathlib\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': import apex_that_nobody_has\n"
+        f"while not pathlib.Path({str(heard)!r}).exists(): time.sleep(0.02)\n"
+    )
+    running = holdfast.start(
+        "ft_launcher", "--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1", "--on-finding", "none", "--standalone",
+        "--ft-per-cycle-applog-prefix", tmp_path / "job.log", "--ft-attribution-endpoint", "localhost", program,
+    )  # fmt: skip
+    running.wait_for_output("cycle 0: the attribution service says STOP")
+    heard.touch()
+    assert running.wait().returncode == 0
