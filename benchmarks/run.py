@@ -17,17 +17,20 @@ import lost_node
 import monitor
 import nvrx
 import restart
+import soak
 import start
 import stash
 import stop
 import thousands
 import training
+import warm
 import whole_run
 from harness import TORCHRUN, Bench, Row
 from table import as_json, machine, page, say, table
 
-OF_ONE_NODE = (start, whole_run, restart, fat_worker, hang, stop, footprint, monitor, in_rank, training, diagnosis, stash, nvrx)
-ORDER = (*OF_ONE_NODE, join, thousands, lost_node)
+LAUNCHER = (start, whole_run, restart, warm, soak, fat_worker, hang, stop, footprint)
+IN_A_RANK = (monitor, in_rank, training, stash, nvrx)
+ORDER = (*LAUNCHER, *IN_A_RANK, diagnosis, join, thousands, lost_node)
 ROOT = Path(__file__).parents[1]
 ALL = {module.__name__: module for module in ORDER}
 
