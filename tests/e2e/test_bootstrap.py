@@ -1,4 +1,7 @@
-"""A script under the bootstrap cannot tell that it is not run by plain `python -u`, and the agent learns what it needs."""
+"""A script under the bootstrap cannot tell that it is not run by plain `python -u`, and the agent learns what it needs.
+
+That holds whether its process was started for it (cold), had waited for it (warm), or was forked from one that had (fork).
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,24 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from infra.spares import Spare
 
 from holdfast.core import entry, page
 from holdfast.runtime.shm import Page, create_page
 
 PROBES = Path(__file__).parent.parent / "probes"
+HOW = pytest.mark.parametrize("how", ["cold", "warm", "fork"])
 
 
 class Ran:
     """What came of one run."""
 
-    def __init__(self, done: subprocess.CompletedProcess[bytes], seen: Page | None) -> None:
-        self.result = done.returncode, _text(done.stdout), _text(done.stderr)
+    def __init__(self, code: int | None, out: bytes, err: bytes, seen: Page | None) -> None:
+        self.result = code, _text(out), _text(err)
         self.page = seen
 
 
@@ -39,17 +45,36 @@ def run(
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ} | (env or {})
     argv = [interpreter, "-u", *words]
     if not ours:
-        return Ran(subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True), None)
-    seen = create_page(hook=True)
+        done = subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True)
+        return Ran(done.returncode, done.stdout, done.stderr, None)
+    seen = create_page(page.HOOK_SIGNS | page.HOOK_MODULES)
     environment = entry.bootstrap_env(environment, page_fd=seen.fd)
-    return Ran(subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True, pass_fds=[seen.fd]), seen)
+    done = subprocess.run(argv, cwd=cwd, env=environment, input=b"typed", capture_output=True, pass_fds=[seen.fd])
+    return Ran(done.returncode, done.stdout, done.stderr, seen)
 
 
-def assert_alike(words: list[str], cwd: Path, env: dict[str, str] | None = None) -> Ran:
+def run_ahead(words: list[str], how: str, modules: Iterable[str], *, cwd: Path, env: dict[str, str] | None = None) -> Ran:
+    """As `run`, by a process that had waited: with other variables first, and with the modules imported."""
+    environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ} | (env or {})
+    before = environment | {"RANK": "7", "GONE": "1"}
+    spare = Spare([sys.executable, "-u", *words], before, cwd, modules=modules, mode="fork" if how == "fork" else "spawn")
+    try:
+        assert spare.hear()[0] == "ready"
+        answer, seen, out, err, code = spare.become(environment, b"typed")
+        assert answer[0] == "taken", answer
+    finally:
+        spare.close()
+    return Ran(code, out, err, seen)
+
+
+def assert_alike(words: list[str], cwd: Path, env: dict[str, str] | None = None, how: str = "cold") -> Ran:
     """Run it both ways; twice plainly first, so that .pyc files are there for all."""
     run(words, ours=False, cwd=cwd, env=env)
     plain = run(words, ours=False, cwd=cwd, env=env)
     ours = run(words, ours=True, cwd=cwd, env=env)
+    assert ours.page is not None
+    if how != "cold":
+        ours = run_ahead(words, how, ours.page.modules(), cwd=cwd, env=env)
     assert ours.page is not None
     assert ours.page.trouble == ""
     for mine, theirs in zip(ours.result[1:], plain.result[1:]):
@@ -103,8 +128,9 @@ def folder(tmp_path: Path) -> Path:
     ],
     ids=" ".join,
 )
-def test_a_script_finds_what_plain_python_shows_it(folder: Path, words: list[str]) -> None:
-    assert_alike([word.format(folder=folder) for word in words], folder)
+@HOW
+def test_a_script_finds_what_plain_python_shows_it(folder: Path, words: list[str], how: str) -> None:
+    assert_alike([word.format(folder=folder) for word in words], folder, how=how)
 
 
 @pytest.mark.parametrize(
@@ -121,22 +147,25 @@ def test_a_script_finds_what_plain_python_shows_it(folder: Path, words: list[str
     ],
     ids=str,
 )
-def test_the_environment_is_as_the_user_set_it(folder: Path, env: dict[str, str]) -> None:
-    assert_alike(["facts.py"], folder, env)
+@HOW
+def test_the_environment_is_as_the_user_set_it(folder: Path, env: dict[str, str], how: str) -> None:
+    assert_alike(["facts.py"], folder, env, how)
 
 
 @pytest.mark.parametrize(
     "custom",
     ["import sys; sys.argv.append('customised')", "raise RuntimeError('broken customisation')", "import nowhere_to_be_found"],
 )
-def test_the_users_own_sitecustomize_runs(folder: Path, custom: str) -> None:
+@HOW
+def test_the_users_own_sitecustomize_runs(folder: Path, custom: str, how: str) -> None:
     (folder / "libraries" / "sitecustomize.py").write_text(custom)
-    assert_alike(["facts.py"], folder, {"PYTHONPATH": "libraries"})
+    assert_alike(["facts.py"], folder, {"PYTHONPATH": "libraries"}, how)
 
 
 @pytest.mark.parametrize("words", [["parallel.py", "x"], ["-m", "parallel"], ["-m", "package.parallel", "x"]], ids=" ".join)
-def test_multiprocessing_children_are_those_of_plain_python(folder: Path, words: list[str]) -> None:
-    ran = assert_alike(words, folder)
+@HOW
+def test_multiprocessing_children_are_those_of_plain_python(folder: Path, words: list[str], how: str) -> None:
+    ran = assert_alike(words, folder, how=how)
     assert ran.result[0] == 0, ran.result[2]
 
 
@@ -144,9 +173,11 @@ ENDINGS = re.findall(r'^    "([\w-]+)":', (PROBES / "endings.py").read_text(), r
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("how", ["script", "module"])
-def test_every_end_is_that_of_plain_python(folder: Path, ending: str, how: str) -> None:
-    ran = assert_alike([*(["endings.py"] if how == "script" else ["-m", "endings"]), ending], folder)
+@pytest.mark.parametrize(
+    ("words", "how"), [("endings.py", "cold"), ("-m endings", "cold"), ("endings.py", "warm"), ("-m endings", "fork")]
+)
+def test_every_end_is_that_of_plain_python(folder: Path, ending: str, words: str, how: str) -> None:
+    ran = assert_alike([*words.split(), ending], folder, how=how)
     assert ran.page is not None
     raised = {"exception", "chained", "notes", "group", "unprintable", "recursion", "unicode"}
     raised |= {"thread-alive", "chained-hook", "closed-stderr"}

@@ -41,6 +41,10 @@ def main() -> None:
     print("blocked", signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     print("threads", threading.current_thread() is threading.main_thread(), threading.active_count())
     print("hooks", sys.excepthook is sys.__excepthook__, sys.displayhook, threading.excepthook, sys.gettrace())
+    for name in ("comm", "oom_score_adj", "cmdline", "limits"):
+        with open(f"/proc/self/{name}") as file:
+            print(name, file.read())
+    print("scheduler", os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)), os.listdir("/proc/self/task")[1:])
     print("site", sys.modules.get("sitecustomize"), "usercustomize" in sys.modules, sys.prefix)
     print("import", len(sys.meta_path), len(sys.path_hooks))
     print("importers", [name for name in sys.path_importer_cache if "holdfast" in name and name.endswith("boot")])

@@ -56,6 +56,7 @@ PURE_MODULES = (
     "holdfast.agent.crew",
     "holdfast.agent.reclaim",
     "holdfast.agent.signals",
+    "holdfast.agent.spares",
 )
 PURE_PACKAGES = ("core", "recovery")
 IMPURE = frozenset(

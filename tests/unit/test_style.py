@@ -14,6 +14,7 @@ SRC = Path(__file__).parents[2] / "src" / "holdfast"
 MAY_SLEEP = {
     "runtime/host.py": "the host World's own clock",
     "runtime/guardian.py": "one thread's patience with an agent that may still end things its own way",
+    "client/spare.py": "a few milliseconds, by which rank 0 is to be first; its port tells nobody when it begins to listen",
     "runtime/process.py": "looking again, a millisecond later and for a bounded time, whether a killed tree is empty",
     "elastic": "torch's own names promise it",
 }

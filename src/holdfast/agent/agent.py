@@ -53,7 +53,9 @@ if TYPE_CHECKING:
     from holdfast.agent.beginnings import Beginnings
     from holdfast.agent.checking import Checking
     from holdfast.agent.cycles import Cycles
+    from holdfast.agent.imports_file import ImportsFile
     from holdfast.agent.monitoring import Monitoring
+    from holdfast.agent.parking import Parking
     from holdfast.agent.reached import Mileage
     from holdfast.agent.stacks import Stacks
     from holdfast.agent.watchdog import Watchdog
@@ -73,6 +75,9 @@ workers run, where they can, and had their processors to themselves; and a node 
 
 LOOK_S = 1.0
 """How often an agent that has lost the coordinator looks whether another one has left a report of the job's end."""
+
+LEARN_S = 2.0
+"""How often a node that waits for a place looks whether others have told what the script imports."""
 
 PULSE_S = 5.0
 """How often the loop shows that it is alive, where somebody asks (TORCHELASTIC_HEALTH_CHECK_PORT)."""
@@ -116,7 +121,7 @@ class Agent:
         self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, alone=alone, **meet)
         self.telling.open(self.job_dir, self.host.unix)
         self.shared_end = farewell.SharedEnd(self.job_dir.report_path)
-        self.look_at = NEVER
+        self.look_at = self.learn_at = NEVER
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
         self.beginnings: Beginnings | None = None
         """How the ranks of the round began. None: none has been started."""
@@ -192,7 +197,7 @@ class Agent:
 
     def _deadline(self) -> float:
         now = self.host.now()
-        deadlines = [self.node.deadline(), self.leave_at, self.settle_at, self.workers.look_at, self.look_at]
+        deadlines = [self.node.deadline(), self.leave_at, self.settle_at, self.workers.look_at, self.look_at, self.learn_at]
         if self.stacks is not None:
             deadlines.append(self.stacks.look_at)
         if self.network is not None:
@@ -203,6 +208,8 @@ class Agent:
             deadlines.append(self.beginnings.look_at)
         if self.checking is not None:
             deadlines += [self.checking.deadline(), self.desk.deadline()]
+        if self.workers.parking is not None:
+            deadlines.append(self.workers.parking.deadline())
         if self.desk.health is not None:
             deadlines.append(now + PULSE_S)
         if (pump_s := self.workers.pump_s) is not None:
@@ -225,6 +232,7 @@ class Agent:
             late += self.stacks.look()
         if self.network is not None:
             late += [*self.network.expire(now), *self._look_for_the_end(now)]
+            self._stand_by(now)
         if self.watchdog is not None:
             late += self.watchdog.timers.expired(self.awake_at_unix)
         if self.beginnings is not None:
@@ -234,6 +242,8 @@ class Agent:
         if self.checking is not None:
             late += self.checking.due()
             self.desk.due()
+        if self.workers.parking is not None:
+            late += self.workers.parking.due()
         return [*late, Tick()] if now >= self.node.deadline() else late
 
     def _look_for_the_end(self, now: float) -> list[Observation]:
@@ -281,6 +291,7 @@ class Agent:
                 case CheckNode(after_failure=after_failure):
                     for seen in self._checking().before_join(after_failure):
                         self._observe(seen)
+                    self._warm_up()
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     if self.monitoring is not None:
                         self.monitoring.heed(longest_s, busy_s)
@@ -319,6 +330,7 @@ class Agent:
         if self.network is not None:
             self.network.warm()
         self.node.warm()
+        self._warm_up()
         return self._watch(*self.unwatched) if self.unwatched is not None else []
 
     # --- the node's health ----------------------------------------------------------------------------------------------
@@ -403,6 +415,36 @@ class Agent:
             )
         self.unwatched = None
         return self.monitoring.begin_round(assigned, started)
+
+    # --- warm spares ----------------------------------------------------------------------------------------------------
+
+    def _warm_up(self) -> None:
+        """The workers of a round run."""
+        if self.config.warm_spares == 0 or not self.workers.given or self.settle_at != NEVER:
+            return
+        if self.workers.parking is None:
+            self.workers.parking = self._open_parking()
+        self.workers.parking.round_began()
+
+    def _open_parking(self) -> Parking:
+        from holdfast.agent.parking import Parking  # it takes its time to load
+
+        return Parking(self.config, self.host, self.workers, imports=self._imports(), perform=self.perform)
+
+    def _imports(self) -> ImportsFile:
+        from holdfast.agent.imports_file import ImportsFile
+
+        return ImportsFile(self.job_dir.path, self.config.python, self.telling.recorder.aside)
+
+    def _stand_by(self, now: float) -> None:
+        """A node that waits for a place looks whether others have told what its workers would import."""
+        if self.config.warm_spares == 0 or self.workers.parking is not None or not self.node.group.spare_because:
+            self.learn_at = NEVER
+        elif self.learn_at == NEVER or now >= self.learn_at:
+            self.learn_at = now + LEARN_S
+            if modules := self._imports().look():
+                self.workers.parking = self._open_parking()
+                self.workers.parking.stand_by(modules)
 
     # --- progress -------------------------------------------------------------------------------------------------------
 

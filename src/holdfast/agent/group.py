@@ -209,7 +209,7 @@ class Group:
             case Started(local_rank=local_rank, pid=pid):
                 worker = self.workers[local_rank]
                 worker.pid, worker.state = pid, "running"
-                return [Record(event=WorkerStarted(**worker.ids, argv=seen.argv, log_dir=seen.log_dir))]
+                return [Record(event=_started(worker.rank, seen))]
             case StartFailed(local_rank=local_rank):
                 return self._start_failed(self.workers[local_rank], seen, now)
             case Signalled(signum=signum):
@@ -454,3 +454,7 @@ class Group:
             Record(event=JobEnded(outcome=outcome, exit_code=code, reason=reason)),
             Exit(code=code, report=report, complaint=complaint),
         ]
+
+
+def _started(rank: int, seen: Started) -> WorkerStarted:
+    return WorkerStarted(rank=rank, **{field: getattr(seen, field) for field in seen.__fields__})

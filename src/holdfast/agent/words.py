@@ -32,6 +32,10 @@ class Started(Observation):
     pid: int
     argv: tuple[str, ...]
     log_dir: str | None
+    spare: bool = False
+    """A warm spare has become it."""
+    cold_because: str = ""
+    """Why none has, where there could have been one."""
 
 
 class StartFailed(Observation):

@@ -16,6 +16,7 @@ from holdfast.core.cycles import cycle_of, log_path
 from holdfast.core.errors import HoldfastError, StartError, UsageError
 from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER
+from holdfast.core.page import HOOK_MODULES, HOOK_SIGNS
 from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.value import replace
 from holdfast.runtime import shm
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.agent.app_log import AppLogs
-    from holdfast.agent.attempt_logs import AttemptLogs
+    from holdfast.agent.attempt_logs import AttemptLogs, RankLogs
     from holdfast.agent.gpu_memory import GpuLook
+    from holdfast.agent.parking import Parking
     from holdfast.agent.reached import Mileage
     from holdfast.agent.tee import Tee
     from holdfast.core.config import RunConfig
@@ -57,6 +59,11 @@ class Workers:
         self.tee: Tee | None = None
         self.local_ranks: dict[int, int] = {}
         """pid → local rank"""
+        self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
+        """Local rank → what its process was started with last: command line, environment, log files (None: none has been)."""
+        self.parking: Parking | None = None
+        """None: there are no warm spares, or the first worker has yet to run."""
+        self.hook = HOOK_SIGNS * (config.ft.monitor == "auto") | HOOK_MODULES * (config.warm_spares != 0)
         self.ports: list[socket] = []
         """Held for MASTER_PORT: that of the running round, and that of the next."""
         self.gpus: GpuLook | None = None
@@ -166,7 +173,9 @@ class Workers:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        self.host.kill(list(self.host.children))
+        if self.parking is not None:
+            self.parking.close()
+        self.host.kill([*self.host.children, *self.host.parked])
         self.host.sweep()
         for sock in self.ports:
             sock.close()
@@ -175,12 +184,14 @@ class Workers:
         assert self.attempt is not None
         files = self.attempt[local_rank]
         # A program that is not Python has no use for a page; its death is seen by its pidfd.
-        page = None if self.config.no_python else self.host.page(hook=self.config.ft.monitor == "auto")
+        page = None if self.config.no_python else self.host.page(self.hook)
         argv = launch.command(self.config, local_rank)
         env = launch.environment(
             self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None, stash=self.stash
         )
-        pid = self.host.start(
+        self.given[local_rank] = argv, env, files
+        spare, cold_because = self.parking.take(local_rank, argv, env, page, files) if self.parking else (None, "")
+        pid = spare or self.host.start(
             argv,
             env,
             stdout=files.stdout_fd,
@@ -190,7 +201,14 @@ class Workers:
             binding=self.config.bindings.get(local_rank),
         )
         self.local_ranks[pid] = local_rank
-        return Started(local_rank=local_rank, pid=pid, argv=tuple(argv), log_dir=files.dir)
+        return Started(
+            local_rank=local_rank,
+            pid=pid,
+            argv=tuple(argv),
+            log_dir=files.dir,
+            spare=spare is not None,
+            cold_because=cold_because,
+        )
 
     def _pids(self, local_ranks: Iterable[int]) -> list[int]:
         wanted = set(local_ranks)

@@ -21,6 +21,10 @@ has its pidfd.
 - wraps sys.excepthook, to write the error record and raise the page's error flag before the traceback is printed;
 - leaves a mark when the interpreter begins to end in good order.
 
+A spare (`client.spare`) is started in the very same way, but ahead of time. It has no page yet, so it does what needs none,
+imports what its worker is going to import, and waits, here: `park` returns when it has become a worker, and Python then runs
+the script as it always does. What it has been given meanwhile (`adopt`) is what a worker gets at its start.
+
 The script can see of it: a few modules more in sys.modules (`_holdfast_bootstrap` among them, by which `holdfast.client`
 finds the page), faulthandler enabled, one function in the place of sys.excepthook, and one descriptor of a high number, the
 page's file, which it may close. Forked children are none of the agent's workers: in them `words` is None, and the hook only
@@ -53,6 +57,14 @@ _wake_agent: Callable[[], int] | None = None
 
 stash = ""
 """Where this worker may leave its state (`core.stash.VARIABLE`). Its children are not to find that in their environment."""
+spare: ModuleType | None = None
+"""`client.spare`, in an interpreter that has been started to wait."""
+
+_error_file: str | None = None
+"""Where the error record is to go: absolute, since the script may change directory."""
+
+_me = 0
+"""The process that is the worker: not its forked children."""
 
 _load: Callable[..., ModuleType] | None = None
 _writer: Writer | None = None
@@ -83,23 +95,59 @@ def restore(boot_dir: str) -> None:
 
 def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
     """All of the above. `load(name, *path)` gives another of our files as a module."""
-    global layout, stash, _load
+    global layout, spare, stash, _load
     layout, _load = page_layout, load
     stash = os.environ.pop("HOLDFAST_STASH", "")
     fd = os.environ.pop("HOLDFAST_PAGE_FD", "")
-    steps: list[Callable[[], None]] = [_enable_faulthandler]
-    if fd:
-        steps[:0] = [lambda: _open_page(int(fd)), lambda: _offer_stacks(int(fd)), lambda: os.close(int(fd))]
-        steps.append(_watch_script)
+    if "HOLDFAST_SPARE" in os.environ:
+        spare = load("_holdfast_spare", "client", "spare.py")
+        hook = spare.begin(_die_with)
+        _try(_enable_faulthandler, lambda: _watch_script(hook))
+    elif fd:
+        _try(*_page_steps(int(fd)), _enable_faulthandler, lambda: _watch_script(words[layout.HOOK] if words is not None else 0))
+    else:
+        _try(_enable_faulthandler)
+    _install_hooks(load)
+    os.register_at_fork(after_in_child=_forget)
+    if spare is None:
+        running()
+
+
+def adopt(fd: int) -> None:
+    """A spare becomes a worker: its environment is the worker's by now, and `fd` is the worker's page."""
+    global stash
+    stash = os.environ.pop("HOLDFAST_STASH", "")
+    _try(*_page_steps(fd))
+    if _writer is not None and words is not None:
+        _writer.attach(words, _wake_agent)
+    running()
+
+
+def _page_steps(fd: int) -> list[Callable[[], None]]:
+    return [lambda: _open_page(fd), lambda: _offer_stacks(fd), lambda: os.close(fd)]
+
+
+def _try(*steps: Callable[[], None]) -> None:
     for step in steps:
         try:
             step()
         except Exception as error:
             _tell(f"{type(error).__name__}: {error}")
-    _install_hooks(load)
-    os.register_at_fork(after_in_child=_forget)
-    if words is not None:
+
+
+def running() -> None:
+    """All is done: from here on this process is the worker, with the error file that its environment names."""
+    global _error_file, _me
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    _error_file, _me = os.path.abspath(file) if file else None, os.getpid()
+    if words is not None and layout is not None:
         words[layout.STATE] = layout.RUNNING
+
+
+def load(name: str, *path: str) -> ModuleType:
+    """Another of our files as a module."""
+    assert _load is not None
+    return _load(name, *path)
 
 
 def writer() -> Writer:
@@ -154,10 +202,12 @@ def _offer_stacks(fd: int) -> None:
     words[layout.DUMP_SIGNAL] = _DUMP_SIGNAL
 
 
-def _watch_script() -> None:
-    if words is not None and layout is not None and words[layout.HOOK]:
-        assert _load is not None
-        _load("_holdfast_hooks", "client", "hooks.py").watch(writer)
+def _watch_script(hook: int) -> None:
+    assert _load is not None and layout is not None
+    if hook:
+        hooks = _load("_holdfast_hooks", "client", "hooks.py")
+        notebook = hooks.Notebook(layout, lambda: words) if hook & layout.HOOK_MODULES else None
+        hooks.watch(writer, notebook, signs=hook & layout.HOOK_SIGNS != 0)
 
 
 def _lock(libc: ctypes.CDLL, base: int) -> None:
@@ -236,19 +286,16 @@ def _install_hooks(load: Callable[..., ModuleType]) -> None:
     import atexit
     from _thread import get_ident
 
-    me, main_thread = os.getpid(), get_ident()
+    main_thread = get_ident()
     judged: list[BaseException] = []  # exceptions that went through the hook, whatever came of it
-    # Made absolute now: the script may change directory.
-    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    error_file = os.path.abspath(error_file) if error_file else None
     shown = sys.excepthook
 
     def write(error: BaseException) -> None:
-        if isinstance(error, Exception) and error_file:
-            load("_holdfast_record", "client", "record.py").write(error_file, error, time_ns())
+        if isinstance(error, Exception) and _error_file:
+            load("_holdfast_record", "client", "record.py").write(_error_file, error, time_ns())
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() == me:
+        if os.getpid() == _me:
             judged.append(error)
             try:
                 if get_ident() == main_thread and _is_the_end():
@@ -260,7 +307,7 @@ def _install_hooks(load: Callable[..., ModuleType]) -> None:
         shown(kind, error, trace)
 
     def at_exit() -> None:
-        if os.getpid() != me:
+        if os.getpid() != _me:
             return
         # A hook of the script's own may have taken our place.
         error = getattr(sys, "last_value", None)

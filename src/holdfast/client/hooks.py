@@ -9,15 +9,19 @@
 - with torch or without, has the time that a debugger or another prompt waits for somebody be a section called `debugger`;
 - if the script imports NVRx's client, has ours stand in for it (`integrations.nvrx`), where Holdfast is installed beside it.
 
+Where the agent wants to know for the script's next life, the modules that it has loaded are noted (`Notebook`).
+
 Nothing else is imported for that. Python's own finder is asked for each module that is not built in; for those that are named
-here, what it finds is given something to do once it has run. The script can see of it: a hook in torch's own list of them,
-and a frame of ours in the traceback of a save that fails. Under torch.compile the hook is not traced; where a compiled function
-holds a whole step and torch breaks no graph in it, that step goes unnoticed.
+here, or for all, what it finds is given something to do once it has run. The script can see of it: a hook in torch's own list
+of them, and a frame of ours in the traceback of a save that fails. Under torch.compile the hook is not traced; where a compiled
+function holds a whole step and torch breaks no graph in it, that step goes unnoticed.
 
 As all that the bootstrap loads: the standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name.
 """
 
 from __future__ import annotations
+
+from _thread import RLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,8 +51,9 @@ MOST_OPTIMIZERS = 10_000
 """So many are told apart; a script that makes one for each step begins to be counted anew then."""
 
 
-def watch(writer: Callable[[], Writer]) -> None:
-    """Do the above for this process. `writer()` is asked for at torch's import, no sooner."""
+def watch(writer: Callable[[], Writer], note: Notebook | None = None, *, signs: bool = True) -> None:
+    """Do the above for this process (`signs`), and note in `note` which modules are loaded, where there is one. `writer()` is
+    asked for at torch's import, no sooner."""
     hooked: list[Step] = []
 
     def step_hook() -> Step:
@@ -68,8 +73,9 @@ def watch(writer: Callable[[], Writer]) -> None:
         marking(CHECKPOINT, "save")(module)
         _around(module, "load", _as_restore, writer())
 
-    _when_loaded(
-        {
+    actions: dict[str, Callable[[ModuleType], object]] = {}
+    if signs:
+        actions = {
             "torch.optim.optimizer": lambda module: module.register_optimizer_step_post_hook(step_hook()),
             "torch._dynamo.config": lambda module: module.ignore_logging_functions.add(step_hook()),
             "torch.serialization": files,
@@ -79,7 +85,7 @@ def watch(writer: Callable[[], Writer]) -> None:
             "nvidia_resiliency_ext.fault_tolerance.rank_monitor_client": _stand_in,
             **{module: marking(DEBUGGER, method, of=holder) for module, (holder, method) in PROMPTS.items()},
         }
-    )
+    _when_loaded(actions, note)
 
 
 def _stand_in(module: ModuleType) -> None:
@@ -156,29 +162,64 @@ def _as_restore(function: Callable[..., Any], writer: Writer) -> Callable[..., A
     return restoring
 
 
-def _when_loaded(actions: dict[str, Callable[[ModuleType], object]]) -> None:
-    """Call `actions[name](module)` when the module `name` has run, for each of them."""
+class Notebook:
+    """The names of the modules that are loaded from now on, in a worker's page."""
+
+    def __init__(self, layout: ModuleType, words: Callable[[], memoryview | None]) -> None:
+        """`words()`: the page, if it is ours still."""
+        self.layout, self.words, self.lock = layout, words, RLock()
+
+    def begin(self, name: str) -> int:
+        """A module's loading begins. Returns where that stands, for `end`; -1: nowhere."""
+        words, layout = self.words(), self.layout
+        if words is None or not words[layout.HOOK] & layout.HOOK_MODULES:
+            return -1
+        line = layout.LOADING + name.encode("utf-8", "replace") + b"\n"
+        with self.lock:
+            end = words[layout.MODULES_END]
+            if end + len(line) > layout.MODULES_BYTES:
+                return -1
+            at = layout.MODULES * 8 + end
+            words.cast("B")[at : at + len(line)] = line
+            words[layout.MODULES_END] = end + len(line)
+        return int(at)
+
+    def end(self, at: int) -> None:
+        """It is loaded."""
+        words = self.words()
+        if words is not None:
+            words.cast("B")[at : at + 1] = self.layout.LOADED
+
+
+def _when_loaded(actions: dict[str, Callable[[ModuleType], object]], note: Notebook | None) -> None:
+    """Call `actions[name](module)` when the module `name` has run, for each of them, and note every one."""
     from _frozen_importlib_external import PathFinder
 
     find = PathFinder.__dict__["find_spec"].__func__
 
     def find_spec(cls: type, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         spec: ModuleSpec | None = find(cls, fullname, path, target)
-        if fullname in actions and spec is not None:
-            _add_to(spec, actions[fullname])
+        if spec is not None and (note is not None or fullname in actions):
+            _add_to(spec, actions.get(fullname), note)
         return spec
 
     PathFinder.find_spec = classmethod(_unseen(find_spec))  # type: ignore
 
 
-def _add_to(spec: ModuleSpec, action: Callable[[ModuleType], object]) -> None:
+def _add_to(spec: ModuleSpec, action: Callable[[ModuleType], object] | None, note: Notebook | None) -> None:
     loader: Any = spec.loader
-    if getattr(loader, "name", None) != spec.name:
+    name = spec.name
+    if getattr(loader, "name", None) != name:
         return  # one that loads other modules, too
 
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module  # that of its class is to be seen again
+        at = note.begin(name) if note is not None else -1
         loader.exec_module(module)
+        if at >= 0 and note is not None:
+            note.end(at)
+        if action is None:
+            return
         try:
             action(module)
         except Exception:  # another version of torch

@@ -110,6 +110,12 @@ class RunConfig(Value):
     health_check_port: int | None = None
     uninterruptible_timeout_s: float | None = None
 
+    # warm spares
+    warm_spares: int | None = 0
+    """Spare workers that wait with their imports done. None: one for each worker, if there is memory for it."""
+    warm_mode: str = "spawn"
+    """spawn: each is a process of its own. fork: all are forked from one."""
+
     # restarts
     max_restarts: int = 0
     restart_period_s: float | None = None

@@ -24,6 +24,9 @@ RUN_PATH = os.path.join(_CLIENT, "run_path.py")
 PAGE_FD = "HOLDFAST_PAGE_FD"
 """File descriptor of the worker's page. The bootstrap closes it and removes the variable."""
 
+SPARE = "HOLDFAST_SPARE"
+"""In a process that waits to become a worker (`client.spare`): descriptor of its socket, pid of the agent, and HOOK_* bits."""
+
 USER_PYTHONPATH = "HOLDFAST_USER_PYTHONPATH"
 """The user's own PYTHONPATH, which the bootstrap puts back. Not set: the user had none."""
 
@@ -62,6 +65,11 @@ def bootstrap_env(env: Mapping[str, str], *, page_fd: int) -> dict[str, str]:
         if theirs:  # an empty entry would stand for the current directory
             ours["PYTHONPATH"] += os.pathsep + theirs
     return {**env, **ours}
+
+
+def spare_env(env: Mapping[str, str], *, fd: int, agent: int, hook: int) -> dict[str, str]:
+    """`env`, a worker's from `bootstrap_env`, made that of a spare, which has no page yet but a socket at `fd`."""
+    return {name: value for name, value in env.items() if name != PAGE_FD} | {SPARE: f"{fd},{agent},{hook}"}
 
 
 def can_bootstrap() -> bool:

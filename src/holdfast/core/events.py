@@ -91,6 +91,34 @@ class WorkerStarted(Event):
     """Its command line."""
     log_dir: str | None
     """Where its logs and error file are. None: they are not kept."""
+    spare: bool = False
+    """A warm spare has become it: its modules were imported before."""
+    cold_because: str = ""
+    """Why no spare has, in words, where there could have been one."""
+
+
+class SpareReady(Event):
+    """A warm spare has imported what the script does, and waits."""
+
+    local_rank: int
+    """Of the worker that it may become; where spares are forked, it is there for all."""
+    pid: int
+    """Its process."""
+    import_s: float
+    """Seconds that its imports took, at low priority."""
+    mb: float
+    """MiB that it has alone."""
+
+
+class SpareLost(Event):
+    """A warm spare is no more, though it became no worker."""
+
+    local_rank: int
+    """As in `SpareReady`."""
+    pid: int
+    """Its process."""
+    reason: str
+    """In words."""
 
 
 class RanksBegun(Event):

@@ -82,6 +82,8 @@ SCHEDULERS = (SLURM, KUBERNETES)
 NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
 """torchrun's."""
 
+WARM_MODES = ("spawn", "fork")
+
 MEMBERSHIPS = ("elastic", "fixed")
 
 GROW = ("at-once", "next-failure", "never")
@@ -322,6 +324,23 @@ FLAGS: tuple[Flag, ...] = (
         default="60",
         metavar="S",
         env="HOLDFAST_BACKOFF",
+    ),
+    _ours(
+        "--warm-spares",
+        "spare workers of this node that wait with the script's modules imported, so that a restart skips that: a number, off, "
+        "or auto (one for each worker, where the job may restart and memory allows it)",
+        default="auto",
+        metavar="N|auto|off",
+        env="HOLDFAST_WARM_SPARES",
+    ),
+    _ours(
+        "--warm-mode",
+        "spawn: each spare is a process of its own; fork: workers are forked from one that has imported everything, and share "
+        "its memory",
+        default="spawn",
+        choices=WARM_MODES,
+        metavar="MODE",
+        env="HOLDFAST_WARM_MODE",
     ),
     _ours(
         "--membership",

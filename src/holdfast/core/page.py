@@ -1,8 +1,9 @@
 """Where is each fact in a worker's shared page? The layout only: who maps it is `runtime.shm` and `client.bootstrap`.
 
-A page is 8192 bytes of memory shared by one worker and its agent. Every field has exactly one writer and one reader, is
-eight bytes wide and eight-aligned (so that one store is one machine store), and is named here by its index into the page
-seen as 64-bit words. Fields that different sides write lie on different cache lines.
+A page is memory shared by one worker and its agent. Every field has exactly one writer and one reader, is eight bytes wide
+and eight-aligned (so that one store is one machine store), and is named here by its index into the page seen as 64-bit words.
+Fields that different sides write lie on different cache lines. The fields take 8192 bytes; behind them is room for a long text,
+which costs no memory before it is used.
 
     words    writer   what
     0-15     agent    magic, version, agent's pid, wishes and requests to the worker
@@ -13,7 +14,9 @@ seen as 64-bit words. Fields that different sides write lie on different cache l
     80-95    worker   limits that the script itself has set
     96-127   worker   what the script asks of the job, with a reason in words
     208-239  worker   text: why the bootstrap could not do its whole work
+    240      worker   how long the text of modules is
     512-1023 worker   sections: 32 slots
+    1024-    worker   text: the modules that the script has had loaded
     others   -        reserved
 
 Times are nanoseconds of CLOCK_MONOTONIC; 0 means never. The layout has a version, since the worker's interpreter may hold
@@ -22,7 +25,10 @@ another copy of this file than the agent's. What it all means, as a value, is `c
 
 from __future__ import annotations
 
-SIZE = 8192
+FIELDS_BYTES = 8192
+MODULES_BYTES = 256 * 1024 - FIELDS_BYTES
+"""Some 8,000 names: four times as many as torch and transformers have together."""
+SIZE = FIELDS_BYTES + MODULES_BYTES
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
 VERSION = 3
 
@@ -36,7 +42,11 @@ REQUEST_COUNT = 9
 """Raised by one with each new request."""
 
 HOOK = 10
-"""1: take what an unmodified script does (an optimizer's steps, its checkpoints) for signs of life."""
+"""Bits of HOOK_*: what of an unmodified script's doings is to be noted."""
+HOOK_SIGNS = 1
+"""Its optimizers' steps and its checkpoints, as signs of life."""
+HOOK_MODULES = 2
+"""The modules that it has loaded, for its next life."""
 
 REQUEST_CHECKPOINT = 2
 REQUEST_STOP = 4
@@ -122,6 +132,12 @@ CONTROL_KINDS = ("", "exclude", "stop", "restart", "continue")
 
 TROUBLE = 208
 TROUBLE_BYTES = 256
+
+MODULES_END = 240
+"""Bytes of text at MODULES. Lines, each a mark and a name, in the order in which their loading began."""
+MODULES = 1024
+LOADING, LOADED = b" ", b"+"
+"""The marks. What fails to load, or is still at it, has the first."""
 
 # Worker → agent: sections. A slot is taken once its first word is not 0, and keeps its name.
 SECTIONS = 512

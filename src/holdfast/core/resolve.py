@@ -105,6 +105,7 @@ def resolve(
 
         choose_binding(draft)
     _entry_point(draft)
+    _warm_spares(draft)
     _ending(draft)
     _logs(draft)
     _state(draft)
@@ -211,6 +212,26 @@ def _entry_point(draft: Draft) -> None:
             raise UsageError("--no-python: only Python scripts are given --local-rank", hint="add --use-env")
     python = draft.environ.get("PYTHON_EXEC")
     draft.put("python", python or draft.host.python, "PYTHON_EXEC" if python else "derived: this interpreter")
+
+
+def _warm_spares(draft: Draft) -> None:
+    """Only Python's own start-up can wait half-way: of a script or a module, run as torchrun runs them."""
+    _check_choice(draft, "warm_mode")
+    draft.keep("warm_mode", draft.text("warm_mode"))
+    text, name = draft.text("warm_spares"), draft.name("warm_spares")
+    program = next((dest for dest in ("no_python", "run_path") if draft.on(dest)), "")
+    if program and text not in ("auto", "off"):
+        draft.tell("WARNING", f"{name} is ignored: what {draft.name(program)} runs has no warm spares")
+    if program:
+        return draft.put("warm_spares", 0, f"derived: {draft.name(program)}")
+    if text == "auto":
+        may_restart = draft.fields["max_restarts"] or draft.fields["max_nodes"] > 1
+        if not may_restart:
+            return draft.put("warm_spares", 0, "derived: the job does not restart")
+        return draft.keep("warm_spares", None)
+    if text != "off" and not text.isdigit():
+        raise UsageError(f"{name}: {text!r} is neither a number, nor auto, nor off")
+    return draft.keep("warm_spares", 0 if text == "off" else grammar.whole(text, name, at_least=0, at_most=MOST_WORKERS))
 
 
 def _ending(draft: Draft) -> None:

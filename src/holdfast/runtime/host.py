@@ -10,10 +10,10 @@ import select
 import signal
 import time
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.machine import Signalled
 from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessErred, ProcessGone
-from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, reap, spawn, state
+from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, pidfd_open, reap, spawn, state
 from holdfast.runtime.shm import DeathWatch, Page, create_page
 
 TYPE_CHECKING = False
@@ -77,6 +77,8 @@ class Host(Ready):
         self.children: dict[int, Child] = {}
         self.others: set[int] = set()
         """Children that are no workers, and not what workers left behind."""
+        self.parked: dict[int, Process] = {}
+        """Processes that wait to become workers, by pid: kept by every sweep, and counted nowhere."""
         self.complaints: list[str] = []
         self.dead: list[int] = []
         """Pids whose mutex the kernel has released; filled by DeathWatch threads."""
@@ -132,27 +134,79 @@ class Host(Ready):
     ) -> int:
         """Start a worker and watch it; returns its pid. Raises StartError."""
         inherit = {page_fd: page.fd} if page else {}
+        process = self._spawn(argv, env, stdout, stderr, inherit, binding)
+        self._raise(process, page)
+        return process.pid
 
+    def _spawn(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        stdout: int | None,
+        stderr: int | None,
+        inherit: Mapping[int, int],
+        binding: Binding | None,
+    ) -> Process:
         def start() -> Process:
             return spawn(argv, env, stdout=stdout, stderr=stderr, inherit=inherit, files=self.files_given)
 
-        if binding is not None and not binding.prefix:
-            from holdfast.runtime.affinity import bound
+        if binding is None or binding.prefix:
+            return start()
+        from holdfast.runtime.affinity import bound
 
-            child = Child(bound(binding, start, self.complain), page)
-        else:
-            child = Child(start(), page)
-        pid = child.process.pid
-        self.children[pid] = child
-        if child.process.pidfd is not None:
-            self.watch(child.process.pidfd, select.EPOLLIN, lambda events: self._gone(pid))
+        return bound(binding, start, self.complain)
+
+    def _raise(self, process: Process, page: Page | None) -> None:
+        """Watch a worker's process until it ends."""
+        pid = process.pid
+        self.children[pid] = Child(process, page)
+        if process.pidfd is not None:
+            self.watch(process.pidfd, select.EPOLLIN, lambda events: self._gone(pid))
         else:
             self.complain("no pidfd here (an old kernel, or a seccomp filter): the ends of workers are learned from SIGCHLD")
             if signal.getsignal(signal.SIGCHLD) is not _noted:
                 signal.signal(signal.SIGCHLD, _noted)
+
+    def park(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: int | None,
+        stderr: int | None,
+        inherit: Mapping[int, int],
+        binding: Binding | None,
+        gone: Callable[[int], list[Observation]],
+    ) -> int:
+        """Start what is to wait until it may become a worker (`adopt`), as `start` would; returns its pid. `gone(exit code)` is
+        called from `wait` should it end before. Raises StartError."""
+        process = self._spawn(argv, env, stdout, stderr, inherit, binding)
+        if process.pidfd is None:
+            self.parked[process.pid] = process
+            raise StartError("no pidfd here, by which the end of a spare could be seen")
+        pid, pidfd = process.pid, process.pidfd
+        self.parked[pid] = process
+
+        def ended(events: int) -> list[Observation]:
+            exitcode = reap(pid)
+            if exitcode is None:
+                return []
+            self.unwatch(pidfd)
+            del self.parked[pid]
+            process.close()
+            return gone(exitcode)
+
+        self.watch(pidfd, select.EPOLLIN, ended)
         return pid
 
-    def page(self, hook: bool = False) -> Page | None:
+    def adopt(self, pid: int, page: Page | None) -> None:
+        """A process that was parked, or that one has forked, is a worker from now on."""
+        process = self.parked.pop(pid, None) or Process(pid, pidfd_open(pid))
+        if process.pidfd is not None and process.pidfd in self.handlers:
+            self.unwatch(process.pidfd)
+        self._raise(process, page)
+
+    def page(self, hook: int = 0) -> Page | None:
         """A page for a worker to come; None where the kernel has none (then its death is seen a little later)."""
         try:
             return create_page(hook)
@@ -183,7 +237,7 @@ class Host(Ready):
 
     def sweep(self) -> set[int]:
         """SIGKILL whatever dead workers left behind; returns the pids."""
-        return kill_strays(keep=[*self.children, *self.others])
+        return kill_strays(keep=[*self.children, *self.others, *self.parked])
 
     def states(self) -> dict[int, str]:
         """Each worker's state in the kernel's eyes, by its pid."""

@@ -64,6 +64,11 @@ class Page:
         return layout.CONTROL_KINDS[kind], reason
 
     @property
+    def beats(self) -> int:
+        """How many heartbeats it has shown."""
+        return self.words[layout.BEATS]
+
+    @property
     def last_step(self) -> tuple[int | None, bool]:
         """The last step reported, and whether the script itself has done so. None: none was."""
         return self.words[layout.STEP] if self.words[layout.STEP_NS] else None, bool(self.words[layout.STEP_TOLD])
@@ -119,6 +124,12 @@ class Page:
                 count=self.words[at + layout.CLOSED],
                 limit_s=_limit(self.words[at + layout.LIMIT_NS]),
             )
+
+    def modules(self) -> tuple[str, ...]:
+        """Names of the modules that the worker has had loaded so far, in the order in which that began."""
+        start, end = layout.MODULES * 8, min(self.words[layout.MODULES_END], layout.MODULES_BYTES)
+        lines = self.map[start : start + end].decode("utf-8", "replace").split("\n")
+        return tuple(line[1:] for line in lines if line.startswith(layout.LOADED.decode()))
 
     def _text(self, at: int, size: int) -> str:
         return self.map[at * 8 : at * 8 + size].split(b"\0", 1)[0].decode("utf-8", "replace")
@@ -203,10 +214,10 @@ def _limit(limit_ns: int) -> float | None:
     return limit_ns / 1e9 if limit_ns else None
 
 
-def create_page(hook: bool = False) -> Page:
+def create_page(hook: int = 0) -> Page:
     """A fresh page with the agent's part filled in. Raises HoldfastError where no memory can be shared.
 
-    `hook`: what an unmodified script does is to count as signs of life (`client.hooks`)."""
+    `hook`: HOOK_*, what of an unmodified script's doings is to be noted (`client.hooks`)."""
     fd = nameless_file("holdfast-page")
     os.ftruncate(fd, layout.SIZE)
     page = Page(fd)

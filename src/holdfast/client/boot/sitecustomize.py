@@ -29,9 +29,18 @@ try:
     _bootstrap.restore(os.path.dirname(__file__))
     _bootstrap.start(_load("_holdfast_page", "core", "page.py"), _load)
 except Exception:
-    pass  # the worker must run all the same; the agent sees from the page that nobody has taken it
+    if "HOLDFAST_SPARE" in os.environ:
+        os._exit(1)  # nobody has asked for another worker
+    # The worker must run all the same; the agent sees from the page that nobody has taken it.
 
 # `site` handles what comes of this: the user's module, its exceptions, or ImportError for want of one, which it swallows
 # and after which sys.modules has no `sitecustomize`, as in plain Python.
 sys.modules.pop(__name__, None)
-import sitecustomize  # type: ignore # noqa: E402, F401
+try:
+    import sitecustomize  # type: ignore # noqa: F401
+finally:
+    if "HOLDFAST_SPARE" in os.environ:
+        try:
+            _bootstrap.spare.park(_bootstrap)  # returns in a worker
+        except BaseException:
+            os._exit(1)

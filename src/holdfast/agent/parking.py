@@ -1,0 +1,307 @@
+"""Where do spare workers wait, and how is one handed a worker's place? The hands of `agent.spares`.
+
+A spare is a child of the agent's like a worker, started with the same command line, with a socket in the place of a page
+(`client.spare`). It is told what to import, says when it has done so, and is sent everything else once its time has come:
+what of its environment has changed, the page, and its log files. It answers within a millisecond; one that does not is killed,
+and the worker started anew. Loaded after the first workers have started.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+
+from holdfast.agent import launch
+from holdfast.agent.spare_words import (
+    EndSpare,
+    Lost,
+    MakeSpare,
+    Ready,
+    RoundBegan,
+    RoundOver,
+    StandingBy,
+    Survey,
+    Surveyed,
+)
+from holdfast.agent.spares import Spares, differences
+from holdfast.core import entry
+from holdfast.core.errors import StartError
+from holdfast.core.machine import Record, Say, Tick
+from holdfast.core.messages import Assigned
+from holdfast.runtime.memory import private_bytes, room_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.agent.attempt_logs import RankLogs
+    from holdfast.agent.imports_file import ImportsFile
+    from holdfast.agent.workers import Workers
+    from holdfast.core.config import RunConfig
+    from holdfast.core.machine import Action, Observation
+    from holdfast.runtime.host import Host
+    from holdfast.runtime.shm import Page
+
+ANSWER_S = 0.5
+"""How long a spare has to take over. It takes it half a millisecond; more than this on a host that is crowded, or stopped."""
+
+SAID_BYTES = 65536
+
+NOWHERE = Assigned(
+    round=0,
+    restart_count=0,
+    group_rank=0,
+    group_world_size=1,
+    base_rank=0,
+    world_size=1,
+    role_base_rank=0,
+    role_world_size=1,
+    master_addr="",
+    master_port=0,
+    nodes=(),
+    reason="",
+)
+"""The place of a worker whose place is not known: all of it is another once it is."""
+
+
+class Parked:
+    """A spare's process, as its agent sees it."""
+
+    def __init__(self, local_rank: int, argv: list[str], env: Mapping[str, str], link: socket.socket) -> None:
+        self.local_rank, self.argv, self.env, self.link = local_rank, argv, env, link
+        self.captured: set[int] = set()
+        """Streams whose output is kept until it is a worker's."""
+
+
+class Parking:
+    """This node's spares."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        host: Host,
+        workers: Workers,
+        *,
+        imports: ImportsFile,
+        perform: Callable[[Iterable[Action]], None],
+    ) -> None:
+        self.config, self.host, self.workers, self.perform = config, host, workers, perform
+        self.imports = imports
+        self.standing_by = False
+        """There has been no worker here, and what would be imported is known from others."""
+        self.fork = config.warm_mode == "fork" and not config.bindings
+        self.machine = Spares(config.nproc_per_node, config.warm_spares, fork=self.fork)
+        self.parked: dict[int, Parked] = {}
+        """By pid."""
+        self.modules: dict[str, None] = {}
+        """What the script has loaded, in all its lives."""
+
+    # --- what the agent tells -------------------------------------------------------------------------------------------
+
+    def round_began(self) -> None:
+        """The workers of a round have been started."""
+        self.standing_by = False
+        self._show(RoundBegan())
+
+    def stand_by(self, modules: Iterable[str]) -> None:
+        """This node waits for a place; other nodes' workers have imported these."""
+        self.standing_by = True
+        self.modules.update(dict.fromkeys(modules))
+        environ = dict(os.environ)
+        for local_rank in range(self.config.nproc_per_node):
+            env = launch.environment(self.config, environ, NOWHERE, local_rank, error_file="", paged=True)
+            self.workers.given[local_rank] = launch.command(self.config, local_rank), env, None
+        self._show(StandingBy())
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        return self.machine.deadline()
+
+    def due(self) -> list[Observation]:
+        """What the passing of time has brought: nothing for the group."""
+        if self.host.now() >= self.machine.deadline():
+            self._show(Tick())
+        return []
+
+    def close(self) -> None:
+        """Forget them; who kills the workers kills them too."""
+        for one in self.parked.values():
+            self.host.unwatch(one.link.fileno())
+            one.link.close()
+        self.parked = {}
+
+    # --- handing over ---------------------------------------------------------------------------------------------------
+
+    def take(
+        self, local_rank: int, argv: list[str], env: Mapping[str, str], page: Page | None, files: RankLogs
+    ) -> tuple[int | None, str]:
+        """Have a spare become this worker: its pid, or None and why it has to start cold."""
+        changed = {
+            pid: differences(one.env, env, but=(entry.PAGE_FD,))
+            for pid, one in self.parked.items()
+            if self.fork or one.local_rank == local_rank
+        }
+        pid, why = self.machine.choose(local_rank, changed)
+        if pid < 0:
+            return None, why
+        one = self.parked[pid]
+        orders, fds, why = self._orders(one, argv, page, files)
+        if not why:
+            changes = [os.fsencode(name if new is None else f"{name}={new}") for name, (_, new) in changed[pid].items()]
+            taken, why = self._hand_over(one, b"\0".join([b"become", orders.encode(), *changes]), fds)
+        if why:
+            self.machine.used(pid, why)
+            self._drop(pid)
+            return None, why
+        self.machine.used(pid)
+        if not self.fork:
+            self._forget(pid)
+        self.host.adopt(taken, page)
+        return taken, ""
+
+    def _orders(self, one: Parked, argv: list[str], page: Page | None, files: RankLogs) -> tuple[str, list[int], str]:
+        """Which descriptors it is sent; or why it cannot be this worker."""
+        if argv != one.argv:
+            return "", [], "its command line is another"
+        if page is None:
+            return "", [], "there is no page to share"
+        orders, fds = "p", [page.fd]
+        for number, fd in ((1, files.stdout_fd), (2, files.stderr_fd)):
+            if number in one.captured:
+                orders += str(number)
+                fds.append(number if fd is None else fd)
+            elif fd is not None:
+                return "", [], "its output goes elsewhere now"
+        return orders, fds, ""
+
+    def _hand_over(self, one: Parked, order: bytes, fds: list[int]) -> tuple[int, str]:
+        """Pid of the worker, or why there is none."""
+        try:
+            socket.send_fds(one.link, [order], fds)
+            waiting = select.poll()
+            waiting.register(one.link, select.POLLIN)
+            if not waiting.poll(1000 * ANSWER_S):
+                return -1, f"it did not answer within {ANSWER_S:g} s"
+            word, *said = one.link.recv(SAID_BYTES).decode("utf-8", "replace").split("\0")
+        except OSError as error:
+            return -1, f"it cannot be reached: {error.strerror}"
+        if word == "taken":
+            return int(said[0]), ""
+        return -1, said[0] if said else "it has ended"
+
+    # --- carrying out ---------------------------------------------------------------------------------------------------
+
+    def _show(self, seen: Observation) -> None:
+        for action in self.machine.observe(seen, self.host.now()):
+            match action:
+                case Survey():
+                    self._show(self._survey())
+                case MakeSpare(slot=slot, local_rank=local_rank):
+                    self._make(slot, local_rank)
+                case EndSpare(pid=pid):
+                    self._drop(pid)
+                case Record() | Say():
+                    self.perform([action])
+                case _:
+                    raise AssertionError(f"nobody can do {action!r} with spares")
+
+    def _survey(self) -> Observation:
+        pages = [child.page for child in self.host.children.values()]
+        if len(pages) < self.config.nproc_per_node and not self.standing_by:
+            return RoundOver()
+        count = 0
+        for page in pages:
+            if page is not None:
+                names = page.modules()
+                count += len(names)
+                self.modules.update(dict.fromkeys(names))
+        if self.machine.training and not self.standing_by:
+            self.imports.tell(self.modules)
+        room, total = room_bytes()
+        waiting = [slot.pid for slot in self.machine.slots if slot.state == "waiting"]
+        return Surveyed(
+            reached=all(page is not None and page.pid for page in pages),
+            beating=all(page is not None and page.beats for page in pages),
+            modules=count,
+            room_bytes=room,
+            total_bytes=total,
+            sizes={pid: private_bytes(pid) for pid in waiting},
+        )
+
+    def _make(self, slot: int, local_rank: int) -> None:
+        argv, env, files = self.workers.given[local_rank]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.set_inheritable(False)
+        one = Parked(local_rank, argv, env, ours)
+        # A terminal looks different to an import. Where a worker's output is not known to go there, nothing of it is shown yet.
+        ours_too = (files.paths.stdout is None, files.paths.stderr is None) if files is not None else (False, False)
+        shown = [number for number, inherited in zip((1, 2), ours_too) if inherited and os.isatty(number)]
+        kept = {number: os.memfd_create("holdfast-output", os.MFD_CLOEXEC) for number in (1, 2) if number not in shown}
+        one.captured = set(kept)
+        names = os.memfd_create("holdfast-modules", os.MFD_CLOEXEC)
+        try:
+            os.write(names, "\n".join(self.modules).encode())
+            os.lseek(names, 0, os.SEEK_SET)
+            pid = self.host.park(
+                argv,
+                entry.spare_env(env, fd=launch.page_at(), agent=os.getpid(), hook=self.workers.hook),
+                stdout=kept.get(1),
+                stderr=kept.get(2),
+                inherit={launch.page_at(): theirs.fileno()},
+                binding=self.config.bindings.get(local_rank),
+                gone=lambda exitcode: self._gone(pid, exitcode),
+            )
+            socket.send_fds(ours, [b"load\0" + (b"fork" if self.fork else b"spawn")], [names])
+        except (StartError, OSError) as error:
+            ours.close()
+            self.machine.failures += 1
+            self.machine.slots[slot].clear(str(error))
+            return
+        finally:
+            theirs.close()
+            for fd in (names, *kept.values()):
+                os.close(fd)
+        self.parked[pid] = one
+        self.machine.made(slot, pid, self.host.now())
+        self.host.watch(ours.fileno(), select.EPOLLIN, lambda events: self._heard(pid))
+
+    def _heard(self, pid: int) -> list[Observation]:
+        one = self.parked.get(pid)
+        if one is None:
+            return []
+        try:
+            word, *said = one.link.recv(SAID_BYTES).decode("utf-8", "replace").split("\0")
+        except OSError:
+            word = ""
+        if word == "ready":
+            import_s, threads, *reads = said
+            if self.fork and int(threads) > 1:
+                self._end(pid, f"it cannot be forked: its imports have started {int(threads) - 1} threads")
+            else:
+                size = private_bytes(pid)
+                self._show(Ready(pid=pid, import_s=float(import_s), reads=frozenset(reads), size_bytes=size))
+        elif word:
+            self._end(pid, said[0] if said else word)
+        else:
+            self.host.unwatch(one.link.fileno())  # its end follows
+        return []
+
+    def _gone(self, pid: int, exitcode: int) -> list[Observation]:
+        self._forget(pid)
+        self._show(Lost(pid=pid, reason=f"it ended with {exitcode}"))
+        return []
+
+    def _end(self, pid: int, why: str) -> None:
+        self._drop(pid)
+        self._show(Lost(pid=pid, reason=why))
+
+    def _drop(self, pid: int) -> None:
+        """Kill it; its end is noticed like any other."""
+        self._forget(pid)
+        self.host.kill([pid])
+
+    def _forget(self, pid: int) -> None:
+        if (one := self.parked.pop(pid, None)) is not None:
+            self.host.unwatch(one.link.fileno())
+            one.link.close()

@@ -1,0 +1,293 @@
+"""What does a spare worker do until it is needed, and how does it become a worker that cannot be told from any other?
+
+It is started exactly as its worker would be: same command line, directory, limits, CPUs, a session of its own; with the
+environment that the worker had in its last life. Python's start-up then comes here (`client/boot`). `begin` runs first, before
+the user's own `sitecustomize`; `park` after it, and there the spare imports what it is told to, at low priority, says that it
+is ready, and waits. When its time has come it is sent what has changed since: variables, the page, the log files. `park`
+returns, and Python goes on to run the script. So nothing about `__main__`, argv or sys.path is imitated here either.
+
+What an import has read or done that the worker must find otherwise cannot be undone. So the names of all variables that
+are read while it imports (by Python code) are told to the agent, who does not take a spare for which one of them has
+changed; and it refuses by itself where an import has opened a socket or a GPU, or where a file of the user's has changed since.
+
+Where the agent wishes it, one spare is there for many (`fork`): for each worker it forks one, which shares its memory as long
+as nobody writes to it. It refuses when it has more threads than one.
+
+As all that the bootstrap loads: the standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic, sleep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any, NoReturn
+
+ORDER_BYTES = 262144
+MOST_FDS = 8
+NAME = b"holdfast-spare"
+"""What `ps` and `top` show of it while it waits; 15 bytes are shown."""
+
+EXPENDABLE = b"1000"
+"""Its oom_score_adj until it is needed: whoever runs out of memory loses a spare first, and not a worker."""
+
+ADOPTED_WITHIN_S = 1.0
+"""A forked worker becomes the agent's child when the one in between ends, which takes milliseconds."""
+
+LET_FIRST_S = (0.002, 0.003, 0.005, 0.01, 0.02, 0.04)
+"""Pauses between two looks whether rank 0 is there."""
+
+_PR_SET_NAME, _OOM = 15, "/proc/self/oom_score_adj"
+
+
+class _Spare:
+    """What `begin` has found, for `park`."""
+
+    def __init__(self, fd: int, agent: int) -> None:
+        import _socket
+
+        os.set_inheritable(fd, False)
+        self.link: _socket.socket = _socket.socket(fileno=fd)
+        self.agent = agent
+        self.began_with = dict(os.environb)
+        self.command = _read("/proc/self/comm").strip()
+        self.expendability = _read(_OOM).strip()
+        self.reads: set[str] = set()
+        self.lookup, self.walk = type(os.environ).__getitem__, type(os.environ).__iter__
+        self.files: dict[str, tuple[int, int]] = {}
+
+    def say(self, word: str, *more: object) -> None:
+        """To the agent."""
+        self.link.send(b"\0".join([word.encode(), *(str(one).encode("utf-8", "replace") for one in more)]))
+
+    def hear(self) -> tuple[list[bytes], list[int]]:
+        """The agent's next order, and descriptors that come with it. When the agent is gone, so are we."""
+        import _socket
+
+        said, control, _, _ = self.link.recvmsg(ORDER_BYTES, _socket.CMSG_SPACE(4 * MOST_FDS), _socket.MSG_CMSG_CLOEXEC)
+        if not said:
+            os._exit(0)
+        fds = [int.from_bytes(one[at : at + 4], sys.byteorder) for _, _, one in control for at in range(0, len(one), 4)]
+        return said.split(b"\0"), fds
+
+    def set_expendability(self, value: bytes) -> None:
+        """How soon the kernel takes this process when memory runs out."""
+        _write(_OOM, value)
+
+    def note_reads(self) -> None:
+        """From now on it is noted which variables are read. Whoever copies or searches all of them has read none for that."""
+        reads, lookup, walk = self.reads, self.lookup, self.walk
+        walked: list[Any] = [None]
+
+        def noted(environ: Any, key: Any) -> Any:
+            if key != walked[0]:
+                reads.add(key if isinstance(key, str) else os.fsdecode(key))
+            return lookup(environ, key)
+
+        def walking(environ: Any) -> Any:
+            for walked[0] in walk(environ):
+                yield walked[0]
+            walked[0] = None
+
+        type(os.environ).__getitem__, type(os.environ).__iter__ = noted, walking  # type: ignore
+
+    def forget_reads(self) -> None:
+        """As it was."""
+        type(os.environ).__getitem__, type(os.environ).__iter__ = self.lookup, self.walk  # type: ignore
+
+
+_spare: _Spare | None = None
+
+
+def begin(die_with: Callable[[Any, int], None]) -> int:
+    """As early as a worker's page is opened. Returns what of the script's doings is to be noted (HOOK_*)."""
+    global _spare
+    import ctypes
+
+    fd, agent, hook = map(int, os.environ["HOLDFAST_SPARE"].split(","))
+    _spare = _Spare(fd, agent)
+    libc = ctypes.CDLL(None)
+    die_with(libc, agent)
+    libc.prctl(_PR_SET_NAME, NAME, 0, 0, 0)
+    _spare.set_expendability(EXPENDABLE)
+    _spare.note_reads()
+    return hook
+
+
+def park(bootstrap: ModuleType) -> None:
+    """Import, wait, and become a worker. Returns in workers only."""
+    spare = _spare
+    assert spare is not None
+    (_, mode, *_), fds = spare.hear()
+    try:
+        began, ahead = monotonic(), bootstrap.load("_holdfast_ahead", "client", "ahead.py")
+        sockets = ahead.sockets()
+        with open(fds[0], encoding="utf-8") as file:
+            names = file.read().split("\n")
+        unfit = ahead.prepare(names) or ahead.unfit(sockets)
+        spare.files = {path: ahead.identity(path) for path in ahead.own_files()}
+    except BaseException as error:
+        unfit = f"{type(error).__name__}: {error}"
+    if unfit:
+        _refuse(spare, unfit)
+    spare.forget_reads()
+    if mode == b"fork":
+        import gc
+
+        gc.collect()
+        gc.freeze()  # so that the collector does not write to pages that are shared
+    spare.say("ready", f"{monotonic() - began:.3f}", len(os.listdir("/proc/self/task")), *sorted(spare.reads))
+    while True:
+        (_, streams, *changes), fds = spare.hear()
+        if mode == b"fork" and not _fork(spare, fds):
+            continue
+        if trouble := _contradicted(spare, changes, ahead.identity):
+            _refuse(spare, trouble, "no")
+        _become(spare, bootstrap, streams, changes, fds)
+        return
+
+
+def _refuse(spare: _Spare, why: str, word: str = "failed") -> NoReturn:
+    spare.say(word, why)
+    os._exit(0)
+
+
+# --- when it is needed --------------------------------------------------------------------------------------------------
+
+
+def _fork(spare: _Spare, fds: list[int]) -> bool:
+    """True in a new child of the agent's; False in the one that stays."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        spare.say("no", f"what it would be forked from has {threads} threads")
+    else:
+        between = os.fork()
+        if not between:
+            if os.fork():
+                os._exit(0)
+            return _forked(spare)
+        os.waitpid(between, 0)
+    for fd in fds:
+        os.close(fd)
+    return False
+
+
+def _forked(spare: _Spare) -> bool:
+    """In the child: of the agent, which takes in who has lost its parent, and in a session of its own."""
+    import gc
+
+    gc.unfreeze()
+    os.setsid()
+    until = monotonic() + ADOPTED_WITHIN_S
+    while os.getppid() != spare.agent:
+        if monotonic() > until:
+            _refuse(spare, "the agent does not take in a forked worker", "no")
+        os.sched_yield()
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()  # Python's own does so by itself; torch's has the same seed in every process
+    return True
+
+
+def _contradicted(spare: _Spare, changes: list[bytes], identity: Callable[[str], tuple[int, int]]) -> str:
+    """Why the worker cannot begin here; empty: it can."""
+    spare.set_expendability(spare.expendability)
+    if _read(_OOM).strip() != spare.expendability:
+        return "the kernel does not let it take back its oom_score_adj"
+    for change in changes:
+        name = change.partition(b"=")[0]
+        if os.environb.get(name) != spare.began_with.get(name):
+            return f"an import has set {os.fsdecode(name)}"
+    for path, before in spare.files.items():
+        if identity(path) != before:
+            return f"{path} has changed since it was imported"
+    return ""
+
+
+def _become(spare: _Spare, bootstrap: ModuleType, streams: bytes, changes: list[bytes], fds: list[int]) -> None:
+    """Everything that a worker gets at its start. `streams`: `p` (page), `1`, `2`: what the descriptors are."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_NAME, spare.command, 0, 0, 0)
+    for change in changes:
+        name, sign, value = change.partition(b"=")
+        if sign:
+            os.environb[name] = value
+        else:
+            os.environb.pop(name, None)
+    del os.environ["HOLDFAST_SPARE"]
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    libc.fflush(None)
+    given = dict(zip(streams.decode(), fds))
+    if "p" in given:
+        bootstrap.adopt(given["p"])
+    else:
+        bootstrap.running()
+    said = [(number, _redirect(number, given[str(number)])) for number in (1, 2) if str(number) in given]
+    spare.say("taken", os.getpid())
+    spare.link.close()
+    for number, text in said:
+        while text:
+            text = text[os.write(number, text) :]
+    _await_store()
+
+
+def _await_store() -> None:
+    """Let rank 0 be first, by a few milliseconds: torch's other ranks that come before its store listens try again only after
+    half a second. Cold starts are some hundred milliseconds apart anyway. Who waits in vain loses LET_FIRST_S together."""
+    if "torch.distributed" not in sys.modules or os.environ.get("RANK", "0") == "0":
+        return
+    import _socket
+
+    try:
+        where = _socket.getaddrinfo(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 0, _socket.SOCK_STREAM)
+    except (OSError, KeyError, ValueError):
+        return
+    family, kind, protocol, _, address = where[0]
+    for pause_s in LET_FIRST_S:
+        probe = _socket.socket(family, kind, protocol)
+        probe.settimeout(pause_s)
+        try:
+            probe.connect(address)
+            return
+        except ConnectionRefusedError:  # the port is held for rank 0, which does not listen yet
+            sleep(pause_s)
+        except OSError:
+            return
+        finally:
+            probe.close()
+
+
+def _redirect(number: int, fd: int) -> bytes:
+    """Put a worker's output in its place. Returns what was printed while it imported."""
+    said = b""
+    while more := os.pread(number, 65536, len(said)):
+        said += more
+    os.dup2(fd, number)
+    os.close(fd)
+    return said
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _write(path: str, what: bytes) -> None:
+    try:
+        with open(path, "wb") as file:
+            file.write(what)
+    except OSError:
+        pass

@@ -1,0 +1,60 @@
+"""How much memory may still be taken here, and how much would come back if a process ended?"""
+
+from __future__ import annotations
+
+CGROUPS = "/sys/fs/cgroup"
+
+
+def room_bytes() -> tuple[int, int]:
+    """Bytes that can be had without anybody being killed for it, and how many there are in all: the host's, or this container's
+    if it is allowed less. (0, 0): the kernel does not say."""
+    host = _lines("/proc/meminfo")
+    room, total = host.get("MemAvailable:", 0) * 1024, host.get("MemTotal:", 0) * 1024
+    for folder in _cgroups():
+        limit, used = _number(f"{folder}/memory.max"), _number(f"{folder}/memory.current")
+        if limit is not None and used is not None and limit < total:
+            files = _lines(f"{folder}/memory.stat").get("inactive_file", 0)  # given back when somebody needs them
+            room, total = min(room, max(0, limit - used + files)), limit
+    return room, total
+
+
+def private_bytes(pid: int) -> int:
+    """What only this process has, swap included; 0: it has ended, or may not be looked at. Milliseconds for a large one."""
+    said = _lines(f"/proc/{pid}/smaps_rollup")
+    return 1024 * (said.get("Private_Clean:", 0) + said.get("Private_Dirty:", 0) + said.get("Swap:", 0))
+
+
+def share_bytes(pid: int) -> int:
+    """Its proportional share (PSS), of what it has alone and of what it has together with others."""
+    return 1024 * _lines(f"/proc/{pid}/smaps_rollup").get("Pss:", 0)
+
+
+def _cgroups() -> list[str]:
+    """Folders of our own control group and of those that it is part of (version 2)."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            own = next((line.strip()[3:] for line in file if line.startswith("0::")), "")
+    except OSError:
+        return []
+    parts = [part for part in own.split("/") if part and part != ".."]
+    return ["/".join((CGROUPS, *parts[:depth])) for depth in range(len(parts) + 1)]
+
+
+def _lines(path: str) -> dict[str, int]:
+    """`word number` on each line."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            parts = [line.split() for line in file]
+    except OSError:
+        return {}
+    return {words[0]: int(words[1]) for words in parts if len(words) > 1 and words[1].isdigit()}
+
+
+def _number(path: str) -> int | None:
+    """None: there is no such file, or it says `max`."""
+    try:
+        with open(path, encoding="ascii") as file:
+            said = file.read().strip()
+    except OSError:
+        return None
+    return int(said) if said.isdigit() else None

@@ -1,0 +1,203 @@
+"""A restart finds interpreters that have imported already; where it must not use them, it starts cold and says why."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+TRAIN = """
+import email.message, os, sys, time
+{more}
+import holdfast.client
+holdfast.client.heartbeat()
+said = " ".join(["begun", os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], str(os.getpid()), *sys.argv[1:]])
+os.write(1, (said + "\\n").encode())
+while not os.path.exists("done"):
+    time.sleep(0.01)
+"""
+EARLY = 5
+"""The life in which all that an agent ever opens is open."""
+
+
+class Job:
+    """A job whose ranks stay until they are told, or killed."""
+
+    def __init__(self, holdfast, wait_until, folder: Path, *flags: str, nproc: int = 2, more: str = "", env=None) -> None:
+        (folder / "train.py").write_text(TRAIN.format(more=more))
+        self.holdfast, self.wait_until, self.folder, self.nproc = holdfast, wait_until, folder, nproc
+        words = ["run", "--nproc-per-node", nproc, "--max-restarts", 1000, "--backoff", 0, *flags, "train.py", "word"]
+        self.running = holdfast.start(*words, env=env, cwd=folder)
+
+    def begun(self, life: int) -> dict[int, int]:
+        """Rank → pid, once all ranks of a life have begun."""
+        found = lambda: {
+            int(rank): int(pid) for rank, pid in re.findall(rf"begun (\d) {life} (\d+) word", self.running.stdout)
+        }
+        self.wait_until(lambda: len(found()) == self.nproc or self.running.ended, what=f"life {life}")
+        assert len(found()) == self.nproc, self.running.stdout + self.running.stderr
+        return found()
+
+    def spares(self, count: int) -> list[int]:
+        """Pids of all that were ready so far, once there have been so many."""
+        ready = lambda: self.holdfast.events("SpareReady")
+        self.wait_until(lambda: len(ready()) >= count, what=f"{count} spares")
+        return [event["pid"] for event in ready()]
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    def starts(self, life: int) -> list[tuple[bool, str]]:
+        """Of each rank of that life: whether a spare became it, and why none did."""
+        found = lambda: [one for one in self.holdfast.events("WorkerStarted") if one["attempt"] == life]
+        self.wait_until(lambda: len(found()) == self.nproc)
+        return [(one["spare"], one["cold_because"]) for one in found()]
+
+    def finish(self) -> None:
+        (self.folder / "done").touch()
+        assert self.running.wait().returncode == 0
+
+
+@pytest.mark.parametrize("mode", ["spawn", "fork"])
+def test_a_restart_takes_spares_and_they_are_made_again(holdfast, wait_until, tmp_path: Path, mode: str) -> None:
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", mode)
+    first, each = job.begun(0), 2 if mode == "spawn" else 0
+    assert job.starts(0) == [(False, "")] * 2
+    for life in (1, 2):
+        ahead = job.spares(max(1, each * life))
+        job.kill(first[1])
+        first = job.begun(life)
+        assert job.starts(life) == [(True, "")] * 2
+        if mode == "spawn":
+            assert sorted(first.values()) == sorted(ahead[-2:])
+    job.finish()
+
+
+def test_what_an_import_prints_stands_in_the_log_of_its_worker(holdfast, wait_until, tmp_path: Path) -> None:
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "chatty.py").write_text("import sys\nprint('hello')\nprint('hullo', file=sys.stderr)\n")
+    env = {"PYTHONPATH": str(tmp_path / "libraries")}
+    job = Job(holdfast, wait_until, tmp_path, "--redirects", "3", "--tee", "0", more="import chatty", env=env, nproc=1)
+    logs = lambda name: [path.read_text() for path in sorted(holdfast.state_dir.glob(f"jobs/*/logs/*/attempt_*/0/{name}"))]
+    wait_until(lambda: "begun" in "".join(logs("stdout.log")))
+    job.spares(1)
+    job.kill(int(logs("stdout.log")[0].split()[-2]))
+    wait_until(lambda: len(logs("stdout.log")) == 2 and "begun 0 1" in logs("stdout.log")[1])
+    assert job.starts(1) == [(True, "")]
+    assert logs("stdout.log")[1].startswith("hello\nbegun") and logs("stderr.log")[1] == "hullo\n"
+    job.finish()
+
+
+def test_an_import_that_fails_in_a_spare_costs_the_job_nothing(holdfast, wait_until, tmp_path: Path) -> None:
+    (tmp_path / "libraries").mkdir()
+    once = "import os\nif 'HOLDFAST_SPARE' in os.environ:\n    1 / 0\n"
+    (tmp_path / "libraries" / "fickle.py").write_text(once)
+    env = {"PYTHONPATH": str(tmp_path / "libraries")}
+    job = Job(holdfast, wait_until, tmp_path, more="import fickle", env=env, nproc=1)
+    pids = job.begun(0)
+    lost = wait_until(lambda: holdfast.events("SpareLost"))
+    why = "importing fickle failed: ZeroDivisionError: division by zero"
+    assert lost[0]["reason"] == why
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(False, why)]
+    assert f"no warm spare for local rank 0: {why}" in job.running.stderr
+    job.finish()
+
+
+def test_a_variable_that_an_import_has_read_makes_the_start_cold(holdfast, wait_until, tmp_path: Path) -> None:
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "reader.py").write_text("import os\nlife = os.environ.get('TORCHELASTIC_RESTART_COUNT')\n")
+    env = {"PYTHONPATH": str(tmp_path / "libraries")}
+    job = Job(holdfast, wait_until, tmp_path, more="import reader", env=env, nproc=1)
+    pids = job.begun(0)
+    job.spares(1)
+    job.kill(pids[0])
+    job.begun(1)
+    why = "TORCHELASTIC_RESTART_COUNT, which its imports have read, was '0' and is '1' now"
+    assert job.starts(1) == [(False, why)]
+    job.finish()
+
+
+def test_a_library_that_has_changed_since_makes_the_start_cold(holdfast, wait_until, tmp_path: Path) -> None:
+    (tmp_path / "libraries").mkdir()
+    library = tmp_path / "libraries" / "mine.py"
+    library.write_text("version = 1\n")
+    job = Job(holdfast, wait_until, tmp_path, more="import mine", env={"PYTHONPATH": str(library.parent)}, nproc=1)
+    pids = job.begun(0)
+    job.spares(1)
+    library.write_text("version = 2  # mended\n")
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(False, f"{library} has changed since it was imported")]
+    job.finish()
+
+
+def test_a_spare_that_dies_is_replaced_and_disturbs_nobody(holdfast, wait_until, tmp_path: Path) -> None:
+    job = Job(holdfast, wait_until, tmp_path, nproc=1)
+    pids = job.begun(0)
+    job.kill(job.spares(1)[0])
+    job.spares(2)
+    assert holdfast.events("SpareLost")[0]["reason"] == "it ended with -9"
+    assert holdfast.events("FailureSeen") == []
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(True, "")]
+    job.finish()
+
+
+@pytest.mark.parametrize("mode", ["spawn", "fork"])
+def test_spares_die_with_the_agent(holdfast, wait_until, tmp_path: Path, alive, mode: str) -> None:
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", mode)
+    job.begun(0)
+    job.spares(1)
+    agent = holdfast.events("AgentStarted")[0]["pid"]
+    os.kill(agent, signal.SIGKILL)
+    job.running.wait()
+    wait_until(lambda: not alive())
+
+
+@pytest.mark.parametrize("flags", [["--warm-spares", "off"], ["--max-restarts", "0"]], ids=" ".join)
+def test_no_spares_where_none_are_wanted(holdfast, wait_until, tmp_path: Path, flags: list[str]) -> None:
+    job = Job(holdfast, wait_until, tmp_path, *flags, more="print(sys.modules['_holdfast_bootstrap'].words[10])", nproc=1)
+    job.begun(0)
+    assert job.running.stdout.startswith("1\n")
+    job.finish()
+
+
+@pytest.mark.parametrize("mode", ["spawn", "fork"])
+def test_consecutive_kills_leave_nothing_behind(holdfast, wait_until, tmp_path: Path, mode: str, alive) -> None:
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", mode, nproc=1)
+    pids, few = job.begun(0), 0
+    left = lambda: len(os.listdir(f"/proc/{agent}/fd")) + len(alive())
+    for life in range(1, 31):
+        job.spares(life if mode == "spawn" else 1)
+        agent = holdfast.events("AgentStarted")[0]["pid"]
+        if life == EARLY:
+            few = left()
+        job.kill(pids[0])
+        pids = job.begun(life)
+        assert job.starts(life) == [(True, "")]
+    job.spares(31 if mode == "spawn" else 1)
+    wait_until(lambda: left() <= few + 3)  # one more in each life would be 25
+    job.finish()
+
+
+def test_a_node_that_waits_for_a_place_learns_what_to_import(holdfast, wait_until, tmp_path: Path, free_port) -> None:
+    (tmp_path / "train.py").write_text(TRAIN.format(more=""))
+    agents = {}
+    for number, name in enumerate("abc"):
+        meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "job", "--node-name", name]
+        agents[name] = holdfast.start("run", "--nnodes", "2", "--max-restarts", "3", *meet, "train.py", "word", cwd=tmp_path)
+        if number == 1:
+            wait_until(lambda: all("begun" in agents[one].stdout for one in "ab"))
+    ready = wait_until(lambda: [one for one in holdfast.events("SpareReady") if one["node"] == "c"])
+    agents["b"].kill(signal.SIGTERM)
+    (started,) = wait_until(lambda: [one for one in holdfast.events("WorkerStarted") if one["node"] == "c"])
+    assert (started["spare"], started["cold_because"], started["pid"]) == (True, "", ready[0]["pid"])
+    agents["c"].wait_for_output("begun")
+    (tmp_path / "done").touch()
+    assert [agents[one].wait().returncode for one in "ac"] == [0, 0]

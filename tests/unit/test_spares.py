@@ -1,0 +1,230 @@
+"""When warm spares are made, used, kept and ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.agent import spares
+from holdfast.agent.spare_words import (
+    EndSpare,
+    Lost,
+    MakeSpare,
+    Ready,
+    RoundBegan,
+    RoundOver,
+    StandingBy,
+    Survey,
+    Surveyed,
+)
+from holdfast.agent.spares import (
+    GUESS_BYTES,
+    LEAST_ROOM_BYTES,
+    LONGEST_AGE_S,
+    MOST_FAILURES,
+    QUIET_S,
+    SURVEY_S,
+    WATCH_S,
+    MiB,
+    Spares,
+    contradiction,
+    differences,
+)
+from holdfast.core.events import SpareLost, SpareReady
+from holdfast.core.machine import NEVER, Action, Record, Say, Tick
+
+GiB = 1024 * MiB
+
+
+class Stage:
+    """One node's spares, and the time."""
+
+    def __init__(self, nproc: int = 2, wanted: int | None = None, fork: bool = False) -> None:
+        self.machine = Spares(nproc, wanted, fork=fork)
+        self.now = 100.0
+        self.pid = 1000
+
+    def see(self, seen: object) -> list[Action]:
+        """What it does; spares that it makes get a pid each, from 1001 on."""
+        actions = self.machine.observe(seen, self.now)  # type: ignore[arg-type]
+        for action in actions:
+            if isinstance(action, MakeSpare):
+                self.pid += 1
+                self.machine.made(action.slot, self.pid, self.now)
+        return actions
+
+    def survey(self, *, beating: bool = True, room: int = 64 * GiB, modules: int = 9, **more: object) -> list[Action]:
+        facts = {"reached": True, "total_bytes": 64 * GiB, "sizes": {}} | more
+        return self.see(Surveyed(beating=beating, modules=modules, room_bytes=room, **facts))
+
+    def train(self, **how: object) -> list[Action]:
+        self.see(RoundBegan())
+        return self.survey(**how)  # type: ignore[arg-type]
+
+    def ready(self, pid: int, *, size: int = 200 * MiB, reads: frozenset[str] = frozenset()) -> list[Action]:
+        return self.see(Ready(pid=pid, import_s=1.5, reads=reads, size_bytes=size))
+
+    def all_ready(self) -> None:
+        self.train()
+        self.ready(1001)
+        self.survey()
+        for pid in range(1002, self.pid + 1):
+            self.ready(pid)
+
+
+def made(actions: list[Action]) -> list[int]:
+    return [action.local_rank for action in actions if isinstance(action, MakeSpare)]
+
+
+def test_nothing_is_made_before_the_ranks_train() -> None:
+    stage = Stage()
+    assert stage.see(RoundBegan()) == []
+    assert stage.machine.deadline() == stage.now + SURVEY_S
+    assert stage.see(Tick()) == [Survey()]
+    assert stage.survey(beating=False) == []
+    assert stage.machine.deadline() == stage.now + SURVEY_S
+    assert made(stage.survey(beating=True)) == [0]
+
+
+def test_without_heartbeats_they_train_when_no_module_is_loaded_any_more() -> None:
+    stage = Stage()
+    stage.see(RoundBegan())
+    for modules in (5, 90, 91):
+        stage.now += QUIET_S - 0.1
+        assert stage.survey(beating=False, modules=modules) == []
+    stage.now += QUIET_S
+    assert made(stage.survey(beating=False, modules=91)) == [0]
+
+
+def test_the_first_shows_what_one_needs_and_the_others_follow() -> None:
+    stage = Stage(nproc=4)
+    assert made(stage.train()) == [0]
+    assert made(stage.survey()) == []
+    (noted,) = stage.ready(1001)
+    assert noted == Record(event=SpareReady(local_rank=0, pid=1001, import_s=1.5, mb=200.0))
+    assert stage.machine.deadline() == stage.now and stage.see(Tick()) == [Survey()]
+    assert made(stage.survey()) == [1, 2, 3]
+    assert stage.machine.deadline() == stage.now + WATCH_S
+
+
+def test_auto_leaves_memory_to_others_and_says_so() -> None:
+    stage = Stage(nproc=4)
+    assert made(stage.train(room=6 * GiB + GUESS_BYTES)) == []
+    assert stage.machine.choose(0, {}) == (-1, "memory is short: 6656 MiB are left on this host")
+    assert made(stage.survey(room=7 * GiB)) == [0]
+    stage.ready(1001)
+    assert made(stage.survey(room=int(6.4 * GiB) + 401 * MiB)) == [1, 2]
+
+
+def test_a_number_is_made_whatever_the_memory() -> None:
+    stage = Stage(nproc=1, wanted=2)
+    assert made(stage.train(room=LEAST_ROOM_BYTES // 2)) == [0]
+
+
+def test_a_spare_that_memory_is_needed_from_is_ended() -> None:
+    stage = Stage()
+    stage.all_ready()
+    ended, noted = stage.survey(room=3 * GiB)
+    assert ended == EndSpare(pid=1002)
+    assert isinstance(noted, Record) and isinstance(noted.event, SpareLost) and "memory is short" in noted.event.reason
+
+
+def test_no_spare_where_the_script_would_run_instead_of_waiting() -> None:
+    assert made(Stage().train(reached=False)) == []
+
+
+def test_one_that_waits_becomes_the_worker() -> None:
+    stage = Stage()
+    stage.all_ready()
+    assert stage.machine.choose(1, {1002: {}}) == (1002, "")
+    stage.machine.used(1002)
+    assert stage.machine.choose(1, {}) == (-1, "the last one has become a worker, and no other was ready yet")
+    assert stage.machine.choose(0, {1001: {}}) == (1001, "")
+
+
+def test_after_a_restart_they_are_made_anew_once_it_trains() -> None:
+    stage = Stage()
+    stage.all_ready()
+    for pid in (1001, 1002):
+        stage.machine.used(pid)
+    stage.see(RoundBegan())
+    assert stage.survey(beating=False) == []
+    assert made(stage.survey()) == [0, 1]
+
+
+def test_ranks_that_end_are_no_reason_to_make_any() -> None:
+    stage = Stage()
+    stage.train()
+    stage.see(RoundOver())
+    stage.ready(1001)
+    assert stage.see(Tick()) == [Survey()] and made(stage.see(RoundOver())) == []
+
+
+def test_a_worker_that_must_find_another_value_starts_cold() -> None:
+    stage = Stage(nproc=1)
+    stage.train()
+    stage.ready(1001, reads=frozenset({"RANK", "HOME"}))
+    pid, why = stage.machine.choose(0, {1001: {"WORLD_SIZE": ("2", "3"), "RANK": ("1", "0")}})
+    assert pid == -1 and why == "RANK, which its imports have read, was '1' and is '0' now"
+    actions = stage.survey()
+    assert actions[0] == EndSpare(pid=1001) and made(actions) == [0]
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LC_ALL", "PYTHONHASHSEED", "LD_PRELOAD"])
+def test_what_compiled_code_reads_need_not_be_seen_to_be_read(name: str) -> None:
+    assert contradiction({name: (None, "1")}, ()) == f"{name}, which its imports have read, was not set and is '1' now"
+    assert contradiction({"TORCHELASTIC_RESTART_COUNT": ("0", "1"), "MASTER_PORT": ("1", "2")}, ()) == ""
+
+
+def test_differences_name_what_is_gone_and_what_is_new() -> None:
+    before, after = {"a": "1", "b": "2", "c": "3", "page": "9"}, {"a": "1", "b": "4", "d": "5"}
+    assert differences(before, after, but=["page"]) == {"b": ("2", "4"), "c": ("3", None), "d": (None, "5")}
+
+
+def test_an_import_that_fails_is_told_once_and_is_not_tried_for_ever() -> None:
+    stage = Stage(nproc=1)
+    stage.train()
+    noted, said = stage.see(Lost(pid=1001, reason="importing x failed"))
+    assert isinstance(noted, Record) and isinstance(said, Say) and "importing x failed" in said.text
+    assert stage.machine.choose(0, {}) == (-1, "importing x failed")
+    for failure in range(1, MOST_FAILURES):
+        assert made(stage.train()) == [0]
+        assert len(stage.see(Lost(pid=1001 + failure, reason="importing x failed"))) == 1
+    assert made(stage.train()) == []
+
+
+def test_old_and_grown_ones_are_made_anew() -> None:
+    stage = Stage(nproc=1)
+    stage.all_ready()
+    assert stage.survey(sizes={1001: 300 * MiB}) == []
+    assert stage.survey(sizes={1001: 500 * MiB})[0] == EndSpare(pid=1001)
+    stage.ready(stage.pid)
+    stage.now += LONGEST_AGE_S + 1
+    assert stage.survey()[0] == EndSpare(pid=stage.pid - 1)
+
+
+def test_one_is_there_for_all_where_workers_are_forked() -> None:
+    stage = Stage(nproc=3, fork=True)
+    assert made(stage.train()) == [0]
+    stage.ready(1001)
+    for local_rank in range(3):
+        assert stage.machine.choose(local_rank, {1001: {}}) == (1001, "")
+        stage.machine.used(1001)
+    stage.machine.used(1001, "it has 2 threads")
+    assert stage.machine.choose(0, {}) == (-1, "it has 2 threads")
+
+
+def test_fewer_spares_than_workers() -> None:
+    assert Stage(nproc=2, wanted=1).machine.choose(1, {}) == (-1, "there are fewer spares than workers")
+
+
+def test_a_node_that_waits_for_a_place_makes_them_at_once() -> None:
+    stage = Stage(nproc=1)
+    assert stage.see(StandingBy()) == [] and stage.machine.deadline() == stage.now
+    assert made(stage.survey()) == [0]
+
+
+def test_without_spares_and_ranks_there_is_nothing_to_wait_for() -> None:
+    stage = Stage()
+    assert stage.machine.deadline() == NEVER
+    assert stage.see(Tick()) == []
+    assert spares.SURVEY_S < spares.QUIET_S
