@@ -53,7 +53,8 @@ def test_without_torch_what_the_ranks_do_not_tell_is_left_open(holdfast: Any, sc
     source = "import os; from holdfast import client; client.progress(1); os._exit(int(os.environ['HOLDFAST_ROUND']) < 2)"
     assert holdfast("run", "--max-restarts", 1, script(source)).returncode == 0
     told = phases(holdfast)
-    nobody_told = ["tell", "stop", "reclaim", "import", "first collective", "restore"]  # nor had anybody to be stopped
+    told.pop("stop")  # there is one only if the rank was seen dying before it was gone
+    nobody_told = ["tell", "reclaim", "import", "first collective", "restore"]
     assert [phase for phase, took in told.items() if took is None] == nobody_told
     assert told["start"] is not None and told["first step"] is not None
 
