@@ -44,7 +44,7 @@ def read_file(draft: Draft) -> None:
         draft.text("ft_ignore_missing_cfg"), "--ft-ignore-missing-cfg"
     )
     try:
-        document = draft.host.read_yaml(absolute(path, draft.host.cwd))
+        document = draft.host.read_yaml(grammar.absolute(path, draft.host.cwd))
     except OSError as error:
         if missing_is_fine and isinstance(error, FileNotFoundError):
             return
@@ -133,7 +133,7 @@ def _value(row: FtFlag, text: str, name: str, cwd: str) -> object:
             raise UsageError(f"{name}: there is no {text!r}", hint=grammar.did_you_mean(text, row.choices))
         return text.lower()
     if row.kind == "path":
-        return absolute(text, cwd) or None
+        return grammar.absolute(text, cwd) or None
     return READERS[row.kind](text, name)
 
 
@@ -206,11 +206,6 @@ def paths(text: str, name: str) -> tuple[str, ...]:
         if not path.startswith("/"):
             raise UsageError(f"{name}: {path} is not absolute", hint="every node looks there: give it from / on")
     return found
-
-
-def absolute(path: str, cwd: str) -> str:
-    """`path` seen from anywhere."""
-    return path if not path or path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
 
 
 READERS: dict[str, Callable[[str, str], object]] = {

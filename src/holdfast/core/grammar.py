@@ -216,6 +216,11 @@ def streams(text: str, name: str, nproc: int) -> dict[int, int]:
     return chosen
 
 
+def absolute(path: str, cwd: str) -> str:
+    """`path` seen from anywhere: a worker that changes directory still finds its error file."""
+    return path if not path or path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
+
+
 def local_ranks(text: str, name: str) -> frozenset[int] | None:
     """`0,2` → those local ranks; nothing → None, meaning all."""
     if not text:

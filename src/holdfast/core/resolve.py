@@ -263,7 +263,7 @@ def _logs(draft: Draft) -> None:
     for dest in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
         text = draft.settings[dest].value
         draft.keep(dest, () if text is None else grammar.comma_list(draft.text(dest)))
-    draft.keep("log_dir", _absolute(draft.text("log_dir"), draft.host.cwd) or None)
+    draft.keep("log_dir", grammar.absolute(draft.text("log_dir"), draft.host.cwd) or None)
     if draft.fields["ft"].progress_regex and not draft.fields["ft"].per_cycle_applog_prefix:  # for that, all goes to files
         _file_what_is_searched(draft)
 
@@ -280,20 +280,15 @@ def _file_what_is_searched(draft: Draft) -> None:
         draft.put("tee", {**tee, **dict.fromkeys(bare, grammar.STREAMS["3"])}, "derived: --progress-regex looks at files")
 
 
-def _absolute(path: str, cwd: str) -> str:
-    """`path` seen from anywhere: a worker that changes directory still finds its error file."""
-    return path if not path or path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
-
-
 def _state(draft: Draft) -> None:
     if given := draft.text("state_dir"):
-        draft.keep("state_dir", _absolute(given, draft.host.cwd))
+        draft.keep("state_dir", grammar.absolute(given, draft.host.cwd))
     else:
         draft.put("state_dir", draft.host.state_home, "derived: $XDG_STATE_HOME, the home directory or /tmp")
     draft.keep("node_name", draft.text("node_name") or None)
-    draft.keep("token_file", _absolute(draft.text("token_file"), draft.host.cwd) or None)
+    draft.keep("token_file", grammar.absolute(draft.text("token_file"), draft.host.cwd) or None)
     witness = draft.text("witness")
-    draft.keep("witness", witness if witness in SCHEDULERS else _absolute(witness, draft.host.cwd) or None)
+    draft.keep("witness", witness if witness in SCHEDULERS else grammar.absolute(witness, draft.host.cwd) or None)
     draft.keep("on_split", draft.text("on_split"))
     for dest in ("witness", "on_split"):
         if draft.settings[dest].origin.startswith("--") and draft.fields["rdzv_backend"] != "embedded":
@@ -305,7 +300,7 @@ def _state(draft: Draft) -> None:
 def _tls(draft: Draft) -> None:
     """Certificate and CA go together: each side shows one and checks the other's."""
     for dest in ("tls_cert", "tls_key", "tls_ca"):
-        draft.keep(dest, _absolute(draft.text(dest), draft.host.cwd) or None)
+        draft.keep(dest, grammar.absolute(draft.text(dest), draft.host.cwd) or None)
     given = [dest for dest in ("tls_cert", "tls_key", "tls_ca") if draft.fields[dest]]
     for dest in ("tls_cert", "tls_ca"):
         if given and dest not in given:
