@@ -288,10 +288,10 @@ class Agent:
                         self._observe(seen)
                     if self.checking is not None:
                         self.checking.begin_round()
+                    self._warm_up()
                 case CheckNode(after_failure=after_failure):
                     for seen in self._checking().before_join(after_failure):
                         self._observe(seen)
-                    self._warm_up()
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     if self.monitoring is not None:
                         self.monitoring.heed(longest_s, busy_s)
