@@ -116,7 +116,7 @@ def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
 def adopt(fd: int) -> None:
     """A spare becomes a worker: its environment is the worker's by now, and `fd` is the worker's page."""
     global stash
-    stash = os.environ.pop("HOLDFAST_STASH", "")
+    stash = os.environ.pop("HOLDFAST_STASH", stash)  # it is sent only if it is another
     _try(*_page_steps(fd))
     if _writer is not None and words is not None:
         _writer.attach(words, _wake_agent)
