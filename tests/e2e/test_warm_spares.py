@@ -192,6 +192,8 @@ def test_a_node_that_waits_for_a_place_learns_what_to_import(holdfast, wait_unti
     for number, name in enumerate("abc"):
         meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "job", "--node-name", name]
         agents[name] = holdfast.start("run", "--nnodes", "2", "--max-restarts", "3", *meet, "train.py", "word", cwd=tmp_path)
+        if number == 0:
+            wait_until(lambda: holdfast.events("NodeJoined"))  # so that it is this one that the job ends with
         if number == 1:
             wait_until(lambda: all("begun" in agents[one].stdout for one in "ab"))
     ready = wait_until(lambda: [one for one in holdfast.events("SpareReady") if one["node"] == "c"])
@@ -201,3 +203,36 @@ def test_a_node_that_waits_for_a_place_learns_what_to_import(holdfast, wait_unti
     agents["c"].wait_for_output("begun")
     (tmp_path / "done").touch()
     assert [agents[one].wait().returncode for one in "ac"] == [0, 0]
+
+
+KEEPS = """
+import os, signal, time
+from holdfast import client
+from holdfast.client import stash
+
+rank, life = os.environ["RANK"], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+found = stash.latest()
+step, state = found or (0, {"rank": rank})
+os.write(1, f"life {life} goes on after {step} as {state['rank']} of {rank}\\n".encode())
+client.heartbeat()
+stash.save(step + 1, state, blocking=True)
+open(f"kept.{life}.{rank}", "w").close()
+while life < 2 and not os.path.exists(f"die.{life}"):
+    time.sleep(0.01)
+if life < 2 and rank == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(30 * (life < 2))
+"""
+
+
+def test_a_spare_finds_what_the_rank_before_it_has_stashed(holdfast, wait_until, tmp_path: Path) -> None:
+    (tmp_path / "keeps.py").write_text(KEEPS)
+    job = holdfast.start("run", "--nproc-per-node", 2, "--max-restarts", 2, "keeps.py", cwd=tmp_path)
+    for life in range(2):
+        wait_until(lambda: len(list(tmp_path.glob(f"kept.{life}.*"))) == 2)  # noqa: B023
+        wait_until(lambda: len(holdfast.events("SpareReady")) >= 2 * (life + 1))  # noqa: B023
+        (tmp_path / f"die.{life}").touch()
+    assert job.wait().returncode == 0
+    said = sorted(line for line in job.stdout.splitlines() if line.startswith("life"))
+    assert said == [f"life {life} goes on after {life} as {rank} of {rank}" for life in range(3) for rank in range(2)]
+    assert [event["spare"] for event in holdfast.events("WorkerStarted")] == [False] * 2 + [True] * 4
