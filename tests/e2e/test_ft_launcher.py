@@ -81,7 +81,7 @@ def test_the_file_of_the_guide_is_read_and_the_command_line_goes_before_it(holdf
     assert shown["ft.attrsvc_port"] == {"value": 8000, "origin": "ft.yaml fault_tolerance.attrsvc_port"}
     assert shown["ft.use_infra_group_rank"]["value"] is False
     done = holdfast(command, "--ft-cfg-path", "ft.yaml", script(PRINTS))
-    assert done.returncode == 0 and "not acted on yet" in done.stderr
+    assert done.returncode == 0 and "the attribution service is not asked without" in done.stderr
 
 
 def test_a_file_that_is_no_yaml_is_an_error(holdfast, script, tmp_path):
