@@ -47,16 +47,18 @@ class Beginnings:
     def saw(self, seen: Observation) -> None:
         """What this host saw: the first end of a rank is the last moment to tell how all began."""
         match seen:
-            case ProcessDying(pid=pid) | ProcessErred(pid=pid) | ProcessGone(pid=pid) if pid in self.pids:
-                gone = seen.moments if isinstance(seen, ProcessGone) else None
-                if self.look_at != NEVER:
-                    self._tell([*self._moments(), *([gone] if gone is not None else [])])
+            case ProcessGone(pid=pid, moments=moments) if pid in self.pids:
+                self._tell([*self._moments(), *([moments] if moments is not None else [])])
+            case ProcessDying(pid=pid) | ProcessErred(pid=pid) if pid in self.pids and pid in self.host.children:
+                self._tell(self._moments())  # else it is gone as well, which is told next
 
     def _moments(self) -> list[Moments]:
         pages = [child.page for pid in self.pids if (child := self.host.children.get(pid)) is not None]
         return [page.moments for page in pages if page is not None]
 
     def _tell(self, found: list[Moments]) -> None:
+        if self.look_at == NEVER:
+            return  # it has been told
         self.look_at = NEVER
         if not any(one.booted_at for one in found):
             return  # no Python that we can reach
