@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -19,4 +20,4 @@ def test_every_benchmark_gives_its_rows(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (results,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
     assert len(results["rows"]) == 58
-    assert all(row["medians"]["holdfast"] >= 0 for row in results["rows"])
+    assert all(math.isfinite(row["medians"]["holdfast"]) for row in results["rows"])  # a difference may be less than nothing
