@@ -6,6 +6,7 @@
 #   make example-etcd    two agents and a real etcd, as in examples/multi_container
 #   make sim     10,000 simulated jobs with faults, every rule checked, on all CPUs
 #   make nvrx    NVRx beside us, for the tests and benchmarks that compare with it
+#   make google  Google's resiliency supervisor in an environment of its own, for the same
 #   make clean   remove what these made
 
 PYTHON ?= python3
@@ -14,6 +15,9 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 # NVRx is what holdfast.fault_tolerance is compared with. Without what it names as its needs: they would pull in another PyTorch.
 NVRX   ?= nvidia-resiliency-ext==0.4.1 defusedxml nvidia-ml-py psutil packaging
+GOOGLE ?= google-cloud-resiliency-supervisor==1.0.5
+# Google's goodput calculator, without its clients of a cloud, which are never asked.
+GOODPUT ?= ml-goodput-measurement==0.2.3 numpy scipy requests urllib3 certifi idna charset-normalizer
 ARGS   ?=
 FUZZ_S ?= 60
 
@@ -21,10 +25,10 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .NOTPARALLEL:
-.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx frameworks system
+.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx google frameworks system
 .DEFAULT_GOAL = test
 
-test: lint torch nvrx frameworks system
+test: lint torch nvrx google frameworks system
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev
@@ -40,7 +44,7 @@ demo: $(VENV)/.core torch
 example-etcd: $(VENV)/.dev torch
 	@$(BIN)/python examples/multi_container/without_docker.py
 
-bench: $(VENV)/.core torch nvrx
+bench: $(VENV)/.core torch nvrx google frameworks
 	@$(BIN)/python -m compileall -q src  # as pip does for a user; an editable install leaves it out
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
@@ -72,21 +76,37 @@ torch: $(VENV)/.core
 	@test -e $(VENV)/.torch || { echo "installing $(TORCH)"; $(PIP) install $(TORCH) && touch $(VENV)/.torch; } \
 	    || echo "PyTorch is not in reach: going on without it"
 
+# NVRx's client of a node health service came with 0.5. Its wheels ask for a newer C library than most have, which that client
+# does not need: so its files are put into a folder of their own, for those tests only.
+NVRX_HEALTH ?= nvidia-resiliency-ext==0.6.0 protobuf
+
 nvrx: torch
 	@test -e $(VENV)/.nvrx || { echo "installing NVRx"; $(PIP) install --no-deps $(NVRX) && touch $(VENV)/.nvrx; } 2>/dev/null \
 	    || echo "NVRx is not in reach: its side of the comparison is skipped"
+	@test -e $(VENV)/nvrx-0.6 || $(PIP) install --no-deps --platform manylinux_2_39_x86_64 --only-binary=:all: \
+	    --target $(VENV)/nvrx-0.6 $(NVRX_HEALTH) 2>/dev/null || echo "NVRx 0.6 is not in reach: its health client is not tested"
 
-# The trainers that we have callbacks for. They would bring PyTorch if it is not there, and any version of it, so only after it.
+# Google's client and daemon, which holdfast.google and `holdfast daemon` are tested with. They pin half of their fifty needs, and
+# are there for CPython 3.10 to 3.12 on x86-64 only.
+google: $(VENV)/.dev
+	@test -e $(VENV)/google/.done || { echo "installing Google's resiliency supervisor"; $(PYTHON) -m venv $(VENV)/google \
+	    && $(VENV)/google/bin/python -m pip --disable-pip-version-check --quiet install $(GOOGLE) && touch $(VENV)/google/.done; } \
+	    2>/dev/null || { rm -rf $(VENV)/google; echo "Google's supervisor is not in reach: its side is skipped"; }
+	@test -e $(VENV)/goodput/.done || { $(PIP) install --no-deps --target $(VENV)/goodput $(GOODPUT) 2>/dev/null \
+	    && touch $(VENV)/goodput/.done; } || { rm -rf $(VENV)/goodput; echo "Google's goodput library is not in reach"; }
+
+# The trainers that we have callbacks for, and JAX. Trainers would bring PyTorch if it is not there, and any version of it, so only
+# after it.
 frameworks: torch
-	@test -e $(VENV)/.frameworks || test ! -e $(VENV)/.torch || { echo "installing Lightning and Transformers"; \
-	    $(PIP) install --editable ".[lightning,transformers]" && touch $(VENV)/.frameworks; } \
-	    || echo "Lightning and Transformers are not in reach: their tests are skipped"
+	@test -e $(VENV)/.frameworks || test ! -e $(VENV)/.torch || { echo "installing Lightning, Transformers and JAX"; \
+	    $(PIP) install --editable ".[lightning,transformers,jax]" && touch $(VENV)/.frameworks; } \
+	    || echo "Lightning, Transformers and JAX are not in reach: their tests are skipped"
 
-# What only tests use of the system: hosts played by network namespaces, an etcd and a Slurm of their own. As root on Debian it is
+# What only tests use of the system: hosts played by network namespaces, an etcd and a Slurm of their own, a browser. As root on Debian it is
 # installed where it is missing, and no daemon of it is started; elsewhere those tests are skipped and say why.
 system:
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
-	for need in ip:iproute2 nft:nftables etcd:etcd-server srun:slurm-wlm munged:munge numactl:numactl; do \
+	for need in ip:iproute2 nft:nftables etcd:etcd-server srun:slurm-wlm munged:munge numactl:numactl chromium:chromium; do \
 	    command -v "$${need%:*}" >/dev/null || missing="$$missing $${need#*:}"; \
 	done; \
 	test -z "$$missing" || { test "$$(id -u)" = 0 && export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \

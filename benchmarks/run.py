@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import diagnosis
 import fat_worker
 import footprint
 import hang
+import host_reports
 import in_rank
 import join
 import lost_node
@@ -21,6 +24,7 @@ import soak
 import start
 import stash
 import stop
+import supervisor
 import thousands
 import training
 import warm
@@ -30,7 +34,7 @@ from table import as_json, machine, page, say, table
 
 LAUNCHER = (start, whole_run, restart, warm, soak, fat_worker, hang, stop, footprint)
 IN_A_RANK = (monitor, in_rank, training, stash, nvrx)
-ORDER = (*LAUNCHER, *IN_A_RANK, diagnosis, join, thousands, lost_node)
+ORDER = (*LAUNCHER, *IN_A_RANK, host_reports, diagnosis, join, thousands, lost_node, supervisor)
 ROOT = Path(__file__).parents[1]
 ALL = {module.__name__: module for module in ORDER}
 
@@ -46,6 +50,7 @@ def main() -> int:
     if unknown := set(options.which) - ALL.keys():
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that a job under way is ended too
     bench = Bench(quick=options.quick)
     if options.no_torchrun:
         bench.contenders = [contender for contender in bench.contenders if contender != TORCHRUN]

@@ -51,8 +51,7 @@ def ours(number: int, count: int, port: int) -> Callable[[], int]:
 
     def rank() -> int:
         attendant = seat() if number else first
-        attendant.show(Enter(port=1))
-        attendant.wait_for(lambda attendance: attendance.state == "in")
+        attendant.show(Enter(port=1), lambda attendance: attendance.state == "in")
         return attendant.attendance.assigned.group_rank  # type: ignore[union-attr]
 
     return rank

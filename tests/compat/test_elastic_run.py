@@ -391,6 +391,7 @@ def test_the_rendezvous_is_shut_down(run, names):
     handler.shutdown.assert_called_once()
 
 
+@pytest.mark.filterwarnings("ignore:Unable to enable fault handler")  # pytest has taken stderr
 def test_tee_is_prefixed(run, script, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank${rank}]: ")
     out, err = io.StringIO(), io.StringIO()

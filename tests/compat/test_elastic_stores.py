@@ -19,7 +19,8 @@ from holdfast.core.messages import Join
 from holdfast.elastic.rendezvous.attendant import Attendant
 from holdfast.elastic.rendezvous.coordinator_store import CoordinatorStore
 from holdfast.elastic.rendezvous.etcd_connection import client_for
-from holdfast.elastic.rendezvous.etcd_store import EtcdStore, cas_delay
+from holdfast.elastic.rendezvous.etcd_rendezvous import CONST_ETCD_SETUP_TTL, cas_delay
+from holdfast.elastic.rendezvous.etcd_store import EtcdStore
 from holdfast.elastic.rendezvous.memory_store import MemoryStore
 from holdfast.elastic.rendezvous.store import PrefixedStore, Store, StoreEmpty, StoreError, StoreTimeout, StoreUnreachable
 from holdfast.elastic.rendezvous.stores import with_prefix
@@ -521,7 +522,8 @@ def test_a_timeout_is_a_lookup_error_as_torch_s_is(etcd):
     assert store.timeout == SOON and store.prefix == "/tests/lookup/"
     with pytest.raises(LookupError):
         store.get("never")
-    cas_delay()
+    cas_delay()  # by the name that torch's tests use
+    assert CONST_ETCD_SETUP_TTL == 5
 
 
 @needs_etcd

@@ -82,6 +82,35 @@ def test_a_barrier_that_times_out_names_those_who_never_came(names):
         api.barrier(store, 4, "end", rank=2)
 
 
+def test_who_is_the_last_to_check_in_says_so_and_nobody_waits(names):
+    check_in = names("utils.store")._barrier_nonblocking
+    early, last = Store(arrivals=1), Store(arrivals=2)
+    assert check_in(store=early, world_size=2, key_prefix="end") == "end/last_member"
+    assert check_in(store=last, world_size=2, key_prefix="end") == "end/last_member"
+    assert early.asked == [("add", "end/num_members")] and last.asked == [*early.asked, ("set", "end/last_member")]
+
+
+def test_rank_0_finds_out_who_is_missing_and_the_others_refer_to_it(names):
+    api = names("utils.store")
+    missing = api._try_detecting_missing_ranks
+    store = Store(never=tuple(f"end{rank}/TRACE" for rank in (1, 3)))
+    store.failure = getattr(api, "DistStoreError")  # noqa: B009
+    found = missing(store, 4, key_prefix="end", rank=0, rank_decoder="node {}".format, trace_timeout=0.1)
+    assert sorted(found) == ["node 1", "node 3"]
+    traces = [("wait", f"end{rank}/TRACE") for rank in (1, 2, 3)]
+    assert store.asked == [("set", "end0/TRACE"), *traces, ("set", "end/TRACING_GATE")]
+    assert list(missing(store, 4, "end", 2, "node {}".format, 0.1)) == ["[<check rank 0 (node 0) for missing rank info>]"]
+    store.never = ("end/TRACING_GATE",)
+    assert missing(store, 4, "end", 2, "node {}".format, 0.1) is None, "rank 0 is the one that has not come"
+
+
+def test_of_many_that_are_missing_only_the_first_are_named(names):
+    api = names("utils.store")
+    store = Store(never=tuple(f"end{rank}/TRACE" for rank in range(40)))
+    store.failure = getattr(api, "DistStoreError")  # noqa: B009
+    assert len(api._try_detecting_missing_ranks(store, 40, "end", 0, str, 0.1)) == 16
+
+
 def test_who_wants_names_must_give_a_rank(names):
     with pytest.raises(AssertionError):
         names("utils.store").barrier(Store(), 2, "end", rank_tracing_decoder=str)

@@ -1,4 +1,6 @@
-"""`job`: agents on this host that meet at one endpoint. `hosts`: several hosts, with a network between them that can be cut."""
+"""`job`: agents on this host that meet at one endpoint. `hosts`: several hosts, with a network between them that can be cut.
+`kubernetes`: what a supervisor in a pod sees, of the tests' stand-in for an API server and of a real one where there is one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from infra import kubernetes as kubernetes_infra
 from infra import netns
+from infra.kubernetes_standin import Standin
 from infra.netjob import Job
 from infra.ranks import WAITS, Cluster
 
@@ -56,3 +60,36 @@ def hosts(holdfast: Any, tmp_path: Path, wait_until: Any, alive: Any, _no_hosts:
             switch.close()
     if left:
         pytest.fail(f"left behind on the hosts: {left}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def _api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes_infra.Real]:
+    if not kubernetes_infra.has_api_server():
+        pytest.skip(kubernetes_infra.MISSING)
+    real = kubernetes_infra.Real(tmp_path_factory.mktemp("kubernetes") / "cluster")
+    yield real
+    real.stop()
+
+
+@pytest.fixture(params=["stand-in", "API server"])
+def kubernetes_api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[kubernetes_infra.Kubernetes]:
+    """A cluster without nodes."""
+    if request.param == "API server":
+        real: kubernetes_infra.Real = request.getfixturevalue("_api_server")
+        yield real
+        return real.clear()
+    standin = Standin(tmp_path / "cluster")
+    yield standin
+    standin.stop()
+
+
+@pytest.fixture
+def kubernetes(kubernetes_api: kubernetes_infra.Kubernetes, monkeypatch: pytest.MonkeyPatch) -> kubernetes_infra.Kubernetes:
+    """Nodes n1 and n2 with a pod of a Job's each, train-0-a and train-1-a; and we are in a pod of the supervisor's."""
+    for number, name in enumerate(("n1", "n2")):
+        kubernetes_api.add_node(name)
+        kubernetes_api.add_agent(f"train-{number}-a", name)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for name, value in kubernetes_api.pod_env("holdfast-supervisor").items():
+        monkeypatch.setenv(name, value)
+    return kubernetes_api

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
+
+from holdfast.agent.attribution import Attribution
 
 MISSING = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
 
@@ -147,3 +152,86 @@ def test_for_localhost_a_service_is_started_asked_and_ended(holdfast: Any, scrip
     running.wait_for_output("cycle 0: the attribution service says STOP")
     heard.touch()
     assert running.wait().returncode == 0
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes results."""
+
+    def do_POST(self) -> None:
+        self.server.taken.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))  # type: ignore[attr-defined]
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silent."""
+
+
+def test_the_service_is_told_of_a_cycle_s_end_once_its_log_is_whole_and_of_the_last_one_s_too(tmp_path: Path) -> None:
+    collector, asked = ThreadingHTTPServer(("127.0.0.1", 0), Collector), list[str]()
+    collector.taken = []
+    Thread(target=collector.serve_forever, daemon=True).start()
+    ft = {name: None for name in ("attrsvc_host", "attrsvc_port", "attribution_compute_timeout", "attribution_export_url")}
+    ft |= {"per_cycle_applog_prefix": str(tmp_path / "job.log"), "attribution_stop_action": "report"}
+    ft |= {"attribution_endpoint": f"http://127.0.0.1:{collector.server_address[1]}", "attribution_startup_timeout": 1.0}
+
+    def is_whole(path: str) -> bool:
+        asked.append(path)
+        return len(asked) > 3  # as long as ranks write their last lines
+
+    def ignore(*said: object) -> None:
+        """Not asked here."""
+
+    config: Any = SimpleNamespace(rdzv_id="job", ft=SimpleNamespace(**ft))
+    one = Attribution(config, ignore, ignore, ignore, is_whole)
+    try:
+        for phase in ("running", "gathering"):
+            one.look(SimpleNamespace(phase=phase, round=1))  # type: ignore[arg-type]
+        one.close()
+    finally:
+        collector.shutdown()
+        collector.server_close()
+    assert [said["analysis_intent"] for _, said in collector.taken] == ["progressive", "terminal"]
+    assert asked == [str(tmp_path / "job_cycle0.log")] * 4
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_results_are_sent_on_to_who_collects_them_or_not_and_nothing_waits(
+    holdfast: Any, script: Any, service: Callable[..., str], free_port: int, wait_until: Any, tmp_path: Path, there: bool
+) -> None:
+    url, heard = service(), tmp_path / "heard"
+    program = script(
+        "import os, time, pathlib\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': import apex_that_nobody_has\n"
+        f"while not pathlib.Path({str(heard)!r}).exists(): time.sleep(0.02)\n"
+    )
+    collector = ThreadingHTTPServer(("127.0.0.1", free_port), Collector) if there else None
+    if collector is not None:
+        collector.taken = []  # type: ignore[attr-defined]
+        Thread(target=collector.serve_forever, daemon=True).start()
+    try:
+        running = holdfast.start(
+            "ft_launcher", "--nnodes", "1", "--nproc-per-node", "1", "--max-restarts", "1", "--on-finding", "none",
+            "--standalone", "--ft-per-cycle-applog-prefix", tmp_path / "logs" / "job.log", "--ft-attribution-endpoint", url,
+            "--ft-attribution-export-url", f"http://127.0.0.1:{free_port}/results?team=a", program,
+        )  # fmt: skip
+        running.wait_for_output("cycle 0: the attribution service says STOP")
+        if collector is not None:
+            path, result = wait_until(lambda: collector.taken and collector.taken[0])
+            assert path == "/results?team=a" and result["cycle_id"] == 0 and result["log_path"].endswith("job_cycle0.log")
+            assert result["recommendation"]["action"] == "STOP" and result["result"]["class"] == "user-code"
+        else:
+            running.wait_for_output(f"a result was not taken at http://127.0.0.1:{free_port}/results?team=a: ")
+        heard.touch()
+        assert running.wait().returncode == 0
+    finally:
+        if collector is not None:
+            collector.shutdown()
+            collector.server_close()
+
+
+def test_where_results_go_must_be_a_url(holdfast: Any, script: Any, tmp_path: Path) -> None:
+    done = holdfast(
+        "ft_launcher", "--nnodes", "1", "--standalone", "--ft-per-cycle-applog-prefix", tmp_path / "job.log",
+        "--ft-attribution-endpoint", "localhost", "--ft-attribution-export-url", "elsewhere", script("print(1)"),
+    )  # fmt: skip
+    assert done.returncode == 2 and "--ft-attribution-export-url: 'elsewhere' is no http://" in done.stderr

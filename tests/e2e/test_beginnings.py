@@ -64,3 +64,26 @@ def test_a_program_that_is_no_python_has_started_and_no_more(holdfast: Any) -> N
     assert [phase for phase, took in phases(holdfast).items() if took is None] == [
         *("tell", "stop", "reclaim", "import", "first collective", "restore", "first step"),
     ]
+
+
+def test_steps_that_a_restart_has_made_again_are_counted_as_lost(holdfast: Any, script: Any, tmp_path: Any) -> None:
+    source = """
+import os, time
+from holdfast import client
+life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+for step in range(6 if life else 0, 12):
+    time.sleep(0.05)
+    client.progress(step)
+    if step == 9 and not life:
+        os.kill(os.getpid(), 9)
+"""
+    assert holdfast("run", "--max-restarts", 1, script(source)).returncode == 0
+    drawn, traced = tmp_path / "where.svg", tmp_path / "where.json"
+    found = json.loads(holdfast("report", "--goodput", "--json", "--svg", drawn, "--trace", traced).stdout)
+    spent = found["worker_s"]
+    assert spent["lost steps"] > 3.5 * 0.05 and spent["productive"] > 10 * 0.05 and spent["hang"] == spent["missing"] == 0
+    assert found["goodput"] == pytest.approx(spent["productive"] / sum(spent.values()))
+    assert "lost steps" in drawn.read_text() and json.loads(traced.read_text())["traceEvents"]
+    assert "lost steps" in holdfast("report", "--goodput").stdout
+    refused = holdfast("report", "--svg", tmp_path / "nowhere" / "where.svg")
+    assert refused.returncode == 2 and "cannot be written" in refused.stderr

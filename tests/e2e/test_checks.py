@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import pytest
 from infra import fuse
 from infra.checked_host import CheckedHost
 
-from holdfast.health.check import CHECKS, Check, Wanted, wanted, with_deadline
+from holdfast.core.errors import UsageError
+from holdfast.health.check import CHECKS, Check, Look, Wanted, wanted, with_deadline
+from holdfast.health.checks.host import clock
 from holdfast.health.runner import examine
 from holdfast.health.verdict import DEGRADED, FIT, UNFIT, Verdict
 from holdfast.runtime import process
@@ -309,7 +314,8 @@ def test_paths_are_read_listed_or_looked_at(tmp_path, see):
     os.mkfifo(tmp_path / "fifo")
     judged(see(f"paths={tmp_path}/file:{tmp_path}:{tmp_path}/fifo"), FIT, "3 of 3")
     judged(see(f"paths={tmp_path}:{tmp_path}/gone"), UNFIT, "gone: No such file")
-    judged(see("paths=relative"), UNFIT, "not absolute")
+    with pytest.raises(UsageError, match="relative is not absolute"):
+        see("paths=relative")
 
 
 @pytest.fixture(params=[False, True], ids=["silent", "deaf"])
@@ -420,6 +426,47 @@ def test_a_check_of_another_package_is_found_by_its_entry_point(tmp_path, script
     assert "of mine:prints" in holdfast("check", "--list", env={"PYTHONPATH": str(tmp_path)}).stdout
 
 
+# --- the scheduler's word ---------------------------------------------------------------------------------------------------
+
+ARRAY = {"SLURM_ARRAY_JOB_ID": "123", "SLURM_ARRAY_TASK_ID": "7", "SLURM_JOB_ID": "130"}
+
+
+def test_a_file_that_is_not_empty_marks_the_allocation_as_unhealthy(host, see):
+    file = "shared/segment_health_check.123.7"
+    host.put("shared/other", "")
+    judged(see("segment=/shared", **ARRAY), FIT, "there is no")
+    host.put(file, "")
+    judged(see("segment=/shared", **ARRAY), FIT, "empty")
+    host.put(file, "node07,DRAIN,gpu lost\nmore\n")
+    judged(see("segment=/shared", **ARRAY), UNFIT, "node07,DRAIN,gpu lost")
+    judged(see("segment=/shared", **ARRAY | {"SLURM_ARRAY_TASK_ID": "8"}), FIT)
+    host.put("shared/segment_health_check.130.130", "gone")
+    judged(see("segment=/shared", SLURM_JOB_ID="130"), UNFIT, "gone")
+    judged(see("segment=/shared"), FIT, "does not apply")
+
+
+def test_what_is_no_such_file_is_not_held_against_the_node(host, see):
+    (host.root / "shared/segment_health_check.123.7").mkdir(parents=True)
+    judged(see("segment=/shared", **ARRAY), DEGRADED, "no regular file")
+    host.put("file", "")
+    judged(see("segment=/file", **ARRAY), DEGRADED, "Not a directory")
+
+
+def test_a_clock_that_differs_from_the_other_nodes(host):
+    def off(ahead_s: float, error_s: float = 0.001) -> Verdict:
+        return clock(Look(root=str(host.root), clock={"ahead_s": ahead_s, "error_s": error_s, "of": "most other nodes"}))
+
+    judged(off(0.25), FIT, "250.0 ms ahead of most other nodes (± 1.0 ms)")
+    judged(off(-2.0), DEGRADED, "the clock is 2000.0 ms behind most")
+    judged(off(2.0, error_s=1.5), FIT)
+
+
+@pytest.mark.parametrize("wrong", ["memory=lots", "clock=-1", "files=nan"])
+def test_what_is_no_number_is_refused_before_anything_is_checked(wrong):
+    with pytest.raises(UsageError, match="no number from 0 on"):
+        wanted([wrong])
+
+
 # --- what others have found out ---------------------------------------------------------------------------------------------
 
 SAMPLES = Path(__file__).parents[1] / "infra" / "outside"
@@ -435,6 +482,7 @@ SAMPLES = Path(__file__).parents[1] / "infra" / "outside"
             UNFIT,
             ("SysLogsXIDError is True", "ErrorCode:79", "xid-error=true:NoExecute"),
         ),
+        ("kubernetes", "node-npd.json", UNFIT, ("KernelDeadlock is True: DockerHung", "blocked for more than 120 seconds")),
         ("gpud", "gpud-well.json", FIT, ("2 components",)),
         ("gpud", "gpud-states.json", UNFIT, ("accelerator-nvidia-error-xid: XID 79",)),
         ("dcgm", "dcgm-well.json", FIT, ("1 results",)),
@@ -453,6 +501,34 @@ def test_what_others_say_of_the_node(host, see, check, file, state, words):
 @pytest.mark.parametrize("check", ["kubernetes", "gpud", "dcgm"])
 def test_whom_we_cannot_ask_is_named_and_the_node_is_not_unfit(see, check):
     judged(see(check, PATH="/nowhere"), DEGRADED, "not known: ", "No such file")
+
+
+def test_gpud_is_asked_over_its_port(see):
+    class States(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/v1/states" else 404)
+            self.end_headers()
+            self.wfile.write((SAMPLES / "gpud-states.json").read_bytes())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    if not shutil.which("curl"):
+        pytest.skip("no curl: apt-get install curl")
+    with HTTPServer(("127.0.0.1", 0), States) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        judged(see(f"gpud=http://127.0.0.1:{server.server_port}/v1/states"), UNFIT, "XID 79")
+        judged(see(f"gpud=http://127.0.0.1:{server.server_port}/v2/states"), DEGRADED, "not known: curl ended with 22")
+        server.shutdown()
+
+
+def test_dcgmi_is_asked_for_its_watches(see, tmp_path):
+    dcgmi = tmp_path / "bin" / "dcgmi"
+    dcgmi.parent.mkdir()
+    dcgmi.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat {SAMPLES}/dcgm-health.json\n')
+    dcgmi.chmod(0o755)
+    judged(see("dcgm", PATH=f"{dcgmi.parent}:{os.environ['PATH']}"), UNFIT, "NvLink link 4 is currently down")
+    assert (tmp_path / "asked").read_text().split() == ["health", "--check", "--json"]
 
 
 def test_kubectl_is_asked_for_the_node_of_the_pod(see, tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from infra.checked_host import CheckedHost
 
 MISSING = "import a_module_that_nobody_has"
 ONE_TYPO = "import os, time\nif os.environ['RANK'] == '1': print(undefined_name)\nwhile True: time.sleep(0.05)"
@@ -38,6 +40,73 @@ def test_an_incident_is_kept_shown_and_understood(holdfast: Any, script: Any) ->
     assert "rank 1 on n1: the script uses a name that is not there" in shown and str(kept.parent) in shown
     found = json.loads(holdfast("diagnose", "--json").stdout)
     assert (found["class"], found["rank"], found["node"], found["rule"]) == ("user-code", 1, "n1", "python-name")
+
+
+def test_the_report_says_the_cause_and_what_to_do_above_the_box(holdfast: Any, script: Any) -> None:
+    done = holdfast(*TWO_RANKS, script(ONE_TYPO))
+    said = " ".join(done.stderr.split())
+    cause = "rank 1 on n1: the script uses a name that is not there; fix the script at the line that its traceback names"
+    assert f"Cause {cause} (user-code, 95% sure)" in said
+    assert said.index(cause) < said.index("First failure") < said.index("Root Cause (first observed failure)")
+    assert done.stderr.rstrip().endswith("=" * 60), "programs look for the box at the very end"
+
+
+def test_the_cause_stands_in_the_report_on_disk_and_is_shown_afterwards(holdfast: Any, script: Any) -> None:
+    holdfast(*TWO_RANKS, script(ONE_TYPO))
+    cause = json.loads((holdfast.jobs()[-1] / "report.json").read_text())["cause"]
+    assert (cause["kind"], cause["rank"], cause["node"], cause["rule"]) == ("user-code", 1, "n1", "python-name")
+    (said,) = cause["from"]
+    shown = holdfast("report").stdout
+    assert f"cause: {cause['sentence']} (user-code, 95% sure)\n  by {said['source']}: {said['text']}\n" in shown
+    assert "NameError" in said["text"]
+
+
+def test_an_error_that_the_script_logged_and_lived_through_is_not_the_cause(holdfast: Any, script: Any) -> None:
+    path = script("""
+import logging, os
+try:
+    raise OSError("image file is truncated (3 bytes not processed)")
+except OSError:
+    logging.exception("sample 12 is skipped")
+raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+""")
+    done = holdfast(*TWO_RANKS, "--redirects", 2, path)
+    cause = json.loads((holdfast.jobs()[-1] / "report.json").read_text())["cause"]
+    assert done.returncode == 1 and cause["kind"] == "oom-gpu", cause
+
+
+def test_what_no_rule_knows_is_given_no_cause(holdfast: Any, script: Any) -> None:
+    done = holdfast(*TWO_RANKS, script("import sys; sys.exit(3)"))
+    assert done.returncode == 1 and "First failure" in done.stderr and "Cause\n" not in done.stderr
+    assert json.loads((holdfast.jobs()[-1] / "report.json").read_text())["cause"] is None
+    assert "cause:" not in holdfast("report").stdout
+
+
+@pytest.mark.parametrize("why", ["the disk does not answer", "wrong.toml are not TOML"])
+def test_rules_that_cannot_be_read_hold_up_nothing_and_cost_only_themselves(holdfast: Any, script: Any, why: str) -> None:
+    (holdfast.state_dir / "rules").mkdir(parents=True)
+    if "disk" in why:
+        os.mkfifo(holdfast.state_dir / "rules" / "hangs.toml")  # whoever opens it waits for ever
+    else:
+        (holdfast.state_dir / "rules" / "wrong.toml").write_text("[[rule]\n")
+    done = holdfast(*TWO_RANKS, "--max-restarts", 1, script(ONE_TYPO))
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 1 and "failures are judged without your own rules: " in said and why in said
+    assert "the script uses a name that is not there" in said and "Root Cause (first observed failure)" in said
+
+
+def test_what_checks_say_of_the_node_is_kept_with_its_failure(holdfast: Any, script: Any, tmp_path: Path) -> None:
+    host = CheckedHost(tmp_path / "host")
+    checks = ("--check-before", "memory,command=echo a fan is slow; exit 3")
+    assert holdfast(*TWO_RANKS, *checks, script(ONE_TYPO), env={"HOLDFAST_CHECK_ROOT": str(host.root)}).returncode == 1
+    kept = json.loads((holdfast.jobs()[-1] / "incidents" / "round-1" / "n1" / "health.json").read_text())
+    failed = {one["check"]: one["state"] for one in kept if one["when"] == "failed"}
+    assert failed == {"memory": "fit", "command=echo a fan is slow; exit 3": "degraded"}
+    assert "health of n1 when it failed: command=echo a fan is slow; exit 3: degraded: exit code 3: a fan is slow" in (
+        holdfast("incidents").stdout
+    )
+    (incident,) = json.loads(holdfast("incidents", "--json").stdout)
+    assert {one["check"] for one in incident["health"]["n1"]} == set(failed)
 
 
 def test_rules_of_the_user_s_are_found_in_the_state_directory(holdfast: Any, tmp_path: Path) -> None:

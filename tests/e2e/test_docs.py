@@ -17,29 +17,37 @@ A comment before a block, which readers do not see, says more:
     <!-- run: after="rank 3" times=2 -->  nor before it has been seen twice
     <!-- run: job=long -->            not before that job's agent can be asked
     <!-- run: listens=29400 -->       not before somebody listens on this port
+    <!-- run: ctrl_c=two -->          first, somebody types Ctrl-C in that terminal
+    <!-- run: terminal=two ctrl_c=end -->      at the end of the document, in this one
+    <!-- run: nodes="fit fit spare" -->     not before the supervisor's nodes are in these states
+    <!-- run: deeds="beta round 2 runs" --> nor before this stands in an outcome of what was done about that node
 
-Port 29400, which the documents use throughout, is replaced by one that is free.
+Ports 29400 and 29800, which the documents use throughout, are replaced by ones that are free, in files too.
 
 What one machine cannot run stands in NOT_RUN, with the reason.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from infra import slurm as slurm_infra
+from infra.ports import another_port
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
-PORT = "29400"
+PORTS = ("29400", "29800")
 LISTENERS = ("/proc/net/tcp", "/proc/net/tcp6")
 
 NOT_RUN: dict[tuple[str, str], str] = {
@@ -58,17 +66,26 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/how-to/placement.md", "NVRX_GPUS_PER_NUMA=4"): "needs numactl; tests/e2e/test_placed_workers.py has one",
     ("docs/how-to/kubernetes.md", "kubectl"): "needs Kubernetes; tests/unit/test_kubernetes_examples.py checks the manifests",
     ("docs/how-to/carry-on.md", "holdfast run"): "needs eight hosts; tests/e2e/test_min_healthy.py does it on one",
+    ("docs/how-to/from-google-supervisor.md", "GCP_HOST_DAEMON_PORT=60010 holdfast run"): "tests/e2e/test_host_daemon.py",
+    ("docs/how-to/from-google-supervisor.md", "GCP_HOST_DAEMON_PORT=60010"): "tests/e2e/test_torchrun_reports.py runs both",
+    ("docs/how-to/from-google-supervisor.md", "holdfast daemon"): "runs until it is stopped; tests/e2e/test_host_daemon.py",
+    ("docs/how-to/dashboard.md", "ssh"): "needs two hosts; tests/e2e/test_dashboard.py opens the page",
     ("docs/how-to/etcd.md", "pip install"): "needs a package index",
     ("docs/how-to/etcd.md", "holdfast run"): "needs etcd; tests/e2e/test_etcd.py has one",
     ("docs/how-to/etcd.md", "make example-etcd"): "tests/e2e/test_etcd.py runs it",
     ("docs/how-to/etcd.md", "etcdctl"): "needs etcd; tests/e2e/test_etcd.py has one",
     ("docs/how-to/stores.md", "holdfast run"): "needs two hosts; tests/e2e/test_plugged_in.py has such a package",
+    ("docs/how-to/slurm.md", "holdfast token --write fleet.token"): "tests/e2e/test_slurm_supervisor.py does it",
+    ("docs/how-to/slurm.md", "sbatch spare.sbatch"): "tests/e2e/test_slurm_supervisor.py does it, with that file",
     ("docs/how-to/jax.md", "holdfast run"): "needs two hosts; tests/e2e/test_jax.py runs its script",
     (
         "docs/how-to/torchrun-plugin.md",
         "torchrun --nnodes 2:4",
     ): "needs several hosts; tests/e2e/test_torchrun_plugin.py has one",
     ("docs/explanation/security.md", "openssl"): "needs OpenSSL's command; tests/security makes its own certificates",
+    ("docs/how-to/metrics-and-alerts.md", "curl"): "needs a supervisor that runs; tests/e2e/test_http_api.py asks it",
+    ("docs/how-to/metrics-and-alerts.md", "holdfast report"): "needs a collector; tests/e2e/test_otlp.py has one",
+    ("docs/how-to/webhooks.md", "holdfast supervisor"): "runs until it is stopped; tests/e2e/test_webhooks.py",
     ("docs/tutorial/first-job.md", "pip install"): "needs a package index",
 }
 """(document, how the command begins) → why it is not run here."""
@@ -79,6 +96,7 @@ VOLATILE = (
     (r"\x1b\[[0-9;]*m", ""),
     (r"\d{4}-\d\d-\d\d[ _]\d\d:\d\d:\d\d(\.\d+)?( UTC)?", "TIME"),
     (r"(\d+ min )?\d+(\.\d+)?(e-\d+)? (s|ms|min)\b", "SPAN"),
+    (r"\b\d+\.\d%", "PART"),
     (r"\b\d{3,}\b", "NUMBER"),
     (r"[-=]{4,}", "----"),
     (r"\s+", " "),
@@ -144,7 +162,7 @@ def why_not(document: str, block: Block) -> str | None:
 class Terminal:
     """A shell that commands are typed into."""
 
-    def __init__(self, folder: Path, env: dict[str, str], name: str, port: int) -> None:
+    def __init__(self, folder: Path, env: dict[str, str], name: str, ports: dict[str, str]) -> None:
         self.seen = folder.parent / f"terminal-{name}"
         with self.seen.open("wb") as out:
             self.shell = subprocess.Popen(
@@ -152,16 +170,21 @@ class Terminal:
             )
         self.typed: list[Block] = []
         self.folder = folder
-        self.port = str(port)
+        self.ports = ports
         self.checked = 0
 
     def type(self, block: Block) -> None:
         """Type the block's commands; each is followed by a line that tells its exit code."""
         assert self.shell.stdin is not None
         for command in block.commands:
-            self.shell.stdin.write(f"{{ {command.replace(PORT, self.port)}\n}} </dev/null\nprintf '\\n<<%s>>\\n' $?\n")
+            self.shell.stdin.write(f"{{ {with_ports(command, self.ports)}\n}} </dev/null\nprintf '\\n<<%s>>\\n' $?\n")
         self.shell.stdin.flush()
         self.typed.append(block)
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        children = Path(f"/proc/{self.shell.pid}/task/{self.shell.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGINT)
 
     def check(self) -> None:
         """Wait for the end of all that was typed, and compare."""
@@ -182,7 +205,8 @@ class Terminal:
     @property
     def text(self) -> str:
         """What has been seen so far, as if on the host `node0` in the home `/home/you`."""
-        text = self.seen.read_text(errors="replace").replace(str(self.folder), "/home/you").replace(self.port, PORT)
+        text = with_ports(self.seen.read_text(errors="replace"), {free: shown for shown, free in self.ports.items()})
+        text = text.replace(str(self.folder), "/home/you")
         return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "node0", text)
 
     def close(self) -> None:
@@ -190,6 +214,13 @@ class Terminal:
         self.shell.stdin.close()
         self.shell.terminate()
         self.shell.wait()
+
+
+def with_ports(text: str, ports: dict[str, str]) -> str:
+    """`text` with each port replaced."""
+    for port, other in ports.items():
+        text = text.replace(port, other)
+    return text
 
 
 def compare(block: Block, output: str, codes: list[int]) -> None:
@@ -225,6 +256,12 @@ def terminals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
 
 
 @pytest.fixture
+def free_ports(free_port: int) -> dict[str, str]:
+    """For each port of the documents."""
+    return dict(zip(PORTS, map(str, (free_port, another_port(free_port)))))
+
+
+@pytest.fixture
 def environment(tmp_path: Path, test_mark: str) -> dict[str, str]:
     """A newcomer's: a home of their own, `holdfast` and `python` on the path, nothing else set."""
     bin_dir = tmp_path / "bin"
@@ -248,32 +285,37 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if read(name).blocks])
-def test_the_commands_do_what_the_document_says(name, tmp_path, environment, terminals, free_port, request):
+def test_the_commands_do_what_the_document_says(name, tmp_path, environment, terminals, free_ports, request):
     document = read(name)
     if any(command.startswith(("srun", "sbatch")) for block in document.blocks for command in block.commands):
         environment |= request.getfixturevalue("slurm")
     folder = tmp_path / "home"
     folder.mkdir()
     for file, text in document.files.items():
-        (folder / file).write_text(text)
+        (folder / file).write_text(with_ports(text, free_ports))
     if any("import torch" in text for text in document.files.values()):
         pytest.importorskip("torch")
     blocks = [block for block in document.blocks if why_not(name, block) is None]
     for block in blocks:
         label = block.wishes.get("terminal", "main")
         if label not in terminals:
-            terminals[label] = Terminal(folder, environment | {"HOME": str(folder)}, label, free_port)
-        if "listens" in block.wishes:
-            _await_listener(free_port)
+            terminals[label] = Terminal(folder, environment | {"HOME": str(folder)}, label, free_ports)
+        if (interrupted := block.wishes.get("ctrl_c", "end")) != "end":
+            terminals[interrupted].interrupt()
+        if port := block.wishes.get("listens"):
+            _await_listener(int(free_ports[port]))
         if job := block.wishes.get("job"):
             _await_agent(folder, job)
         if text := block.wishes.get("after"):
             _await(text, int(block.wishes.get("times", "1")), terminals)
+        _await_supervisor(block.wishes, environment | {"HOME": str(folder)})
         terminals[label].type(block)
         if label == "main":
             terminals[label].check()
     for label, terminal in terminals.items():
         if label != "main":
+            if terminal.typed[-1].wishes.get("ctrl_c") == "end":
+                terminal.interrupt()
             terminal.check()
 
 
@@ -289,6 +331,22 @@ def _await_agent(home: Path, job: str) -> None:
     while not list((home / ".local/state/holdfast/jobs").glob(f"{job}/agent-*.sock")):
         assert time.monotonic() < deadline, f"no agent of job {job}"
         time.sleep(0.02)
+
+
+def _await_supervisor(wishes: dict[str, str], env: dict[str, str]) -> None:
+    """Until its nodes are as they shall be, and what was done about one has come to that."""
+
+    def told(*words: str) -> Any:
+        done = subprocess.run(["holdfast", *words, "--json"], env=env, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    deadline = time.monotonic() + PATIENCE_S
+    states = wishes.get("nodes", "").split()
+    node, _, outcome = wishes.get("deeds", "").partition(" ")
+    while states and sorted(one["state"] for one in told("nodes")) != sorted(states):
+        assert time.monotonic() < deadline, told("nodes")
+    while node and not any(outcome in one["outcome"] for one in told("why", node)["deeds"]):
+        assert time.monotonic() < deadline, told("why", node)
 
 
 def _await_listener(port: int) -> None:

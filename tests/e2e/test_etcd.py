@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -126,6 +127,32 @@ def test_the_command_line_of_pytorch_s_example_works_as_it_stands(job: Job) -> N
     done = job.holdfast.run("run", *flags, job.program, job.folder, env={"PET_RDZV_BACKEND": "etcd", "PET_RDZV_ID": job.id})
     assert done.returncode == 0, done.output
     assert job.rank(1, 0, 1)[1] == 2
+
+
+def test_everybody_is_told_the_failure_that_ends_the_job(job: Job) -> None:
+    agents = *job.two("2", "--max-restarts", 0), job.agent("c", "2", "--max-restarts", 0)
+    agents[0].wait_for_output("c waits as a spare")
+    os.kill(job.rank(1, 0, 1)[0], signal.SIGKILL)
+    assert [agent.wait().returncode for agent in agents] == [1, 1, 1]
+    assert all("rank 1 (local 0) on " in agent.stderr and "was killed by SIGKILL" in agent.stderr for agent in agents)
+    assert job.key("leader") is None and job.key("state") is None
+
+
+def test_whoever_slept_through_the_end_is_told_it_by_etcd(job: Job, tmp_path: Path) -> None:
+    agents = job.two()
+    spare = job.agent("c", env={"HOLDFAST_STATE_DIR": str(tmp_path / "elsewhere")})
+    agents[0].wait_for_output("c waits as a spare")
+    started = lambda: [line for path in (tmp_path / "elsewhere").rglob("events-c.jsonl") for line in path.open()]
+    asleep = json.loads(job.wait_until(started, what="its record")[0])["pid"]
+    os.kill(asleep, signal.SIGSTOP)
+    try:
+        job.wait_until(lambda: job.holdfast.events("NodeLost"), what="the spare to be missed")
+        job.ends_well(*agents)
+        state = job.key("state")
+        assert state is not None and state["value"]["report"]["outcome"] == "succeeded", "etcd keeps it for who was lost"
+    finally:
+        os.kill(asleep, signal.SIGCONT)
+    assert spare.wait().returncode == 0
 
 
 # --- who leads ------------------------------------------------------------------------------------------------------------

@@ -116,7 +116,8 @@ def test_a_sigkill_to_the_process_group_leaves_nothing(small: Callable[..., Smal
 
 @pytest.mark.parametrize("group", [False, True], ids=["pid", "process group"])
 def test_each_signal_reaches_the_agent_once(small: Callable[..., Small], group: bool) -> None:
-    one = small(start_new_session=True)
+    # Whoever started us may have ignored it (nohup), and then it means that.
+    one = small(start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     sent = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN + 5]
     for count, signum in enumerate(sent):
         (os.killpg if group else os.kill)(one.guardian.pid, signum)
@@ -178,6 +179,11 @@ def test_a_stopped_agent_whose_lease_is_over_is_ended_by_the_guardian(small: Cal
     assert b"lease is over" in one.guardian.stderr.read()
 
 
+def test_an_agent_that_is_not_stopped_outlives_the_workers_that_the_guardian_ends(small: Callable[..., Small]) -> None:
+    one = small("--lease", "0.2", "--once", "--exit", "7")
+    assert one.ends() == 7, "it saw its worker end, and why"
+
+
 def test_a_stopped_agent_without_a_lease_is_left_alone(small: Callable[..., Small]) -> None:
     one = small()
     os.kill(one.agent, signal.SIGSTOP)
@@ -194,7 +200,7 @@ def test_a_pause_of_the_whole_machine_is_no_loss(small: Callable[..., Small]) ->
         os.kill(pid, signal.SIGSTOP)
     time.sleep(2.5)
     os.kill(one.guardian.pid, signal.SIGCONT)  # the guardian first: the worst case
-    time.sleep(0.3)
+    time.sleep(0.05)
     os.kill(one.agent, signal.SIGCONT)
     time.sleep(1.5)
     assert one.guardian.poll() is None

@@ -96,6 +96,44 @@ def test_a_deadlock_in_which_nobody_is_to_blame(holdfast: Any, script: Path, lim
     assert "in deadlocked" in found[1] and "recv" in found[1] and set(found) == {0, 1}
 
 
+DEADLOCKS = """
+import os, sys
+import torch
+from torch import distributed
+from holdfast import client
+distributed.init_process_group("gloo")
+rank, first = distributed.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+groups = [distributed.new_group() for _ in range(distributed.get_world_size())]
+for step in range(3):
+    client.heartbeat()
+    if first and step == 2 and sys.argv[1] == "out-of-place" and rank == 1:
+        distributed.broadcast(torch.zeros(1), src=0)
+    own = groups[rank] if first and step == 2 and sys.argv[1] == "alike" else None
+    distributed.all_reduce(torch.ones(1), group=own)
+client.heartbeat()
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["out-of-place", "alike"])
+def test_a_deadlock_of_collectives_is_blamed_on_who_is_out_of_place_and_else_on_nobody(
+    holdfast: Any, script: Any, kind: str
+) -> None:
+    """Rank 1 calls another collective than the others; or each is in an all_reduce of another group of all."""
+    limits = ("--ft-initial-rank-heartbeat-timeout", 90, "--ft-rank-heartbeat-timeout", 4)
+    options = ("--nproc-per-node", 3, "--max-restarts", 1, *limits, script(DEADLOCKS), kind)
+    done = holdfast("run", *options, env={"OMP_NUM_THREADS": "1"}, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.output
+    (reason,) = [event["reason"] for event in holdfast.events("Decided") if event["decision"] == "restart"]
+    unsure = [event for event in holdfast.events("FailureSeen") if event["failure"]["undecided"]]
+    if kind == "alike":
+        assert "all 3 ranks wait in the same collective" in reason and len(unsure) == 1, reason
+    else:
+        assert reason.startswith("rank 1 (local 1) on ") and not unsure, reason
+        assert "the others wait for it elsewhere, in all_reduce (distributed_c10d.py:" in reason
+
+
 @pytest.mark.torch
 def test_on_two_nodes_the_stacks_of_both_are_kept_and_the_culprit_is_found(holdfast: Any, free_port: int) -> None:
     common = ("run", "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "two")
@@ -172,8 +210,8 @@ def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path, m
     workers = SimpleNamespace(host=host, local_ranks={pid: 0}, dump=lambda ranks: {0: "it is deaf"}, dumped=lambda rank: "")
     looking = Stacks(workers, lambda round: str(tmp_path))  # type: ignore[arg-type]
     looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2.0), None)
-    while not (found := looking.look()):
-        host.wait(looking.look_at)
+    while not (found := looking.due()):
+        host.wait(looking.deadline())
     assert [position.pid for position in found[0].positions] == [pid]
     looking.keeper("rank 0 hung")()
     assert "what the kernel says of it" in (tmp_path / "rank-0.txt").read_text()

@@ -175,6 +175,26 @@ def test_a_check_that_sleeps_in_the_kernel_is_named_once_and_the_job_goes_on(hol
     assert running.wait().returncode == 0
 
 
+def test_at_the_end_a_check_that_sleeps_in_the_kernel_is_left_there_and_named(holdfast, script, tmp_path, wait_until):
+    if reason := fuse.why_not():
+        pytest.skip(reason)
+    (tmp_path / "deaf").mkdir()
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    mount = fuse.SilentMount(tmp_path / "deaf", deaf=True)
+    try:
+        running = holdfast.start("run", "--check-during", f"paths={mount.path}", "--check-every", "0.2", script(WAITS), folder)
+        wait_until(lambda: mount.asked)
+        (folder / "finish").touch()
+        done = running.wait()  # the mount is as silent as before
+        (said,) = [line for line in done.stderr.splitlines() if "left to the kernel" in line]
+        left = int(said.partition(": pid ")[2].split()[0])
+        assert process.state(left) == "D" and "state D" in said
+    finally:
+        mount.close()
+    assert done.returncode == 0
+
+
 # --- ft_launcher's flags --------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +214,15 @@ def test_ft_launcher_s_distributed_storage_is_checked_before_a_round(holdfast, s
     assert done.returncode == 1 and "Lustre says of itself: NOT HEALTHY" in done.stderr
     host.put("sys/fs/lustre/health_check", "healthy\n")
     assert holdfast("ft_launcher", "--ft-enable-dist-storage-healthcheck", "true", script(PRINTS), env=env).returncode == 0
+
+
+def test_ft_launcher_s_segment_health_is_looked_at_before_a_round(holdfast, script, tmp_path):
+    env = {"SLURM_ARRAY_JOB_ID": "123", "SLURM_ARRAY_TASK_ID": "7"}
+    asked = ("--ft-segment-health-check-dir", tmp_path)
+    assert holdfast("ft_launcher", *asked, script(PRINTS), env=env).returncode == 0
+    (tmp_path / "segment_health_check.123.7").write_text("node07,DRAIN\n")
+    done = holdfast("ft_launcher", *asked, script(PRINTS), env=env)
+    assert done.returncode == 1 and "unhealthy" in done.stderr and "node07,DRAIN" in done.stderr
 
 
 def test_ft_launcher_s_nic_checks(holdfast, script, tmp_path):
@@ -225,7 +254,10 @@ def test_check_shows_a_table_and_its_exit_code_is_the_verdict(holdfast, tmp_path
     plain = json.loads(holdfast("check", "xid", "memory", "--root", host.root, "--json").stdout)
     (verdicts,) = plain["nodes"].values()
     assert plain["state"] == "unfit" and [one["state"] for one in verdicts] == ["unfit", "fit"]
-    assert holdfast("check", "nothing").returncode == 2
+    for wrong in (("nothing",), ("memory", "--deadline", "0"), ("memory", "--root", host.root / "gone"), ("paths=data",)):
+        assert holdfast("check", *wrong).returncode == 2
+    together = holdfast("check", "--job", "several", "--deadline", "5")
+    assert together.returncode == 2 and "--deadline and --job do not go together" in together.stderr
 
 
 def test_a_deadline_of_one_s_own(holdfast):
@@ -244,6 +276,7 @@ def test_all_nodes_of_a_running_job_are_checked_through_its_agents(cluster, hold
     assert {tuple((one["check"], one["state"]) for one in said) for said in nodes.values()} == {
         (("memory", "fit"), (own, "fit"))
     }
+    cluster.wait_until(lambda: holdfast("check", "--job", "several", "clock").stdout.count("most other nodes (±") == 3)
     ill = holdfast("check", "--job", "several", f"paths={tmp_path}:{tmp_path}/gone")
     assert ill.returncode == 1 and ill.stdout.count("gone: No such file or directory") == 3
     assert not holdfast.events("NodeExcluded") and not holdfast.events("HealthChanged"), "it was only a question"

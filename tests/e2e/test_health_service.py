@@ -13,9 +13,11 @@ import pytest
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
+from infra.ranks import WAITS  # noqa: E402
+
 from holdfast.health.check import Look  # noqa: E402
 from holdfast.health.checks.node_service import ARGS, node_service  # noqa: E402
-from holdfast.health.verdict import FIT, UNFIT, Verdict  # noqa: E402
+from holdfast.health.verdict import DEGRADED, FIT, UNFIT, Verdict  # noqa: E402
 from holdfast.health.wire import METHOD, SERVICE, Request, Response  # noqa: E402
 
 PRINTS = "print('trained')"
@@ -66,8 +68,8 @@ def test_it_is_asked_as_ft_launcher_asks(service):
         ({"success": True, "output": '{"fail_count": 0}'}, FIT, "all is well"),
         ({"success": True, "output": '{"fail_count": 2, "failed_checks": ["ecc", "nvlink"]}'}, UNFIT, "ecc, nvlink"),
         ({"success": False, "exit_code": 3, "error": "GPU 5 is lost"}, UNFIT, "GPU 5 is lost"),
-        ({"success": True, "output": ""}, UNFIT, "cannot be read"),
-        ({"success": True, "output": '{"ok": 1}'}, UNFIT, "cannot be read"),
+        ({"success": True, "output": ""}, DEGRADED, "cannot be read"),
+        ({"success": True, "output": '{"ok": 1}'}, DEGRADED, "cannot be read"),
     ],
 )
 def test_an_answer_is_judged_as_ft_launcher_judges_it(service, fields, state, word):
@@ -75,15 +77,15 @@ def test_an_answer_is_judged_as_ft_launcher_judges_it(service, fields, state, wo
     assert verdict.state == state and word in verdict.reason
 
 
-def test_what_keeps_us_from_asking_is_not_held_against_the_node(service, tmp_path):
+def test_who_gives_no_answer_is_told_and_where_nobody_is_there_to_ask_the_node_is_fit(service, tmp_path):
     def breaks(request: bytes) -> bytes:
         raise RuntimeError("out of luck")
 
-    assert asked(service(breaks)).state == FIT
-    assert asked(service(lambda request: b"\x0b")).state == FIT, "no message"
+    assert asked(service(breaks)).state == DEGRADED and "gives no answer (UNKNOWN)" in asked(service(breaks)).reason
+    assert asked(service(lambda request: b"\x0b")).state == DEGRADED, "no message"
     assert asked(tmp_path / "nobody.sock").state == FIT
     (tmp_path / "file.sock").touch()
-    assert asked(tmp_path / "file.sock").state == FIT
+    assert "gives no answer (UNAVAILABLE)" in asked(tmp_path / "file.sock").reason
     assert asked("localhost:50051").state == FIT and "no Unix socket" in asked("localhost:50051").reason
 
 
@@ -136,6 +138,37 @@ def test_our_service_speaks_the_protocol(ours, tmp_path):
     report = json.loads(response.output)
     assert not response.success and report["fail_count"] == 1 and report["failed_checks"][0].startswith("command=")
     assert "the fan stands still" in response.error and asked(path).state == UNFIT
+
+
+def test_what_it_cannot_listen_at_is_told_and_left_as_it_is(holdfast, tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("precious")
+    done = holdfast("health-service", file)
+    assert done.returncode == 1 and "something else than a socket is there" in done.stderr
+    assert file.read_text() == "precious"
+    done = holdfast("health-service", tmp_path / "nowhere" / "x.sock")
+    assert done.returncode == 1 and "its folder does not exist" in done.stderr
+    assert holdfast("health-service", tmp_path / "x.sock", "--deadline", "0").returncode == 2
+
+
+def test_a_service_that_was_killed_is_told_once_and_one_in_its_place_is_asked_again(holdfast, script, tmp_path, wait_until):
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    service = holdfast.start("health-service", tmp_path / "node.sock", "memory")
+    service.wait_for_output("listening at")
+    asked = ("--check-during", f"node-service={tmp_path}/node.sock", "--check-every", "0.2")
+    running = holdfast.start("run", *asked, script(WAITS), folder)
+    wait_until(lambda: (folder / "0.0.1").exists())
+    service.kill(signal.SIGKILL)
+    service.wait()
+    running.wait_for_output("gives no answer (UNAVAILABLE)")
+    again = holdfast.start("health-service", tmp_path / "node.sock", "memory")
+    again.wait_for_output("listening at")
+    running.wait_for_output("fit: the health service says that all is well")
+    (folder / "finish").touch()
+    done = running.wait()
+    again.kill(signal.SIGTERM)
+    assert (done.returncode, again.wait().returncode) == (0, 0) and done.stderr.count("gives no answer") == 1
 
 
 def test_a_launcher_and_our_service_together(ours, holdfast, script):

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.kubernetes import MISSING, Kubernetes, Real, Standin, has_api_server
+from infra.kubernetes import Kubernetes, Real
+from infra.kubernetes_standin import Standin
 from infra.succession import LOGS, begin, lose
 
 from holdfast.agent.witness import asker
@@ -22,29 +21,14 @@ US, THEM = "10.0.0.2:4000", "train-0.train.default.svc.cluster.local:29400"
 POWER, SHUTDOWN = "node.kubernetes.io/out-of-service", "node.cloudprovider.kubernetes.io/shutdown"
 
 
-@pytest.fixture(scope="module")
-def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    if not has_api_server():
-        pytest.skip(MISSING)
-    real = Real(tmp_path_factory.mktemp("kubernetes") / "cluster")
-    yield real
-    real.stop()
-
-
-@pytest.fixture(params=["stand-in", "API server"])
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kubernetes]:
+@pytest.fixture
+def cluster(kubernetes_api: Kubernetes) -> Kubernetes:
     """A cluster with the pods train-0 on n1 and train-1, ours, on n2."""
-    found = request.getfixturevalue("api_server") if request.param == "API server" else Standin(tmp_path / "cluster")
     for name in ("n1", "n2"):
-        found.add_node(name)
-    found.add_pod("train-0-x7", "n1", "10.0.0.1", hostname="train-0", subdomain="train")
-    found.add_pod("train-1-z9", "n2", "10.0.0.2", hostname="train-1", subdomain="train")
-    yield found
-    if isinstance(found, Standin):
-        return found.stop()
-    for kind, path in (("pods", "/api/v1/namespaces/default/pods"), ("nodes", "/api/v1/nodes")):
-        for thing in found.ask("GET", path)["items"]:
-            found.ask("DELETE", f"{path}/{thing['metadata']['name']}" + ("?gracePeriodSeconds=0" if kind == "pods" else ""))
+        kubernetes_api.add_node(name)
+    kubernetes_api.add_pod("train-0-x7", "n1", "10.0.0.1", hostname="train-0", subdomain="train")
+    kubernetes_api.add_pod("train-1-z9", "n2", "10.0.0.2", hostname="train-1", subdomain="train")
+    return kubernetes_api
 
 
 def ask(cluster: Kubernetes, us: str = US, *missing: str) -> str:

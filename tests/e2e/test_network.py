@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from infra.netjob import CONT, STOP
 pytestmark = pytest.mark.root
 TRAIN = Path(__file__).parents[2] / "examples" / "train.py"
 FLAP_S = 1.5
-"""How long an interface is down: with a lease of 3 s and a word every second, what TCP sends again has come in time."""
+"""How long an interface is down: with a lease of 3 s and a word every 0.75 s, what TCP sends again has come in time."""
 
 MEETS = """
 import os, socket
@@ -105,9 +104,7 @@ def test_an_interface_that_is_down_for_half_a_lease_costs_nothing(hosts):
     job = hosts("a", "b")
     job.running("a", "b", lease=None)
     for whose in "ab":  # the coordinator's and a member's, wherever between two of the member's words it begins
-        job.switch.down(whose)
-        time.sleep(FLAP_S)
-        job.switch.down(whose, up=True)
+        job.switch.flap(whose, FLAP_S)
         job.goes_on(job.rank(1, 1), 1.3)
     job.goes_on(job.rank(1, 1), 2.0)  # whoever had lost the other would have said so by now
     job.finish("a", "b")

@@ -83,6 +83,28 @@ def test_both_nodes_print_the_same_first_failure(cluster, holdfast):
     assert (report["failures"][0]["rank"], report["failures"][0]["signal"]) == (2, "SIGKILL")
 
 
+def test_of_two_failures_on_two_nodes_every_node_names_the_one_first_that_was_heard_of_first(cluster, holdfast):
+    agents = {"a": cluster.agent("a"), "b": cluster.agent("b")}
+    for rank in range(4):
+        cluster.rank(rank, 0, 1)
+    host = cluster.host()
+    other = "b" if host == "a" else "a"
+    rank_of = {event["node"]: event["rank"] for event in holdfast.events("WorkerStarted")}
+    asleep = agent_pid(holdfast, other)
+    os.kill(asleep, signal.SIGSTOP)  # its own rank dies first, and is heard of last
+    try:
+        for node in (other, host):
+            os.kill(cluster.rank(rank_of[node], 0, 1)[0], signal.SIGKILL)
+        cluster.wait_until(lambda: holdfast.events("WorkerExited"), what="the first failure")
+    finally:
+        os.kill(asleep, signal.SIGCONT)
+    ends = {name: agent.wait() for name, agent in agents.items()}
+    boxes = [end.stderr[end.stderr.index("holdfast: job several failed") :] for end in ends.values()]
+    assert boxes[0] == boxes[1]
+    failures = json.loads((holdfast.jobs()[-1] / "report.json").read_text())["failures"]
+    assert [failure["rank"] for failure in failures[:2]] == [rank_of[host], rank_of[other]], failures
+
+
 def test_a_lost_node_s_replacement_is_taken_in_and_spends_no_restart(cluster, holdfast):
     agents = {name: cluster.agent(name, "2", "--max-restarts", 0, "--lease", 1) for name in ("a", "b")}
     for rank in range(4):
@@ -167,6 +189,54 @@ def test_static_ranks_are_those_given(holdfast, free_port, tmp_path, script):
     ends = [node.wait() for node in nodes]
     assert [end.returncode for end in ends] == [0, 0]
     assert [end.stdout.split() for end in ends] == [["1", "1", str(free_port)], ["0", "0", str(free_port)]]
+
+
+@pytest.fixture
+def apart(holdfast, free_port, tmp_path, wait_until):
+    """`apart(program)`: the agents of two nodes with given ranks, the first one of which hosts. Neither sees the other's
+    record: `apart.seen(0, "JobEnded")`."""
+    (tmp_path / "ranks").mkdir()
+
+    def seen(rank: int, event: str) -> list[dict[str, int]]:
+        lines = [line for path in (tmp_path / f"n{rank}").rglob(f"events-n{rank}.jsonl") for line in path.open()]
+        return [json.loads(line) for line in lines if f'"{event}"' in line and line.endswith("\n")]
+
+    def start(program):
+        agents = []
+        for rank in (0, 1):
+            agents.append(
+                holdfast.start(
+                    *("run", "--nnodes", 2, "--nproc-per-node", 1, "--node-rank", rank, "--rdzv-id", "static"),
+                    *("--master-addr", "127.0.0.1", "--master-port", free_port, "--node-name", f"n{rank}"),
+                    *(program, tmp_path / "ranks"),
+                    env={"HOLDFAST_STATE_DIR": str(tmp_path / f"n{rank}")},
+                )
+            )
+            wait_until(lambda rank=rank: seen(rank, "AgentStarted"), what="its first line")
+        return agents
+
+    start.seen = seen
+    return start
+
+
+def test_with_static_ranks_every_node_is_told_the_failure_that_ends_the_job(apart, script):
+    agents = apart(script("import os, time; time.sleep(60) if os.environ['RANK'] == '0' else os._exit(7)"))
+    assert [agent.wait().returncode for agent in agents] == [1, 1]
+    assert all("job static failed: rank 1 (local 0) on n1 exited with code 7" in agent.stderr for agent in agents)
+
+
+def test_with_static_ranks_a_node_that_is_asleep_as_the_job_ends_is_waited_for_and_told(apart, tmp_path, script, wait_until):
+    agents = apart(script(ONE_STAYS))
+    wait_until(lambda: apart.seen(1, "WorkerExited"), what="the end of its part")
+    asleep = apart.seen(1, "AgentStarted")[0]["pid"]
+    os.kill(asleep, signal.SIGSTOP)
+    try:
+        (tmp_path / "ranks" / "finish").touch()
+        wait_until(lambda: apart.seen(0, "JobEnded"), what="the end of the job")
+        assert agents[0].process.poll() is None, "it waits for the other"
+    finally:
+        os.kill(asleep, signal.SIGCONT)
+    assert [agent.wait().returncode for agent in agents] == [0, 0], [agent.stderr for agent in agents]
 
 
 def test_a_wrong_token_is_turned_away_and_costs_the_job_nothing(cluster, holdfast, tmp_path):
@@ -256,6 +326,24 @@ def test_a_run_that_is_started_while_the_last_one_s_end_is_told_is_a_run_of_its_
         assert ran() == 4, "the second run has had ranks of its own"
     finally:
         os.kill(asleep, signal.SIGKILL)
+
+
+def test_a_spare_that_slept_through_the_end_gives_up_soon_and_says_what_is_likely(cluster, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    agents = [cluster.agent(name, "2", "--lease", 0.5, nproc=1) for name in "ab"]
+    cluster.rank(1, 0, 1)
+    spare = cluster.agent("c", "2", "--lease", 0.5, nproc=1, env={"HOLDFAST_STATE_DIR": str(elsewhere), "LOGLEVEL": "DEBUG"})
+    spare.wait_for_output("the 3 nodes choose another")
+    started = lambda: [line for path in elsewhere.rglob("events-c.jsonl") for line in path.open() if '"AgentStarted"' in line]
+    asleep = json.loads(cluster.wait_until(started, what="its record")[0])["pid"]
+    os.kill(asleep, signal.SIGSTOP)
+    try:
+        cluster.finish()
+        assert [agent.wait().returncode for agent in agents] == [0, 0]
+    finally:
+        os.kill(asleep, signal.SIGCONT)
+    assert spare.wait().returncode == 1
+    assert "most likely this node, a spare, was cut off as it ended" in spare.stderr
 
 
 def test_a_node_that_was_cut_off_at_the_end_is_told_it_by_the_next_run_and_takes_no_part_in_that(cluster, tmp_path):

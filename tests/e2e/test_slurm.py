@@ -27,6 +27,16 @@ os.write(1, f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item()}\
 dist.destroy_process_group()
 """
 ENDS = "import os, sys; sys.exit(int(sys.argv[1]) if os.environ['RANK'] == '1' else 0)"
+ENDS_WITH_THREE_NODES = """
+import os, time
+from pathlib import Path
+os.write(1, f'{os.environ["RANK"]}/{os.environ["WORLD_SIZE"]}\\n'.encode())
+def joined():
+    files = Path(os.environ["HOLDFAST_STATE_DIR"]).glob("jobs/*/events-*.jsonl")
+    return max(file.read_text().count('"NodeJoined"') for file in files)
+while joined() < 3:
+    time.sleep(0.02)
+"""
 STAYS = """
 import os, signal, sys, time
 file = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -169,10 +179,9 @@ def test_components_of_a_heterogeneous_step_are_one_job(cluster, script):
 
 
 def test_ft_launchers_line_keeps_a_spare_and_writes_about_cycles_under_the_jobs_number(cluster, script, free_port):
-    source = 'import os; os.write(1, f\'{os.environ["RANK"]}/{os.environ["WORLD_SIZE"]}\\n\'.encode())'
     options = ("--nnodes", "2:3", "--nproc_per_node", 2, "--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_port}")
     logs = ("--ft_per_cycle_applog_prefix", cluster.folder / "job.log", "--ft_cycle_info_dir", cluster.folder / "info")
-    code, output = cluster.run("srun", "-N3", *HOLDFAST, "ft_launcher", *options, *logs, script(source))
+    code, output = cluster.run("srun", "-N3", *HOLDFAST, "ft_launcher", *options, *logs, script(ENDS_WITH_THREE_NODES))
     assert code == 0, output
     said = (cluster.folder / "job_cycle0.log").read_text().splitlines()
     assert sorted(said) == ["0: 0/4", "1: 1/4", "2: 2/4", "3: 3/4"]

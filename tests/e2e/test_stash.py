@@ -309,6 +309,54 @@ def test_tensors_come_back_as_they_were(stashed: Any) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("kernel_can", [True, False], ids=["lent", "copied at once"])
+def test_what_was_restored_is_not_changed_by_what_is_saved_next(
+    stashed: Any, monkeypatch: pytest.MonkeyPatch, kernel_can: bool
+) -> None:
+    import torch
+
+    if not kernel_can:
+        monkeypatch.setattr("holdfast.client.stash_tensors.can_populate", lambda: False)
+    assert stashed().save(5, {"a": torch.full((3_000_000,), 5.0), "b": torch.full((7,), 5.0)}, False)
+    second = stashed(round=2, agreed="1:5")
+    _, held = second.latest(None, None)
+    _, again = second.latest(None, None)  # a loan of a slot that is lent already
+    held["b"][0] = 8.0  # what the script writes is not ours to overwrite, either
+    for step in range(6, 12):
+        assert second.save(step, {"a": torch.full((3_000_000,), float(step)), "b": torch.full((7,), float(step))}, False)
+    second.drop()
+    assert (held["a"] == 5).all() and held["b"].tolist() == [8.0, *6 * [5.0]] and (again["a"] == 5).all()
+    assert (torch.full_like(held["a"], 5) + held["a"]).sum() == 30_000_000
+
+
+@pytest.mark.torch
+def test_a_child_keeps_what_was_restored_before_it_was_forked(stashed: Any) -> None:
+    import torch
+
+    assert stashed().save(5, torch.full((3_000_000,), 5.0), False)
+    second = stashed(round=2, agreed="1:5")
+    _, held = second.latest(None, None)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.read(reader, 1)
+        os._exit(int(set(held.numpy().tobytes()) != set(torch.tensor(5.0).numpy().tobytes())))  # torch's threads are not there
+    for step in range(6, 9):
+        assert second.save(step, torch.full((3_000_000,), float(step)), False)
+    os.write(writer, b".")
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(reader), os.close(writer)
+
+
+def test_to_have_memory_made_ready_costs_nothing_that_was_saved(stashed: Any, file: int) -> None:
+    assert stashed().save(5, b"x" * 50_000_000, False)
+    second = stashed(round=2, agreed="1:5")
+    second.prepare(b"small")
+    second.wait()
+    assert second.latest(None, None) == (5, b"x" * 50_000_000)
+
+
+@pytest.mark.torch
 def test_tensors_that_are_there_are_filled_in_place(stashed: Any) -> None:
     import torch
 

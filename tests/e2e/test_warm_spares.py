@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -186,19 +188,25 @@ def test_consecutive_kills_leave_nothing_behind(holdfast, wait_until, tmp_path: 
     job.finish()
 
 
-def test_a_node_that_waits_for_a_place_learns_what_to_import(holdfast, wait_until, tmp_path: Path, free_port) -> None:
+def test_a_node_that_waits_for_a_place_is_told_what_to_import(holdfast, wait_until, tmp_path: Path, free_port) -> None:
+    def of_c(kind: str) -> list[dict[str, Any]]:  # it shares no directory with the others
+        lines = [line for file in (tmp_path / "of-c").glob("jobs/*/events-*.jsonl") for line in file.read_text().splitlines()]
+        return [event for event in map(json.loads, lines) if event["event"] == kind]
+
     (tmp_path / "train.py").write_text(TRAIN.format(more=""))
     agents = {}
     for number, name in enumerate("abc"):
         meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "job", "--node-name", name]
-        agents[name] = holdfast.start("run", "--nnodes", "2", "--max-restarts", "3", *meet, "train.py", "word", cwd=tmp_path)
+        own = ["--state-dir", tmp_path / "of-c"] if name == "c" else []
+        what = ["--nnodes", "2", "--max-restarts", "3", *meet, *own, "train.py", "word"]
+        agents[name] = holdfast.start("run", *what, cwd=tmp_path)
         if number == 0:
             wait_until(lambda: holdfast.events("NodeJoined"))  # so that it is this one that the job ends with
         if number == 1:
             wait_until(lambda: all("begun" in agents[one].stdout for one in "ab"))
-    ready = wait_until(lambda: [one for one in holdfast.events("SpareReady") if one["node"] == "c"])
+    ready = wait_until(lambda: of_c("SpareReady"))
     agents["b"].kill(signal.SIGTERM)
-    (started,) = wait_until(lambda: [one for one in holdfast.events("WorkerStarted") if one["node"] == "c"])
+    (started,) = wait_until(lambda: of_c("WorkerStarted"))
     assert (started["spare"], started["cold_because"], started["pid"]) == (True, "", ready[0]["pid"])
     agents["c"].wait_for_output("begun")
     (tmp_path / "done").touch()

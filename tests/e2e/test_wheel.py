@@ -56,11 +56,21 @@ def test_the_wheel_runs_a_job_and_lists_it(command) -> None:
     assert "succeeded" in jobs.stdout
 
 
+def test_the_wheel_brings_the_dashboard(installed: Path) -> None:
+    there = {path.name for path in installed.parents[1].glob("lib/python*/site-packages/holdfast/supervisor/web/static/*")}
+    assert there == {path.name for path in (ROOT / "src/holdfast/supervisor/web/static").iterdir()} and "index.html" in there
+
+
 def test_the_wheel_asks_for_the_core_dependencies_only(installed: Path) -> None:
     listed = subprocess.run([installed.with_name("python"), "-m", "pip", "freeze"], capture_output=True, text=True, check=True)
     names = {line.split("=")[0].split(" ")[0].lower() for line in listed.stdout.splitlines()}
     of_rich = {"markdown-it-py", "mdurl", "pygments"}
     assert names == {"holdfast", "msgspec", "pyyaml", "rich", "prometheus_client"} | of_rich
+
+
+def test_the_wheel_has_the_dashboard(installed: Path) -> None:
+    (page,) = installed.parents[1].glob("lib/python*/site-packages/holdfast/supervisor/web/static/index.html")
+    assert page.read_text().startswith("<!doctype html>")
 
 
 def test_the_extra_nvrx_installs_the_script_ft_launcher_and_nothing_else_does(installed: Path, tmp_path: Path) -> None:

@@ -1,23 +1,21 @@
 """A Kubernetes without kubelets for tests: nodes and pods are what the test says they are.
 
-`Real` is an API server with an etcd of its own; `Standin` a small HTTPS server that keeps and patches objects as that one does,
-as far as the tests go. Both are driven by the same requests, so that what passes with one says something of the other.
+`Real` is an API server with an etcd of its own; `kubernetes_standin.Standin` a small HTTPS server that keeps and patches
+objects as that one does, as far as the tests go. Both are driven by the same requests, so that what passes with one says
+something of the other.
 Kubernetes' API server is not packaged by Debian; `apiserver.sh` builds one from Debian's sources within minutes.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import shutil
 import ssl
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +24,11 @@ import yaml
 from infra.etcd import Etcd, _free_ports
 
 MISSING = "no kube-apiserver on the PATH, and Debian has none: tests/infra/apiserver.sh FOLDER builds FOLDER/bin/kube-apiserver"
-MANIFEST = Path(__file__).parents[2] / "examples" / "kubernetes" / "witness.yaml"
+ROOT = Path(__file__).parents[2]
+WITNESS, SUPERVISOR = ROOT / "examples/kubernetes/witness.yaml", ROOT / "deploy/kubernetes/base/rbac.yaml"
+"""Manifests: what each of the two may do."""
 PATIENCE_S = 60.0
 NAMESPACE = "default"
-VERSION = "1.31"
 SINCE = "2026-01-01T00:00:00Z"
 """When the pods of a test began."""
 
@@ -37,17 +36,23 @@ SINCE = "2026-01-01T00:00:00Z"
 class Kubernetes:
     """What a test does with a cluster. `env`: what a pod's programs find in their environment."""
 
+    policy = "policy/v1"
+    """Where budgets are."""
+
     def __init__(self, folder: Path, port: int, ca: bytes) -> None:
-        self.url, self.ca = f"https://127.0.0.1:{port}", ca
-        self.account = folder / "account"
-        self.account.mkdir(parents=True)
-        (self.account / "ca.crt").write_bytes(ca)
-        (self.account / "namespace").write_text(NAMESPACE)
-        self.env = {
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(port),
-            "HOLDFAST_SERVICE_ACCOUNT": str(self.account),
-        }
+        self.url, self.ca, self.folder = f"https://127.0.0.1:{port}", ca, folder
+        self.env = self.pod_env("holdfast")
+        self.account = Path(self.env["HOLDFAST_SERVICE_ACCOUNT"])
+
+    def pod_env(self, account: str) -> dict[str, str]:
+        """What a pod with that service account finds in its environment. Its token is there once the account is."""
+        folder = self.folder / account
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "ca.crt").write_bytes(self.ca)
+        (folder / "namespace").write_text(NAMESPACE)
+        _, _, port = self.url.rpartition(":")
+        place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
+        return {**place, "HOLDFAST_SERVICE_ACCOUNT": str(folder)}
 
     def ask(self, method: str, path: str, what: Any = None) -> Any:
         """A request of an administrator's."""
@@ -61,6 +66,7 @@ class Kubernetes:
     def add_node(self, name: str) -> None:
         """A node that is Ready."""
         self.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}})
+        self.taint(name)  # an API server calls each new one not ready
         self.set_ready(name, True)
 
     def set_ready(self, name: str, ready: bool) -> None:
@@ -76,15 +82,50 @@ class Kubernetes:
     def delete_node(self, name: str) -> None:
         self.ask("DELETE", f"/api/v1/nodes/{name}")
 
-    def add_pod(self, name: str, node: str, ip: str, *, hostname: str = "", subdomain: str = "") -> None:
-        """A pod whose kubelet has said that it runs. Without a node: nobody has said anything of it."""
+    def add_pod(self, name: str, node: str, ip: str, *, hostname: str = "", subdomain: str = "", **meta: Any) -> None:
+        """A pod whose kubelet has said that it runs. Without a node: nobody has said anything of it. `meta`: labels, owners."""
         spec: dict[str, Any] = {"containers": [{"name": "train", "image": "train:1"}]}
         spec |= {key: value for key, value in (("nodeName", node), ("hostname", hostname), ("subdomain", subdomain)) if value}
-        meta = {"name": name, "namespace": NAMESPACE}
+        meta |= {"name": name, "namespace": NAMESPACE}
         self.ask("POST", self._pods, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
         if not node:
             return
         self._say(name, "Running", {"running": {"startedAt": SINCE}}, podIP=ip, podIPs=[{"ip": ip}], startTime=SINCE)
+
+    def add_agent(self, name: str, node: str, kind: str = "Job") -> None:
+        """An agent's pod that a controller has made."""
+        owner = {"apiVersion": "batch/v1", "kind": kind, "name": "train", "uid": f"uid-of-{name}", "controller": True}
+        self.add_pod(name, node, "10.0.0.9", labels={"holdfast/agent": "", "app": "train"}, ownerReferences=[owner])
+
+    def add_budget(self, name: str, labels: dict[str, str], allowed: int) -> None:
+        """So many pods with these labels may go now."""
+        path = self._budgets
+        spec = {"minAvailable": 1, "selector": {"matchLabels": labels}}
+        kind = {"apiVersion": self.policy, "kind": "PodDisruptionBudget"}
+        made = self.ask("POST", path, {**kind, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+        counts = {"currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1, "disruptionsAllowed": allowed}
+        seen = {"observedGeneration": made["metadata"].get("generation", 1)}
+        self.ask("PATCH", f"{path}/{name}/status", {"status": {**counts, **seen}})
+
+    def node(self, name: str) -> Any:
+        return self.ask("GET", f"/api/v1/nodes/{name}")
+
+    def pods(self) -> dict[str, Any]:
+        """By name, as long as Kubernetes knows them."""
+        return {pod["metadata"]["name"]: pod for pod in self.ask("GET", self._pods)["items"]}
+
+    def clear(self) -> None:
+        """Nothing is left of a test."""
+        for name in self.pods():
+            self.delete_pod(name)
+        for node in self.ask("GET", "/api/v1/nodes")["items"]:
+            self.delete_node(node["metadata"]["name"])
+        for budget in self.ask("GET", self._budgets)["items"]:
+            self.ask("DELETE", f"{self._budgets}/{budget['metadata']['name']}")
+
+    def staying(self) -> list[str]:
+        """The pods that nobody has told to go."""
+        return sorted(name for name, pod in self.pods().items() if not pod["metadata"].get("deletionTimestamp"))
 
     def end_pod(self, name: str, at: str = "2026-01-02T00:00:00Z") -> None:
         """Its kubelet has seen its container end."""
@@ -101,8 +142,13 @@ class Kubernetes:
     def _say(self, name: str, phase: str, state: dict[str, Any], **more: Any) -> None:
         container = {"name": "train", "image": "train:1", "imageID": "", "ready": False, "restartCount": 0}
         state = {key: value for key, value in state.items() if value is not None}
-        status = {"phase": phase, "containerStatuses": [{**container, "state": state}], **more}
+        ready = [{"type": "Ready", "status": "True" if phase == "Running" else "False"}]  # budgets count no others
+        status = {"phase": phase, "conditions": ready, "containerStatuses": [{**container, "state": state}], **more}
         self.ask("PATCH", f"{self._pods}/{name}/status", {"status": status})
+
+    @property
+    def _budgets(self) -> str:
+        return f"/apis/{self.policy}/namespaces/{NAMESPACE}/poddisruptionbudgets"
 
     @property
     def _pods(self) -> str:
@@ -110,7 +156,9 @@ class Kubernetes:
 
 
 class Real(Kubernetes):
-    """A real API server, with the rights that the example's manifest gives."""
+    """A real API server, with the rights that the manifests give."""
+
+    policy = "policy/v1beta1"
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -120,6 +168,7 @@ class Real(Kubernetes):
         issued.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
         super().__init__(folder, port, ca.cert_pem.bytes())
         (folder / "tokens.csv").write_text("admin,admin,1,system:masters\n")
+        self.others: list[subprocess.Popen[bytes]] = []
         self.etcd = Etcd(folder / "etcd")
         self.log = (folder / "apiserver.log").open("wb")
         words = {
@@ -145,9 +194,10 @@ class Real(Kubernetes):
         self.server = subprocess.Popen(command, env=env, stdout=self.log, stderr=self.log)
         try:
             self._wait()
-            for thing in yaml.safe_load_all(MANIFEST.read_text()):
-                self.apply(thing)
-            self._be_the_agents_account()
+            for manifest in (WITNESS, SUPERVISOR):
+                for thing in yaml.safe_load_all(manifest.read_text()):
+                    self.apply(thing)
+            self._give_token(self.env, "holdfast")
         except BaseException:
             self.stop()
             raise
@@ -169,98 +219,46 @@ class Real(Kubernetes):
         where = "" if kind.startswith("cluster") else f"/namespaces/{NAMESPACE}"
         self.ask("POST", f"{group}{where}/{kind}", thing)
 
-    def _be_the_agents_account(self) -> None:
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/holdfast/token"
+    def pod_env(self, account: str) -> dict[str, str]:
+        env = super().pod_env(account)
+        if account != "holdfast":
+            self._give_token(env, account)
+        return env
+
+    def _give_token(self, env: dict[str, str], account: str) -> None:
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-        (self.account / "token").write_text(self.ask("POST", path, asked)["status"]["token"])
+        Path(env["HOLDFAST_SERVICE_ACCOUNT"], "token").write_text(self.ask("POST", path, asked)["status"]["token"])
+
+    def start_controllers(self) -> None:
+        """Kubernetes' own, of Jobs and budgets, and its scheduler."""
+        user = {"clusters": [{"name": "c", "cluster": {"server": self.url, "certificate-authority": "ca.crt"}}]}
+        user |= {"users": [{"name": "u", "user": {"token": "admin"}}], "current-context": "x"}
+        user |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}
+        (config := self.account / "config").write_text(yaml.safe_dump(user))
+        common = [f"--kubeconfig={config}", "--leader-elect=false", "--port=0", "--secure-port=0"]
+        env = {name: value for name, value in os.environ.items() if name != "HOLDFAST_TEST_MARK"}
+        controllers = "--controllers=job,disruption,garbagecollector,podgc"
+        for command in (["kube-controller-manager", controllers], ["kube-scheduler"]):
+            self.others.append(subprocess.Popen([*command, *common], env=env, stdout=self.log, stderr=self.log))
+
+    def stop_controllers(self) -> None:
+        while self.others:
+            other = self.others.pop()
+            other.kill()
+            other.wait()
 
     def stop(self) -> None:
+        self.stop_controllers()
         self.server.kill()
         self.server.wait()
         self.log.close()
         self.etcd.stop()
 
 
-class Standin(Kubernetes):
-    """Objects by path, as the API server answers for them. The token `agent` may only read, and hears of pods and nodes."""
-
-    def __init__(self, folder: Path) -> None:
-        ca = trustme.CA()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        ca.issue_cert("127.0.0.1").configure_cert(context)
-        self.things: dict[str, dict[str, Any]] = {}
-        self.may_see = ["pods", "nodes"]
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02})
-        self.thread.start()
-        super().__init__(folder, self.http.server_address[1], ca.cert_pem.bytes())
-        (self.account / "token").write_text("agent")
-
-    def stop(self) -> None:
-        self.http.shutdown()
-        self.thread.join()
-        self.http.server_close()
-
-    def answer(self, method: str, path: str, token: str, what: Any) -> tuple[int, Any]:
-        """(HTTP status, object) for a request."""
-        path = path.partition("?")[0].removesuffix("/status")
-        kind = "pods" if "/pods" in path else "nodes"
-        if token != "admin" and (token != "agent" or method != "GET" or kind not in self.may_see):
-            return (403 if token == "agent" else 401), {"kind": "Status", "status": "Failure"}
-        if method == "POST":
-            path = f"{path}/{what['metadata']['name']}"
-            self.things[path] = {"status": {}, **what}
-        elif method == "GET" and path.endswith(kind):
-            return 200, {"items": [thing for where, thing in self.things.items() if where.startswith(path + "/")]}
-        elif path not in self.things:
-            return 404, {"kind": "Status", "status": "Failure", "details": {"name": path.rpartition("/")[2], "kind": kind}}
-        elif method == "DELETE":
-            return 200, self.things.pop(path)
-        elif method == "PATCH":
-            self.things[path] = _merged(self.things[path], what)
-        if method != "GET" and (schemas := _schemas()) is not None:
-            schemas.validate(self.things[path], VERSION, strict=True)
-        return 200, self.things[path]
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        answer = self.answer
-
-        class Handler(BaseHTTPRequestHandler):
-            def _serve(self) -> None:
-                size = int(self.headers.get("Content-Length", 0))
-                token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-                code, thing = answer(self.command, self.path, token, json.loads(self.rfile.read(size)) if size else None)
-                body = json.dumps(thing).encode()
-                self.send_response(code)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_GET = do_POST = do_PATCH = do_DELETE = _serve
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        return Handler
-
-
-def _merged(old: Any, new: Any) -> Any:
-    """JSON merge patch (RFC 7386)."""
-    if not isinstance(new, dict) or not isinstance(old, dict):
-        return copy.deepcopy(new)
-    merged = {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
-    return {key: value for key, value in merged.items() if value is not None}
-
-
-def _schemas() -> Any:
-    """Kubernetes' own published schemas: what the stand-in keeps is what the API server could say. None: not installed."""
-    try:
-        import kubernetes_validate
-    except ImportError:
-        return None
-    return kubernetes_validate
-
-
 def has_api_server() -> bool:
     return shutil.which("kube-apiserver") is not None and shutil.which("etcd") is not None
+
+
+def has_controllers() -> bool:
+    return all(map(shutil.which, ("kube-controller-manager", "kube-scheduler")))

@@ -70,6 +70,17 @@ def _run(*command: str, input: str | None = None) -> str:
     return done.stdout
 
 
+FLAP = """
+import fcntl, socket, struct, sys, time
+GET, SET, UP = 0x8913, 0x8914, 1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP
+name, sock = sys.argv[1].encode(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+flags = struct.unpack_from("H", fcntl.ioctl(sock, GET, struct.pack("16s24x", name)), 16)[0]
+fcntl.ioctl(sock, SET, struct.pack("16sH22x", name, flags & ~UP))
+time.sleep(float(sys.argv[2]))
+fcntl.ioctl(sock, SET, struct.pack("16sH22x", name, flags | UP))
+"""
+
+
 class Place:
     """One host's namespace."""
 
@@ -193,9 +204,10 @@ class Switch:
         """Pull its cable: the host sees its carrier go, everybody else nothing."""
         _run("ip", "-n", self.namespace, "link", "set", f"eth0-{name}", "up" if plug else "down")
 
-    def down(self, name: str, *, up: bool = False) -> None:
-        """Take its interface down, as an administrator or a driver does: its own packets have no way out."""
-        _run("ip", "-n", self.places[name].namespace, "link", "set", "eth0", "up" if up else "down")
+    def flap(self, name: str, seconds: float) -> None:
+        """Take its interface down, as an administrator or a driver does, and up again: its own packets have no way out. By one
+        process that runs already: to start one for either would make it longer, on a busy machine by tenths of a second."""
+        self.places[name].run(sys.executable, "-I", "-S", "-c", FLAP, "eth0", str(seconds))
 
     # --- the end --------------------------------------------------------------------------------------------------------
 

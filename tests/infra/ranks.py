@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,4 +81,8 @@ class Cluster(Ranks):
 
 def agent_pid(holdfast: Any, name: str) -> int:
     """Of the node's agent, once it has written its first line."""
-    return next(int(event["pid"]) for event in holdfast.events("AgentStarted") if event["node"] == name)
+    until = time.monotonic() + 30.0
+    while not (found := [event["pid"] for event in holdfast.events("AgentStarted") if event["node"] == name]):
+        assert time.monotonic() < until, f"the agent of {name} has written nothing"
+        time.sleep(0.01)  # its first worker may run before that
+    return int(found[0])

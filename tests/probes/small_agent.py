@@ -1,6 +1,6 @@
 """The smallest agent there can be, under the guardian: one worker with escaping descendants, and a log of signals.
 
-    small_agent.py DIRECTORY [--worker-end wait|exit] [--exit N] [--deaf] [--lease SECONDS]
+    small_agent.py DIRECTORY [--worker-end wait|exit] [--exit N] [--deaf] [--lease SECONDS [--once]]
 
 DIRECTORY/agent gets the agent's pid, DIRECTORY/signals one line per signal, DIRECTORY/pids a file per descendant.
 """
@@ -46,11 +46,13 @@ def agent(given: argparse.Namespace) -> int:
     assert lease is not None
     waiting = {worker.pidfd, guardian.guardian_lost_fd()}
     while True:
-        if given.lease:
+        if given.lease and not (given.once and lease.until):
             lease.renew(time.monotonic() + given.lease)
-        ready = select.select(waiting, [], [], given.lease / 4 or None)[0]
+        ready = select.select(waiting, [], [], given.lease / 4 if given.lease and not given.once else None)[0]
         if guardian.guardian_lost_fd() in ready:
             guardian.end_everything()
+        if given.once:
+            return given.exit if lease.struck else 1
         if ready:
             return given.exit
 
@@ -63,5 +65,6 @@ if __name__ == "__main__":
     parser.add_argument("--deaf", action="store_true", help="never look at anything again")
     parser.add_argument("--default-signals", action="store_true")
     parser.add_argument("--lease", type=float, default=0.0)
+    parser.add_argument("--once", action="store_true", help="do not renew it; tell by the exit code who has ended the worker")
     given = parser.parse_args()
     sys.exit(guardian.guard(lambda: agent(given)))

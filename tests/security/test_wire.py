@@ -91,7 +91,7 @@ def test_who_does_not_close_after_our_goodbye_is_dropped(place, wait_until):
     here.network.listen()
     there.network.connect(1)
     seen = turn(here, there, until=lambda: not here.network.timed and GUESTS_FROM in here.network.wires, wait_until=wait_until)
-    assert LinkUp(link=GUESTS_FROM, ours=False) in seen[here] and here.network.deadline() == NEVER
+    assert LinkUp(link=GUESTS_FROM, ours=False, peer="127.0.0.1") in seen[here] and here.network.deadline() == NEVER
     here.network.hang_up(GUESTS_FROM)
     (gone,) = here.network.expire(here.host.now() + HANDSHAKE_S)
     assert isinstance(gone, LinkDown) and not gone.final and not here.network.wires

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from holdfast.core.events import NodeExcluded, NodeReadmitted
+from holdfast.core.events import NodeExcluded, NodeReadmitted, SpareLost, WorkerStarted
 from holdfast.core.messages import Assigned
 from holdfast.sim.__main__ import main
 from holdfast.sim.agent import SimAgent
@@ -65,6 +65,16 @@ def test_clocks_that_jump_late_words_and_slow_disks_are_among_the_troubles() -> 
     told = [what for seed in range(40) for _, _, what in played(seed).cluster.transcript.entries if isinstance(what, str)]
     for trouble in ("its wall clock jumps by", "what it says goes astray", "a write takes up to"):
         assert any(what.startswith(f"* {trouble}") for what in told), trouble
+
+
+def test_warm_spares_that_fail_and_die_are_among_the_troubles() -> None:
+    told = [what for seed in range(60) for _, _, what in played(seed).cluster.transcript.entries]
+    lost = {what.reason for what in told if isinstance(what, SpareLost)}
+    assert {"importing torch failed", "it ended with -9"} <= lost
+    cold = {what.cold_because for what in told if isinstance(what, WorkerStarted)}
+    assert any("memory is short" in why for why in lost | cold)
+    assert "it was still importing" in cold and any("RANK, which its imports have read" in why for why in cold)
+    assert any(what.spare for what in told if isinstance(what, WorkerStarted))
 
 
 def played(seed: int) -> Scenario:

@@ -6,7 +6,7 @@ import pytest
 from stories import FAILS, Start, decisions, formed_at, rounds, story, told
 
 from holdfast.core.events import NodeLost
-from holdfast.rendezvous.lease import FENCE_S
+from holdfast.rendezvous.lease import fence_after_loss_s
 from holdfast.sim.world import Life
 
 # --- nodes that come and go ---------------------------------------------------------------------------------------------------
@@ -52,8 +52,8 @@ def test_the_next_round_begins_after_the_lease_and_the_fence_of_the_lost_node(st
     cluster.power_off("b")
     cluster.finish()
     lost_at = next(at for at, _, what in cluster.transcript.entries if isinstance(what, NodeLost))
-    assert formed_at(cluster)[1] - lost_at == pytest.approx(FENCE_S, abs=0.001)
-    assert formed_at(cluster)[1] - 1.0 < 5.0, "from power cut to training again"
+    assert formed_at(cluster)[1] - lost_at == pytest.approx(fence_after_loss_s(3.0), abs=0.001)
+    assert formed_at(cluster)[1] - 1.0 < 3.3, "from power cut to training again, with a lease of 3 s"
 
 
 def test_an_arriving_node_grows_the_job(start: Start) -> None:

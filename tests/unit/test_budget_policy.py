@@ -98,6 +98,12 @@ def test_a_nodes_failures_count_within_the_budgets_period() -> None:
     assert said == ["", "", "its workers were the first to fail 2 times within 60 s"]
 
 
+def test_nothing_is_held_against_the_node_of_a_hang_that_nobody_can_be_blamed_for() -> None:
+    policy = RestartOnFailure(max_restarts=10, exclude_after=1)
+    alike = Failure(node="a", rank=0, at_unix=0.0, cause="hung", undecided=True)
+    assert policy.consider(alike, uptime_s=60.0, now=0.0).exclude == "" and not policy.suspects.faults
+
+
 def test_a_pardoned_node_begins_anew() -> None:
     policy = RestartOnFailure(max_restarts=10, exclude_after=2)
     crash(policy)

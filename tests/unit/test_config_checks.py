@@ -26,6 +26,7 @@ def test_lists_of_our_own_with_a_comma_in_an_argument():
         (("--ft-enable-nic-healthcheck", "false"), (), ()),
         (("--ft-enable-dist-storage-healthcheck", "true"), ("mounts",), ()),
         (("--ft-storage-health-check-path", "/a,/b"), ("paths=/a:/b",), ()),
+        (("--ft-segment-health-check-dir", "/shared/health"), ("segment=/shared/health",), ()),
         (("--ft-node-health-check-endpoint", "/run/x.sock"), ("node-service=/run/x.sock",), ()),
         (("--ft-enable-nic-monitor", "true"), (), ("nic",)),
         (

@@ -22,7 +22,9 @@ PLACES = ("", "src/holdfast", "docs", "tests")
 OTHERS_FLAGS = tuple(
     "--cpunodebind --membind --job --json --running --reason --no-wait --write --force --help --version --signal --steps "
     "--output --sections --save-every --kill-each --pairs --root --list --deadline --mode --rules "
-    "--list-rules --host --label".split()
+    "--list-rules --host --label --goodput --trace --svg --port --silence --status --uncordon "
+    "--listen --state --policy --orchestrator --replace-with --lease --from-literal --http --http-token-file --http-cert "
+    "--http-key --once --otlp --webhook --webhook-secret-file --code --for --rank --policy-option --store --tls-names".split()
 )
 """Flags of other commands than `holdfast run`, and of other programs."""
 SLURMS_FLAGS = ("--kill-on-bad-exit", "--multi-prog", "--no-kill", "--nodes", "--ntasks-per-node", "--requeue", "--wait")

@@ -274,8 +274,8 @@ def test_it_waits_for_those_who_do_not_come_until_their_leases_are_over() -> Non
     rendezvous.observe(Heard(message=join("a", 4)), 102.0)
     rendezvous.seats["a"].heard_at = 104.0
     assert rendezvous.deadline() == 100.0 + 3.0 + FENCE_S
-    assert assigned(rendezvous.observe(Tick(), 104.4)) == []
-    assert assigned(rendezvous.observe(Tick(), 104.5)) == [("a", 5, 1)]
+    assert assigned(rendezvous.observe(Tick(), 103.4)) == []
+    assert assigned(rendezvous.observe(Tick(), 103.5)) == [("a", 5, 1)]
 
 
 def test_it_does_not_form_a_round_of_too_few() -> None:

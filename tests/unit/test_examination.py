@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from test_group import JOIN, Stage
-from test_round import Job, kinds
+from group_stage import JOIN, Stage
+from round_stage import Job, kinds
 
 from holdfast.agent.examination import Examination
 from holdfast.agent.words import ChecksRun, ExaminationAsked, RunChecks, TellExamined
 from holdfast.core.messages import Checked, CheckYourself, Examine, Examined, NodeHealth, Noted
-from holdfast.rendezvous.examination import MOST
+from holdfast.rendezvous.tickets import MOST
 
 FOUND = (Checked(check="memory", state="fit", reason="97 % free"),)
 

@@ -71,12 +71,13 @@ def test_what_is_unfit_names_the_check_and_its_reason(stage):
     assert examined(stage.answer("nic", fit("4"))) == [("join", "gpu: GPU 3 is gone")]
 
 
-def test_an_unfit_check_is_asked_again_until_it_is_fit_and_that_is_told_unasked(stage):
+def test_an_unfit_check_is_asked_again_until_it_is_fit_and_each_answer_is_told_unasked(stage):
     stage.ask("gpu")
     stage.answer("gpu", unfit("GPU 3 is gone"))
     assert stage.examiner.deadline() == EVERY_S
     assert started(stage.see(Tick(), EVERY_S)) == ["gpu"] and stage.examiner.deadline() == NEVER
-    assert examined(stage.answer("gpu", unfit("GPU 3 is gone"), EVERY_S + 1)) == []
+    again = stage.answer("gpu", unfit("GPU 3 is gone"), EVERY_S + 1)
+    assert examined(again) == [(WATCHED, "gpu: GPU 3 is gone")] and len(again) == 1, "the same again is not recorded"
     assert started(stage.see(Tick(), 2 * EVERY_S + 1)) == ["gpu"]
     assert examined(stage.answer("gpu", fit("8"))) == [(WATCHED, "")]
     assert stage.examiner.deadline() == NEVER

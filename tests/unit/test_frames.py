@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
+import hashlib
 import json
 from contextlib import suppress
 from itertools import pairwise
@@ -210,7 +210,7 @@ def test_what_is_proven_is_not_ambiguous() -> None:
     assert SECRET.mac("proof", "member", A, B) != SECRET.mac("seal", "member", A, B)
 
 
-@pytest.mark.parametrize("version", [0, 2, 10**4000])
+@pytest.mark.parametrize("version", [0, VERSION + 1, 10**4000])
 def test_another_version_of_the_protocol_is_named_on_both_sides(version: int) -> None:
     member, server = pair(SECRET, SECRET)
     with pytest.raises(Turned, match=f"speaks version {str(version)[:20]} of the protocol, this agent {VERSION}: install"):
@@ -352,8 +352,8 @@ def test_each_connection_has_keys_of_its_own() -> None:
     assert len(server.seals()[0].put(b"")) == SEAL_BYTES
 
 
-def test_a_seal_is_the_hmac_of_the_frame_s_number_and_its_bytes():
+def test_a_seal_is_the_keyed_blake2b_of_the_frame_s_number_and_its_bytes():
     seal, key = Seal(b"k" * 32), b"k" * 32
     for number, payload in enumerate((b"first", b"", b"x" * 1000)):
-        whole = hmac.digest(key, number.to_bytes(8, "big") + payload, "sha256")
-        assert seal.put(payload) == whole[:SEAL_BYTES] + payload
+        mark = hashlib.blake2b(number.to_bytes(8, "big") + payload, key=key, digest_size=SEAL_BYTES).digest()
+        assert seal.put(payload) == mark + payload

@@ -3,123 +3,49 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
 
-import made_up
 import pytest
+from group_stage import JOIN, REPORT, Stage, assigned, running
 
 from holdfast.agent.group import Group
-from holdfast.agent.leaving import ECHO_S
-from holdfast.agent.signals import HELD_S
 from holdfast.agent.words import (
     Answer,
     Ended,
     ExclusionAsked,
     Exit,
     KillWorkers,
-    LeaseOver,
     PortHeld,
     Send,
     SignalWorkers,
     Started,
     StartFailed,
     StartWorkers,
-    StopAsked,
     Sweep,
     TimerExpired,
-    Told,
-    Unguarded,
 )
-from holdfast.core.events import Event, GuardianLost, JobEnded, SignalReceived
 from holdfast.core.failure import Evidence, Failure
-from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
+from holdfast.core.machine import NEVER
 from holdfast.core.messages import (
-    Assigned,
     Exclude,
     Failed,
     Finish,
     Join,
-    Leave,
     Message,
     Noted,
     Readmit,
     Refused,
     Renew,
     Stop,
-    StopJob,
     Stopped,
     Succeeded,
     Waiting,
 )
 from holdfast.core.value import replace
 
-GRACE_S = 10.0
-JOIN = Join(node="n1-id", name="n1", addr="n1", master_port=0, nproc=2, role="default")
-REPORT = made_up.report("failed", "rank 5 failed")
-
-
-def assigned(number: int = 1) -> Assigned:
-    return made_up.assigned(number, group_rank=1, of=2, base_rank=4, world_size=6)
-
-
-class Stage:
-    """A group, and what it did last."""
-
-    def __init__(
-        self,
-        *,
-        hosting: bool = False,
-        stop_signals: tuple[int, ...] = (),
-        join: Join = JOIN,
-        echoing: bool = False,
-        **more: Any,
-    ) -> None:
-        how = {"stop_signals": stop_signals, "echoing": echoing, **more}
-        self.group = Group(join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", **how)
-        self.now = 0.0
-        self.did = self.group.begin(0.0)
-
-    def see(self, seen: Any, now: float | None = None) -> list[Any]:
-        self.now = self.now if now is None else now
-        self.did = self.group.observe(seen, self.now)
-        return self.did
-
-    def told(self, message: Message, now: float | None = None) -> list[Any]:
-        return self.see(Told(message=message), now)
-
-    def run(self, number: int = 1) -> None:
-        """Get a round and start both workers."""
-        self.told(assigned(number))
-        for i in range(2):
-            self.see(Started(local_rank=i, pid=100 * number + i, argv=("x",), log_dir=None))
-
-    def end(self, local_rank: int, exitcode: int, *, gone: bool = True, at: float = 0.0, message: str = "") -> list[Any]:
-        evidence = Evidence(message=message, traceback="Traceback" if message else None)
-        return self.see(Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=at, evidence=evidence))
-
-    @property
-    def said(self) -> list[Message]:
-        return [action.message for action in self.did if isinstance(action, Send)]
-
-    def only(self, kind: type) -> Any:
-        found = [action for action in self.did if isinstance(action, kind)]
-        assert len(found) == 1, self.did
-        return found[0]
-
-    @property
-    def recorded(self) -> list[Event]:
-        return [action.event for action in self.did if isinstance(action, Record)]
-
-    def does(self, kind: type) -> bool:
-        return any(isinstance(action, kind) for action in self.did)
-
 
 @pytest.fixture
 def stage() -> Stage:
-    """Both workers, global ranks 4 and 5, run in round 1."""
-    stage = Stage()
-    stage.run()
-    return stage
+    return running()
 
 
 # --- joining and succeeding -------------------------------------------------------------------------------------------------
@@ -227,246 +153,6 @@ def test_who_cannot_be_started_stops_those_before_it() -> None:
     assert stage.only(SignalWorkers).local_ranks == (0,)
     stage.end(0, -15)
     assert [type(message) for message in stage.said] == [Stopped]
-
-
-# --- stopping ---------------------------------------------------------------------------------------------------------------
-
-
-def test_who_outlives_its_grace_is_killed_and_named(stage: Stage) -> None:
-    stage.told(Stop(round=1, reason="n2 joined", rejoin=True), now=100.0)
-    assert stage.group.deadline() == 100.0 + GRACE_S
-    stage.end(0, -15)
-    stage.see(Tick(), 100.0 + GRACE_S)
-    assert stage.only(KillWorkers).local_ranks == (1,)
-    assert stage.only(Say).text == "rank 5 did not stop within 10.0 s; sent SIGKILL"
-
-
-def test_who_outlives_sigkill_is_left_behind(stage: Stage) -> None:
-    stage.told(Stop(round=1, reason="n2 joined", rejoin=True))
-    stage.see(Tick(), GRACE_S)
-    stage.see(Tick(), stage.group.deadline())
-    assert "process 100, 101 does not die even of SIGKILL" in stage.only(Say).text
-    assert [type(message) for message in stage.said] == [Stopped, Join]
-
-
-def test_a_node_that_succeeded_stops_at_once(stage: Stage) -> None:
-    stage.end(0, 0)
-    stage.end(1, 0)
-    stage.told(Stop(round=1, reason="rank 0 failed", rejoin=True))
-    assert [type(message) for message in stage.said] == [Stopped, Join] and not stage.does(SignalWorkers)
-
-
-def test_an_order_about_an_older_round_is_late_news(stage: Stage) -> None:
-    stage.told(Stop(round=1, reason="restart", rejoin=True))
-    stage.end(0, -15)
-    stage.end(1, -15)
-    stage.run(2)
-    assert stage.told(Stop(round=1, reason="restart", rejoin=True)) == [] and stage.group.state == "running"
-
-
-def test_an_order_that_comes_twice_is_obeyed_once(stage: Stage) -> None:
-    stage.told(Stop(round=1, reason="restart", rejoin=True))
-    assert stage.told(Stop(round=1, reason="restart", rejoin=True)) == []
-
-
-def test_asked_to_rejoin_while_joining_it_says_join_again(stage: Stage) -> None:
-    stage.told(Stop(round=1, reason="restart", rejoin=True))
-    stage.end(0, -15)
-    stage.end(1, -15)
-    stage.told(Stop(round=1, reason="unknown here", rejoin=True))
-    (again,) = stage.said
-    assert isinstance(again, Join) and again.round == 1
-
-
-def test_a_node_told_to_stop_for_good_waits_for_the_report(stage: Stage) -> None:
-    stage.told(Stop(round=1, reason="enough", rejoin=False))
-    stage.end(0, -15)
-    stage.end(1, -15)
-    assert [type(message) for message in stage.said] == [Stopped] and not stage.does(Exit)
-    stage.told(Finish(report=REPORT))
-    assert stage.only(Exit) == Exit(code=1, report=REPORT)
-
-
-# --- leases -----------------------------------------------------------------------------------------------------------------
-
-
-def test_at_the_end_of_its_lease_the_workers_get_no_grace(stage: Stage) -> None:
-    stage.see(LeaseOver(reason="no answer", until=50.5), 50.0)
-    assert stage.only(SignalWorkers).signum == signal.SIGTERM and stage.group.deadline() == 50.5
-    stage.see(Tick(), 50.5)
-    assert stage.does(KillWorkers)
-
-
-def test_a_lease_that_ended_long_ago_leaves_no_time_at_all(stage: Stage) -> None:
-    stage.see(LeaseOver(reason="no answer", until=50.5), 70.0)
-    assert stage.only(SignalWorkers).signum == signal.SIGKILL, "SIGTERM would also continue a rank that was stopped"
-    assert stage.group.deadline() < 70.0
-    stage.see(Tick(), 70.0)
-    assert stage.does(KillWorkers)
-
-
-def test_workers_that_are_stopping_with_grace_lose_it_with_the_lease(stage: Stage) -> None:
-    stage.end(0, 1)
-    stage.see(LeaseOver(reason="no answer", until=5.0), 4.5)
-    assert stage.group.deadline() == 5.0
-
-
-def test_after_the_lease_it_joins_again_by_itself(stage: Stage) -> None:
-    stage.see(LeaseOver(reason="no answer", until=1.0))
-    stage.end(0, -15)
-    stage.end(1, -15)
-    assert [type(message) for message in stage.said] == [Stopped, Join]
-
-
-def test_a_lease_that_ends_without_workers_is_only_mentioned() -> None:
-    stage = Stage()
-    (said,) = stage.see(LeaseOver(reason="no answer", until=1.0, patience_s=600.0))
-    assert isinstance(said, Say) and "still trying, for up to 600 s" in said.text
-    assert "whether the job goes on without this node, or has ended, is not known here" in said.text
-    assert stage.group.deadline() == NEVER
-
-
-# --- signals ----------------------------------------------------------------------------------------------------------------
-
-
-def test_a_stop_signal_reaches_the_workers_and_the_coordinator(stage: Stage) -> None:
-    stage.see(Signalled(signum=signal.SIGINT))
-    assert stage.only(SignalWorkers) == SignalWorkers(local_ranks=(0, 1), signum=signal.SIGINT)
-    assert stage.said == [Leave(node="n1-id", round=1, reason="received SIGINT")]
-    stage.end(0, -signal.SIGINT)
-    stage.end(1, -signal.SIGINT)
-    assert stage.only(Exit).code == 1 and stage.only(Exit).complaint == "stopped: it received SIGINT"
-
-
-def test_a_hosting_agent_stops_the_whole_job_and_stays_to_the_end() -> None:
-    stage = Stage(hosting=True)
-    stage.run()
-    stage.see(Signalled(signum=signal.SIGTERM))
-    assert stage.said == [StopJob(node="n1-id", reason="n1 received SIGTERM")]
-    stage.end(0, -15)
-    stage.end(1, -15)
-    assert not stage.does(Exit)
-
-
-def test_a_signal_may_have_a_grace_period_of_its_own_unless_an_operator_named_one() -> None:
-    for asked, deadline in ((None, 60.0), (3.0, 3.0)):
-        stage = Stage(term_grace_s=60.0)
-        stage.run()
-        assert stage.group.grace_s == GRACE_S
-        stage.see(StopAsked(reason="alice asked", grace_s=asked))
-        stage.see(Signalled(signum=signal.SIGTERM))
-        assert stage.group.deadline() == deadline
-
-
-@pytest.mark.parametrize(("exitcodes", "code"), [((0, 0), 0), ((0, 3), 1), ((0, -15), 1)])
-def test_where_it_counts_as_success_a_stop_that_every_worker_obeyed_with_0_is_one(
-    exitcodes: tuple[int, int], code: int
-) -> None:
-    stage = Stage(clean_stop_is_success=True)
-    stage.run()
-    stage.see(Signalled(signum=signal.SIGTERM))
-    for local_rank, exitcode in enumerate(exitcodes):
-        stage.end(local_rank, exitcode)
-    assert stage.only(Exit).code == code
-
-
-def test_a_failure_that_no_signal_caused_is_none_however_its_workers_end() -> None:
-    stage = Stage(clean_stop_is_success=True)
-    stage.run()
-    stage.told(Stop(round=1, reason="rank 0 failed", rejoin=False))
-    stage.end(0, 0)
-    stage.end(1, 0)
-    stage.told(Finish(report=REPORT))
-    assert stage.only(Exit).code == 1
-
-
-def test_a_second_signal_kills_at_once(stage: Stage) -> None:
-    stage.see(Signalled(signum=signal.SIGTERM))
-    stage.see(Signalled(signum=signal.SIGTERM), ECHO_S)
-    assert stage.only(KillWorkers).local_ranks == (0, 1)
-    assert stage.see(Signalled(signum=signal.SIGTERM), ECHO_S + 1) and not stage.does(KillWorkers)
-
-
-def test_the_echo_of_a_signal_is_no_second_one_but_another_signal_is(stage: Stage) -> None:
-    stage.see(Signalled(signum=signal.SIGTERM))
-    stage.see(Signalled(signum=signal.SIGTERM), ECHO_S / 2)
-    assert not stage.does(KillWorkers)
-    stage.see(Signalled(signum=signal.SIGINT), ECHO_S / 2)
-    assert stage.does(KillWorkers)
-
-
-def test_without_its_guardian_it_gives_no_grace(stage: Stage) -> None:
-    stage.see(Unguarded())
-    assert [type(action) for action in stage.did if isinstance(action, (SignalWorkers, KillWorkers))] == [
-        SignalWorkers,
-        KillWorkers,
-    ]
-
-
-@pytest.mark.parametrize("hosting", [False, True])
-def test_the_loss_of_its_guardian_is_recorded_and_told_as_that_and_not_as_a_signal(hosting: bool) -> None:
-    stage = Stage(hosting=hosting)
-    stage.run()
-    stage.see(Unguarded())
-    assert stage.recorded[0] == GuardianLost() and not [e for e in stage.recorded if isinstance(e, SignalReceived)]
-    (told,) = stage.said
-    assert "lost its guardian: the process that was started was killed" in told.reason
-    assert not [action for action in stage.did if isinstance(action, Say) and "SIGTERM" in action.text]
-
-
-def test_the_loss_of_its_guardian_before_the_first_round_is_its_end() -> None:
-    stage = Stage()
-    stage.see(Unguarded())
-    (ended,) = [event for event in stage.recorded if isinstance(event, JobEnded)]
-    assert stage.only(Exit).code == -signal.SIGTERM and "lost its guardian" in ended.reason
-
-
-def test_a_signal_before_the_first_round_is_died_of_and_nobody_waits_for_us() -> None:
-    stage = Stage()
-    stage.see(Signalled(signum=signal.SIGTERM))
-    assert [type(message) for message in stage.said] == [Leave, Stopped] and stage.only(Exit).code == -signal.SIGTERM
-
-
-def test_a_node_that_leaves_between_two_rounds_says_that_it_has_no_workers(stage: Stage) -> None:
-    stage.told(Stop(round=1, reason="restart", rejoin=True))
-    stage.end(0, -15)
-    stage.end(1, -15)
-    stage.see(Signalled(signum=signal.SIGTERM))
-    assert [type(message) for message in stage.said] == [Leave, Stopped] and stage.only(Exit).code == 1
-
-
-def test_after_the_end_a_signal_changes_nothing(stage: Stage) -> None:
-    stage.told(Finish(report=REPORT))
-    for _ in range(2):
-        stage.see(Signalled(signum=signal.SIGTERM))
-        assert not stage.does(Exit) and not stage.said
-
-
-def test_user_signals_are_passed_on_unless_the_user_made_them_stop_signals(stage: Stage) -> None:
-    stage.see(Signalled(signum=signal.SIGUSR1))
-    assert stage.only(SignalWorkers).signum == signal.SIGUSR1 and stage.group.state == "running"
-    other = Stage(stop_signals=(signal.SIGUSR1,))
-    other.run()
-    other.see(Signalled(signum=signal.SIGUSR1))
-    assert other.group.state == "stopping"
-
-
-def test_where_a_whole_step_is_signalled_workers_are_not_told_again() -> None:
-    stage = Stage(echoing=True)
-    stage.run()
-    for _ in range(2):  # once directly, once through our guardian: whoever signals both signals the workers too
-        stage.see(Signalled(signum=signal.SIGUSR1), now=5.0)
-        assert not stage.does(SignalWorkers)
-    assert stage.group.deadline() == NEVER
-    stage.see(Signalled(signum=signal.SIGUSR1), now=6.0)  # for this agent alone
-    assert not stage.does(SignalWorkers) and stage.group.deadline() == 6.0 + HELD_S
-    stage.see(Tick(), now=6.0 + HELD_S)
-    assert stage.only(SignalWorkers).signum == signal.SIGUSR1 and stage.group.deadline() == NEVER
-
-
-def test_an_operators_stop_is_passed_to_the_coordinator(stage: Stage) -> None:
-    stage.see(StopAsked(reason="alice asked"))
-    assert stage.said == [StopJob(node="n1-id", reason="alice asked")]
 
 
 # --- the watchdog -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.failure import Failure, Position
-from holdfast.rendezvous.inquiry import ANSWER_S, Blame, Inquiry, blamed, culprit, unreported
+from holdfast.rendezvous.inquiry import ANSWER_S, Blame, Inquiry, blamed, culprit, undecided, unreported
 
 
 def at(rank: int, **what: Any) -> Position:
@@ -82,6 +82,44 @@ def test_sections_tell_only_where_nothing_else_does() -> None:
     )
     assert to_blame(at(0, overdue="o", sections=7, step=5), at(1, sections=6, step=5)) is None, "rank 0 saves as well"
     assert to_blame(at(0, overdue="o", sections=7), at(1)) is None, "only rank 0 uses sections"
+
+
+CASTS = {"waits": True, "where": "broadcast (distributed_c10d.py:2710), called in tell (train.py:52)"}
+REDUCES = {"waits": True, "where": "all_reduce (distributed_c10d.py:2830), called in step (train.py:41)"}
+
+
+def test_where_all_wait_the_one_that_waits_in_another_collective_is_out_of_place() -> None:
+    found = to_blame(at(0, overdue="o", **REDUCES), at(1, **REDUCES), at(2, **CASTS))
+    assert found == (2, f"the others wait for it elsewhere, in {REDUCES['where']}")
+
+
+def test_the_same_collective_called_in_another_line_of_the_script_is_another_one() -> None:
+    later = {"waits": True, "where": REDUCES["where"].replace("train.py:41", "train.py:77")}
+    assert to_blame(*(at(rank, overdue="o", **(later if rank == 3 else REDUCES)) for rank in range(8))) == (
+        3,
+        f"the others wait for it elsewhere, in {REDUCES['where']}",
+    )
+
+
+def test_another_line_of_the_library_is_the_same_collective() -> None:
+    inner = {"waits": True, "where": REDUCES["where"].replace(":2830", ":2826")}
+    positions = at(0, overdue="o", **REDUCES), at(1, **REDUCES), at(2, **inner)
+    assert to_blame(*positions) is None and "all 3 ranks wait in the same collective" in undecided({"n": positions})
+
+
+@pytest.mark.parametrize("odd", [2, 4])
+def test_where_many_wait_elsewhere_nobody_knows_who_is_out_of_place(odd: int) -> None:
+    positions = tuple(at(rank, overdue="o", **(CASTS if rank < odd else REDUCES)) for rank in range(odd + 2))
+    assert culprit({"n": positions}) is None
+    why = undecided({"n": positions})
+    assert why.startswith(f"all {odd + 2} ranks wait for one another, and nothing tells which is out of place: ranks ")
+    assert f"in {CASTS['where']}" in why and f"in {REDUCES['where']}" in why
+
+
+def test_that_nobody_can_be_blamed_is_said_only_where_all_are_known_to_wait() -> None:
+    assert "says nothing of whose fault it is" in undecided({"n": (at(0, overdue="o", **WAITS), at(1, **WAITS))})
+    for other in ({}, LOADS, {"waits": True, "quiet_s": 0.1}):
+        assert undecided({"n": (at(0, overdue="o", **WAITS), at(1, **{**WAITS, **other, "waits": other.get("waits")}))}) == ""
 
 
 def test_where_nothing_tells_the_ranks_apart_nobody_is_blamed_for_another() -> None:

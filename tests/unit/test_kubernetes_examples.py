@@ -48,6 +48,7 @@ def environment(pod: dict[str, Any], labels: dict[str, str]) -> dict[str, str]:
         if "value" in entry:
             env[entry["name"]] = entry["value"]
         elif field := entry["valueFrom"].get("fieldRef"):
+            labels = {"spec.nodeName": "gpu-7", **labels}
             env[entry["name"]] = labels[field["fieldPath"].removeprefix("metadata.labels['").removesuffix("']")]
         else:
             assert entry["valueFrom"]["secretKeyRef"]["optional"]
@@ -121,7 +122,8 @@ def test_the_jobset_is_valid_and_its_pods_meet_at_the_first():
         validate(as_job(part["template"]["spec"]))
     pods = list(jobset_pods(jobset))
     found = [config(*pod) for pod in pods]
-    assert len(pods) == 8 and {one.max_nodes for one in found} == {8}
+    assert len(pods) == 8 and {one.max_nodes for one in found} == {7}, "one of them waits"
+    assert {(one.node_name, one.supervisors) for one in found} == {("gpu-7", ("holdfast-supervisor:29800",))}
     assert {one.rdzv_endpoint for one in found} == {"train-rack-0-0.train.ns.svc.cluster.local:29400"}
     assert [infrastructure(env).rank for _, env, _ in pods] == list(range(8))
     assert [one.is_host for one in found] == [True] + [False] * 7

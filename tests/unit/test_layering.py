@@ -57,6 +57,19 @@ PURE_MODULES = (
     "holdfast.agent.reclaim",
     "holdfast.agent.signals",
     "holdfast.agent.spares",
+    "holdfast.supervisor.changes",
+    "holdfast.supervisor.web.view",
+    "holdfast.supervisor.web.openapi",
+    "holdfast.supervisor.node",
+    "holdfast.supervisor.job",
+    "holdfast.supervisor.queues",
+    "holdfast.supervisor.swaps",
+    "holdfast.supervisor.ledger",
+    "holdfast.supervisor.outbox",
+    "holdfast.supervisor.rounds",
+    "holdfast.supervisor.policies",
+    "holdfast.supervisor.policies.default",
+    "holdfast.supervisor.policies.google",
 )
 PURE_PACKAGES = ("core", "recovery")
 IMPURE = frozenset(

@@ -33,7 +33,7 @@ class Office:
 
 
 def test_a_promise_covers_every_lease_that_is_granted_while_its_mark_is_on_the_way():
-    assert promise_of(3.0) == 5.0 and promise_of(0.3) == 0.3 + 2 * 0.1
+    assert promise_of(3.0) == 4.5 and promise_of(0.3) == 0.3 + 2 * 0.1
 
 
 def test_before_anybody_can_elect_another_the_mandate_has_no_end():

@@ -22,13 +22,15 @@ from holdfast.core.messages import (
     Stop,
     Stopped,
     Succeeded,
+    Waiting,
 )
 from holdfast.rendezvous.lease import KILL_S
-from holdfast.rendezvous.member import FOREIGN_S, GIVE_UP_S, LONGEST_RETRY_S, TAKEN_S, Deliver, Member, luck
+from holdfast.rendezvous.member import ABANDONED_S, FOREIGN_S, GIVE_UP_S, LONGEST_RETRY_S, TAKEN_S, Deliver, Member, luck
 
 LEASE_S = 3.0
 JOIN = Join(node="n1", name="n1", addr="n1", master_port=1, nproc=1, role="default")
 REPORT = report()
+WAITING = Waiting(round=1, reason="the job has its 2 nodes")
 
 
 class Talk:
@@ -185,8 +187,8 @@ def test_a_final_refusal_of_the_link_ends_the_search(talk: Talk) -> None:
 
 
 def test_it_renews_three_times_within_a_lease(running: Talk) -> None:
-    assert running.member.deadline() == 1.0
-    assert sent(running.see(Tick(), 1.0)) == [Renew(node="n1", round=1, sent_at=1.0)]
+    assert running.member.deadline() == 0.75
+    assert sent(running.see(Tick(), 0.75)) == [Renew(node="n1", round=1, sent_at=0.75)]
 
 
 def test_a_lease_counts_from_when_the_renewal_was_sent_not_from_its_answer(running: Talk) -> None:
@@ -286,6 +288,43 @@ def test_after_its_lease_it_goes_on_looking_for_a_while(running: Talk) -> None:
     assert not delivered(running.see(Tick(), LEASE_S + GIVE_UP_S - 0.1))
     (said,) = delivered(running.see(Tick(), LEASE_S + GIVE_UP_S))
     assert isinstance(said, Refused) and "whether the job goes on without this node, or has ended, is not known" in said.reason
+
+
+def refused(talk: Talk, *, until: float) -> list[Message]:
+    """From 1 s on every attempt to reach the coordinator is refused: what there is for the agent."""
+    did = talk.see(LinkDown(link=talk.member.link, reason="Connection refused", refused=True), 1.0)
+    said: list[Message] = []
+    while (now := talk.member.deadline()) <= until:
+        did = talk.see(Tick(), now)
+        said += [message for message in delivered(did) if message is not None]
+        if any(isinstance(action, Connect) for action in did):
+            talk.see(LinkDown(link=talk.member.link, reason="Connection refused", refused=True), now + 0.001)
+    return said
+
+
+def test_a_spare_that_is_refused_at_the_endpoint_says_soon_that_the_job_has_ended_most_likely(talk: Talk) -> None:
+    talk.hear(WAITING)
+    assert not refused(talk, until=1.0 + ABANDONED_S - 0.1)
+    (said,) = refused(talk, until=1.0 + ABANDONED_S)
+    assert isinstance(said, Refused) and "most likely the job ended while this node, a spare, was cut off" in said.reason
+    assert "holdfast report" in said.hint
+
+
+def test_a_spare_whose_coordinator_s_host_does_not_answer_waits_for_it_to_start_again(talk: Talk) -> None:
+    talk.hear(WAITING)
+    refused(talk, until=5.0)
+    talk.see(LinkDown(link=talk.member.link, reason="No route to host"))
+    assert talk.member.deadline() < 8.0 and not delivered(talk.see(Tick(), 1.0 + ABANDONED_S))
+
+
+def test_whoever_has_a_rank_is_refused_for_longer_before_it_gives_up(talk: Talk) -> None:
+    talk.hear(WAITING)
+    talk.hear(assigned())
+    assert not refused(talk, until=LEASE_S + GIVE_UP_S - 0.1)
+
+
+def test_nor_does_anybody_give_up_soon_who_waits_for_the_first_round(talk: Talk) -> None:
+    assert not refused(talk, until=LEASE_S + GIVE_UP_S - 0.1)
 
 
 def test_a_deadline_that_was_served_is_never_asked_for_again(running: Talk) -> None:

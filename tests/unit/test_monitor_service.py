@@ -104,4 +104,8 @@ def test_what_is_shown_of_a_rank_is_what_it_does_now_limits_too() -> None:
     job = Job(rank_section_timeouts={"save": 30.0}).run(100.0)
     saves = Signs(beats=1, beat_at=99.0, sections=(SectionSigns(name="save", open_since=99.5),))
     shown: Any = job.monitor.shown(RankSeen(local_rank=0, signs=saves), 100.0)
-    assert shown["section"] == "save" and [one["of"] for one in shown["limits"]] == ["beat", "section save"]
+    assert shown["section"] == "save"
+    assert [(one["of"], one["basis"]) for one in shown["limits"]] == [("beat", "learned"), ("section save", "given")]
+    young: Any = Job().run(3.0)
+    shown = young.monitor.shown(RankSeen(local_rank=0, signs=Signs(beats=3, beat_at=3.0)), 3.0)
+    assert [(one["of"], one["basis"]) for one in shown["limits"]] == [("beat", "usual")]

@@ -21,7 +21,7 @@ from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Rules
-from holdfast.rendezvous.server import Server
+from holdfast.rendezvous.server import SOUGHT_S, Server
 
 
 def join(node: str, nproc: int = 1) -> Join:
@@ -106,7 +106,7 @@ def test_others_are_told_before_the_host_acts_itself() -> None:
 def test_answers_go_over_the_newest_link(two: Node) -> None:
     two.observe(LinkUp(link=GUEST + 1, ours=False), 1.0)
     renew = Renew(node="b", round=1, sent_at=5.0)
-    assert sent(hear(two, renew, GUEST + 1), GUEST + 1) == [Renewed(lease_s=3.0, sent_at=5.0)]
+    assert sent(hear(two, renew, GUEST + 1), GUEST + 1) == [Renewed(lease_s=2.75, sent_at=5.0, at_unix=1.0)]
     assert sent(hear(two, renew, GUEST), GUEST + 1) != [], "what the old link still brings is answered over the new one"
 
 
@@ -137,17 +137,34 @@ def test_the_host_stays_for_a_member_whose_link_broke_in_the_last_moment(two: No
 
 def test_links_that_are_silent_for_ever_are_not_waited_for_at_the_end(two: Node) -> None:
     """One that b has replaced, after a partition, and one of c, whose host has lost its power: no FIN comes of either."""
+    end = 4.5 + SOUGHT_S
     two.observe(LinkUp(link=GUEST + 1, ours=False), 1.0)
     hear(two, join("c"), GUEST + 1, now=1.0)
     two.observe(LinkUp(link=GUEST + 2, ours=False), 3.5)
     hear(two, Renew(node="b", round=1), GUEST + 2, now=3.5)
     two.observe(Tick(), 4.5)
-    hear(two, Succeeded(node="b", round=1), GUEST + 2, now=5.0)
-    two.observe(ended(0), 5.0)
+    hear(two, Succeeded(node="b", round=1), GUEST + 2, now=end)
+    two.observe(ended(0), end)
     assert not two.done
-    hear(two, Leave(node="b", round=1, reason="the job is over"), GUEST + 2, now=5.1)
+    hear(two, Leave(node="b", round=1, reason="the job is over"), GUEST + 2, now=end + 0.1)
     assert not two.done, "b is about to close it"
-    two.observe(LinkDown(link=GUEST + 2, reason="closed"), 5.2)
+    two.observe(LinkDown(link=GUEST + 2, reason="closed"), end + 0.2)
+    assert two.done
+
+
+def test_who_was_cut_off_shortly_before_the_end_is_waited_for_until_it_is_told(two: Node) -> None:
+    two.observe(LinkUp(link=GUEST + 1, ours=False), 1.0)
+    hear(two, join("c"), GUEST + 1, now=1.0)
+    hear(two, Succeeded(node="b", round=1), now=4.5)
+    two.observe(Tick(), 4.5)
+    two.observe(ended(0), 5.0)
+    hear(two, Leave(node="b", round=1, reason="the job is over"), now=5.1)
+    two.observe(LinkDown(link=GUEST, reason="closed"), 5.2)
+    assert two.server is not None and two.server.idle and not two.done
+    two.observe(LinkUp(link=GUEST + 2, ours=False), 6.0)
+    assert [type(message) for message in sent(hear(two, Renew(node="c", round=0), GUEST + 2), GUEST + 2)] == [Finish]
+    hear(two, Leave(node="c", round=0, reason="the job is over"), GUEST + 2)
+    two.observe(LinkDown(link=GUEST + 2, reason="closed"), 6.1)
     assert two.done
 
 

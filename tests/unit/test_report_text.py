@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.failure import Failure
+from holdfast.core.finding import Finding, Quote
 from holdfast.core.report import JobReport
 from holdfast.telemetry import report_text as module
 from holdfast.telemetry.report_text import report_from_json, report_json, report_text, terminal
@@ -172,6 +173,15 @@ def test_the_report_for_programs_has_the_sentence_too():
     assert content["schema"] == module.SCHEMA and content["job"] == "lm-7b" and content["duration_s"] == 7982.0
     assert content["first_failure"]["rank"] == 3 and content["first_failure"]["traceback"] == STACK
     assert content["failures"][1]["signal"] == "SIGTERM" and content["summary"].startswith("job lm-7b failed: rank 3")
+
+
+def test_the_report_for_programs_says_the_cause_and_which_line_says_so():
+    quotes = (Quote(text="NameError: name 'x' is not defined", source="/logs/1/stderr.log", rank=1), Quote(text="more"))
+    found = Finding(sentence="rank 1: a name", kind="user-code", confidence=0.95, rule="python-name", rank=1, evidence=quotes)
+    cause = json.loads(json.dumps(report_json(report(BOOM), found)))["cause"]
+    assert (cause["sentence"], cause["kind"], cause["rank"]) == ("rank 1: a name", "user-code", 1)
+    assert [(one["source"], one["text"]) for one in cause["from"]] == [("/logs/1/stderr.log", quotes[0].text)]
+    assert report_json(report(BOOM))["cause"] is None
 
 
 def test_a_file_is_no_terminal():

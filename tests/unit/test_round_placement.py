@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_round import Job
+from round_stage import Job
 
 from holdfast.core.messages import Join
 from holdfast.rendezvous.rules import Heard

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from test_round import Job
+from round_stage import Job
 
 from holdfast.core.messages import Assigned, Finish, Message, Stop, Succeeded
 from holdfast.runtime.codec import encode

@@ -7,7 +7,9 @@ from collections import OrderedDict
 from typing import Any
 
 import pytest
-from test_round import Job
+from hypothesis import given
+from hypothesis import strategies as st
+from round_stage import Job
 
 from holdfast.client.stash_code import Coder, Unstashable, decode
 from holdfast.core import stash
@@ -15,6 +17,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.grammar import memory
 from holdfast.core.messages import Assigned, Join
 from holdfast.core.value import replace
+from holdfast.rendezvous.partners import partners
 
 
 def page() -> memoryview:
@@ -64,7 +67,69 @@ def test_a_node_has_what_all_its_ranks_have_at_their_places() -> None:
     ],
 )
 def test_the_newest_generation_that_every_node_has_where_it_is_now(nodes: Any, expected: Any) -> None:
-    assert stash.agreed(nodes, 4) == expected
+    found = stash.agreed([(held, base_rank, 2) for held, base_rank in nodes], 4)
+    assert found == (None if expected is None else (expected, {}))
+
+
+def test_a_node_that_lacks_it_is_told_where_it_is_kept() -> None:
+    survivor = ([(1, 8, 0, 4), (1, 9, 0, 4), (1, 10, 0, 4)], 0, 2)
+    kept = [("b:1", [(1, 8, 2, 4, 2), (1, 9, 2, 4, 2)])]
+    assert stash.agreed([survivor, ([], 2, 2)], 4, kept) == ((1, 9), {2: "b:1"})
+    assert stash.agreed([survivor, ([(1, 9, 2, 4)], 2, 2)], 4, kept) == ((1, 9), {})  # it has it itself
+    assert stash.agreed([survivor, ([], 2, 4)], 4, kept) is None  # of as many ranks as the other node had
+    assert stash.agreed([survivor, ([], 2, 2)], 6, kept) is None  # nor in another world
+    assert stash.agreed([survivor, ([], 4, 2)], 4, kept) is None  # nor at another place
+
+
+def test_what_is_overwritten_next_is_never_all_that_the_ranks_can_restore() -> None:
+    whole = [generation(slot=slot, sequence=slot + 1, round=1, step=8 + slot) for slot in range(3)]
+    assert stash.oldest(whole, 2, (1, 8)).step == 9 and stash.oldest(whole, 2, (1, 9)).step == 8
+    assert stash.oldest(whole, 1, (1, 8)).step == 8  # in the round that wrote them they go in turn
+    assert stash.oldest(whole[:1], 2, (1, 8)).step == 8
+
+
+@pytest.mark.parametrize(
+    ("domains", "expected"),
+    [
+        ([None], [""]),
+        ([None, None], ["1", "0"]),
+        ([None, None, None], ["1", "2", "0"]),
+        (["x", "x", "y", "y"], ["2", "3", "0", "1"]),
+        (["x", "x", "x", "y", "y", "y"], ["3", "4", "5", "0", "1", "2"]),
+        (["x", "y", "x", "y"], ["1", "2", "3", "0"]),
+        (["x", "x", "x"], ["1", "2", "0"]),  # there is no other domain
+        (["x", "x", "x", "y"], ["1", "2", "3", "0"]),  # as far as it goes: one node of y can keep for one only
+    ],
+)
+def test_each_node_has_a_partner_in_another_domain_and_keeps_for_one(domains: Any, expected: Any) -> None:
+    found = partners([(str(number), domain) for number, domain in enumerate(domains)])
+    assert found == expected and sorted(filter(None, found)) == sorted(filter(None, expected))
+
+
+def test_where_one_node_has_no_address_none_has_a_partner() -> None:
+    assert partners([("a", None), ("", None), ("c", None)]) == ["", "", ""]
+
+
+def test_many_nodes_have_partners_at_once() -> None:
+    found = partners([(str(number), str(number // 16)) for number in range(16_000)])
+    assert found[:2] == ["16", "17"] and len(set(found)) == 16_000
+
+
+def test_a_replacement_is_told_where_to_fetch_and_everybody_where_to_send() -> None:
+    job = Job()
+    usual: dict[str, Any] = {"addr": "h", "master_port": 9, "nproc": 2, "role": "default"}
+    for node in ("a", "b"):
+        job.hear(Join(node=node, name=node, stash_at=f"{node}:1", **usual))
+    first = [message for _, message in job.said if isinstance(message, Assigned)]
+    assert [message.stash_partner for message in first] == ["b:1", "a:1"]
+    job.fail("a")
+    held, kept = ((1, 8, 0, 4), (1, 9, 0, 4)), ((1, 8, 2, 4, 2), (1, 9, 2, 4, 2))
+    job.machine.seats["a"].join = replace(job.machine.seats["a"].join, stash=held, kept=kept)
+    job.machine.seats["b"].join = replace(job.machine.seats["b"].join, stash=())  # another life of it
+    job.hear(Join(node="a", name="a", round=1, stash=held, kept=kept, stash_at="a:1", **usual))
+    job.hear(Join(node="b", name="b", round=1, stash_at="b:1", **usual))
+    second = {node: said for node, said in job.said if isinstance(said, Assigned) and said.round == 2}
+    assert [(said.stash, said.stash_from) for _, said in sorted(second.items())] == [((1, 9), ""), ((1, 9), "a:1")]
 
 
 def test_every_node_is_told_what_all_can_restore() -> None:
@@ -140,3 +205,33 @@ def test_an_amount_of_memory_is_a_share_or_bytes(text: str, expected: str) -> No
 def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="amount of memory"):
         memory(text, "--stash-limit")
+
+
+OWN = 3
+"""Generations of a replicated state on its own node, of tensors in the host's memory."""
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=30, max_size=150))
+def test_whenever_a_node_is_lost_there_is_a_step_that_all_can_have(moves: list[tuple[int, bool]]) -> None:
+    """Two nodes of two ranks that save after each collective. In each move one of them begins or ends to save, or begins or
+    ends to have its state at its partner; whatever comes overwrites the oldest."""
+    done, at_partner = [-1] * 4, [-1] * 4
+    own: list[list[int]] = [[] for _ in range(4)]
+    afar: list[list[int]] = [[] for _ in range(4)]
+    saving, coming = [False] * 4, [False] * 4
+    for rank, saves in moves:
+        if saves and saving[rank]:
+            done[rank] += 1
+            own[rank], saving[rank] = [*own[rank], done[rank]], False
+        elif saves and min(done) >= done[rank] and at_partner[rank] == done[rank]:
+            own[rank], saving[rank] = own[rank][-(OWN - 1) :], True
+        elif coming[rank]:
+            at_partner[rank] += 1
+            afar[rank], coming[rank] = [*afar[rank], at_partner[rank]], False
+        elif at_partner[rank] < done[rank]:
+            afar[rank], coming[rank] = afar[rank][-(stash.REPLICAS - 1) :], True
+        if min(done) < 1:
+            continue
+        for survivor, lost in ((0, 2), (2, 0)):
+            common = set.intersection(*map(set, own[survivor : survivor + 2]), *map(set, afar[lost : lost + 2]))
+            assert common and max(common) >= min(done) - 1, (own, afar)

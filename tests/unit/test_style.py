@@ -16,6 +16,7 @@ MAY_SLEEP = {
     "runtime/guardian.py": "one thread's patience with an agent that may still end things its own way",
     "client/spare.py": "a few milliseconds, by which rank 0 is to be first; its port tells nobody when it begins to listen",
     "runtime/process.py": "looking again, a millisecond later and for a bounded time, whether a killed tree is empty",
+    "integrations/kubernetes_orchestrator.py": "an API server that is busy says how long to wait; the call is a thread's own",
     "elastic": "torch's own names promise it",
 }
 MAY_PICKLE = {

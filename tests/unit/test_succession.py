@@ -20,6 +20,8 @@ from holdfast.rendezvous.succession import KNOCK_S, STAND_S, YIELD_S, Succession
 
 LEASE_S = 3.0
 PROMISE_S = promise_of(LEASE_S)
+TURN_S = 5.0
+"""The first turn down the line after that."""
 ORIGIN = "a"
 GUEST = 1 << 20
 
@@ -449,9 +451,9 @@ def test_one_that_has_just_lost_others_speaks_of_all_whose_votes_it_lacks() -> N
 
 def test_a_witness_makes_it_one() -> None:
     node = Node("b", roster("a", "b", witness=True), witness=True)
-    node.wait(PROMISE_S)
+    node.wait(TURN_S)
     assert node.of(Claim) == [Claim(life="L", id=5, endpoint="b", missing=("a",))]
-    node.see(Claimed(id=5, granted=True), PROMISE_S + 0.1)
+    node.see(Claimed(id=5, granted=True), TURN_S + 0.1)
     assert node.of(Lead)
     assert any("with the votes of 1 of 2 nodes and the witness's" in said.text for said in node.of(Say))
 
@@ -464,10 +466,10 @@ def test_the_witness_is_told_who_is_missing() -> None:
 
 def test_a_witness_that_speaks_for_the_other_does_not_and_is_asked_again() -> None:
     node = Node("b", roster("a", "b", witness=True), witness=True)
-    node.wait(PROMISE_S)
-    node.see(Claimed(id=5, granted=False, reason="it speaks for a"), PROMISE_S + 0.1)
+    node.wait(TURN_S)
+    node.see(Claimed(id=5, granted=False, reason="it speaks for a"), TURN_S + 0.1)
     assert not node.of(Lead) and any("it speaks for a" in said.text for said in node.of(Say))
-    node.wait(PROMISE_S + 5.0)
+    node.wait(TURN_S + 5.0)
     assert len(node.of(Claim)) == 2
 
 

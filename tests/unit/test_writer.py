@@ -100,7 +100,8 @@ def test_a_section_is_open_while_it_runs(page: Page, writer: Writer, clock: Cloc
         clock.now = 104.0
     with writer.section("checkpoint"):
         clock.now = 105.0
-    assert section_of(page, "checkpoint") == SectionSigns(name="checkpoint", took_s=1.0, longest_s=4.0, count=2)
+    wanted = SectionSigns(name="checkpoint", took_s=1.0, longest_s=4.0, count=2, closed_at=105.0)
+    assert section_of(page, "checkpoint") == wanted
 
 
 def test_sections_nest_and_overlap_and_time_without_any_is_counted(page: Page, writer: Writer, clock: Clock) -> None:
@@ -129,7 +130,7 @@ def test_a_section_entered_twice_is_closed_when_all_have_left(page: Page, writer
         with writer.section("load"):
             clock.now = 102.0
         assert section_of(page, "load").open_since == 100.0
-    assert section_of(page, "load") == SectionSigns(name="load", took_s=2.0, longest_s=2.0, count=1)
+    assert section_of(page, "load") == SectionSigns(name="load", took_s=2.0, longest_s=2.0, count=1, closed_at=102.0)
 
 
 def test_an_exception_closes_the_section_and_goes_on(page: Page, writer: Writer) -> None:

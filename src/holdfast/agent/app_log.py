@@ -123,6 +123,10 @@ class AppLogs:
             for log in self.open:
                 self.host.complain(f"{log.path} takes nothing: some of the ranks' output is in their own files only")
 
+    def is_whole(self, path: str) -> bool:
+        """Whether nothing more comes from this node into the log at that path. Any thread may ask."""
+        return all(log.wait(0.0) for log in list(self.open) if log.path == path)
+
     def _told(self, log: AppLog) -> list[Observation]:
         if log.fd in self.host.handlers:
             self.host.unwatch(log.fd)

@@ -32,19 +32,24 @@ def ask(job_dir: str, node: str, request: Mapping[str, Any], timeout_s: float = 
     OSError: nobody listens there (the agent is gone, or on another host), or no answer came within `timeout_s`
     (TimeoutError). ProtocolError: the answer is not one.
     """
+    path = os.path.join(job_dir, f"agent-{node}.sock")
+    _await(path, job_dir, node, min(OPENS_S, timeout_s))
+    return ask_at(path, f"the agent of node {node}", request, timeout_s)
+
+
+def ask_at(path: str, whom: str, request: Mapping[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
+    """The answer of whoever listens at the socket `path`; the same errors. `whom`: for people."""
     import json
 
     from holdfast.core.errors import ProtocolError
 
-    path = os.path.join(job_dir, f"agent-{node}.sock")
-    _await(path, job_dir, node, min(OPENS_S, timeout_s))
     text = _exchange(path, json.dumps(dict(request)).encode() + b"\n", timeout_s)
     try:
         answer = json.loads(text)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise ProtocolError(f"the agent of node {node} gave no proper answer: {text[:80]!r}")
+        raise ProtocolError(f"{whom} gave no proper answer: {text[:80]!r}")
     return answer
 
 

@@ -48,13 +48,13 @@ def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | 
 
     _check_names(config, name)
     identity = Identity(config.rdzv_id, job_token(config))
-    network = Network(host, identity, (config.rdzv_host, config.rdzv_port), shelter=_shelter(config))
+    network = Network(host, identity, (config.rdzv_host, config.rdzv_port), shelter=shelter_of(config))
     addr = config.local_addr or own_address(config.rdzv_host)
     if config.rdzv_backend == "etcd":
         from holdfast.agent.candidate import candidate
 
         group = _group(config, _join(config, name, addr), hosting=False)
-        return candidate(config, host, network, group, _rules(config), lambda: _policy(config))
+        return candidate(config, host, network, group, _rules(config), lambda: _policy(config, host))
     hosting = _hosts(config, network)
     if config.rdzv_backend == "embedded" and config.max_nodes > 1:
         from holdfast.agent.candidate import heir
@@ -62,7 +62,7 @@ def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | 
 
         group = _group(config, _join(config, name, addr), hosting=hosting)
         again = hosting and was_cut_short(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)
-        return heir(config, host, network, group, _rules(config), lambda: _policy(config), again=again)
+        return heir(config, host, network, group, _rules(config), lambda: _policy(config, host), again=again)
     return _node(config, host, name, hosting=hosting, addr=addr, taken=network.taken), network, None
 
 
@@ -147,6 +147,7 @@ def _join(config: RunConfig, name: str, addr: str) -> Join:
         switches=given.switches,
         group=given.group,
         group_size=given.group_size,
+        warm=config.python if config.warm_spares != 0 else "",
     )
 
 
@@ -173,7 +174,7 @@ def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str,
     group = _group(config, _join(config, name, addr), hosting=hosting)
     now = host.now()
     if hosting:
-        rendezvous = Rendezvous(_rules(config), _policy(config), life=os.urandom(8).hex(), now=now, now_unix=host.unix())
+        rendezvous = Rendezvous(_rules(config), _policy(config, host), life=os.urandom(8).hex(), now=now, now_unix=host.unix())
         return Node(group, server=Server(rendezvous, ended=_ended(config)))
     endpoint, wait_s = config.rdzv_endpoint, config.join_timeout_s
     member = Member(group.join.node, endpoint=endpoint, join_timeout_s=wait_s, taken=taken, now=now)
@@ -209,7 +210,7 @@ def _rules(config: RunConfig) -> Rules:
     )
 
 
-def _policy(config: RunConfig) -> RestartOnFailure:
+def _policy(config: RunConfig, host: Host) -> RestartOnFailure:
     return RestartOnFailure(
         max_restarts=config.max_restarts,
         period_s=config.restart_period_s,
@@ -222,11 +223,11 @@ def _policy(config: RunConfig) -> RestartOnFailure:
             source=config.ft.checkpoint_iteration_file or "",
         ),
         no_restart_exit_code=config.ft.no_restart_exit_code,
-        findings=_findings(config),
+        findings=_findings(config, host),
     )
 
 
-def _findings(config: RunConfig) -> Callable[[], Findings] | None:
+def _findings(config: RunConfig, host: Host) -> Callable[[], Findings] | None:
     """What makes the judge of failures' words, at the first failure. UsageError where --on-finding is wrong."""
     said: dict[str, str] = {}
     if config.on_finding:
@@ -237,9 +238,11 @@ def _findings(config: RunConfig) -> Callable[[], Findings] | None:
         return None
 
     def make() -> Findings:
-        from holdfast.diagnosis.collect import diagnose
+        from holdfast.diagnosis.collect import diagnose, trouble
         from holdfast.recovery.findings import Findings
 
+        if why := trouble():
+            host.complain(f"failures are judged without your own rules: {why}")
         return Findings(diagnose, said)
 
     return make
@@ -262,7 +265,8 @@ def _check_names(config: RunConfig, name: str) -> None:
             raise UsageError(f"{flag}: {text[:40]!r}… has {len(text)} characters", hint=f"at most {most} are allowed")
 
 
-def _shelter(config: RunConfig) -> Shelter | None:
+def shelter_of(config: RunConfig) -> Shelter | None:
+    """What encrypts this agent's links. None: nothing does."""
     if config.tls_cert is None or config.tls_ca is None:
         return None
     from holdfast.runtime.tls import shelter

@@ -34,6 +34,13 @@ TELL_S, ASK_S = 2.0, 10.0
 START_POLL_S = 0.1
 """Between two looks whether the service that was started answers."""
 
+WHOLE_S, LOOK_S = 60.0, 0.02
+"""How long a cycle's log may take to have all that its ranks wrote, before the service is told that it is whole; and between
+two looks whether it has. Ranks that are being stopped still write, and who reads sooner misses the traceback."""
+
+LAST_S = 1.0
+"""How long an agent that ends waits until the service has been told of its last cycle."""
+
 VERDICT_S = 60.0
 """How long to ask for a verdict, unless --ft-attribution-compute-timeout says so."""
 
@@ -47,11 +54,17 @@ class Attribution:
     """One job's questions. `say` and `latch` are called by `look` alone."""
 
     def __init__(
-        self, config: RunConfig, say: Callable[[str, str], None], latch: Callable[[str], None], keep: Callable[[int], None]
+        self,
+        config: RunConfig,
+        say: Callable[[str, str], None],
+        latch: Callable[[str], None],
+        keep: Callable[[int], None],
+        is_whole: Callable[[str], bool],
     ) -> None:
-        """`keep` hears of the service's process, if one is started: nothing that workers left behind. UsageError."""
+        """`keep` hears of the service's process, if one is started: nothing that workers left behind. `is_whole`: whether this
+        node's ranks write to the log at a path no more, and all that they wrote is in it; any thread may ask. UsageError."""
         ft = config.ft
-        self.say, self.latch, self.keep = say, latch, keep
+        self.say, self.latch, self.keep, self.is_whole = say, latch, keep, is_whole
         self.prefix = ft.per_cycle_applog_prefix or ""
         self.url = f"http://{ft.attrsvc_host}:{ft.attrsvc_port}" if ft.attrsvc_host else (ft.attribution_endpoint or "")
         self.is_own = self.url == "localhost"
@@ -63,9 +76,18 @@ class Attribution:
         self.startup_s = ft.attribution_startup_timeout
         self.within_s = ft.attribution_compute_timeout or VERDICT_S
         self.seen = self.ended = 0
+        self.export = ft.attribution_export_url or ""
+        if self.export and not self.export.startswith(("http://", "https://")):
+            raise UsageError(f"--ft-attribution-export-url: {self.export!r} is no http://host:port/path")
+        self._exported = True
+        """Whether the last result could be sent there: what stays the same is not said again."""
         self._tasks: SimpleQueue[tuple[int, str]] = SimpleQueue()
         self._results: SimpleQueue[tuple[str, str, bool]] = SimpleQueue()
         self._has_thread = False
+        self._owed = 0
+        """Words for the service that it may not have been told yet."""
+        self._told: SimpleQueue[None] = SimpleQueue()
+        """One for each that it has been told, or would not take."""
         self._service: Any = None
 
     def look(self, rendezvous: Rendezvous | None) -> None:
@@ -85,6 +107,11 @@ class Attribution:
 
     def close(self) -> None:
         """The agent ends; whatever is still asked is left."""
+        until = time.monotonic() + LAST_S
+        while self._owed and (left_s := until - time.monotonic()) > 0:
+            with suppress(Empty):
+                self._told.get(timeout=left_s)
+                self._owed -= 1
         if self._service is not None:
             self._service.kill()
 
@@ -94,6 +121,7 @@ class Attribution:
             self._tell(round, "terminal")
 
     def _tell(self, round: int, intent: str) -> None:
+        self._owed += 1
         self._tasks.put((cycle_of(round), intent))
         if not self._has_thread:
             self._has_thread = True
@@ -108,11 +136,20 @@ class Attribution:
         while True:
             try:
                 cycle, intent = self._tasks.get(timeout=POLL_S if awaited else None)
+                if intent == "terminal":
+                    self._wait_for(log_path(self.prefix, cycle))
                 self._submit(cycle, intent)
+                self._told.put(None)
                 if intent == "terminal":
                     awaited = {cycle: 0.0}  # one at a time: what came of an older one matters no more
             except Empty:
                 awaited = {cycle: asked + POLL_S for cycle, asked in awaited.items() if not self._ask(cycle, asked)}
+
+    def _wait_for(self, path: str) -> None:
+        until, never = time.monotonic() + WHOLE_S, SimpleQueue[None]()
+        while not self.is_whole(path) and time.monotonic() < until:
+            with suppress(Empty):
+                never.get(timeout=LOOK_S)
 
     def _start(self) -> None:
         import subprocess
@@ -152,22 +189,37 @@ class Attribution:
         action = str(advised.get("action", "UNKNOWN"))
         text = f"cycle {cycle}: the attribution service says {action}: {str(advised.get('reason', ''))[:1000]}"
         self._results.put((text, "warning" if action in ("STOP", "RESTART") else "info", action == "STOP"))
+        if self.export:
+            self._send({"job_id": self.job, "cycle_id": cycle, "log_path": log_path(self.prefix, cycle)} | answer)
         return True
 
-    def _request(self, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, dict[str, Any]]:
+    def _send(self, result: dict[str, Any]) -> None:
+        """Hand a result on to who collects them. Once, and for `TELL_S` at most: what is late is left."""
+        status, answer = self._request("POST", "", json.dumps(result).encode(), TELL_S, self.export)
+        if not 200 <= status < 300 and self._exported:
+            why = answer.get("message") or f"status {status}"
+            self._results.put((f"a result was not taken at {self.export}: {why}", "warning", False))
+        self._exported = 200 <= status < 300
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, timeout_s: float, url: str = ""
+    ) -> tuple[int, dict[str, Any]]:
+        """(status, answer) of whoever serves `url`; empty: the service. Status 0: there was none."""
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
         from urllib.parse import urlsplit
 
-        to = urlsplit(self.url)
+        to = urlsplit(url or self.url)
         kind = HTTPSConnection if to.scheme == "https" else HTTPConnection
         headers = {"Content-Type": "application/json"}
-        if token := os.environ.get(TOKEN):
+        if (token := os.environ.get(TOKEN)) and not url:  # the token is the service's, and nobody else's
             headers["Authorization"] = f"Bearer {token}"
         link = kind(to.hostname or "", to.port, timeout=timeout_s)
         try:
-            link.request(method, to.path.rstrip("/") + path, body, headers)
+            at = (to.path.rstrip("/") if path else to.path or "/") + path + (f"?{to.query}" if to.query else "")
+            link.request(method, at, body, headers)
             response = link.getresponse()
-            answer = json.loads(response.read(1 << 20) or b"{}")
+            said = response.read(1 << 20)
+            answer = {} if url else json.loads(said or b"{}")
             return response.status, answer if isinstance(answer, dict) else {}
         except (OSError, HTTPException, ValueError) as error:
             return 0, {"message": str(error)}

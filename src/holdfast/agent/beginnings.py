@@ -1,12 +1,13 @@
-"""How long did the ranks of a round take to begin, and with what? Looks at their pages until each has made its first step.
+"""How long did the ranks of a round take to begin, and with what? And how far had they come in the end?
 
 Ranks write the moments as they pass (`core.page`), so it costs them nothing to be looked at late, and the agent looks ever more
-seldom: after one second, two, four. When a rank ends before all have begun, what is known then is told.
+seldom until each has made its first step: after one second, two, four. When a rank ends before all have begun, what is known
+then is told.
 """
 
 from __future__ import annotations
 
-from holdfast.core.events import RanksBegun
+from holdfast.core.events import RanksBegun, RanksEnded
 from holdfast.core.machine import NEVER
 from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
 
@@ -25,30 +26,39 @@ FIRST_LOOK_S = 1.0
 class Beginnings:
     """Those of the ranks of one round on this node."""
 
-    def __init__(self, host: Host, record: Callable[[RanksBegun], None]) -> None:
+    def __init__(self, host: Host, record: Callable[[RanksBegun | RanksEnded], None]) -> None:
         self.host, self.record = host, record
         self.pids: set[int] = set()
+        self.ended: dict[int, ProcessGone] = {}
+        """Those of them that are gone, by pid."""
         self.since, self.look_at = 0.0, NEVER
 
     def begin(self, pids: Iterable[int], since: float) -> None:
         """These have been started."""
-        self.pids, self.since, self.look_at = set(pids), since, since + FIRST_LOOK_S
+        self.pids, self.since, self.look_at, self.ended = set(pids), since, since + FIRST_LOOK_S, {}
 
-    def look(self) -> None:
-        """See how far they are, if it is time to."""
-        now = self.host.now()
-        if now < self.look_at:
-            return
-        self.look_at = now + (now - self.since)
-        found = self._moments()
-        if found and all(one.stepped_at is not None for one in found):
-            self._tell(found)
+    def deadline(self) -> float:
+        """When to look how far they are."""
+        return self.look_at
+
+    def due(self) -> list[Observation]:
+        """See how far they are, if it is time to: nothing for the group."""
+        if (now := self.host.now()) >= self.look_at:
+            self.look_at = now + (now - self.since)
+            found = self._moments()
+            if found and all(one.stepped_at is not None for one in found):
+                self._tell(found)
+        return []
 
     def saw(self, seen: Observation) -> None:
-        """What this host saw: the first end of a rank is the last moment to tell how all began."""
+        """What this host saw: the first end of a rank is the last moment to tell how all began, the last one that to tell how
+        far they came."""
         match seen:
             case ProcessGone(pid=pid, moments=moments) if pid in self.pids:
                 self._tell([*self._moments(), *([moments] if moments is not None else [])])
+                self.ended[pid] = seen
+                if len(self.ended) == len(self.pids):
+                    self._tell_end()
             case ProcessDying(pid=pid) | ProcessErred(pid=pid) if pid in self.pids and pid in self.host.children:
                 self._tell(self._moments())  # else it is gone as well, which is told next
 
@@ -74,5 +84,18 @@ class Beginnings:
             restored_s=latest("restored_at"),
             restore_s=max(one.restore_s for one in found),
             stepped_s=latest("stepped_at"),
+            first_step=min((one.first_step for one in found if one.first_step is not None), default=None),
+        )
+        self.record(event)
+
+    def _tell_end(self) -> None:
+        known = [moments for gone in self.ended.values() if (moments := gone.moments) is not None]
+        stepped = [moments.last_stepped_at - self.since for moments in known if moments.last_stepped_at is not None]
+        saved = [moments.saved_at - self.since for moments in known if moments.saved_at is not None]
+        if not stepped and not saved:
+            return  # nobody has told
+        told = [gone.step for gone in self.ended.values() if gone.step is not None and gone.step_told]
+        event = RanksEnded(
+            last_step=max(told, default=None), last_step_s=max(stepped, default=None), saved_s=max(saved, default=None)
         )
         self.record(event)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.agent.group import Group
     from holdfast.agent.witness import Witness
     from holdfast.core.config import RunConfig
-    from holdfast.core.machine import Action
+    from holdfast.core.machine import Action, Observation
     from holdfast.core.report import JobReport
     from holdfast.recovery.policy import RestartOnFailure
     from holdfast.runtime.host import Host
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     class Store(Protocol):
         """The hands of an election: does what the machine asks of the store, and shows it what the store says."""
 
-        def perform(self, action: Action) -> None:
-            """Begin one of the actions of `rendezvous.election`; never waits."""
+        def perform(self, action: Action) -> list[Observation]:
+            """Begin one of the actions of `rendezvous.election`; never waits. What can be told at once is returned."""
 
         def close(self, last: Iterable[Action]) -> None:
             """Do these last things, in bounded time, and end."""

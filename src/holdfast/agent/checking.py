@@ -16,17 +16,19 @@ from holdfast.core.machine import NEVER, Tick
 from holdfast.core.messages import Checked
 from holdfast.health.check import ROOT, wanted
 from holdfast.health.checks.pairs import VERDICT
-from holdfast.health.examiner import Answered, Asked, Examined, Examiner, StartCheck, Watch
+from holdfast.health.examiner import Answered, Asked, Examined, Examiner, StartCheck, Watch, plain
 from holdfast.health.runner import Child, unstartable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
 
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Action, Observation
     from holdfast.health.check import Wanted
     from holdfast.health.verdict import Verdict
+    from holdfast.rendezvous.clocks import Lead
     from holdfast.runtime.host import Host
 
 JOINING = "join"
@@ -41,9 +43,11 @@ NOT_FOR_OTHERS = "not run at another node's word, unless this one was started wi
 class Checking:
     """This node's examiner, with its hands."""
 
-    def __init__(self, config: RunConfig, host: Host, perform: Callable[[Iterable[Action]], None]) -> None:
+    def __init__(
+        self, config: RunConfig, host: Host, perform: Callable[[Iterable[Action]], None], lead: Callable[[], Lead | None]
+    ) -> None:
         """UsageError: one of the configured checks does not exist."""
-        self.host, self.perform = host, perform
+        self.host, self.perform, self.lead = host, perform, lead
         self.root = os.environ.get(ROOT, "/")
         self.environ = dict(os.environ)
         os.environ.pop(VERDICT, None)  # the workers need not know
@@ -76,6 +80,11 @@ class Checking:
     def begin_round(self) -> None:
         """Workers run."""
         self._show(Watch(labels=self.during))
+
+    def verdicts(self) -> list[Mapping[str, Any]]:
+        """What the checks by which this node is judged say of it now, as plain data."""
+        standing = (self.examiner.standings[label].verdict for label in sorted(self.examiner.counts))
+        return plain(one for one in standing if one is not None)
 
     def run_for(self, ask: int, asked: Sequence[str]) -> list[Observation]:
         """Somebody wants these checks run now, by the coordinator's word: none that runs what others write, unless this node
@@ -157,7 +166,7 @@ class Checking:
         if label in self.stuck:  # a second one would hang like the first
             return self._show(Answered(label=label, verdict=self.children[label].stuck(now)))
         try:
-            child = Child(one, self.root, action.before, self.environ, now)
+            child = Child(one, self.root, action.before, self.environ, now, self.lead())
         except StartError as error:
             return self._show(Answered(label=label, verdict=unstartable(one, error)))
         self.children[label] = child

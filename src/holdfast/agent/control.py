@@ -6,6 +6,7 @@ One JSON line in, one JSON line out, then the line is closed:
     {"ask": "stop", "grace_s": 30, "reason": "…"}            {"ok": true}
     {"ask": "signal", "signal": "SIGUSR1"}                   {"ok": true}
     {"ask": "exclude", "node": "…", "reason": "…"}           {"ok": true, "text": …}    readmit: likewise
+    {"ask": "inject", "node": "…", "fault": "kill", …}       {"ok": true, "text": …}    as `core.injection`
     anything that cannot be served                           {"ok": false, "error": "…"}
 
 `ControlSocket` has one descriptor for the agent's loop, an epoll that holds the listener and the clients. It never

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 
-from holdfast.agent.words import ExaminationAsked, ExclusionAsked, StopAsked
+from holdfast.agent.words import ExaminationAsked, ExclusionAsked, InjectionAsked, RestartAsked, StopAsked
 from holdfast.core.errors import UsageError
 from holdfast.core.machine import NEVER, Signalled
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from holdfast.agent.control import ControlSocket, Request
     from holdfast.agent.examination import Examination
     from holdfast.agent.group import Group
+    from holdfast.agent.injections import Injections
     from holdfast.agent.monitoring import Monitoring
+    from holdfast.agent.supervised import OrderRequest
     from holdfast.agent.words import Answer
     from holdfast.core.machine import Observation
     from holdfast.core.messages import NodeHealth
@@ -32,6 +34,9 @@ LONGEST_NAME, LONGEST_REASON = 255, 500
 
 MOST_NODES = 16_384
 """Rows of an answer: some 2 MB, which take this agent some 50 ms, once and only when asked."""
+
+PULSE_S = 5.0
+"""How often the loop shows that it is alive, where somebody asks (TORCHELASTIC_HEALTH_CHECK_PORT)."""
 
 MOST_ASKED = 16
 """Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`)."""
@@ -49,7 +54,9 @@ class Desk:
         self.monitoring: Monitoring | None = None
         self.checking: Callable[[], Checking] | None = None
         """Makes what runs checks, at the first use."""
-        self.asked: dict[int, Request] = {}
+        self.injections: Callable[[], Injections] | None = None
+        """Makes what plays faults, at the first use."""
+        self.asked: dict[int, Request | OrderRequest] = {}
         """Requests that the coordinator has not answered yet, by number."""
         self.examinations: dict[int, Examination] = {}
         """Those whose answers are not all there, by number."""
@@ -88,9 +95,10 @@ class Desk:
             self.health.stop()
 
     def _asked(self, control: ControlSocket) -> list[Observation]:
-        return [seen for request in control.requests() for seen in self._answer(request)]
+        return [seen for request in control.requests() for seen in self.answer(request)]
 
-    def _answer(self, request: Request) -> list[Observation]:
+    def answer(self, request: Request | OrderRequest) -> list[Observation]:
+        """Answer, now or later; what is asked for becomes an observation."""
         match request.ask:
             case "status":
                 request.reply(self._status())
@@ -109,11 +117,15 @@ class Desk:
                 ]
             case "signal":
                 return self._signal(request)
+            case "restart":
+                return self._restart(request)
             case "exclude" | "readmit":
                 return self._exclusion(request)
             case "check":
                 return self._check(request)
-        known = "status, nodes, stop, signal, exclude, readmit and check"
+            case "inject":
+                return self._inject(request)
+        known = "status, nodes, stop, restart, signal, exclude, readmit, check and inject"
         request.refuse(f"this agent knows no {request.ask!r}; it knows {known}")
         return []
 
@@ -131,20 +143,51 @@ class Desk:
         else:
             request.refuse(answer.text)
 
-    def _exclusion(self, request: Request) -> list[Observation]:
+    def _restart(self, request: Request | OrderRequest) -> list[Observation]:
+        """All ranks of the job anew, if its budget allows it: the coordinator decides, as when a rank asks for it."""
+        if self.group.state != "running":
+            request.refuse(f"no ranks run here: the node is {self.group.state}")
+            return []
+        request.reply({"text": f"the coordinator was asked to restart round {self.group.round}"})
+        reason = str(request.arguments.get("reason") or "an operator asked for it (holdfast restart)")
+        return [RestartAsked(reason=reason[:LONGEST_REASON])]
+
+    def _exclusion(self, request: Request | OrderRequest) -> list[Observation]:
         name = str(request.arguments.get("node") or "")
         if not name or len(name) > LONGEST_NAME:
             request.refuse("which node? give its name, as `holdfast status` shows it")
             return []
+        ask = self._await(request)
+        readmit = request.ask == "readmit"
+        reason = str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
+        return [ExclusionAsked(ask=ask, name=name, reason=reason[:LONGEST_REASON], readmit=readmit)]
+
+    def _await(self, request: Request | OrderRequest) -> int:
+        """The coordinator's answer, by this number."""
         self.asks += 1
         self.asked[self.asks] = request
         for ask in [ask for ask in self.asked if ask <= self.asks - MOST_ASKED]:
             del self.asked[ask]  # its client has gone long ago
-        readmit = request.ask == "readmit"
-        reason = str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
-        return [ExclusionAsked(ask=self.asks, name=name, reason=reason[:LONGEST_REASON], readmit=readmit)]
+        return self.asks
 
-    def _check(self, request: Request) -> list[Observation]:
+    def _inject(self, request: Request | OrderRequest) -> list[Observation]:
+        """Play a fault, here or, through the coordinator, on another node."""
+        from holdfast.core.injection import injection
+
+        name = str(request.arguments.get("node") or self.name)
+        try:
+            wanted = injection(request.arguments)
+        except UsageError as error:
+            request.refuse(str(error))
+            return []
+        if name != self.name:
+            return [InjectionAsked(ask=self._await(request), name=name[:LONGEST_NAME], injection=wanted)]
+        assert self.injections is not None
+        ok, text = self.injections().ask(wanted)
+        request.reply({"text": text}) if ok else request.refuse(text)
+        return []
+
+    def _check(self, request: Request | OrderRequest) -> list[Observation]:
         """The health of all nodes, by the checks that are named."""
         from holdfast.agent.examination import MARGIN_S, Examination
         from holdfast.health.check import wanted
@@ -169,23 +212,25 @@ class Desk:
             self.due()
 
     def deadline(self) -> float:
-        """When to call `due`."""
-        return min((one.until for one in self.examinations.values()), default=NEVER)
+        """When to call `due`, or to wake up and show that the loop is alive."""
+        pulse_at = NEVER if self.health is None else self.host.now() + PULSE_S
+        return min(pulse_at, *(one.until for one in self.examinations.values()), NEVER)
 
-    def due(self) -> None:
+    def due(self) -> list[Observation]:
         """Answer those who wait for what is known by now."""
         now = self.host.now()
         for ask in [ask for ask, one in self.examinations.items() if one.is_over(now)]:
             self.examinations.pop(ask).reply()
+        return []
 
-    def _tell_nodes(self, request: Request) -> None:
+    def _tell_nodes(self, request: Request | OrderRequest) -> None:
         if (rendezvous := self.rendezvous()) is None:
             request.refuse(f"the coordinator is not here, but at {self.group.endpoint}, or where this job's nodes chose")
             return
         nodes = rendezvous.seats.table(MOST_NODES)
         request.reply({"round": rendezvous.round, "nodes": nodes, "left_out": len(rendezvous.seats) - len(nodes)})
 
-    def _signal(self, request: Request) -> list[Observation]:
+    def _signal(self, request: Request | OrderRequest) -> list[Observation]:
         name = str(request.arguments.get("signal"))
         signum = getattr(signal, name, None)
         if not isinstance(signum, signal.Signals):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.agent.control import Request
+    from holdfast.agent.supervised import OrderRequest
     from holdfast.core.messages import NodeHealth
 
 MARGIN_S = 4.0
@@ -21,7 +22,7 @@ SILENT = "it has not answered: is its agent stopped, or its link to the coordina
 class Examination:
     """Open until `replied`."""
 
-    def __init__(self, request: Request, until: float) -> None:
+    def __init__(self, request: Request | OrderRequest, until: float) -> None:
         self.request, self.until = request, until
         self.names: list[str] | None = None
         """Who has been asked. None: the coordinator has not said yet."""

@@ -11,33 +11,63 @@ from holdfast.core.value import to_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.core.config import RunConfig
     from holdfast.core.failure import Failure
+    from holdfast.core.finding import Finding
     from holdfast.core.report import JobReport
     from holdfast.telemetry.state_dir import JobDir
 
+
+CAUSE_S = 0.5
+"""How long the report waits to be told what the failures mean: reading the rules takes 0.05 s, unless their disk hangs."""
+
+LIKELY = 0.7
+"""From this confidence on it is told."""
 
 ENDS_KNOWN = 4
 """Runs of a job that are looked back on: who was cut off gives up after `join_timeout`."""
 
 
-def tell(report: JobReport, config: RunConfig, say: Callable[[str], None]) -> None:
+def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, found: Finding | None) -> None:
     """Say the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
-    without an incident is not talked about."""
+    without an incident is not talked about. `found`: as from `cause`."""
     if report.outcome == "succeeded" and not report.restarts_used and report.rounds <= 1 and not report.failures:
         return  # as `is_news` says, without loading it
     from holdfast.telemetry.report_text import report_text, terminal
 
     width, colour = terminal(sys.stderr)
-    say(report_text(report, width=width, colour=colour))
+    say(report_text(report, cause=told(found), width=width, colour=colour))
     if report.failures and report.outcome == "failed":
         from holdfast.telemetry.box import entrypoint_name, failure_box
 
         program, *args = launch.command(config, 0)
         hand_on(report.failures[0], config.error_file)
         say(failure_box(entrypoint_name(program, args), report.failures) + "\n")
+
+
+def told(found: Finding | None) -> str:
+    """It in a sentence: whose it is, why, and what to do. Empty: nothing was found."""
+    return f"{found.sentence} ({found.kind}, {found.confidence:.0%} sure)" if found is not None else ""
+
+
+def cause(failures: Sequence[Failure]) -> Finding | None:
+    """What these failures mean by what they say of themselves. None: no rule knows, or is sure enough, or nothing was found out
+    in `CAUSE_S`."""
+    if all(failure.innocent for failure in failures):
+        return None
+    from holdfast.telemetry.aside import Aside
+
+    found: list[Finding] = []
+
+    def look() -> None:
+        from holdfast.diagnosis.collect import diagnose
+
+        found.append(diagnose(failures))
+
+    Aside().do(look, CAUSE_S)
+    return next((one for one in found if one.rule and one.confidence >= LIKELY), None)
 
 
 class SharedEnd:
@@ -102,8 +132,8 @@ def keep_incidents(failures: Iterable[Failure], job_dir: JobDir) -> None:
             json.dump(to_plain(failure), file, indent=2, default=str)
 
 
-def keep(report: JobReport, job_dir: JobDir) -> None:
-    """Write the report into the job's directory. OSError where that cannot be."""
+def keep(report: JobReport, job_dir: JobDir, *, found: Finding | None) -> None:
+    """Write the report into the job's directory. `found`: as from `cause`. OSError where that cannot be."""
     import json
 
     from holdfast.telemetry.report_text import report_json
@@ -112,7 +142,7 @@ def keep(report: JobReport, job_dir: JobDir) -> None:
     draft = f"{job_dir.report_path}.{job_dir.node}"
     try:
         with open(draft, "w", encoding="utf-8") as file:
-            json.dump(report_json(report), file, indent=2)
+            json.dump(report_json(report, found), file, indent=2)
         os.replace(draft, job_dir.report_path)
     except OSError:
         if os.path.exists(draft):

@@ -1,6 +1,7 @@
 """What does this node make of its own health? Before each round, where that is checked; and whenever it has changed.
 
     begin ──CheckNode──▶ (checks run) ──NodeChecked──▶ Join, with the reason if it is unfit
+    running ──NodeChecked: unfit──▶ Exclude, of itself; again each time that it is found, since a spare may have come
 
 Until the checks have answered nothing is asked for, whatever the coordinator says meanwhile. Loaded only by then.
 """
@@ -26,6 +27,8 @@ class Fitness:
 
     def __init__(self, group: Group) -> None:
         self.group = group
+        self.answer = ""
+        """What the coordinator has said to that last."""
 
     def check(self) -> Action:
         """In place of a `Join`."""
@@ -41,14 +44,17 @@ class Fitness:
             if unfit and group.backend == "memory" and group.state == "joining":
                 return group.exit(1, outcome="failed", complaint=f"this node is unfit, and the job has no other: {unfit}")
             return [Send(message=group.join)] if group.state == "joining" else []
-        if not news or group.checking:
+        if group.checking:
             return []
         if group.state == "joining":
-            return [Send(message=group.join)]
+            return [Send(message=group.join)] if news else []
         if group.state == "running" and unfit:
             return [Send(message=Exclude(node=group.join.node, ask=OWN_ASK, name=group.join.name, reason=unfit, by="itself"))]
         return []
 
     def noted(self, text: str) -> list[Action]:
-        """What the coordinator says to that."""
+        """What the coordinator says to that. The same again is silence."""
+        if text == self.answer:
+            return []
+        self.answer = text
         return [Say(text=f"health: {text}", level="warning")]

@@ -52,7 +52,10 @@ class GpuLook:
         return self._ask(USERS, lambda users: [_seen(mine, _strangers(users))])
 
     def _ask(self, query: str, then: Then) -> list[Observation]:
-        out = os.memfd_create("nvidia-smi", os.MFD_CLOEXEC)
+        try:
+            out = os.memfd_create("nvidia-smi", os.MFD_CLOEXEC)
+        except OSError as error:
+            return [MemorySeen(trouble=f"it could not be asked: {error.strerror}")]
         try:
             child = process.spawn(("nvidia-smi", query, "--format=csv,noheader,nounits"), self.environ, stdout=out)
         except StartError as error:

@@ -28,7 +28,10 @@ from holdfast.agent.words import (
     ExaminationAsked,
     ExclusionAsked,
     Exit,
+    FaultPlayed,
     Hung,
+    ImportsKnown,
+    InjectionAsked,
     LeaseOver,
     Looked,
     MemorySeen,
@@ -36,6 +39,7 @@ from holdfast.agent.words import (
     PaceKnown,
     PortHeld,
     Reached,
+    RestartAsked,
     Send,
     SignalWorkers,
     Started,
@@ -69,6 +73,9 @@ from holdfast.core.messages import (
     Examined,
     Exclude,
     Failed,
+    Imports,
+    Inject,
+    InjectionHeard,
     Join,
     Pace,
     Readmit,
@@ -222,6 +229,10 @@ class Group:
                 return [Send(message=Examine(node=self.join.node, ask=ask, checks=checks))]
             case ChecksRun(ask=ask, verdicts=verdicts, trouble=trouble):
                 return [Send(message=Examined(node=self.join.node, ask=ask, verdicts=verdicts, trouble=trouble))]
+            case InjectionAsked(ask=ask, name=name, injection=wanted):
+                return [Send(message=Inject(node=self.join.node, ask=ask, name=name, injection=wanted))]
+            case FaultPlayed(ask=ask, ok=ok, text=text):
+                return [Send(message=InjectionHeard(node=self.join.node, ask=ask, ok=ok, text=text))]
             case NodeChecked():
                 return self.fitness.checked(seen)
             case Hung(local_rank=local_rank):
@@ -236,6 +247,9 @@ class Group:
                 if grace_s is not None:
                     self.grace_s = self.term_grace_s = grace_s
                 return [Send(message=StopJob(node=self.join.node, reason=reason))]
+            case RestartAsked(reason=reason):
+                wish = Requested(node=self.join.node, round=self.round, kind="restart", rank=-1, reason=reason)
+                return [Send(message=wish)] if self.state == "running" else []
             case ExclusionAsked(ask=ask, name=name, reason=reason):
                 asked = Readmit if seen.readmit else Exclude
                 return [Send(message=asked(node=self.join.node, ask=ask, name=name, reason=reason))]
@@ -243,11 +257,13 @@ class Group:
                 return self._pace_known(seen)
             case ControlAsked(local_rank=local_rank, kind=kind, reason=reason):
                 return self._asked(self.workers[local_rank], kind, reason, now)
+            case ImportsKnown(modules=modules):
+                return self._imports_known(modules)
             case Reached(iteration=iteration):
                 self.join = replace(self.join, reached=iteration)
                 return []
-            case Stashed(held=held):
-                self.join = replace(self.join, stash=held)
+            case Stashed(held=held, kept=kept, at=at):
+                self.join = replace(self.join, stash=held, kept=kept, stash_at=at)
                 return []
             case Unguarded():
                 return self.leaving.unguarded(now)
@@ -357,6 +373,12 @@ class Group:
         self.join = replace(self.join, longest_s={**self.join.longest_s, **seen.longest_s})
         pace = Pace(node=self.join.node, round=self.round, **{field: getattr(seen, field) for field in seen.__fields__})
         return [Send(message=pace)]
+
+    def _imports_known(self, modules: tuple[str, ...]) -> list[Action]:
+        """One node's word is enough: all run the same script."""
+        if self.state != "running" or self.assigned is None or self.assigned.group_rank != 0 or not self.join.warm:
+            return []
+        return [Send(message=Imports(node=self.join.node, python=self.join.warm, modules=modules))]
 
     # --- stopping -------------------------------------------------------------------------------------------------------
 

@@ -19,11 +19,13 @@ lease than the mandate lasts.
 
 from __future__ import annotations
 
+from signal import SIGTERM
+
 from holdfast.agent.elected import ElectedNode
 from holdfast.agent.words import Exit
 from holdfast.core.events import Decided
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.machine import NEVER, Action, Observation, Record, Tick
+from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled, Tick
 from holdfast.core.messages import Finish, Join, Leads, Leave, Renew, Renewed, Seek, Stopped, Vote
 from holdfast.core.value import replace
 from holdfast.rendezvous.claims import Claimed
@@ -81,9 +83,16 @@ class HeirNode(ElectedNode):
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`."""
+        if isinstance(seen, Arrived) and isinstance(seen.message, Renew):
+            answer = self._answer(seen.link, seen.message, now)
+            if answer is not None:
+                return [answer]
         # The succession first: whoever slept through the end of its mandate must not say another word as the leader.
         out = self._from_election(self.election.observe(TICK, now), now)
+        self._hold_rounds(now)
         match seen:
+            case Signalled() if self._goes_alone(seen):
+                return out + self._make_way()
             case Arrived() | LinkUp() | LinkDown():
                 return out + self._over_a_link(seen, now)
             case Claimed():
@@ -92,13 +101,56 @@ class HeirNode(ElectedNode):
                 return out + self._from_group(self.group.observe(seen, now), now) + self._over_a_link(seen, now)
         return out + self._from_group(self.group.observe(seen, now), now)
 
+    def _answer(self, link: int, renew: Renew, now: float) -> Transmit | None:
+        """To a member's `Renew`, while all is well and nothing is due: what the long way would say too. None: go that way."""
+        server, mandate, lease_s = self.server, self.election.mandate, self.election.lease_s
+        if server is None or mandate is None or self.election.founding or now >= self.election.deadline():
+            return None
+        if mandate.counted < now + lease_s or (said := server.renewed(renew, link, now)) is None:
+            return None  # it may be over soon, and the witness wanted
+        self._counted(renew, now)
+        answer = self._granted(said, renew.node, now)
+        self._keep(now)
+        return None if answer is None else Transmit(link=link, message=answer)
+
+    def _granted(self, said: Renewed, node: str, now: float) -> Renewed | None:
+        """As `Mandate.answer`, to that member."""
+        assert self.server is not None and self.election.mandate is not None
+        seat = self.server.rendezvous.seats.get(node)
+        known_as = "" if seat is None else _known_as(seat)
+        return self.election.mandate.answer(said, known_as, lambda: self._past_of_late(now), now)
+
+    def _goes_alone(self, seen: Signalled) -> bool:
+        """Our agent is told to go, and the round that it coordinates does without our node, which is excluded: whoever ends it
+        (an eviction) means the node and not the job, and the others can choose another coordinator."""
+        rendezvous, roster = self._rendezvous, self.election.roster
+        if rendezvous is None or roster is None or seen.signum != SIGTERM or self.group.has_workers:
+            return False
+        can_choose = roster.largest.size > 2 or roster.largest.witness or self.election.goes_on
+        return can_choose and rendezvous.phase == "running" and bool(rendezvous.excluded.why(self.group.join.name))
+
+    def _make_way(self) -> list[Action]:
+        """As if we had died: for the others that is nothing new."""
+        why = "its node is excluded, and the agent was told to go; the others choose another coordinator"
+        return self._step_down(why) + self.group.exit(1, complaint=f"stopped: {why}")
+
+    def _hold_rounds(self, now: float) -> None:
+        """No round forms whose leases the mandate does not cover: those who are lost may be about to choose another
+        coordinator, and its rounds go on from the same number."""
+        mandate, server = self.election.mandate, self.server
+        if mandate is None or server is None or server.rendezvous.phase != "gathering":
+            return
+        covered = now + self.election.lease_s
+        if mandate.ends(now, at_least=covered) < covered:
+            server.rendezvous.gathering.wait_until(now + LOOK_S)
+
     # --- links ----------------------------------------------------------------------------------------------------------
 
     def _over_a_link(self, seen: Observation, now: float) -> list[Action]:
+        if isinstance(seen, Arrived):
+            own = self._for_the_succession(seen.link, seen.message, now)
+            return super()._over_a_link(seen, now) if own is None else own
         match seen:
-            case Arrived(link=link, message=message):
-                own = self._for_the_succession(link, message, now)
-                return super()._over_a_link(seen, now) if own is None else own
             case LinkUp(link=link, ours=False):
                 self.guests.add(link)
             case LinkDown(link=link):
@@ -144,7 +196,7 @@ class HeirNode(ElectedNode):
         if roster is None:
             return
         if roster.largest.size > 2 or roster.largest.witness or self.election.goes_on:
-            self.member.give_up_s = self.patience_s
+            self.member.give_up_s, self.member.abandoned_s = self.patience_s, NEVER
         elif roster.largest.size:
             self.member.hint = OF_HALF
 
@@ -159,6 +211,7 @@ class HeirNode(ElectedNode):
     def _from_member(self, actions: Iterable[Action | Deliver], now: float) -> list[Action]:
         life = self.group.join.life
         out = [self._stamped(action) for action in super()._from_member(actions, now)]
+        self.election.is_spare = self.member.is_spare
         if self.group.join.life != life:
             self.election.taken_in(self.group.join.life)
             self._heed_the_roster()
@@ -191,22 +244,20 @@ class HeirNode(ElectedNode):
         """What a member says tells also how loyal it is."""
         mandate = self.election.mandate
         assert self.server is not None and mandate is not None
-        match message:
-            case Join(endpoint=endpoint, roster=roster, elector_of=ids, life=life):
-                ours = life in ("", self.election.life)  # else both count something else
-                mandate.joined(endpoint, roster * ours, ids if ours else ())
-            case Renew(node=node, mark=mark, roster=roster) if (seat := self.server.rendezvous.seats.get(node)) is not None:
+        if isinstance(message, Renew):
+            if (seat := self.server.rendezvous.seats.get(message.node)) is not None:
                 ours = seat.assigned is not None or seat.join.life in ("", self.election.life)
-                mandate.renewed(_known_as(seat), mark, roster * ours, now)
+                mandate.renewed(_known_as(seat), message.mark, message.roster * ours, now)
+        elif isinstance(message, Join):
+            ours = message.life in ("", self.election.life)  # else both count something else
+            mandate.joined(message.endpoint, message.roster * ours, message.elector_of if ours else ())
 
     def _from_server(self, actions: Iterable[Action], now: float) -> list[Action]:
         assert self.server is not None and self.election.mandate is not None
         out: list[Action] = []
         for action in actions:
             if isinstance(action, Transmit) and isinstance(action.message, Renewed):
-                seat = self.server.rendezvous.seats.get(self.server.guests.get(action.link, ""))
-                known_as = "" if seat is None else _known_as(seat)
-                said = self.election.mandate.answer(action.message, known_as, lambda: self._past_of_late(now), now)
+                said = self._granted(action.message, self.server.guests.get(action.link, ""), now)
                 out += [] if said is None else [Transmit(link=action.link, message=said)]
             else:
                 out.append(action)
@@ -223,8 +274,8 @@ class HeirNode(ElectedNode):
             self.election.mandate.waive()
             self.election.over = True
             return []
-        counts = rendezvous.round, rendezvous.restarts, rendezvous.seats.arrivals, len(rendezvous.seats)
-        noted = *counts, *rendezvous.excluded.names
+        seats = rendezvous.seats
+        noted = rendezvous.round, rendezvous.restarts, seats.arrivals, len(seats), rendezvous.excluded.changes
         fresh = noted[:1] != self.noted[:1]  # whoever hears of its round asks for the roster at once
         if noted != self.noted and rendezvous.round > self.since_round and (fresh or now >= self.keep_at):
             self.noted, self.keep_at = noted, now + LOOK_S  # thousands may come back at once

@@ -65,6 +65,7 @@ def environment(
         env["OMP_NUM_THREADS"] = config.omp_num_threads
     if stash >= 0:
         env[STASH] = f"/proc/{os.getpid()}/fd/{stash}:{local_rank}:{config.stash_limit}"
+        env[STASH] += ":replicated" * bool(assigned.stash_partner)
         if assigned.stash is not None:
             env[AGREED] = f"{assigned.stash[0]}:{assigned.stash[1]}"
     if not paged:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.core.messages import Message
+    from holdfast.rendezvous.clocks import Lead
 
 
 class Node:
@@ -64,10 +65,26 @@ class Node:
         from holdfast.agent import leaving, look, stopping  # noqa: F401
         from holdfast.rendezvous import judge  # noqa: F401
 
+    def set_clock(self, ahead_unix: float) -> None:
+        """What the wall clock shows now, less what the monotonic one does: compared with other nodes', and used for nothing."""
+        if self.member is not None:
+            self.member.clock.set(ahead_unix)
+        if self.server is not None:
+            self.server.rendezvous.ahead_unix = ahead_unix
+
+    @property
+    def clock_lead(self) -> Lead | None:
+        """How far the wall clock is ahead of the other nodes'. None: it is not known, or there are none."""
+        if self.member is not None:
+            return self.member.clock.lead
+        return self.server.rendezvous.hearing.clocks.lead if self.server is not None else None
+
     @property
     def done(self) -> bool:
         """This agent may go: its group has ended, and so has every conversation it hosts."""
-        return self.group.state == "ended" and (self.server is None or self.server.idle)
+        if self.group.state != "ended" or self.server is None:
+            return self.group.state == "ended"
+        return self.server.idle and not self.server.misses_some
 
     def will(self, now: float) -> list[Action]:
         """What is left to do for a node whose agent ends."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 
-from holdfast.agent.words import Answer, HeedPace, KillWorkers, RunChecks, Send, Sweep, TellExamined
+from holdfast.agent.words import Answer, HeedPace, KillWorkers, LearnImports, PlayFault, RunChecks, Send, Sweep, TellExamined
 from holdfast.core.events import Decided
 from holdfast.core.machine import NEVER, Action, Record, Say
 from holdfast.core.messages import (
@@ -15,6 +15,7 @@ from holdfast.core.messages import (
     Assigned,
     CheckYourself,
     Finish,
+    InjectHere,
     LookAround,
     Message,
     NodeHealth,
@@ -23,6 +24,7 @@ from holdfast.core.messages import (
     Positions,
     Refused,
     Stop,
+    ToImport,
     Waiting,
 )
 from holdfast.core.value import replace
@@ -51,8 +53,12 @@ class Orders:
                 return self._look(reason, now)
             case Waiting() if group.state == "joining":
                 return self._wait(message)
+            case ToImport(modules=modules) if group.state == "joining":
+                return [LearnImports(modules=modules)]
             case CheckYourself(ask=ask, checks=checks):
                 return [RunChecks(ask=ask, checks=checks)]
+            case InjectHere(ask=ask, injection=injection):
+                return [PlayFault(ask=ask, injection=injection)]
             case NodeHealth():
                 return [TellExamined(answer=message)]
             case Noted(ask=ask, text=text) if ask == OWN_ASK:

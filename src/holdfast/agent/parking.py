@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+from itertools import accumulate
 
 from holdfast.agent import launch
 from holdfast.agent.spare_words import (
@@ -25,10 +26,11 @@ from holdfast.agent.spare_words import (
     Surveyed,
 )
 from holdfast.agent.spares import Spares, differences
+from holdfast.agent.words import ImportsKnown
 from holdfast.core import entry
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Record, Say, Tick
-from holdfast.core.messages import Assigned
+from holdfast.core.messages import IMPORTS_CHARS, Assigned
 from holdfast.runtime.memory import private_bytes, room_bytes
 
 TYPE_CHECKING = False
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from holdfast.agent.attempt_logs import RankLogs
-    from holdfast.agent.imports_file import ImportsFile
     from holdfast.agent.workers import Workers
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Action, Observation
@@ -83,11 +84,11 @@ class Parking:
         host: Host,
         workers: Workers,
         *,
-        imports: ImportsFile,
         perform: Callable[[Iterable[Action]], None],
     ) -> None:
         self.config, self.host, self.workers, self.perform = config, host, workers, perform
-        self.imports = imports
+        self.told = 0
+        """So many modules have been told of in this round."""
         self.standing_by = False
         """There has been no worker here, and what would be imported is known from others."""
         self.fork = config.warm_mode == "fork" and not config.bindings
@@ -101,13 +102,13 @@ class Parking:
 
     def round_began(self) -> None:
         """The workers of a round have been started."""
-        self.standing_by = False
+        self.standing_by, self.told = False, 0
         self._show(RoundBegan())
 
     def stand_by(self, modules: Iterable[str]) -> None:
         """This node waits for a place; other nodes' workers have imported these."""
         self.standing_by = True
-        self.modules.update(dict.fromkeys(modules))
+        self.modules.update((name, None) for name in modules if all(part.isidentifier() for part in name.split(".")))
         environ = dict(os.environ)
         for local_rank in range(self.config.nproc_per_node):
             env = launch.environment(self.config, environ, NOWHERE, local_rank, error_file="", paged=True)
@@ -119,10 +120,15 @@ class Parking:
         return self.machine.deadline()
 
     def due(self) -> list[Observation]:
-        """What the passing of time has brought: nothing for the group."""
-        if self.host.now() >= self.machine.deadline():
-            self._show(Tick())
-        return []
+        """What the passing of time has brought."""
+        if self.host.now() < self.machine.deadline():
+            return []
+        self._show(Tick())
+        if self.standing_by or not self.machine.training or len(self.modules) <= self.told:
+            return []
+        self.told = len(self.modules)
+        ends = accumulate(len(name) for name in self.modules)
+        return [ImportsKnown(modules=tuple(name for name, end in zip(self.modules, ends) if end <= IMPORTS_CHARS))]
 
     def close(self) -> None:
         """Forget them; who kills the workers kills them too."""
@@ -216,8 +222,6 @@ class Parking:
                 names = page.modules()
                 count += len(names)
                 self.modules.update(dict.fromkeys(names))
-        if self.machine.training and not self.standing_by:
-            self.imports.tell(self.modules)
         room, total = room_bytes()
         waiting = [slot.pid for slot in self.machine.slots if slot.state == "waiting"]
         return Surveyed(

@@ -86,7 +86,6 @@ class Stacks:
         self.path = ""
         self.ranks: list[Rank] = []
         self.look_at = NEVER
-        """When to call `look` next."""
         self.stacks_until = self.busy_until = self.spies_until = self.records_until = NEVER
         self.records: flight_recorder.Records | None = None
 
@@ -116,7 +115,11 @@ class Stacks:
         self.records_until = now + wanted.within_s - RESERVE_S
         self.look_at = now + POLL_S
 
-    def look(self) -> list[Observation]:
+    def deadline(self) -> float:
+        """When to look whether they have answered; NEVER: nothing is being found out."""
+        return self.look_at
+
+    def due(self) -> list[Observation]:
         """Whether they have answered, if it is time to look."""
         now = self.workers.host.now()
         if now < self.look_at:

@@ -15,7 +15,8 @@ from holdfast.telemetry.recorder import Recorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
@@ -43,6 +44,12 @@ class Telling:
         """Not on disk yet: failures, and what puts the stacks there."""
         self.unkept: dict[int, list[int]] = {}
         """Rounds in which ranks of this node failed or were stopped, with those: what else there is to keep is not yet."""
+        self.listener: Callable[[Event], None] | None = None
+        """Who else wants to know what happens, as it happens. None: nobody."""
+        self.verdicts: Callable[[], list[Mapping[str, Any]]] = list
+        """What the node's checks say now, as plain data. Nothing, where there are none."""
+        self.health: dict[int, list[Mapping[str, Any]]] = {}
+        """By such a round: what they said at its first failure."""
         self.life = 0, 0
         """Round and attempt of the workers that the next record is about."""
 
@@ -78,10 +85,14 @@ class Telling:
         round, attempt = max(self.life, life)
         at_unix = self.unix() if at_unix is None else at_unix
         self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
+        if self.listener is not None:
+            self.listener(event)
         if isinstance(event, FailureSeen):
             if not event.failure.innocent:
                 self.incidents.append(event.failure)
             self.unkept.setdefault(event.failure.round, []).append(event.failure.rank)
+            if event.failure.round not in self.health:
+                self.health[event.failure.round] = self.verdicts()
         if isinstance(event, WorkerStarted) and self.unkept:
             self._keep_the_rest()
 
@@ -99,6 +110,8 @@ class Telling:
     def _keep_the_rest(self) -> None:
         """Of failures: what is not the failing worker's own. Not before the next workers run, so that they wait for nothing."""
         unkept, self.unkept = self.unkept, {}
+        health, self.health = self.health, {}
+        later = self.verdicts()
         incidents, node, environ = self.job_dir.incidents_path, self.job_dir.node, os.environ
 
         def keep() -> None:
@@ -109,15 +122,18 @@ class Telling:
 
             for round, ranks in unkept.items():
                 records = {rank: record_of(environ, rank) for rank in ranks} if patience_s(environ) else {}
-                keep(os.path.join(incidents, f"round-{round}", node), now=time.monotonic(), records=records)
+                both = (("failed", health.get(round, [])), ("was left", later))
+                said = [{"when": when, **one} for when, verdicts in both for one in verdicts]
+                keep(os.path.join(incidents, f"round-{round}", node), now=time.monotonic(), records=records, verdicts=said)
 
         self.evidence.append(keep)
 
     def report(self, report: JobReport) -> None:
         """The job's end, for people and for programs."""
-        if trouble := self.recorder.aside.attempt(lambda: farewell.keep(report, self.job_dir)):
+        found = farewell.cause(report.failures)
+        if trouble := self.recorder.aside.attempt(lambda: farewell.keep(report, self.job_dir, found=found)):
             self.say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
-        farewell.tell(report, self.config, self.voice.say)
+        farewell.tell(report, self.config, self.voice.say, found=found)
         if self.unkept and report.outcome == "failed":
             self._keep_the_rest()
             self.write_down()

@@ -10,9 +10,12 @@ from __future__ import annotations
 import sys
 import time
 
+from holdfast.core.machine import NEVER
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.console import Console
+    from holdfast.core.machine import Observation
 
 RETRY_S = 0.1
 """Seconds until a stderr that takes nothing is tried again."""
@@ -31,11 +34,6 @@ class Voice:
         self._fd = fd
         self._console: Console | None = None  # opened with the first word: most jobs have nothing to say
 
-    @property
-    def pending(self) -> bool:
-        """True while something waits: call `flush` again after RETRY_S."""
-        return self._console is not None and self._console.pending
-
     def say(self, text: str) -> None:
         """Say `text`, which ends with its line; at once if that goes."""
         if self._console is None:
@@ -48,10 +46,15 @@ class Voice:
         encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
         self._console.write(text.encode(encoding, "backslashreplace"), at_most=KEPT_BYTES)
 
-    def flush(self) -> None:
+    def deadline(self) -> float:
+        """When to call `due`: soon, while something waits."""
+        return time.monotonic() + RETRY_S if self._console is not None and self._console.pending else NEVER
+
+    def due(self) -> list[Observation]:
         """Say what goes of that which waits."""
         if self._console is not None:
             self._console.flush()
+        return []
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
         """Say the rest, as far as somebody takes it."""

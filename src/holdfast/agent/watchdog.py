@@ -11,6 +11,7 @@ failure of the worker that set it (torchrun's watchdog takes the launcher down w
 from __future__ import annotations
 
 import os
+import select
 import signal
 
 from holdfast.agent.words import TimerExpired
@@ -19,6 +20,7 @@ from holdfast.core.machine import NEVER
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.machine import Observation
+    from holdfast.runtime.host import Host
 
 CHUNK = 1 << 16
 LONGEST_LINE = 4096
@@ -71,9 +73,9 @@ class Timers:
 class Watchdog:
     """The pipe and its timers."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, host: Host) -> None:
         """Make the pipe; whatever lies at `path` is replaced. OSError where it cannot be made."""
-        self.path = path
+        self.path, self.host = path, host
         self.timers = Timers()
         self.rest = b""
         if os.path.lexists(path):
@@ -81,8 +83,17 @@ class Watchdog:
         os.mkfifo(path, 0o600)  # whoever may write here may have our workers killed
         # For writing too, so that there is no end of file between two clients.
         self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        host.watch(self.fd, select.EPOLLIN, self._readable)
 
-    def readable(self, events: int) -> list[Observation]:
+    def deadline(self) -> float:
+        """When the next timer expires."""
+        return self.host.now() + self.timers.next_unix() - self.host.unix()
+
+    def due(self) -> list[Observation]:
+        """The timers that have run out."""
+        return list(self.timers.expired(self.host.unix()))
+
+    def _readable(self, events: int) -> list[Observation]:
         """Take in what has been written. Nothing to observe yet: time will tell."""
         try:
             data = self.rest + os.read(self.fd, CHUNK)

@@ -57,6 +57,7 @@ class Witness:
 
     def __init__(self, folder: str, host: Host) -> None:
         self.folder, self.host = folder, host
+        self.asker = asker(folder) if folder in SCHEDULERS else ""
         self.asked: dict[int, tuple[subprocess.Popen[bytes], Claim]] = {}
         """Descriptor of a child's answer → the child, and what it asks."""
 
@@ -65,19 +66,23 @@ class Witness:
         if self.folder in SCHEDULERS:
             self.perform(Claim(life="", id=REHEARSAL, endpoint=endpoint))
 
-    def perform(self, action: Action) -> None:
-        """Begin to ask; `Claimed` follows."""
+    def perform(self, action: Action) -> list[Observation]:
+        """Begin to ask; `Claimed` follows. Told at once: nobody could be asked."""
         assert isinstance(action, Claim), f"a witness cannot do {action!r}"
-        if self.folder in SCHEDULERS:
-            words = [asker(self.folder), str(DEADLINE_S), action.endpoint, *action.missing]
+        if self.asker:
+            words = [self.asker, str(DEADLINE_S), action.endpoint, *action.missing]
         else:
             words = ["-c", ASKS, self.folder, f"holdfast-{action.life}-{action.id}", action.endpoint, str(DEADLINE_S)]
         argv = [sys.executable, "-I", "-S", *words]
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+        try:
+            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+        except OSError as error:  # no process or descriptor is left: there may be one when it is asked again
+            return self._told(action, "trouble", f"it could not be asked: {error.strerror}")
         assert child.stdout is not None
         fd = child.stdout.fileno()
         self.asked[fd] = child, action
         self.host.watch(fd, select.EPOLLIN, lambda events: self._answered(fd))
+        return []
 
     def _answered(self, fd: int) -> list[Observation]:
         child, claim = self.asked.pop(fd)
@@ -88,6 +93,9 @@ class Witness:
         os.killpg(child.pid, signal.SIGKILL)  # and whom it asks
         child.wait()
         kind, _, what = said.partition(" for " if said.startswith("speaks") else " ")
+        return self._told(claim, kind, what)
+
+    def _told(self, claim: Claim, kind: str, what: str) -> list[Observation]:
         if claim.id == REHEARSAL:
             if kind != "silent":
                 self.host.complain(f"the witness cannot help: {self.folder}: {what or 'no answer'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.failure import Evidence, Position
+from holdfast.core.injection import Injection
 from holdfast.core.machine import Action, Observation
 from holdfast.core.messages import Assigned, Checked, Message, NodeHealth
 from holdfast.core.report import JobReport
@@ -10,7 +11,7 @@ from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.stash import Held
+    from holdfast.core.stash import Held, Kept
 
 
 class Told(Observation):
@@ -118,6 +119,12 @@ class StopAsked(Observation):
     grace_s: float | None = None  # None: the usual grace
 
 
+class RestartAsked(Observation):
+    """An operator wants all ranks of the running round restarted."""
+
+    reason: str
+
+
 class ExclusionAsked(Observation):
     """An operator wants a node left out of the job, or taken again."""
 
@@ -148,6 +155,16 @@ class Stashed(Observation):
     """What the ranks of a round have left in this node's memory, now that they are gone."""
 
     held: tuple[Held, ...]
+    kept: tuple[Kept, ...] = ()
+    """And those of another node."""
+    at: str = ""
+    """Where others can fetch that, and bring more. Empty: nowhere."""
+
+
+class ImportsKnown(Observation):
+    """What the script has imported here, now that it trains; or more of it."""
+
+    modules: tuple[str, ...]
 
 
 class GpuUser(Value):
@@ -187,6 +204,23 @@ class ExaminationAsked(Observation):
 
     ask: int
     checks: tuple[str, ...]
+
+
+class InjectionAsked(Observation):
+    """An operator wants a fault played on another node."""
+
+    ask: int
+    """Number of the request; `Answer` names it."""
+    name: str
+    injection: Injection
+
+
+class FaultPlayed(Observation):
+    """What became of `PlayFault`."""
+
+    ask: int
+    ok: bool
+    text: str
 
 
 class ChecksRun(Observation):
@@ -253,6 +287,12 @@ class HeedPace(Action):
     busy_s: float
 
 
+class LearnImports(Action):
+    """This node waits, and others have told what its workers would import: have warm spares of it."""
+
+    modules: tuple[str, ...]
+
+
 class KillWorkers(Action):
     """SIGKILL some workers with everything below them."""
 
@@ -274,6 +314,13 @@ class RunChecks(Action):
 
     ask: int
     checks: tuple[str, ...]
+
+
+class PlayFault(Action):
+    """Somebody elsewhere wants a fault played here; `FaultPlayed` follows."""
+
+    ask: int
+    injection: Injection
 
 
 class TellExamined(Action):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.agent.gpu_memory import GpuLook
     from holdfast.agent.parking import Parking
     from holdfast.agent.reached import Mileage
+    from holdfast.agent.replicas import Replicas
     from holdfast.agent.tee import Tee
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Observation
@@ -74,10 +75,10 @@ class Workers:
         """None: nobody asks how far the job is."""
         limit_s = config.uninterruptible_timeout_s
         self.sleepers = Sleepers(limit_s) if limit_s is not None else None
-        self.begun_at = 0.0
-        """When those of the present round began to be started (monotonic)."""
         self.stash = -1
         """Where this node's ranks leave their states (`core.stash`): a file without a name, which goes with us."""
+        self.replicas: Replicas | None = None
+        """None: no other node has any of that."""
 
     def hold_port(self) -> PortHeld:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
@@ -89,7 +90,8 @@ class Workers:
         no other is tried."""
         self.close_logs(patient=False)
         self._open_stash()
-        self.begun_at = self.host.now()
+        if self.replicas is not None and self.stash >= 0:
+            self.replicas.begin(assigned, self.stash)
         self.attempt = self._open_attempt(assigned)
         self.local_ranks = {}
         seen: list[Observation] = []
@@ -153,7 +155,10 @@ class Workers:
             return []
         from holdfast.runtime.stash import held
 
-        return [Stashed(held=held(self.stash, self.config.nproc_per_node))]
+        mine = held(self.stash, self.config.nproc_per_node)
+        if self.replicas is None:
+            return [Stashed(held=mine)]
+        return [Stashed(held=mine, kept=self.replicas.kept(), at=self.replicas.at)]
 
     def signal(self, local_ranks: Iterable[int], signum: int) -> None:
         """Signal the process groups of some workers."""
@@ -214,16 +219,18 @@ class Workers:
         wanted = set(local_ranks)
         return [pid for pid, local_rank in self.local_ranks.items() if local_rank in wanted]
 
-    # --- the kernel's view ----------------------------------------------------------------------------------------------
+    # --- asked for by time ----------------------------------------------------------------------------------------------
 
-    @property
-    def look_at(self) -> float:
-        """When to call `look` next."""
-        return self.sleepers.look_at if self.sleepers is not None else NEVER
+    def deadline(self) -> float:
+        """When to look after logs that cannot be watched, or for workers that the kernel does not let go."""
+        logs_at = NEVER if self.tee is None or self.tee.interval_s is None else self.host.now() + self.tee.interval_s
+        return min(logs_at, NEVER if self.sleepers is None else self.sleepers.look_at)
 
-    def look(self, now: float) -> list[Observation]:
-        """Whom the kernel does not let go, if it is time to look."""
-        if self.sleepers is None or now < self.sleepers.look_at:
+    def due(self) -> list[Observation]:
+        """Show what is new in such logs; whom the kernel does not let go."""
+        if self.tee is not None and self.tee.interval_s is not None:
+            self.tee.pump()
+        if self.sleepers is None or (now := self.host.now()) < self.sleepers.look_at:
             return []
         return [
             Stuck(local_rank=self.local_ranks[pid], asleep_s=asleep_s, at_unix=self.host.unix())
@@ -298,18 +305,9 @@ class Workers:
         self.app_logs.begin(log_path(prefix, cycle_of(assigned.round)), sources)
 
     def _readable(self, events: int) -> list[Observation]:
-        self.pump()
-        return []
-
-    @property
-    def pump_s(self) -> float | None:
-        """Call `pump` every so many seconds. None: no need."""
-        return self.tee.interval_s if self.tee is not None else None
-
-    def pump(self) -> None:
-        """Show what is new in the logs."""
         if self.tee is not None:
             self.tee.pump()
+        return []
 
     def close_logs(self, *, patient: bool) -> None:
         """Show the rest of the logs; `patient`: however slow the console is."""

@@ -47,7 +47,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check, and show. 0: fit, or degraded. 1: unfit."""
+    """Check, and show. 0: fit, or degraded. 1: unfit. UsageError for flags that go together with no answer."""
+    _refuse(options)
     if options.list:
         return _list(as_json=options.json)
     asked = options.checks or list(USUAL)
@@ -61,6 +62,14 @@ def run(options: argparse.Namespace) -> int:
     else:
         _show(nodes, state)
     return 1 if state == UNFIT else 0
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    if options.root and not os.path.isdir(options.root):
+        raise UsageError(f"--root: there is no folder {options.root}", hint="where is the host's file system mounted?")
+    alone = {"--deadline": options.deadline is not None, "--root": options.root, "--pairs": options.pairs}
+    if options.job and (given := [flag for flag, is_given in alone.items() if is_given]):
+        raise UsageError(f"{', '.join(given)} and --job do not go together", hint="a job's agents look as they were started")
 
 
 def _here(asked: Sequence[str], options: argparse.Namespace) -> dict[str, list[Any]]:

@@ -12,9 +12,7 @@ from holdfast.core.errors import UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
 
-    from holdfast.core.failure import Failure
     from holdfast.diagnosis.evidence import Evidence
     from holdfast.diagnosis.rule import Rules
 
@@ -58,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _of_job(what: list[str], rules: Rules) -> Evidence:
     """What a job's own files tell of its last failure."""
+    from holdfast.diagnosis.collect import of_round
+
     if len(what) > 1:
         raise UsageError(f"there is no {next(path for path in what if not os.path.exists(path))}")
     path = choose(what[0] if what else None)
@@ -66,20 +66,6 @@ def _of_job(what: list[str], rules: Rules) -> Evidence:
     if life is None:
         raise UsageError(f"job {job.job} has no failure", hint="give logs, or another job: see `holdfast jobs`")
     return of_round(path, life.round, life.failures, rules)
-
-
-def of_round(path: str, round: int, failures: Iterable[Failure], rules: Rules) -> Evidence:
-    """What the files of the job in `path` tell of one round."""
-    from holdfast.diagnosis.collect import of_failures
-    from holdfast.diagnosis.evidence import merged
-    from holdfast.diagnosis.gather import gather
-
-    failures = list(failures)
-    logs = {os.path.dirname(os.path.dirname(failure.log_path)) for failure in failures if failure.log_path}
-    kept = [os.path.join(path, "incidents", name) for name in (f"round-{round}", f"round-{round}-hang")]
-    there = [folder for folder in (*sorted(logs), *kept) if os.path.isdir(folder)]
-    said = of_failures(failures, rules)
-    return merged(said, gather(there, rules)) if any(map(os.listdir, there)) else said
 
 
 def _is_job(what: list[str]) -> bool:

@@ -15,6 +15,7 @@ from holdfast.telemetry.state_dir import running_nodes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
 HELP = "leave a node out of a running job, now and in later rounds"
 
@@ -36,20 +37,26 @@ def run(options: argparse.Namespace) -> int:
 
 def request(what: str, node: str, job: str | None, reason: str) -> int:
     """Ask the coordinator, through an agent of the job on this host, and say what it answered."""
+    why = f"{reason} (`holdfast {what}`)" if reason else f"an operator asked for it (`holdfast {what}`)"
+    print(plain(str(ask_job(job, {"ask": what, "node": node, "reason": why}).get("text"))))
+    return 0
+
+
+def ask_job(job: str | None, request: dict[str, Any], first: str = "") -> dict[str, Any]:
+    """The answer of an agent of the job on this host, of node `first` if that is here. HoldfastError: none answers, or it
+    refuses."""
     path = choose(job)
-    name, here = os.path.basename(path), running_nodes(path)
+    name, here = os.path.basename(path), sorted(running_nodes(path), key=lambda node: node != first)
     if not here:
         raise HoldfastError(f"job {name} does not run on this host", hint="`holdfast jobs --running` lists those that do")
-    why = f"{reason} (`holdfast {what}`)" if reason else f"an operator asked for it (`holdfast {what}`)"
     trouble = []
     for agent in here:
         try:
-            answer = ask(path, agent, {"ask": what, "node": node, "reason": why}, ANSWER_S)
+            answer: dict[str, Any] = ask(path, agent, request, ANSWER_S)
         except (OSError, ProtocolError) as error:
             trouble.append(f"the agent of node {agent} does not answer ({error})")
             continue
         if not answer.get("ok"):
             raise HoldfastError(plain(str(answer.get("error"))))
-        print(plain(str(answer.get("text"))))
-        return 0
+        return answer
     raise HoldfastError("; ".join(trouble), hint="does its coordinator answer? see `holdfast status`")

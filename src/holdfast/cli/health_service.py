@@ -27,7 +27,8 @@ MOST_S = 55.0
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     parser.add_argument("socket", metavar="SOCKET", help="path to listen at; for --ft-node-health-check-endpoint")
-    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"as for `holdfast check` (default: {' '.join(USUAL)})")
+    usual = f"as for `holdfast check` (default: {' '.join(USUAL)})"
+    parser.add_argument("checks", nargs="*", default=[], metavar="CHECK", help=usual)
     parser.add_argument("--mode", default="600", metavar="OCTAL", help="who may ask, as for chmod (default: %(default)s)")
     parser.add_argument("--deadline", type=float, metavar="S", help=f"give a check up after S seconds (at most {MOST_S:g})")
 
@@ -42,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--mode: {options.mode!r} is no octal number", hint="600: only this user; 666: everybody") from None
     root = os.environ.get(ROOT, "/")
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # before gRPC's threads begin, so that none of them takes one
-    asked = wanted(options.checks or USUAL, root)
-    checks = [with_deadline(one, min(options.deadline or one.check.deadline_s, MOST_S)) for one in asked]
+    asked = [with_deadline(one, options.deadline) for one in wanted(options.checks or USUAL, root)]
+    checks = [with_deadline(one, min(one.check.deadline_s, MOST_S)) for one in asked]
     server = serve(options.socket, checks, root, mode)
     print(f"listening at {options.socket}: {', '.join(one.label for one in checks)}", flush=True)
     signal.sigwait(STOPS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from holdfast.cli.choose import choose, job_argument, json_argument, story
-from holdfast.cli.diagnose import of_round
 from holdfast.cli.table import show_json
 from holdfast.core.failure import describe
 from holdfast.telemetry.plain import one_line
@@ -31,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show them, the earliest first."""
     from holdfast.diagnosis.attribute import attribute
+    from holdfast.diagnosis.collect import of_round
     from holdfast.diagnosis.rule import load, own_files
 
     path = choose(options.job)
@@ -57,8 +57,22 @@ def _show(life: Life, finding: Finding, path: str) -> None:
     print(f"  class: {finding.kind}, {finding.confidence:.0%} sure")
     if life.decision:
         print(f"  then: {one_line(life.decision.decision)}")
+    for node, verdicts in _health(path, life.round).items():
+        for one in verdicts:
+            advice = f" ({one['advice']})" if one.get("advice") else ""
+            told = f"{one.get('check')}: {one.get('state')}: {one.get('reason')}{advice}"
+            print(f"  health of {one_line(node)} when it {one_line(str(one.get('when')))}: {one_line(told, 300)}")
     for file in _kept(path, life.round):
         print(f"  kept: {file}")
+
+
+def _health(path: str, round: int) -> dict[str, list[dict[str, Any]]]:
+    """By node: its checks' verdicts that were not all well."""
+    from holdfast.diagnosis.incident import health
+
+    every = health(os.path.join(path, "incidents", f"round-{round}"))
+    bad = {node: [one for one in verdicts if one.get("state") != "fit"] for node, verdicts in every.items()}
+    return {node: verdicts for node, verdicts in bad.items() if verdicts}
 
 
 def _kept(path: str, round: int) -> list[str]:
@@ -73,8 +87,10 @@ def _kept(path: str, round: int) -> list[str]:
 
 def _plain(life: Life, finding: Finding, path: str) -> dict[str, Any]:
     from holdfast.core.value import to_plain
+    from holdfast.diagnosis.incident import health
     from holdfast.diagnosis.report import as_json
 
     failures = [to_plain(failure) for failure in life.failures if not failure.innocent]
     known = {"round": life.round, "attempt": life.attempt, "finding": as_json(finding)}
-    return known | {"failures": failures, "kept": _kept(path, life.round)}
+    said = health(os.path.join(path, "incidents", f"round-{life.round}"))
+    return known | {"failures": failures, "kept": _kept(path, life.round), "health": said}

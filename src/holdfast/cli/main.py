@@ -22,9 +22,10 @@ LAUNCHING = {
     "ft_launcher": "the same with the defaults and the membership of NVRx's ft_launcher",
 }
 SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
+TORCHRUN = "PyTorch's own torchrun, which reports its ranks to the daemon at GCP_HOST_DAEMON_PORT"
 ASKING = tuple(
     "jobs status why incidents diagnose events report stop exclude readmit "
-    "check health-service attribution doctor token".split()
+    "check health-service daemon attribution supervisor web notify top nodes drain uncordon restart inject doctor token".split()
 )
 """Commands about jobs and this host; each is the module of that name beside this one."""
 
@@ -40,6 +41,10 @@ def main(argv: Sequence[str]) -> int:
             return run(argv[1:], command=command)
         if command in ASKING:
             return _ask(command, argv[1:])
+        if command == "torchrun":
+            from holdfast.elastic.reporting import torchrun
+
+            return torchrun(argv[1:])
         if command == "simulate":
             # Another driver, which nothing imports: it is started here as `python -m holdfast.sim` would start it.
             from importlib import import_module
@@ -122,11 +127,13 @@ def _meant(word: str) -> str:
     looks_like_a_script = word.endswith((".py", ".sh")) or "/" in word
     if looks_like_a_script or any(word.split("=")[0] in flag.names for flag in FLAGS):
         return f"did you mean `holdfast run {word} …`?"
-    return did_you_mean(word, (*LAUNCHING, *ASKING, "simulate"))
+    if word == "patch":
+        return "nothing has to be patched: `holdfast torchrun …` is PyTorch's own torchrun, and reports its ranks"
+    return did_you_mean(word, (*LAUNCHING, *ASKING, "torchrun", "simulate"))
 
 
 def _help() -> str:
-    lines = {**LAUNCHING, **{name: _module(name).HELP for name in ASKING}, "simulate": SIMULATE}
+    lines = {**LAUNCHING, **{name: _module(name).HELP for name in ASKING}, "torchrun": TORCHRUN, "simulate": SIMULATE}
     return "\n".join(
         [
             "usage: holdfast COMMAND …",

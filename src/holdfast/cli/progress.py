@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+BASES = {"learned": " learned", "usual": " if it stands still"}
+"""What a limit rests on that nobody gave: what healthy ranks have taken, or nothing yet."""
+
 
 def described(progress: Mapping[str, Any]) -> str:
     """`step 120, in save, 0.3 s ago (limits: heartbeat 10 min learned, save 3 min)`; `-` where nothing is known."""
@@ -33,4 +36,4 @@ def _limit(one: Mapping[str, Any]) -> str:
     names = {"first": "start", "beat": "heartbeat", "out": "out of sections"}
     kind = str(one.get("of"))
     name = names.get(kind, kind.removeprefix("section "))
-    return f"{name} {span(one['limit_s'])}{' learned' if one.get('learned') else ''}"
+    return f"{name} {span(one['limit_s'])}{BASES.get(str(one.get('basis')), '')}"

@@ -43,22 +43,24 @@ do not know: a newer version may add some.
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
-    for event in _classes(events):
+    for event in classes(events):
         if event.name in events.CATALOGUE:
-            parts.append(_section(event, "##"))
+            parts.append(section(event, "##"))
     parts.append("## The failure in it\n\nThe `failure` of a `FailureSeen`, and each of the `failures` in `report.json`.\n")
-    parts += [_section(value, "###") for value in _classes(failure) if value.name == "Failure"]
+    parts += [section(value, "###") for value in classes(failure) if value.name == "Failure"]
     return "\n".join(parts)
 
 
-def _classes(module: ModuleType) -> Iterator[ast.ClassDef]:
+def classes(module: ModuleType) -> Iterator[ast.ClassDef]:
+    """Those of a module, as its source has them."""
     assert module.__file__ is not None
     with open(os.path.splitext(module.__file__)[0] + ".py", encoding="utf-8") as source:
         tree = ast.parse(source.read())
     return (node for node in tree.body if isinstance(node, ast.ClassDef))
 
 
-def _section(node: ast.ClassDef, level: str) -> str:
+def section(node: ast.ClassDef, level: str) -> str:
+    """A heading, what the class says of itself, and a table of its fields."""
     text = " ".join((ast.get_docstring(node) or "").split())
     rows = ["| field | type | meaning |", "|---|---|---|"]
     fields = list(_fields(node))

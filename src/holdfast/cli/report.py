@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 from holdfast.cli.choose import choose, job_argument, json_argument, story
 from holdfast.cli.jobs import state
 from holdfast.cli.table import show, show_json
+from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.failure import describe
 from holdfast.core.value import to_plain
+from holdfast.telemetry.goodput import MISSING, STATES, goodput, shares
+from holdfast.telemetry.goodput_files import picture, trace
+from holdfast.telemetry.goodput_published import by_checkpoints, by_steps, steps_told
 from holdfast.telemetry.plain import one_line
 from holdfast.telemetry.restarts import PHASES
 from holdfast.telemetry.words import count, moment, span
@@ -18,9 +23,11 @@ from holdfast.telemetry.words import count, moment, span
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from holdfast.telemetry.goodput import Goodput
+    from holdfast.telemetry.goodput_published import Steps
     from holdfast.telemetry.timeline import Life, Timeline
 
 CELL = 90
@@ -36,12 +43,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     job_argument(parser)
     json_argument(parser)
+    parser.add_argument("--goodput", action="store_true", help="how much of the workers' time trained, and where the rest went")
+    parser.add_argument("--trace", metavar="FILE", help="write where the time went for Perfetto or chrome://tracing")
+    parser.add_argument("--svg", metavar="FILE", help="draw where the time went")
+    parser.add_argument("--otlp", metavar="URL", help="export it as a trace, by OTLP over HTTP")
 
 
 def run(options: argparse.Namespace) -> int:
     """Show it."""
     path = choose(options.job)
-    job, _ = story(path)
+    job, records = story(path)
+    if options.otlp is not None:
+        return _export(job, options.otlp)
+    if options.goodput or options.trace or options.svg:
+        return _goodput(goodput(records, job, time.time()), steps_told(records), job, options)
     if options.json:
         show_json({"timeline": to_plain(job), "report": _written(path)})
         return 0
@@ -50,8 +65,11 @@ def run(options: argparse.Namespace) -> int:
         headings = ("round", "attempt", "from", "started after", "ran", "ranks", "nodes", "then", "lost", "what happened")
         limit = CELL if sys.stdout.isatty() else WHOLE
         show(headings, [_row(life, job, limit) for life in job.lives])
-    for line in _failures(job):
+    for line in (*_cause(_written(path)), *_failures(job)):
         print(line)
+    for decision in job.decisions:
+        if decision.decision == "inject":
+            print(f"round {decision.round}, {one_line(decision.node)}: {one_line(decision.reason)}")
     if job.life:
         print(f"time lost: {_lost(job)}")
     if job.restarts:
@@ -62,6 +80,46 @@ def run(options: argparse.Namespace) -> int:
     for text in job.degraded:
         print(f"without: {one_line(text)}")
     print(f"files: {path}")
+    return 0
+
+
+def _goodput(found: Goodput, steps: Sequence[Steps], job: Timeline, options: argparse.Namespace) -> int:
+    for path, drawn in ((options.trace, trace), (options.svg, picture)):
+        if path:
+            try:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(drawn(job.job, found))
+            except OSError as error:
+                raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+            print(f"written: {path}", file=sys.stderr)
+    others = {
+        "by_steps": by_steps(steps),
+        "by_checkpoints": by_checkpoints(steps, job.started_at or found.until, found.until),
+    }
+    if options.json:
+        show_json(to_plain(found) | {"published": others})
+    elif options.goodput:
+        parts = shares(found)
+        there = f"; {found.present:.1%} of those that were there" if found.worker_s[MISSING] else ""
+        print(f"{_headline(job)}\ngoodput: {found.goodput:.1%} of the workers' time{there}")
+        rows = [(state, f"{part:.1%}", span(found.worker_s[state]), STATES[state]) for state, part in parts.items()]
+        show(("state", "part", "worker time", "which is"), rows)
+        if known := [f"{part:.1%} {name.replace('_', ' ')}" for name, part in others.items() if part is not None]:
+            print(f"others' definitions: {', '.join(known)}")
+    return 0
+
+
+def _export(job: Timeline, url: str) -> int:
+    from holdfast.supervisor.notify import open_otlp
+
+    receiver = open_otlp(url)
+    spans = receiver.story(job)
+    answer = receiver.send(spans)
+    if not answer.taken:
+        raise HoldfastError(
+            f"{receiver.name} has not taken the trace: {answer.text}", hint="does it listen for OTLP over HTTP there?"
+        )
+    print(f"exported to {url}: {count(len(spans), 'span')}, trace {spans[0].context.trace_id:032x}")
     return 0
 
 
@@ -125,6 +183,16 @@ def _failures(job: Timeline) -> Iterator[str]:
                 yield f"round {life.round}, rank {failure.rank}: {one_line(failure.message)}"
             if failure.log_path:
                 yield f"round {life.round}, rank {failure.rank}: log at {one_line(failure.node)}:{failure.log_path}"
+
+
+def _cause(written: Any) -> Iterator[str]:
+    """What the failures of the last round mean, by the report that the agents have `written`, and which line says so."""
+    found = written.get("cause") if isinstance(written, dict) else None
+    if found:
+        yield f"cause: {one_line(found['sentence'], WHOLE)} ({found['kind']}, {found['confidence']:.0%} sure)"
+        for quote in found["from"]:
+            where = f"{one_line(quote['source'])}: " if quote["source"] else ""
+            yield f"  by {where}{one_line(quote['text'], WHOLE)}"
 
 
 def _phase(took_s: float | None) -> str:

@@ -42,11 +42,11 @@ def run(options: argparse.Namespace) -> int:
     """Show it."""
     path = choose(options.job)
     job, _ = story(path)
-    answers = {node.name: answer for node in job.nodes if node.is_running and (answer := _answer(path, node.name))}
+    answers = answers_of(path, job)
     if options.nodes:
         return _show_nodes(path, sorted(answers), as_json=options.json)
     if options.json:
-        show_json(_plain(path, job, answers))
+        show_json(shown(path, job, answers))
         return 0
     for name, text in _about(path, job):
         print(f"{name:<9} {one_line(text, 2000)}".rstrip())
@@ -160,7 +160,13 @@ def _worker_plain(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> dic
     return {**to_plain(_now(worker, answers)), "progress": _said(worker, answers).get("progress") or None}
 
 
-def _plain(path: str, job: Timeline, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def answers_of(path: str, job: Timeline) -> dict[str, dict[str, Any]]:
+    """By node: what its agent says of itself now, where it answers."""
+    return {node.name: answer for node in job.nodes if node.is_running and (answer := _answer(path, node.name))}
+
+
+def shown(path: str, job: Timeline, answers: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The job, for programs."""
     life = job.life
     workers = [_worker_plain(worker, answers) for worker in life.workers] if life else []
     return {

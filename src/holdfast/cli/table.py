@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STYLES = {
     "running": "green", "ended": "dim", "lost": "bold red", "failed": "red", "succeeded": "green",
+    "fit": "green", "spare": "cyan", "suspect": "yellow", "draining": "yellow", "unfit": "bold red",
     "have": "green", "degraded": "yellow", "missing": "bold red",
 }  # fmt: skip
 """Colour of a cell that begins with the word."""

@@ -1,9 +1,13 @@
-"""`holdfast why [JOB]`: what was decided, and for which reason, word for word?"""
+"""`holdfast why [JOB | NODE]`: what was decided, and for which reason, word for word? Of a node, and of a job that has no
+folder here, the supervisor on this host knows it (`why_node`)."""
 
 from __future__ import annotations
 
+from holdfast.cli import why_node
 from holdfast.cli.choose import choose, job_argument, json_argument, story
+from holdfast.cli.supervisor import state_argument
 from holdfast.cli.table import show_json
+from holdfast.core.errors import UsageError
 from holdfast.core.value import to_plain
 from holdfast.telemetry.plain import plain
 from holdfast.telemetry.words import count, moment, span
@@ -14,18 +18,27 @@ if TYPE_CHECKING:
 
     from holdfast.telemetry.timeline import Decision, Life, Timeline
 
-HELP = "a job's decisions, each with its reason"
+HELP = "a job's decisions, each with its reason; or a node's, where a supervisor runs here"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     job_argument(parser)
+    state_argument(parser)
     json_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Show them, the earliest first."""
-    job, _ = story(choose(options.job))
+    if options.job and (known := why_node.ask(options)) is not None:
+        return why_node.show(known, options.json)
+    try:
+        path = choose(options.job)
+    except UsageError:
+        if not options.job or (known := why_node.ask(options, of_job=True)) is None:
+            raise
+        return why_node.show(known, options.json)
+    job, _ = story(path)
     if options.json:
         show_json([to_plain(decision) for decision in job.decisions])
         return 0

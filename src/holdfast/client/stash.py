@@ -26,7 +26,7 @@ from time import monotonic_ns, time_ns
 from holdfast.client import stash_memory as memory
 from holdfast.client import this_worker
 from holdfast.client.stash_code import Coder, Unstashable, decode
-from holdfast.client.stash_tensors import Fetcher, Sender
+from holdfast.client.stash_tensors import Fetcher, Loan, Sender
 from holdfast.core import stash as layout
 
 TYPE_CHECKING = False
@@ -84,9 +84,11 @@ def every(n: int) -> Callable[[int, Callable[[], Any]], bool]:
 
 
 def wait() -> None:
-    """Until what was saved last is whole."""
+    """Until what was saved last is whole, and where states are replicated, until the partner has it."""
     if (stash := _open()) is not None:
-        stash.wait()
+        with stash.lock:
+            stash.wait()
+            stash._await_partner()
 
 
 def drop() -> None:
@@ -98,7 +100,7 @@ def drop() -> None:
 class Stash:
     """This rank's own."""
 
-    def __init__(self, region: memory.Region) -> None:
+    def __init__(self, region: memory.Region, replicated: bool = False) -> None:
         self.region = region
         self.pid = os.getpid()
         self.round, self.rank, self.world_size = (_number(name) for name in ("HOLDFAST_ROUND", "RANK", "WORLD_SIZE"))
@@ -111,6 +113,11 @@ class Stash:
         self.under_way = allocate_lock()
         """Held by the thread that completes what was saved last."""
         self.warned = False
+        self.replicated = replicated
+        self.saved = 0
+        """The sequence number of what this life has saved last."""
+        self.loans: dict[int, Loan] = {}
+        """By slot: what restored arrays still have of it, perhaps."""
 
     def _whole(self) -> list[layout.Generation]:
         return layout.generations(self.region.words)
@@ -137,10 +144,15 @@ class Stash:
         header = json.dumps(coder.code(state), separators=(",", ":")).encode()
         bytes_at = -(-len(header) // PAGE) * PAGE
         sender = Sender(coder.sources)
-        self.slots = max(self.slots, 3 if sender.is_late and not blocking else 2)
+        self.slots = max(self.slots, (3 if sender.is_late and not blocking else 2) + self.replicated)
+        self._await_partner()
         at, sequence = self._next()
+        if not self._settle(at):
+            raise memory.NoRoom("there is not enough memory to make what was restored the script's own")
         layout.unseal(self.region.words, at)
-        self.region.reserve(at, bytes_at + coder.size, self.slots)
+        if any(not loan.is_over for loan in self.loans.values()):
+            start_new_thread(self._settle_all, ())  # before the next save has to wait for it
+        self.region.reserve(at, bytes_at + coder.size, self._generations)
         slot = self.region.slots[at]
         assert slot.map is not None
         made = layout.Generation(
@@ -156,6 +168,7 @@ class Stash:
             saved_unix_ns=time_ns(),
             header_crc=layout.crc(header),
         )
+        self.saved = sequence
         slot.map[: len(header)] = header
         sender.send(slot, bytes_at)
         if sender.is_late and not blocking:
@@ -173,8 +186,10 @@ class Stash:
         header = json.dumps(coder.code(state)).encode()
         with self.lock:
             self.wait()
-            self.slots = max(self.slots, 3 if Sender(coder.sources).is_late else 2)
-            self._reserve(range(self.slots), -(-len(header) // PAGE) * PAGE + coder.size)
+            self.slots = max(self.slots, (3 if Sender(coder.sources).is_late else 2) + self.replicated)
+            taken = {one.slot for one in self._whole()}  # these have memory, and something in it
+            free = [slot for slot in range(self.slots) if slot not in taken]
+            self._reserve(free, -(-len(header) // PAGE) * PAGE + coder.size)
 
     def _reserve(self, slots: Iterable[int], size: int) -> None:
         """Have memory for the generations to come."""
@@ -182,7 +197,7 @@ class Stash:
         def reserve() -> None:
             try:
                 for slot in slots:
-                    self.region.reserve(slot, size, self.slots)
+                    self.region.reserve(slot, size, self._generations)
             except memory.NoRoom:
                 pass  # who saves is told
             finally:
@@ -192,16 +207,14 @@ class Stash:
         start_new_thread(reserve, ())
 
     def _next(self) -> tuple[int, int]:
-        """Which slot is written next, and its number. A free one; else the oldest, but what all ranks can restore goes last of
-        those that were there when this life began: until there are new ones, it is all that there is."""
+        """Which slot is written next, and its number. A free one; else the oldest."""
         whole = self._whole()
         sequence = whole[-1].sequence + 1 if whole else 1
         taken = {one.slot for one in whole}
         free = [slot for slot in range(self.slots) if slot not in taken]
         if free:
             return max(free, key=lambda slot: self.region.slots[slot].capacity), sequence
-        old = [one for one in whole if one.round != self.round and (one.round, one.step) != self.agreed]
-        return (old or whole)[0].slot, sequence
+        return layout.oldest(whole, self.round, self.agreed).slot, sequence
 
     def _complete(self, sender: Sender, made: layout.Generation) -> None:
         try:
@@ -222,13 +235,25 @@ class Stash:
         with self.under_way:
             pass
 
+    @property
+    def _generations(self) -> int:
+        """How many of them this node has to have memory for: its partner's node keeps ours, and this one another's."""
+        return self.slots + layout.REPLICAS * self.replicated
+
+    def _await_partner(self) -> None:
+        """Until the partner has what was saved last, or the agent says that it cannot: else nodes would have no step in common
+        when one of them is lost, and what is being sent would be overwritten."""
+        while self.replicated and self.saved and self.region.words[layout.AT_PARTNER] != self.saved:
+            memory.rest()
+
     def drop(self) -> None:
         with self.lock:
             self.wait()
             for at, slot in enumerate(self.region.slots):
                 layout.unseal(self.region.words, at)
-                slot.give_back()
-            self.slots = 0
+                if self._settle(at):
+                    slot.give_back()
+            self.slots = self.saved = self.region.words[layout.AT_PARTNER] = 0
 
     # --- restoring ------------------------------------------------------------------------------------------------------
 
@@ -250,6 +275,11 @@ class Stash:
             for one in mine:
                 if (one.round, one.step) == self.agreed and one.rank == self.rank:
                     return one
+            if self.agreed is not None and self.region.words[layout.FETCHED] == layout.LOST:
+                raise RuntimeError(
+                    f"the state of step {self.agreed[1]}, from which all ranks go on, could not be fetched from another node: "
+                    "its agent tells why; the next round goes on from another"
+                )
             if mine:
                 self._tell_why_not(mine[-1])
             return None
@@ -263,8 +293,21 @@ class Stash:
             raise RuntimeError(f"the stashed state of step {one.step} is damaged: it is not used again")
         fetcher = Fetcher(slot, one.bytes_at, one.size, map_location)
         state = decode(json.loads(header), fetcher.fetch, into)
-        fetcher.finish()
+        if (loan := fetcher.finish()) is not None:
+            if not self.loans:
+                os.register_at_fork(before=self._settle_all)  # a child would see what is written to the slot
+            self._settle(one.slot)  # of a restore before this one
+            self.loans[one.slot] = loan
         return state
+
+    def _settle(self, slot: int) -> bool:
+        """Nothing of a slot is lent any more: it may be written to. False: there is no memory to make it so."""
+        loan = self.loans.get(slot)
+        return loan is None or loan.settle()
+
+    def _settle_all(self) -> None:
+        for slot in list(self.loans):
+            self._settle(slot)
 
     def _tell_why_not(self, newest: layout.Generation) -> None:
         import warnings
@@ -290,7 +333,7 @@ def _open() -> Stash | None:
     path, _, rest = _told().partition(":")
     if not path or _complained:
         return None
-    local_rank, _, limit = rest.partition(":")
+    local_rank, limit, *more = rest.split(":")
     try:
         region = memory.Region(path, int(local_rank), limit, _number("LOCAL_WORLD_SIZE") or 1)
     except OSError as error:
@@ -299,7 +342,7 @@ def _open() -> Stash | None:
         _complained = True
         warnings.warn(f"no state can be stashed: {path}: {error.strerror}", RuntimeWarning, 3)
         return None
-    _stash = Stash(region)
+    _stash = Stash(region, layout.REPLICATED in more)
     return _stash
 
 

@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 64 << 20
 """What one thread copies at a time: some ten milliseconds, so that all end together; large: memcpy then spares the caches."""
 
+STEP_BYTES = 4 << 20
+"""What is copied behind the script's back at a time: a few milliseconds, for which it cannot map or free memory."""
+
 MOST_THREADS = 8
 """More do not copy faster: memory is what is slow."""
 
 SMALL_BYTES = 16 << 20
 """A slot that is twice as large as it need be, and so much more, gives its memory back."""
+
+POLL_S = 0.002
+"""Between two looks at what the agent says."""
 
 SPARE_SHARE = 0.05
 """Of this host's memory, what is never taken."""
@@ -111,6 +117,8 @@ class Region:
             os.posix_fallocate(self.fd, at, layout.HEADER_BYTES)
         self._headers = mmap.mmap(self.fd, layout.HEADER_BYTES, offset=at)
         self.words = memoryview(self._headers).cast("Q")
+        while self.words[layout.FETCHED] == layout.COMING:  # from another node, by the agent's hand
+            rest()
         self.slots = [Slot(self.fd, layout.slot_at(local_rank, slot)) for slot in range(layout.SLOTS)]
         self.limit, self.sharers = limit, local_world_size
 
@@ -132,6 +140,15 @@ class Region:
         except OSError as error:
             raise NoRoom(f"{_told(more)} more cannot be had: {error.strerror}") from error
         self.slots[slot].asked = size
+
+
+def rest() -> None:
+    """Between two looks at what the agent says: a moment."""
+    _never.acquire(timeout=POLL_S)
+
+
+_never = allocate_lock()
+_never.acquire()
 
 
 def allowed_bytes(limit: str) -> int:
@@ -210,6 +227,21 @@ def populate(address: int, size: int, *, to_write: bool) -> None:
     _share_out([(address + at, length) for at, length in _chunks(size)], at_hand)
     for trouble in set(troubles) - {errno.EINVAL}:
         raise OSError(errno.ENOMEM if trouble == errno.EFAULT else trouble, os.strerror(errno.ENOMEM))
+
+
+def can_populate() -> bool:
+    """Can the kernel do what `populate` asks for (5.14)?"""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    begin = ctypes.byref(ctypes.c_char.from_buffer(page))
+    return not _libc.madvise(begin, ctypes.c_size_t(mmap.PAGESIZE), _POPULATE_READ)
+
+
+def make_own(address: int, size: int) -> None:
+    """Have a part of a private mapping copied, unless it has been: it has nothing to do with the file then. OSError: there is
+    not enough memory."""
+    first = address // mmap.PAGESIZE * mmap.PAGESIZE
+    if _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(address + size - first), _POPULATE_WRITE):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def in_large_pages(area: mmap.mmap) -> None:

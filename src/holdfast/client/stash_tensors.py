@@ -1,15 +1,22 @@
 """How do a state's arrays get into a slot, and out of it? By memcpy from the CPU's memory, by its own stream from a GPU's.
 
+New arrays are views of the slot, copied on write: to have memory made, not to copy, is what takes a restore its time, and a
+script that copies them into its model never needs that memory. What it still has of them when it saves again a thread makes
+its own (`Loan`), and the slot is not written before.
+
 torch and numpy are those that the script has loaded (`client.stash_code`); bytes need neither.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import sys
+from _thread import allocate_lock
+from weakref import ref
 
 from holdfast.client.stash_code import loaded
-from holdfast.client.stash_memory import copy, in_large_pages, populate
+from holdfast.client.stash_memory import STEP_BYTES, can_populate, copy, in_large_pages, make_own, populate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,11 +98,11 @@ class Fetcher:
     def __init__(self, slot: Slot, begin: int, end: int, map_location: Any) -> None:
         assert slot.map is not None
         self.area, self.address, self.begin = slot.map, slot.address + begin, begin
+        self.slot, self.end = slot, end
         self.map_location = map_location
         self.moves: list[tuple[int, int, int]] = []
-        self.room = end - begin
-        self.arena: mmap.mmap | None = None
-        populate(slot.address, end, to_write=False)
+        self.loan: Loan | None = None
+        """What is lent to new arrays. None: nothing has been."""
 
     def fetch(self, told: list[Any], into: Any) -> Any:
         """The array, bytes or number that `told` tells."""
@@ -124,9 +131,7 @@ class Fetcher:
             with torch.no_grad():
                 into.copy_(there)
             return into
-        made = _bytes_of(self._room(), at, size).view(dtype).view(shape)
-        self.moves.append((made.data_ptr(), self.address + at, size))
-        return made
+        return _bytes_of(self._lent(at, size), self.begin + at, size).view(dtype).view(shape)
 
     def _array(self, kind: str, at: int, size: int, told: list[Any], into: Any) -> Any:
         numpy = loaded("numpy")
@@ -140,17 +145,64 @@ class Fetcher:
             return into
         if not size:
             return numpy.empty(shape, dtype)
-        made = numpy.frombuffer(self._room(), dtype, size // dtype.itemsize, at).reshape(shape)
-        self.moves.append((made.ctypes.data, self.address + at, size))
-        return made
+        return numpy.frombuffer(self._lent(at, size), dtype, size // dtype.itemsize, self.begin + at).reshape(shape)
 
-    def _room(self) -> mmap.mmap:
-        """Where new arrays lie: one mapping for all, which goes with the last of them; in large pages, if there are any."""
-        if self.arena is None:
-            self.arena = mmap.mmap(-1, self.room)
-            in_large_pages(self.arena)
-        return self.arena
+    def _lent(self, at: int, size: int) -> mmap.mmap:
+        """Where a new array of so many bytes lies."""
+        if self.loan is None:
+            self.loan = Loan(self.slot, self.end)
+        self.loan.parts.append((self.begin + at, size))
+        return self.loan.area
 
-    def finish(self) -> None:
-        """Copy what there is to copy."""
-        copy(self.moves)
+    def finish(self) -> Loan | None:
+        """Copy what there is to copy. What is lent from here on, if anything."""
+        if self.moves:
+            populate(self.slot.address, self.end, to_write=False)
+            copy(self.moves)
+        if self.loan is not None:
+            self.loan.begin()
+        return self.loan
+
+
+class Loan:
+    """A slot's memory as new arrays have it: theirs as soon as they write to it, or `settle` does. One mapping for all, and the
+    last of them takes it along."""
+
+    def __init__(self, slot: Slot, end: int) -> None:
+        self.lends = can_populate()
+        """Or the kernel cannot make it theirs behind their back (before 5.14), and it is copied at once."""
+        flags, fd, at = (mmap.MAP_PRIVATE, slot.fd, slot.at) if self.lends else (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        self.area = mmap.mmap(fd, end, flags=flags, offset=at)
+        in_large_pages(self.area)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.area))
+        self.slot, self.end = slot, end
+        self.parts: list[tuple[int, int]] = []
+        """What arrays have of it: where it begins, from the slot's beginning, and its size."""
+        self.still = ref(self.area)
+        self.settling = allocate_lock()
+        self.is_over = not self.lends
+
+    def begin(self) -> None:
+        """All arrays are made: only they keep the mapping from here on."""
+        if self.lends:
+            populate(self.address, self.end, to_write=False)
+        else:
+            copy((self.address + at, self.slot.address + at, size) for at, size in self.parts)
+        del self.area
+
+    def settle(self) -> bool:
+        """Have all that arrays still have of it be their own. False: there is no memory for that, and it stays lent."""
+        with self.settling:
+            try:
+                while self.parts and not self.is_over:
+                    at, size = self.parts[-1]
+                    area = self.still()  # not to go meanwhile
+                    if area is None:
+                        break
+                    make_own(self.address + at, min(size, STEP_BYTES))
+                    del area
+                    self.parts[-1:] = [(at + STEP_BYTES, size - STEP_BYTES)] if size > STEP_BYTES else []
+                self.is_over = True
+            except OSError:
+                pass
+            return self.is_over

@@ -100,6 +100,7 @@ class Writer:
         if took < now:  # there was one before; it may be later than `now`, by another thread
             words[_STEP_TOOK_NS] = took if took > 0 else 0
         else:
+            words[layout.FIRST_STEP] = step
             words[layout.FIRST_STEP_NS] = now
         if now - self._beat_at > self._longest_gap:
             self._note_gap(words, now)
@@ -224,8 +225,8 @@ class Section:
     """One named part of the script. Made by `Writer.section`."""
 
     __slots__ = (
-        "_closed", "_closed_at", "_lock", "_longest", "_longest_at", "_open_at", "_since", "_took_at", "_writer", "at", "depth",
-        "limit_ns", "name",
+        "_closed", "_closed_at", "_closed_ns_at", "_lock", "_longest", "_longest_at", "_open_at", "_since", "_took_at",
+        "_writer", "at", "depth", "limit_ns", "name",
     )  # fmt: skip
 
     def __init__(self, writer: Writer, name: bytes, at: int) -> None:
@@ -239,6 +240,7 @@ class Section:
         self._since = self._longest = self._closed = 0
         self._open_at, self._took_at = at + layout.OPEN_NS, at + layout.TOOK_NS
         self._longest_at, self._closed_at = at + layout.LONGEST_NS, at + layout.CLOSED
+        self._closed_ns_at = at + layout.CLOSED_NS
 
     def publish(self, words: memoryview) -> None:
         """Take its slot in the page."""
@@ -286,6 +288,7 @@ class Section:
                 if took > self._longest:
                     self._longest = words[self._longest_at] = took
                 self._closed = words[self._closed_at] = self._closed + 1
+                words[self._closed_ns_at] = now
                 writer.open -= 1
                 if not writer.open and writer.counts_out:  # before the section is closed, so that nobody sees neither
                     writer.out_since = words[_OUT_SINCE_NS] = now

@@ -62,6 +62,10 @@ class RunConfig(Value):
     """Silence after which a node counts as lost."""
     agent_ports: tuple[int, int] = (0, 0)
     """First and last port that this agent may listen at for the others, if it is not the endpoint's. (0, 0): any."""
+    supervisors: tuple[str, ...] = ()
+    """HOST:PORT of each that may be the supervisor of this node; one leads."""
+    supervisor_token_file: str | None = None
+    """File with the supervisor's secret. None: `HOLDFAST_SUPERVISOR_TOKEN`, if anything."""
     witness: str | None = None
     """Directory that the nodes share, absolute; or `slurm`, or `kubernetes`. None: nobody decides between two halves."""
     on_split: str = "stop"
@@ -131,7 +135,10 @@ class RunConfig(Value):
     """Seconds after which an excluded node may take part again. None: when an operator says so."""
 
     stash_limit: str = "40%"
+    stash_replicate: bool = False
     """Memory of this node that its ranks' states may take: a share, or a number of bytes; 0: none."""
+    allow_inject: bool = False
+    """Faults may be played here (`holdfast inject`)."""
     check_before: tuple[str, ...] = ()
     """Checks of this node before it joins a round: `NAME` or `NAME=ARGUMENT` each, as `health.check` knows them."""
     check_after: tuple[str, ...] = ()

@@ -138,6 +138,21 @@ class RanksBegun(Event):
     """How long that took, all in all."""
     stepped_s: float | None
     """To the end of its first step."""
+    first_step: int | None = None
+    """The number of that, the lowest of all ranks', as the script itself told it. None: it has told none."""
+
+
+class RanksEnded(Event):
+    """How far the ranks of this node had come when the last of them was gone: of the one that had come furthest.
+
+    Seconds since they were started, as in `RanksBegun`."""
+
+    last_step: int | None
+    """The number of its last step, as the script itself told it. None: it has told none."""
+    last_step_s: float | None
+    """To the end of its last step, told or counted. None: it made none."""
+    saved_s: float | None
+    """To the end of the last checkpoint that was written. None: none was, as far as ranks tell."""
 
 
 class WorkerDying(Event):
@@ -340,6 +355,34 @@ class HealthChanged(Event):
     """What to do about it."""
     took_s: float = 0.0
     """Seconds that the check took."""
+
+
+class FaultInjected(Event):
+    """A fault was played here, for practice (`holdfast inject`): what follows from it is not the hardware's doing."""
+
+    fault: str
+    """kill · hang · slow · xid · ecc"""
+    rank: int
+    """Global rank; -1: it is about a GPU."""
+    what: str
+    """What was done, in words."""
+    by: str
+    """Who asked for it."""
+    for_s: float | None = None
+    """It is undone after so many seconds. None: it cannot be, or is when the agent ends."""
+
+
+class FaultOver(Event):
+    """A fault that was played has been undone."""
+
+    fault: str
+    """As in `FaultInjected`."""
+    rank: int
+    """As in `FaultInjected`."""
+    what: str
+    """As in `FaultInjected`."""
+    reason: str
+    """Why it is over, in words."""
 
 
 class NodeJoined(Event):

@@ -87,6 +87,8 @@ class Failure(Value):
     """Where its whole log is, on its own host. None: it is not kept."""
     stacks_path: str | None = None
     """Of a rank that hung: where the stacks of its node's ranks are, on its own host. None: it did not, or nothing is kept."""
+    undecided: bool = False
+    """It hung with all others, and nothing tells whose fault that is: nothing is held against its node."""
     round: int = 0
     """In which round it happened."""
     attempt: int = 0

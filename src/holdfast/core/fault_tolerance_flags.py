@@ -329,11 +329,9 @@ ROWS: tuple[FtFlag, ...] = (
     _row(
         "segment_health_check_dir",
         "path",
-        "folder in which the scheduler's tasks say whether they are fit",
+        "shared folder in which a file marks a Slurm allocation as unhealthy (--check-before segment=…)",
         metavar="DIR",
         group=HEALTH,
-        state=LATER,
-        said="no such folder is read",
     ),
     _row(
         "pci_topo_file",
@@ -366,10 +364,8 @@ ROWS: tuple[FtFlag, ...] = (
     _row(
         "attribution_export_url",
         "text",
-        "where its results are sent",
+        "where each verdict is sent as JSON, by POST",
         group=ATTRIBUTION,
-        state=LATER,
-        said="verdicts are said and recorded, and sent nowhere",
     ),
     *(
         _row(field, kind, help, group=ATTRIBUTION, state=ACCEPTED, said=NO_MODEL)

@@ -71,6 +71,9 @@ def _ours(name: str, help: str, **rest: Any) -> Flag:
     return Flag(names=names, help=help, torchrun=False, **rest)
 
 
+SUPERVISOR_PORT = 29800
+"""Where a supervisor listens when no port is given: beside torchrun's 29500, 29400 and whatever counts up from there."""
+
 _NO_PET = "torchrun has no variable for this flag."
 START_METHODS = ("spawn", "fork", "forkserver")
 EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
@@ -117,7 +120,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _torchrun(
         "--rdzv-endpoint",
-        "where they meet; for c10d the port is 29400 if not given, for etcd it is where etcd is (2379; several with commas)",
+        "where they meet; if no port is given, 29400 for c10d (29500 with ft_launcher), 2379 for etcd (several with commas)",
         default="",
         metavar="HOST[:PORT]",
         group=RENDEZVOUS,
@@ -519,6 +522,12 @@ FLAGS: tuple[Flag, ...] = (
         env="HOLDFAST_STASH_LIMIT",
     ),
     _ours(
+        "--stash-replicate",
+        "keep what the ranks of a node save (holdfast.client.stash) in another node's memory as well; on every node of the job",
+        kind="switch",
+        env="HOLDFAST_STASH_REPLICATE",
+    ),
+    _ours(
         "--state-dir",
         "where jobs keep their events, reports and logs (otherwise $XDG_STATE_HOME/holdfast)",
         metavar="DIR",
@@ -535,6 +544,25 @@ FLAGS: tuple[Flag, ...] = (
         "file with the secret that the job's nodes share ($HOLDFAST_TOKEN may hold the secret itself)",
         metavar="FILE",
         env="HOLDFAST_TOKEN_FILE",
+    ),
+    _ours(
+        "--supervisor",
+        "the supervisor that is told how this node gets on, and whose orders it takes; the job goes on without it all the "
+        "same. Several, with commas, where one of them leads",
+        metavar="HOST:PORT[,…]",
+        env="HOLDFAST_SUPERVISOR",
+    ),
+    _ours(
+        "--supervisor-token-file",
+        "file with the secret that the supervisor knows ($HOLDFAST_SUPERVISOR_TOKEN may hold the secret itself)",
+        metavar="FILE",
+        env="HOLDFAST_SUPERVISOR_TOKEN_FILE",
+    ),
+    _ours(
+        "--allow-inject",
+        "let operators play faults on this node, for practice (holdfast inject)",
+        kind="switch",
+        env="HOLDFAST_ALLOW_INJECT",
     ),
     _ours(
         "--tls-cert",

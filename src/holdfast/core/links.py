@@ -15,6 +15,10 @@ class LinkUp(Observation):
 
     link: int
     ours: bool
+    peer: str = ""
+    """From which address it comes, where others opened it and that is known."""
+    names: tuple[str, ...] = ()
+    """Names in the other side's certificate."""
 
 
 class LinkDown(Observation):
@@ -50,6 +54,8 @@ class Transmit(Action):
 
     link: int
     message: Message
+    more: bool = False
+    """Another follows at once over the same link: both may go in one packet."""
 
 
 class HangUp(Action):

@@ -7,6 +7,7 @@ names the round that it is about.
 from __future__ import annotations
 
 from holdfast.core.failure import Failure, Position
+from holdfast.core.injection import Injection
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value
 
@@ -145,6 +146,12 @@ class Join(Message):
     """The run of the job that `round`, `known_round` and `roster` are of, as in `Past`. Empty: this node has been in none."""
     stash: tuple[tuple[int, int, int, int], ...] = ()
     """Generations of the ranks' state that this node has in its memory (`core.stash.Held`)."""
+    kept: tuple[tuple[int, int, int, int, int], ...] = ()
+    """Those of another node's ranks (`core.stash.Kept`)."""
+    stash_at: str = ""
+    """Where it takes such, and gives them. Empty: it has no part in that."""
+    warm: str = ""
+    """The interpreter of the warm spares that this node keeps. Empty: it keeps none."""
 
 
 class Renew(Message):
@@ -158,6 +165,8 @@ class Renew(Message):
     """That of the last `Renewed` over this link, which only the coordinator can read; 0: none yet."""
     roster: int = 0
     """As in `Join`."""
+    ahead_s: float | None = None
+    """How far the sender's wall clock is ahead of the coordinator's. None: it is not known yet."""
 
 
 class Failed(Message):
@@ -271,6 +280,25 @@ class Examined(Message):
     """Why there are none."""
 
 
+class Inject(Message):
+    """An operator, through this agent, wants a fault played on a node, for practice."""
+
+    node: str
+    ask: int
+    """Number of the request in this agent's life: `Noted` answers it."""
+    name: str
+    injection: Injection
+
+
+class InjectionHeard(Message):
+    """What became of an `InjectHere`."""
+
+    node: str
+    ask: int
+    ok: bool
+    text: str
+
+
 class Requested(Message):
     """A worker of mine asks for something."""
 
@@ -310,6 +338,20 @@ class Pace(Message):
     """Ranks of this node that are much slower than its others, in words. Empty: none is."""
     busy_s: float = 0.0
     """A rank here is silent for longer than was learned, and works: other nodes may wait for it for so long. 0: none does."""
+
+
+class Imports(Message):
+    """What the job's script has imported here: for those that wait with warm spares. The node of group rank 0 says it."""
+
+    node: str
+    python: str
+    """As in `Join.warm`: another interpreter has other modules."""
+    modules: tuple[str, ...]
+    """In the order in which they were loaded."""
+
+
+IMPORTS_CHARS = 1 << 19
+"""Most characters of the names in an `Imports`. torch has 70,000, with transformers it is three times as many."""
 
 
 class Seek(Message):
@@ -361,6 +403,10 @@ class Assigned(Message):
     """Names this run of the job, as in `Past`."""
     stash: tuple[int, int] | None = None
     """Round and step of the newest state that every rank can restore from its node's memory. None: there is none."""
+    stash_from: str = ""
+    """Where this node has to fetch that. Empty: it has it."""
+    stash_partner: str = ""
+    """Where another node keeps what this one's ranks save. Empty: none does."""
 
 
 class Paced(Message):
@@ -405,6 +451,13 @@ class Waiting(Message):
     """As in `Assigned`."""
 
 
+class ToImport(Message):
+    """While you wait: this is what your workers would import. As in `Imports`."""
+
+    python: str
+    modules: tuple[str, ...]
+
+
 class Noted(Message):
     """What became of an operator's request."""
 
@@ -419,6 +472,14 @@ class CheckYourself(Message):
     ask: int
     """Number of the question in the coordinator's life: `Examined` names it."""
     checks: tuple[str, ...]
+
+
+class InjectHere(Message):
+    """Somebody wants a fault played on your node. Whether that is allowed is yours to say."""
+
+    ask: int
+    """Number of the request in the coordinator's life: `InjectionHeard` names it."""
+    injection: Injection
 
 
 class NodeHealth(Message):
@@ -439,6 +500,10 @@ class Renewed(Message):
     """When this was said, on the coordinator's clock: it comes back in the next `Renew`."""
     roster: Roster | None = None
     """A newer one than the member said it holds."""
+    at_unix: float = 0.0
+    """When this was said, on the coordinator's wall clock: to be compared, and for nothing else."""
+    middle_s: float | None = None
+    """How far most nodes' wall clocks are ahead of that one (the median). None: it is not known."""
 
 
 class Propose(Message):

@@ -30,7 +30,7 @@ MODULES_BYTES = 256 * 1024 - FIELDS_BYTES
 """Some 8,000 names: four times as many as torch and transformers have together."""
 SIZE = FIELDS_BYTES + MODULES_BYTES
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 3
+VERSION = 4
 
 # Agent → worker.
 MAGIC_AT = 0
@@ -86,6 +86,8 @@ RESTORED_NS = 54
 RESTORE_TOOK_NS = 55
 """How long it has been loading such, all in all."""
 FIRST_STEP_NS = 56
+FIRST_STEP = 57
+"""The number of that step."""
 
 BOOTING, RUNNING, FINISHING = 0, 1, 2
 """Of STATE. FINISHING: the interpreter is ending in good order (script done, sys.exit, uncaught exception)."""
@@ -154,6 +156,8 @@ CLOSED = 11
 """How often it has been closed."""
 LIMIT_NS = 12
 """As the limits above."""
+CLOSED_NS = 13
+"""When it was closed last."""
 
 # The kernel's marks in a robust mutex's lock word (linux/futex.h).
 FUTEX_WAITERS = 0x80000000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.core import grammar
 from holdfast.core.config import Notice, Resolved, RunConfig
 from holdfast.core.errors import UsageError
-from holdfast.core.flags import SCHEDULERS, by_dest
+from holdfast.core.flags import SCHEDULERS, SUPERVISOR_PORT, by_dest
 from holdfast.core.resolve_fault_tolerance import choose_fault_tolerance, prepare
 from holdfast.core.resolve_placement import choose_placement
 from holdfast.core.resolve_rendezvous import choose_rendezvous
@@ -128,6 +128,8 @@ def _nodes_and_restarts(draft: Draft) -> None:
         "restart_period_s",
     )
     draft.keep("stash_limit", grammar.memory(draft.text("stash_limit"), draft.name("stash_limit")))
+    draft.keep("stash_replicate", draft.on("stash_replicate"))
+    draft.keep("allow_inject", draft.on("allow_inject"))
     draft.keep("exclude_after", grammar.whole(draft.text("exclude_after"), draft.name("exclude_after"), at_least=0))
     draft.keep("on_finding", draft.text("on_finding"))
     after, name = draft.text("readmit_after"), draft.name("readmit_after")
@@ -287,6 +289,7 @@ def _state(draft: Draft) -> None:
         draft.put("state_dir", draft.host.state_home, "derived: $XDG_STATE_HOME, the home directory or /tmp")
     draft.keep("node_name", draft.text("node_name") or None)
     draft.keep("token_file", grammar.absolute(draft.text("token_file"), draft.host.cwd) or None)
+    _supervisor(draft)
     witness = draft.text("witness")
     draft.keep("witness", witness if witness in SCHEDULERS else grammar.absolute(witness, draft.host.cwd) or None)
     draft.keep("on_split", draft.text("on_split"))
@@ -295,6 +298,14 @@ def _state(draft: Draft) -> None:
             draft.tell("WARNING", f"{draft.name(dest)} is ignored: only nodes of the embedded rendezvous choose a successor")
     _tls(draft)
     _log_level(draft)
+
+
+def _supervisor(draft: Draft) -> None:
+    draft.keep("supervisor_token_file", grammar.absolute(draft.text("supervisor_token_file"), draft.host.cwd) or None)
+    given = draft.text("supervisor")
+    name = draft.name("supervisor")
+    ends = [grammar.endpoint(one, name, default_port=SUPERVISOR_PORT) for one in given.split(",")] if given else []
+    draft.put("supervisors", tuple(grammar.shown_endpoint(*end) for end in ends), draft.settings["supervisor"].origin)
 
 
 def _tls(draft: Draft) -> None:

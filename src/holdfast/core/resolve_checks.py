@@ -3,6 +3,7 @@
     --ft-enable-nic-healthcheck          nic          before each round
     --ft-enable-dist-storage-healthcheck mounts       before
     --ft-storage-health-check-path       paths=A:B    before
+    --ft-segment-health-check-dir        segment=DIR  before
     --ft-node-health-check-endpoint      node-service before
     --ft-enable-nic-monitor              nic          while ranks run, every --ft-node-health-check-interval seconds
     --ft-node-health-check-interval      gpu          likewise
@@ -50,6 +51,7 @@ FROM = {
         "enable_nic_healthcheck",
         "enable_dist_storage_healthcheck",
         "storage_healthcheck_path",
+        "segment_health_check_dir",
         "node_health_check_endpoint",
     ),
     "check_after": (),
@@ -66,6 +68,8 @@ def _before(ft: FaultTolerance, draft: Draft) -> list[str]:
         found.append("mounts")
     if ft.storage_healthcheck_path:
         found.append(f"paths={':'.join(ft.storage_healthcheck_path)}")
+    if ft.segment_health_check_dir:
+        found.append(f"segment={ft.segment_health_check_dir}")
     if ft.node_health_check_endpoint:
         found.append(f"node-service={ft.node_health_check_endpoint}")
     return found

@@ -20,8 +20,15 @@ class SectionSigns(Value):
     """The longest that it was open, of the times that are over."""
     count: int = 0
     """How often it has been closed."""
+    closed_at: float | None = None
+    """When it was closed last."""
     limit_s: float | None = None
     """How long the script allows it to be open; infinity: for ever. None: the script does not say."""
+
+
+def is_save(section: str) -> bool:
+    """What is done in a section of that name is safe afterwards: ours is `checkpoint`, scripts have names of their own."""
+    return "checkpoint" in section.lower() or "save" in section.lower()
 
 
 class Limits(Value):
@@ -65,7 +72,7 @@ class Signs(Value):
 
 
 class Moments(Value):
-    """How far a worker has come in its beginnings. None: not so far, or nobody has told."""
+    """How far a worker has come in its life. None: not so far, or nobody has told."""
 
     booted_at: float | None = None
     """When its interpreter started."""
@@ -79,3 +86,9 @@ class Moments(Value):
     """How long that took, all in all."""
     stepped_at: float | None = None
     """When it had made its first step."""
+    first_step: int | None = None
+    """The number of that, where the script itself numbers its steps: so they go on from life to life."""
+    last_stepped_at: float | None = None
+    """When it had made its last step so far."""
+    saved_at: float | None = None
+    """When it had last written a checkpoint, as its sections tell."""

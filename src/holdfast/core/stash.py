@@ -4,11 +4,13 @@ A node has one nameless file, which its agent holds open for as long as it lives
 of headers, and room for `SLOTS` generations of its state, far apart, so that each can grow (the file is sparse: what has
 not been written costs nothing).
 
-    0            HEADER_BYTES for each local rank: SLOTS descriptors of SLOT_WORDS words
+    0            HEADER_BYTES for each local rank: SLOTS descriptors of SLOT_WORDS words, and what the agent says
     SLOT_BYTES   the first slot of local rank 0; then its others, then those of local rank 1, and so on
 
 One process writes a region: the worker. It writes a descriptor last, and its first word, the sequence number, after all
 others; before it touches a slot it sets that word to 0. So a slot whose number is not 0 is whole, whenever its writer died.
+
+Where states are replicated, a second file of the same form holds what the ranks of another node have left, `REPLICAS` each.
 """
 
 from __future__ import annotations
@@ -23,8 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 HEADER_BYTES = 4096
-SLOTS = 3
+SLOTS = 4
 SLOT_WORDS = 16
+AT_PARTNER = SLOTS * SLOT_WORDS
+"""The agent's word: up to this sequence number the partner has what there is, or cannot be given it."""
+FETCHED = AT_PARTNER + 1
+"""The agent's word: is what all ranks go on from here yet, where it comes from another node?"""
+COMING, HERE, LOST = 1, 2, 3
+REPLICAS = 3
+"""Generations that a node keeps of each of another's ranks. While the next one comes of a rank that is ahead of the others on
+its node by a generation, it still has what they have."""
 SLOT_BYTES = 1 << 40
 """Between the beginnings of two slots: more than the state of one rank."""
 
@@ -33,12 +43,18 @@ ALIGN = 64
 
 VARIABLE = "HOLDFAST_STASH"
 """Of a worker's environment: `FILE:LOCAL_RANK:LIMIT`, where the file is the agent's."""
+REPLICATED = "replicated"
+"""A fourth part of it, where a partner is to have what is saved."""
 AGREED_VARIABLE = "HOLDFAST_STASH_AGREED"
 """`ROUND:STEP` of the generation that all ranks of this round can restore. Not there: there is none."""
 
 Held = tuple[int, int, int, int]
 """A generation that all local ranks of a node have: the round that wrote it, its step, the node's base rank then, and the
 world size then."""
+
+
+Kept = tuple[int, int, int, int, int]
+"""The same, of another node's ranks: and how many these are."""
 
 
 class Generation(Value):
@@ -101,6 +117,13 @@ def generations(words: memoryview) -> list[Generation]:
     return sorted(found, key=lambda one: one.sequence)
 
 
+def oldest(whole: Sequence[Generation], round: int, agreed: tuple[int, int] | None) -> Generation:
+    """Which one of a rank's is overwritten next, in that round. What all ranks can restore goes last of those that were there
+    when the round began: until there are new ones, it is all that there is."""
+    old = [one for one in whole if one.round != round and (one.round, one.step) != agreed]
+    return (old or whole)[0]
+
+
 def crc(text: bytes) -> int:
     """Of a slot's header."""
     return zlib.crc32(text)
@@ -119,15 +142,28 @@ def held_by_all(ranks: Sequence[Iterable[Generation]]) -> tuple[Held, ...]:
     return tuple(sorted(common or ()))
 
 
-def agreed(nodes: Iterable[tuple[Iterable[Held], int]], world_size: int) -> tuple[int, int] | None:
-    """Round and step of the newest generation that every node has, at the place that it is to have now: for each node what it
-    holds, and its base rank. None: there is none.
+def agreed(
+    nodes: Sequence[tuple[Iterable[Held], int, int]], world_size: int, kept: Sequence[tuple[str, Iterable[Kept]]] = ()
+) -> tuple[tuple[int, int], dict[int, str]] | None:
+    """Round and step of the newest generation that every node can have, at the place that it is to have now: for each node
+    what it holds, its base rank and how many ranks it has. `kept`: for each address, what can be fetched there. With it, which
+    base ranks have to fetch it, and where. None: there is none.
 
     By round first: one that began again from an older step knows better than the one before it."""
     common: set[tuple[int, int]] | None = None
-    for held, base_rank in nodes:
-        mine = {(round, step) for round, step, base, world in held if base == base_rank and world == world_size}
-        common = mine if common is None else common & mine
+    afar: dict[tuple[int, int], dict[tuple[int, int], str]] = {}
+    for address, generations in kept:
+        for round, step, base, world, nproc in generations:
+            if world == world_size:
+                afar.setdefault((base, nproc), {}).setdefault((round, step), address)
+    own = [{(round, step) for round, step, base, world in held if (base, world) == (at, world_size)} for held, at, _ in nodes]
+    for mine, (_, base_rank, nproc) in zip(own, nodes):
+        here = mine | afar.get((base_rank, nproc), {}).keys()
+        common = here if common is None else common & here
         if not common:
             return None
-    return max(common) if common else None
+    if not common:
+        return None
+    best = max(common)
+    lacking = [(base, nproc) for mine, (_, base, nproc) in zip(own, nodes) if best not in mine]
+    return best, {at[0]: afar[at][best] for at in lacking}

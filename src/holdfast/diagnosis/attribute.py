@@ -3,7 +3,8 @@
 Of a hundred messages most are consequences: when one rank dies, the others' collectives fail. So messages are ordered by how
 near they are to the beginning (`diagnosis.rule.DEPTHS`): what broke below the process, before why a process failed, before that
 it failed, before what others' failure brings about. Among equals the launcher's first failure counts, then the earliest. What
-its writer has survived counts last. Then it is found out whose it is, where the line itself does not say.
+its writer has survived counts last: it got on, wrote on for long, or ended by another exception. Then it is found out whose it
+is, where the line itself does not say.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ LATER_S = 60.0
 NEAR_ITS_END = 50
 """Lines that may follow what killed a rank in a file of its own."""
 
+LIVED_ON = 200
+"""Whoever wrote so many lines after an error has lived through it, where another's stands at its writer's end. Not fewer: the
+stacks of all threads may follow what killed it."""
+
+A_FEW = 2
+"""Lines that may follow an error that a program has logged as it gave up."""
+
 MOST_QUOTES = 8
 
 SIGNALS = {
@@ -51,7 +59,7 @@ def attribute(evidence: Evidence) -> Finding:
     """What happened, to whom, why, and what to do."""
     places = Places(evidence)
     alive = [one for one in evidence.sightings if not one.recovered]
-    causes = [one for one in alive if one.rule.depth >= CAUSE]
+    causes = _last_words(alive)
     symptoms = [one for one in alive if one.rule.depth == SYMPTOM]
     if causes:
         return _finding(_first(causes, evidence), causes, evidence, places)
@@ -156,6 +164,26 @@ def _first(those: Sequence[Sighting], evidence: Evidence) -> Sighting:
             one.source,
         ),
     )
+
+
+def _last_words(alive: list[Sighting]) -> list[Sighting]:
+    """The causes among them, without errors that a program has caught and logged, or lived through for long, if there are some
+    that it has not."""
+    causes = [one for one in alive if one.rule.depth >= CAUSE]
+    uncaught = [one for one in alive if one.rule.depth in (SYMPTOM, CAUSE) and not one.logged]
+    names = {one.rule.name for one in uncaught if one.rule.depth == CAUSE}
+    ended = any(one.own and one.left <= NEAR_ITS_END for one in uncaught)
+    last = {one.rule.name for one in causes if one.own and one.left <= NEAR_ITS_END}
+
+    def lived(one: Sighting) -> bool:
+        if one.rule.depth == MACHINE:
+            return False
+        if one.logged and one.rule.name not in names and (names or (ended and one.own and one.left > A_FEW)):
+            return True
+        # Of what ended one rank another may have written long before it was ended, too.
+        return bool(last) and one.own and one.left > LIVED_ON and one.rule.name not in last
+
+    return [one for one in causes if not lived(one)]
 
 
 def _was_before(one: Sighting, machine: Sequence[Sighting]) -> bool:

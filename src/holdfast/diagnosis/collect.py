@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
+from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
-from holdfast.diagnosis.evidence import End, Evidence
-from holdfast.diagnosis.gather import of_text
+from holdfast.diagnosis.attribute import CAUSE, attribute
+from holdfast.diagnosis.evidence import End, Evidence, merged
+from holdfast.diagnosis.gather import gather, of_text
 from holdfast.diagnosis.prefix import Speaker
 
 TYPE_CHECKING = False
@@ -33,23 +36,56 @@ def of_failures(failures: Sequence[Failure], rules: Rules) -> Evidence:
     ends = tuple(end_of(failure, first=number == 0) for number, failure in enumerate(guilty))
     sightings = []
     for failure in guilty:
-        text = "\n".join(filter(None, (*failure.log_tail, failure.traceback, failure.message)))
         speaker = Speaker(rank=max(failure.rank, 0), local=failure.local_rank, node=failure.node, pid=failure.pid)
-        read = of_text(text, rules, source=failure.log_path or failure.error_file or "", speaker=speaker)
-        sightings += [replace(one, node=one.node or failure.node) for one in read.sightings]
+        last = "\n".join(filter(None, (failure.traceback, failure.message)))
+        ended = of_text(last, rules, source=failure.error_file or failure.log_path or "", speaker=speaker).sightings
+        logged = of_text("\n".join(failure.log_tail), rules, source=failure.log_path or "", speaker=speaker).sightings
+        if any(one.rule.depth >= CAUSE for one in ended):
+            # It did not die of another error that it had only logged; of what broke below it, it may have.
+            known = {one.rule.name for one in ended}
+            logged = tuple(replace(one, recovered=one.recovered or one.rule.depth <= CAUSE) for one in logged)
+            logged = tuple(one for one in logged if one.rule.name not in known)
+        sightings += [replace(one, node=one.node or failure.node) for one in (*logged, *ended)]
     ranks = tuple(sorted({failure.rank for failure in failures if failure.rank >= 0}))
     return Evidence(sightings=tuple(sightings), ends=ends, ranks=ranks, writers=len(ranks))
 
 
+def of_round(path: str, round: int, failures: Sequence[Failure], rules: Rules) -> Evidence:
+    """What the files of the job in `path` tell of one round."""
+    logs = {os.path.dirname(os.path.dirname(failure.log_path)) for failure in failures if failure.log_path}
+    kept = [os.path.join(path, "incidents", name) for name in (f"round-{round}", f"round-{round}-hang")]
+    there = [folder for folder in (*sorted(logs), *kept) if os.path.isdir(folder)]
+    said = of_failures(failures, rules)
+    return merged(said, gather(there, rules)) if any(map(os.listdir, there)) else said
+
+
 def diagnose(failures: Sequence[Failure]) -> Finding:
     """What these failures mean, by what they say of themselves."""
-    from holdfast.diagnosis.attribute import attribute
+    found = attribute(of_failures(failures, _rules()[0]))
+    # Lines were counted in the end of a log, not in the log.
+    return replace(found, evidence=tuple(replace(one, line=0) for one in found.evidence))
 
-    return attribute(of_failures(failures, _rules()))
+
+def trouble() -> str:
+    """Why failures are judged without the user's own rules. Empty: with them, or there are none."""
+    return _rules()[1]
 
 
 @cache
-def _rules() -> Rules:
+def _rules() -> tuple[Rules, str]:
+    """Ours with the user's. Theirs are on a disk that may hang, and may be wrong, while a job waits to go on: then without."""
     from holdfast.diagnosis.rule import load, own_files
+    from holdfast.telemetry.aside import Aside
 
-    return load(own_files())
+    ours, said = load(), ["the disk does not answer"]
+    found: list[Rules] = []
+
+    def read() -> None:
+        try:
+            found.append(load(own_files()))
+            said.clear()
+        except UsageError as error:
+            said[:] = [error.what]
+
+    Aside().do(read)
+    return found[0] if found else ours, "; ".join(said)

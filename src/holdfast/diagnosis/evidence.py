@@ -41,7 +41,11 @@ class Sighting(Value):
     count: int = 1
     """How often the same one said so."""
     left: int = 0
-    """Lines of the file that come after it."""
+    """Lines that come after it: its writer's own, where they can be told from others', else the file's."""
+    own: bool = False
+    """`left` counts its writer's own lines."""
+    logged: bool = False
+    """A traceback that the program wrote itself, as part of a line of its log: it had caught the error."""
     recovered: bool = False
     """It went on with its work after that."""
 
@@ -95,7 +99,11 @@ def merged(one: Evidence, other: Evidence) -> Evidence:
         sightings=(*one.sightings, *more),
         ends=(*one.ends, *other.ends),
         ranks=ranks,
+        world_size=one.world_size if one.world_size is not None else other.world_size,
         writers=max(one.writers, other.writers, len(ranks)),
+        stacks={**other.stacks, **one.stacks},
+        records=(*one.records, *other.records),
+        sources=one.sources + other.sources,
     )
 
 

@@ -3,17 +3,20 @@
     incidents/round-3/n7/kernel.txt      the kernel's log of the last ten minutes, where it may be read
                          memory.txt      what this process's memory groups say: limits, peaks, how often the kernel killed
                          record-rank-3   torch's flight recorder, where the ranks have left one
+                         health.json     what its checks said of the node when it failed, where there are any
 
 Kept when the next workers run, or the job ends: no restart waits for it. Logs stay where they are: none is ever overwritten.
 """
 
 from __future__ import annotations
 
+import json
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
 WINDOW_S = 600.0
 """How far back the kernel's log is kept."""
@@ -24,17 +27,39 @@ MOST_RECORDS = 50_000
 MOST_BYTES = 64 << 20
 """Of one flight recorder's file."""
 
+HEALTH = "health.json"
+
 OF_MEMORY = ("memory.events", "memory.max", "memory.high", "memory.peak", "memory.current", "memory.swap.events")
 
 
-def keep(folder: str, *, now: float, records: Mapping[int, str]) -> None:
-    """Keep all that can be had in `folder`. `now`: monotonic seconds; `records`: by rank, where its flight recorder writes to.
+def keep(folder: str, *, now: float, records: Mapping[int, str], verdicts: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Keep all that can be had in `folder`. `now`: monotonic seconds; `records`: by rank, where its flight recorder writes to;
+    `verdicts`: of the node's checks, as plain data.
     OSError where the folder cannot be written to; what cannot be read is left out, and the file says why."""
     os.makedirs(folder, 0o700, exist_ok=True)
     _write(os.path.join(folder, "kernel.txt"), kernel_log(now - WINDOW_S))
     _write(os.path.join(folder, "memory.txt"), memory())
+    if verdicts:
+        with open(os.path.join(folder, HEALTH), "w", encoding="utf-8") as file:
+            json.dump(verdicts, file, indent=2)
     for rank, path in records.items():
         _copy(path, os.path.join(folder, f"record-rank-{rank}"))
+
+
+def health(folder: str) -> dict[str, list[dict[str, Any]]]:
+    """By node: the verdicts that were kept in a round's folder. What cannot be read is left out."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    try:
+        nodes = sorted(os.listdir(folder))
+    except OSError:
+        return {}
+    for node in nodes:
+        try:
+            said = json.loads(_read(os.path.join(folder, node, HEALTH)) or "[]")
+            found[node] = [one for one in said if isinstance(one, dict)]
+        except ValueError:
+            continue
+    return {node: verdicts for node, verdicts in found.items() if verdicts}
 
 
 def kernel_log(since: float, path: str = "/dev/kmsg") -> Iterator[str]:

@@ -64,6 +64,7 @@ class Rules:
             for word in rule.words:
                 by_word.setdefault(word, []).append(rule)
         self.by_word = by_word
+        self._order = {word: number for number, word in enumerate(by_word)}
 
     def match(self, rule: Rule, text: str) -> re.Match[str] | None:
         """Where the rule's pattern is in `text`."""
@@ -74,16 +75,20 @@ class Rules:
 
     def best(self, text: str, words: Iterable[str] | None = None) -> tuple[Rule, re.Match[str]] | None:
         """The rule that says most about a line. `words`: those that are in it, if they are known."""
-        inside = (word for word in (self.by_word if words is None else words) if word in text and word in self.by_word)
+        inside = {word for word in (self.by_word if words is None else words) if word in text and word in self.by_word}
         known = sorted(
-            ((rule.name.startswith("python-"), -len(word), rule) for word in inside for rule in self.by_word[word]),
+            (
+                (rule.name.startswith("python-"), -len(word), self._order[word], rule)
+                for word in inside
+                for rule in self.by_word[word]
+            ),
             key=_by_word,
         )
-        return next(((rule, found) for _, _, rule in known if (found := self.match(rule, text)) is not None), None)
+        return next(((rule, found) for *_, rule in known if (found := self.match(rule, text)) is not None), None)
 
 
-def _by_word(known: tuple[bool, int, Rule]) -> tuple[bool, int]:
-    return known[:2]
+def _by_word(known: tuple[bool, int, int, Rule]) -> tuple[bool, int, int]:
+    return known[:3]
 
 
 def load(files: Sequence[str] = ()) -> Rules:
@@ -147,8 +152,8 @@ def _of_table(table: dict[str, Any], where: str) -> Rule:
     action = known["action"] or ADVISED[known["class"]]
     _one_of(action, ACTIONS, f"action of {where}")
     words = known["words"]
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) and len(word) >= 4 for word in words):
-        raise UsageError(f"{where}: words must be a list of texts, each of at least four characters")
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and is_enough(word) for word in words):
+        raise UsageError(f"{where}: words must be a list of texts, each of at least four characters beside its digits")
     if not isinstance(known["confidence"], (int, float)) or not 0 <= known["confidence"] <= 1:
         raise UsageError(f"{where}: confidence must be a number from 0 to 1")
     texts = {key: known[key] for key in ("name", "pattern", "says", "advice", "source", "sample")}
@@ -165,6 +170,11 @@ def _of_table(table: dict[str, Any], where: str) -> Rule:
     if Rules([made]).best(made.sample) is None:
         raise UsageError(f"{where} does not know its own sample", hint="one of its words, and its pattern, must be in it")
     return made
+
+
+def is_enough(word: str) -> bool:
+    """Whether so much of a word is left without its digits that it is worth looking for."""
+    return sum(not letter.isdigit() for letter in word) >= 4
 
 
 def _one_of(word: Any, words: Iterable[str], what: str) -> None:

@@ -1,8 +1,8 @@
 """Which lines of a log does a rule know, and who wrote them? Reads whole logs, at some hundred MB/s where they are ordinary.
 
 A training log says the same a million times with other numbers. So the digits are taken out of a block of it, and of what is
-left each line is looked at once (a set); only shapes that were never seen are searched for the rules' words, and only lines
-whose shape has one are read.
+left each line is looked at once (a set); only shapes that were never seen are searched for the rules' words, all together
+(`sieve`), and only lines whose shape has one are read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from holdfast.core.value import replace
 from holdfast.diagnosis import ends
 from holdfast.diagnosis.evidence import End, Sighting, writer
 from holdfast.diagnosis.prefix import Speaker, split
+from holdfast.diagnosis.sieve import Sieve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
+    from collections.abc import Iterator
 
     from holdfast.diagnosis.rule import Rules
 
@@ -29,8 +29,11 @@ BLOCK = 1 << 20
 LONGEST = 4096
 """Of one line, in bytes: what comes later in it is not read."""
 
-MOST_SHAPES = 200_000
-"""That are remembered; some 30 MB."""
+MOST_SHAPES = 32 << 20
+"""Bytes of shapes that are remembered."""
+
+NEW, MANY, STRANGE = 0.5, 500, 15
+"""Where more than this share of a block's lines, and so many, are new, the next ones are not compared with what came before."""
 
 MOST_ALIKE = 4096
 """Lines of one shape and file that are read: a flood says nothing new."""
@@ -44,14 +47,27 @@ of many ranks, one is enough."""
 OWN = 2
 """And in a file of its own so many."""
 
-WORTH_IT = 500
-"""Shapes, from which on a pattern of all words is made. That takes some milliseconds, as does looking for each word in them."""
+TRACEBACK = 400
+"""Lines above an exception's own, others' included, in which its traceback begins."""
+
+_RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\b")
+"""In a line of a program's log that tells of an error; of any other line it is chance that a traceback follows."""
 
 DIGITS = b"0123456789"
 MARK = 80
 """Of a line that tells of progress, as many bytes are kept: who writes it stands there."""
 
-_PROGRESS = re.compile(rb"(?:[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch|[Bb]atch|[Ll]oss)\b[^\w\n]{0,4}\d|it/s")
+_TOLD = rb"\b[^\w\n]{0,4}\d"
+_PROGRESS = (
+    re.compile(rb"tep(?<=[Ss]tep)" + _TOLD),
+    re.compile(rb"ter(?<=[Ii]ter)" + _TOLD),
+    re.compile(rb"teration(?<=[Ii]teration)" + _TOLD),
+    re.compile(rb"poch(?<=[Ee]poch)" + _TOLD),
+    re.compile(rb"atch(?<=[Bb]atch)" + _TOLD),
+    re.compile(rb"oss(?<=[Ll]oss)" + _TOLD),
+    re.compile(rb"it/s"),
+)
+"""Each begins with letters that are always the same, which `re` looks for ten times as fast as for one pattern of all."""
 
 
 class Log:
@@ -73,11 +89,17 @@ class Scanner:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._words = {word: word.encode().translate(None, DIGITS) for word in (*rules.by_word, *ends.WORDS)}
-        self._any: re.Pattern[bytes] | None = None
-        """Knows each word. None: so little has been read that it was not worth making."""
-        self._shapes: dict[bytes, tuple[str, ...] | None] = {}
+        self._of_bare: dict[bytes, list[str]] = {}
+        """Words by what is left of them in a shape."""
+        for word in dict.fromkeys((*rules.by_word, *ends.WORDS)):
+            self._of_bare.setdefault(word.encode().translate(None, DIGITS), []).append(word)
+        self._sieve = Sieve(self._of_bare)
+        self._shapes: dict[bytes, list[str] | None] = {}
         """By shape: words that may be in such a line. None: there are none."""
+        self._size = 0
+        """Bytes of them."""
+        self._strange = 0
+        """Blocks that are still to be read as if no line had come before."""
 
     def file(self, path: str, speaker: Speaker, *, most_bytes: int | None = None) -> Log:
         """Read a file, or its last `most_bytes`. OSError where it cannot be read."""
@@ -88,11 +110,9 @@ class Scanner:
             start = max(0, size - most_bytes) if most_bytes is not None else 0
             for offset, block in _blocks(fd, start):
                 self.block(log, block, offset)
-            progress = _progress(fd, min((one.offset for one in log.sightings.values() if one.rule.depth), default=None))
-            alone = speaker.rank is not None or speaker.local is not None
-            for key, one in log.sightings.items():
-                went_on = one.rule.depth > 0 and _went_on(progress, one, alone=alone)
-                log.sightings[key] = replace(one, recovered=went_on, left=log.lines - one.line)
+            begin = min((one.offset for one in log.sightings.values() if one.rule.depth), default=None)
+            if begin is not None:
+                _look_on(log, os.pread(fd, SEARCHED, begin), begin)
         finally:
             os.close(fd)
         return log
@@ -100,38 +120,55 @@ class Scanner:
     def text(self, text: str, source: str = "", speaker: Speaker | None = None) -> Log:
         """Read what is in memory."""
         log = Log(source, speaker or Speaker())
-        self.block(log, text.encode("utf-8", "replace"), 0)
+        whole = text.encode("utf-8", "replace")
+        self.block(log, whole, 0)
+        _look_on(log, whole, 0)
         return log
 
     def block(self, log: Log, block: bytes, offset: int) -> None:
         """Read whole lines, which begin `offset` bytes after the file's beginning."""
-        shapes = block.translate(None, DIGITS).split(b"\n")
-        wanted = self._wanted(set(shapes))
-        if wanted:
-            at = offset
-            for number, (line, shape) in enumerate(zip(block.split(b"\n"), shapes), log.lines + 1):
-                if shape in wanted and (seen := log.alike.get(shape, 0)) < MOST_ALIKE:
+        bare = block.translate(None, DIGITS)
+        shapes = bare.split(b"\n")
+        if wanted := self._wanted(bare, shapes):
+            at, before = offset, b""
+            lines = block.split(b"\n")
+            for number, (line, shape) in enumerate(zip(lines, shapes), log.lines + 1):
+                if shape in wanted and (seen := log.alike.get(shape, 0)) < MOST_ALIKE and not _is_source(line, before):
                     log.alike[shape] = seen + 1
-                    self._line(log, line, number, at, wanted[shape])
-                at += len(line) + 1
+                    self._line(log, line, number, at, wanted[shape], lines)
+                at, before = at + len(line) + 1, line
         log.lines += len(shapes) - (not shapes[-1])
 
-    def _wanted(self, shapes: set[bytes]) -> dict[bytes, tuple[str, ...]]:
+    def _wanted(self, bare: bytes, lines: list[bytes]) -> dict[bytes, list[str]]:
+        """Which shapes of these lines, together `bare`, have words, and which."""
+        if self._strange:
+            self._strange -= 1
+            return self._told(bare)
         known = self._shapes
-        if len(known) > MOST_SHAPES:
+        if self._size > MOST_SHAPES:
             known.clear()
+            self._size = 0
+        shapes = set(lines)
         fresh = shapes - known.keys()
-        if self._any is None and len(fresh) > WORTH_IT:
-            self._any = re.compile(_any_of(self._words.values()))
-        for shape in fresh:
-            begin = shape[:LONGEST]
-            known[shape] = self._in(begin) or None if self._any is None or self._any.search(begin) else None
+        if len(fresh) > NEW * len(lines) > MANY:
+            self._strange = STRANGE
+        known.update(dict.fromkeys(fresh))
+        text = b"\n".join(fresh)
+        self._size += len(text)
+        known.update(self._told(text))
         return {shape: words for shape in shapes if (words := known[shape]) is not None}
 
-    def _in(self, shape: bytes) -> tuple[str, ...]:
-        return tuple(word for word, bare in self._words.items() if bare in shape)
+    def _told(self, text: bytes) -> dict[bytes, list[str]]:
+        """By line without digits: its words, if it has any."""
+        told: dict[bytes, list[str]] = {}
+        for at, bare in self._sieve.inside(text):
+            begin = text.rfind(b"\n", 0, at) + 1
+            if at + len(bare) - begin <= LONGEST:
+                end = text.find(b"\n", at)
+                told.setdefault(text[begin : end if end >= 0 else None], []).extend(self._of_bare[bare])
+        return told
 
-    def _line(self, log: Log, raw: bytes, number: int, offset: int, words: tuple[str, ...]) -> None:
+    def _line(self, log: Log, raw: bytes, number: int, offset: int, words: list[str], around: list[bytes]) -> None:
         line = raw.rstrip(b"\r").rpartition(b"\r")[2][:LONGEST].decode("utf-8", "replace")
         speaker, text = split(line, log.speaker)
         if speaker.rank is not None:
@@ -152,7 +189,13 @@ class Scanner:
             seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""),
         )  # fmt: skip
         key = (rule.name, rank, sighting.local, sighting.node, sighting.mark, sighting.what if rule.depth == 3 else "")
-        if (before := log.sightings.get(key)) is None:
+        before = log.sightings.get(key)
+        if rule.depth in (1, 2) and (before is None or before.logged):
+            here = number - log.lines - 1
+            logged = _was_logged(around[max(0, here - TRACEBACK) : here], log.speaker, speaker)
+            sighting = replace(sighting, logged=logged)
+            before = before if before is None or logged else replace(before, logged=False)
+        if before is None:
             log.sightings[key] = sighting
         elif rule.depth and _progressed(before, sighting):
             log.sightings[key] = replace(sighting, count=before.count + 1)
@@ -160,22 +203,21 @@ class Scanner:
             log.sightings[key] = replace(before, count=before.count + 1)
 
 
-def _any_of(words: Iterable[bytes]) -> bytes:
-    """A pattern for any of them, as a tree of their letters: a flat alternation takes fifteen times as long."""
-    tree: dict[int, Any] = {}
-    for word in words:
-        node = tree
-        for letter in word:
-            node = node.setdefault(letter, {})
-        node[-1] = {}
-    return _branches(tree)
+def _is_source(line: bytes, before: bytes) -> bool:
+    """A traceback shows the script's own line after the place where it stands. What that could say, nobody has said."""
+    return b"    " in line and b'  File "' in before and b'", line ' in before
 
 
-def _branches(node: dict[int, Any]) -> bytes:
-    if -1 in node:
-        return b""
-    each = [re.escape(bytes([letter])) + _branches(below) for letter, below in node.items()]
-    return each[0] if len(each) == 1 else b"(?:" + b"|".join(each) + b")"
+def _was_logged(above: list[bytes], default: Speaker, speaker: Speaker) -> bool:
+    """Whether the traceback that ends after these lines hangs below a line of the program's log: it caught what it tells of."""
+    said = (split(line[:LONGEST].decode("utf-8", "replace"), default) for line in reversed(above))
+    own = (text for who, text in said if (who.rank, who.local, who.mark) == (speaker.rank, speaker.local, speaker.mark))
+    for text in own:
+        if text.startswith("Traceback (most recent call last)"):
+            return _RECORD.search(next(own, "")) is not None
+        if not text.startswith(" "):
+            return False
+    return False
 
 
 def _progressed(before: Sighting, after: Sighting) -> bool:
@@ -199,16 +241,22 @@ def _blocks(fd: int, start: int) -> Iterator[tuple[int, bytes]]:
         yield at, rest
 
 
-def _progress(fd: int, start: int | None) -> list[tuple[int, bytes]]:
-    """(where, how the line begins) of lines that tell of progress, from `start` on. None: nobody needs to know."""
-    if start is None:
-        return []
-    after = os.pread(fd, SEARCHED, start)
-    found = []
-    for one in _PROGRESS.finditer(after):
-        begin = after.rfind(b"\n", 0, one.start()) + 1
-        found.append((start + begin, after[begin : begin + MARK]))
-    return found
+def _look_on(log: Log, after: bytes, start: int) -> None:
+    """What came after each message, of the bytes from `start` on: did its writer go on?"""
+    progress = _progress(after, start)
+    alone = log.speaker.rank is not None or log.speaker.local is not None
+    for key, one in log.sightings.items():
+        own, left = alone and not one.mark, log.lines - one.line
+        if one.mark and one.offset >= start:
+            own, left = True, after.count(b"\n" + one.mark.encode(), one.offset - start)
+        went_on = one.rule.depth > 0 and _went_on(progress, one, alone=alone)
+        log.sightings[key] = replace(one, recovered=went_on, left=left, own=own)
+
+
+def _progress(after: bytes, start: int) -> list[tuple[int, bytes]]:
+    """(where, how the line begins) of lines that tell of progress, of the bytes from `start` on."""
+    begins = sorted(after.rfind(b"\n", 0, one.start()) + 1 for sign in _PROGRESS for one in sign.finditer(after))
+    return [(start + begin, after[begin : begin + MARK]) for begin in begins]
 
 
 def _went_on(progress: list[tuple[int, bytes]], one: Sighting, *, alone: bool) -> bool:

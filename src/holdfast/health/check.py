@@ -10,7 +10,7 @@ import os
 
 from holdfast.core.errors import UsageError
 from holdfast.core.value import Value, replace
-from holdfast.health.verdict import DEGRADED, FIT, UNFIT
+from holdfast.health.verdict import DEGRADED, UNFIT
 from holdfast.runtime.accelerators import names, text
 
 TYPE_CHECKING = False
@@ -36,6 +36,8 @@ class Look(Value):
     """Where /proc, /sys, /dev and the mounts of the host in question are."""
     before: dict[str, Any] = {}  # noqa: RUF012
     """What the same check kept when it looked here last (`Verdict.keep`). Empty: it is the first look."""
+    clock: dict[str, Any] = {}  # noqa: RUF012
+    """How the clock here compares with other nodes': `ahead_s`, `error_s`, `of`. Empty: no agent asks, or it has no others."""
     deadline_s: float = DEADLINE_S
     """It is killed after so many seconds."""
 
@@ -62,6 +64,8 @@ class Check(Value):
     argument: str = ""
     """What may stand behind `NAME=`; empty: nothing."""
     needs_argument: bool = False
+    is_number: bool = False
+    """It is a number, not below 0."""
     deadline_s: float = DEADLINE_S
     silence: str = UNFIT
     """What it means if no answer comes in time."""
@@ -103,9 +107,27 @@ CHECKS: tuple[Check, ...] = (
         argument="STATE[:DOWNED], paths of other files with {nic} for a NIC's name",
         good_in_a_row=2,
     ),
-    _ours("memory", "host:memory", "free memory of the host and of our cgroup", argument="least free, in per cent (2)"),
-    _ours("files", "host:files", "free file descriptors and processes", argument="least free, in per cent (5)"),
-    _ours("clock", "host:clock", "the clock: synchronised, and how far it is off", argument="most seconds off (1)"),
+    _ours(
+        "memory",
+        "host:memory",
+        "free memory of the host and of our cgroup",
+        argument="least free, in per cent (2)",
+        is_number=True,
+    ),
+    _ours(
+        "files",
+        "host:files",
+        "free file descriptors and processes",
+        argument="least free, in per cent (5)",
+        is_number=True,
+    ),
+    _ours(
+        "clock",
+        "host:clock",
+        "the clock: how far it is off, by chrony, and in a job by the other nodes' clocks",
+        argument="most seconds off (1)",
+        is_number=True,
+    ),
     _ours(
         "kernel-log",
         "kernel_log:kernel_log",
@@ -125,6 +147,14 @@ CHECKS: tuple[Check, ...] = (
         needs_argument=True,
     ),
     _ours(
+        "segment",
+        "segment:segment",
+        "whether the allocation that Slurm has given is marked as unhealthy, by a file in a shared folder",
+        argument="that folder",
+        needs_argument=True,
+        silence=DEGRADED,
+    ),
+    _ours(
         "command",
         "command:command",
         "a command of yours: exit code 0 is fit, 1 is unfit, any other degraded; its last line is the reason",
@@ -135,11 +165,11 @@ CHECKS: tuple[Check, ...] = (
     _ours(
         "node-service",
         "node_service:node_service",
-        "a node health service, by gRPC; where none answers, the node counts as fit",
+        "a node health service, by gRPC; where there is none the node counts as fit, and where it gives no answer as degraded",
         argument="/path or unix:///path of its socket",
         needs_argument=True,
         deadline_s=65.0,
-        silence=FIT,
+        silence=DEGRADED,
     ),
     _ours(
         "pairs",
@@ -184,7 +214,18 @@ def _one(word: str) -> Wanted:
         raise UsageError(f"check {name}: it takes no argument, and was given {argument!r}", hint=f"write {name} alone")
     if check.needs_argument and not argument:
         raise UsageError(f"check {name}: about what?", hint=f"write {name}=…: {check.argument}")
+    if check.is_number and argument and not _is_number(argument):
+        raise UsageError(f"check {name}: {argument!r} is no number from 0 on", hint=f"write {name}=…: {check.argument}")
+    if name == "paths" and (relative := [path for path in argument.split(":") if path and not path.startswith("/")]):
+        raise UsageError(f"check {name}: {relative[0]} is not absolute", hint="give paths from / on, with : between them")
     return Wanted(check=check, argument=argument)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return 0.0 <= float(text) < float("inf")
+    except ValueError:
+        return False
 
 
 def find(name: str) -> Check:
@@ -219,5 +260,7 @@ def _those_for(root: str) -> list[Wanted]:
 
 
 def with_deadline(one: Wanted, deadline_s: float | None) -> Wanted:
-    """The same with another deadline; None: its own."""
+    """The same with another deadline; None: its own. UsageError: that is none."""
+    if deadline_s is not None and not 0.0 < deadline_s < float("inf"):
+        raise UsageError(f"--deadline: {deadline_s:g} is not above zero", hint="give seconds, such as 2.5")
     return one if deadline_s is None else replace(one, check=replace(one.check, deadline_s=deadline_s))

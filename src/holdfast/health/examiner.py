@@ -13,7 +13,7 @@ from __future__ import annotations
 from holdfast.core.events import HealthChanged
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.value import to_plain
-from holdfast.health.verdict import DEGRADED, FIT, UNFIT, Standing, Verdict
+from holdfast.health.verdict import FIT, UNFIT, Standing, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class StartCheck(Action):
 
 
 class Examined(Action):
-    """All answers to a question. Purpose WATCHED: the node has become unfit, or fit again, without a question."""
+    """All answers to a question. Purpose WATCHED: without a question the node has become unfit, or fit again, or is found to be
+    unfit once more."""
 
     purpose: str
     verdicts: tuple[Verdict, ...]
@@ -144,21 +145,21 @@ class Examiner:
             if label in labels:
                 labels.remove(label)
         news = _news(label, before, stands) if label in self.counts else []
-        return news + self._conclude()
+        return news + self._conclude(still_unfit=stands.state == UNFIT and label in self.counts)
 
     def _again(self) -> tuple[str, ...]:
         """Those that are looked at again by themselves."""
         judged = ((label, one) for label, one in self.standings.items() if label in self.counts)
         return tuple(label for label, one in judged if label in self.watched or one.state == UNFIT)
 
-    def _conclude(self) -> list[Action]:
+    def _conclude(self, *, still_unfit: bool = False) -> list[Action]:
         over = [purpose for purpose, labels in self.open.items() if not labels]
         for purpose in over:
             del self.open[purpose]
         unfit, news = self.unfit, self.unfit != self.told
         if over or news:
             self.told = unfit
-        purposes = over or ([WATCHED] if news else [])
+        purposes = over or ([WATCHED] if news or still_unfit else [])
         return [Examined(purpose=purpose, verdicts=self._standing, unfit=unfit) for purpose in purposes]
 
     @property
@@ -174,7 +175,7 @@ def _news(label: str, before: Verdict | None, stands: Verdict) -> list[Action]:
     event = HealthChanged(
         check=label, state=stands.state, before=was, reason=stands.reason, advice=stands.advice, took_s=stands.took_s
     )
-    level = {FIT: "info", DEGRADED: "warning", UNFIT: "error"}[stands.state]
+    level = "error" if stands.state == UNFIT else "warning"  # fit again, too: whoever has read the one wants to read the other
     hint = f" ({stands.advice})" if stands.advice else ""
     return [Record(event=event), Say(text=f"health: {label}: {stands.state}: {stands.reason}{hint}", level=level)]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
+from holdfast.health import injected
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,12 +26,26 @@ class Line(Value):
     age_s: float
     """Seconds since it was said."""
     text: str
+    is_injected: bool = False
+    """Nobody but `holdfast inject` has said it."""
 
 
 def lines(look: Look) -> list[Line]:
-    """All that the kernel still holds, oldest first. OSError: it may not be read (kernel.dmesg_restrict, a container)."""
-    now_s = _since_boot(look)
-    return [line for line in (_parsed(record, now_s) for record in _records(look.path("dev/kmsg"))) if line is not None]
+    """All that the kernel still holds, oldest first, and what was added to it for practice. OSError: it may not be read
+    (kernel.dmesg_restrict, a container)."""
+    added = _all(injected.kmsg(), time.clock_gettime(time.CLOCK_MONOTONIC))
+    try:
+        said = _all(_records(look.path("dev/kmsg")), _since_boot(look))
+    except OSError:
+        if not added:  # practice needs no right to read the real one
+            raise
+        said = []
+    last = said[-1].seq if said else 0
+    return said + [replace(line, seq=last + line.seq, is_injected=True) for line in added]
+
+
+def _all(records: Iterable[str], now_s: float) -> list[Line]:
+    return [line for line in (_parsed(record, now_s) for record in records) if line is not None]
 
 
 def _since_boot(look: Look) -> float:

@@ -18,7 +18,7 @@ import sys
 import time
 
 from holdfast.core.errors import StartError
-from holdfast.core.value import replace
+from holdfast.core.value import Value, replace, to_plain
 from holdfast.health.check import Wanted
 from holdfast.health.child import ANSWER_FD
 from holdfast.health.verdict import DEGRADED, STATES, Verdict
@@ -47,7 +47,15 @@ BROKEN = "the check itself is broken, or lacks something: `holdfast check` shows
 class Child:
     """One check that runs. Never blocks."""
 
-    def __init__(self, wanted: Wanted, root: str, before: Mapping[str, Any], environ: Mapping[str, str], now: float) -> None:
+    def __init__(
+        self,
+        wanted: Wanted,
+        root: str,
+        before: Mapping[str, Any],
+        environ: Mapping[str, str],
+        now: float,
+        clock: Value | None = None,
+    ) -> None:
         """Starts it. StartError: it cannot be started."""
         self.wanted, self.started_at = wanted, now
         self.until = now + wanted.check.deadline_s
@@ -56,6 +64,7 @@ class Child:
         self._said = os.memfd_create("said", os.MFD_CLOEXEC)
         self._devnull = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         task = {"target": wanted.check.target, "argument": wanted.argument, "root": root, "before": dict(before)}
+        task |= {"clock": to_plain(clock)} if clock is not None else {}
         told = json.dumps({**task, "deadline_s": wanted.check.deadline_s})
         try:
             self.process = process.spawn(
@@ -99,7 +108,7 @@ class Child:
     def stuck(self, now: float) -> Verdict:
         """The verdict about one that even SIGKILL does not end."""
         limit_s = self.wanted.check.deadline_s
-        text = f"no answer within {limit_s:g} s, and its process {self.pid} cannot be killed ({asleep(self.pid)})"
+        text = f"no answer within {limit_s:g} s, and its process {self.pid} cannot be killed ({process.asleep(self.pid)})"
         return replace(self._silence(text), check=self.wanted.label, took_s=now - self.started_at)
 
     def close(self) -> None:
@@ -131,17 +140,6 @@ class Child:
         size = os.fstat(self._said).st_size
         lines = os.pread(self._said, 4096, max(0, size - 4096)).decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def asleep(pid: int) -> str:
-    """In which state a process is, and where in the kernel."""
-    state = process.state(pid) or "gone"
-    try:
-        with open(f"/proc/{pid}/wchan") as file:
-            where = file.read().strip()
-    except OSError:
-        where = ""
-    return f"state {state}, in {where}" if where not in ("", "0") else f"state {state}"
 
 
 def unstartable(wanted: Wanted, error: StartError) -> Verdict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.core.errors import HoldfastError
@@ -55,6 +56,10 @@ def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o60
     handler = grpc.unary_unary_rpc_method_handler(run, request_deserializer=Request.decode, response_serializer=Response.encode)
     server = grpc.server(ThreadPoolExecutor(AT_ONCE))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"RunHealthCheck": handler}),))
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise HoldfastError(f"cannot listen at {path}: its folder does not exist", hint="make it, or give another path")
+    if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
+        raise HoldfastError(f"cannot listen at {path}: something else than a socket is there", hint="give another path")
     if os.path.exists(path) and not _answers(path):
         os.unlink(path)  # somebody's before us, who was killed
     if os.path.exists(path):
@@ -67,7 +72,7 @@ def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o60
     finally:
         os.umask(before)
     if not bound:
-        raise HoldfastError(f"cannot listen at {path}", hint="does its folder exist, and may you write there?")
+        raise HoldfastError(f"cannot listen at {path}", hint="may you write there? a socket's path has at most 107 characters")
     os.chmod(path, mode)
     server.start()
     return server

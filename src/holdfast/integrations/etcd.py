@@ -67,7 +67,7 @@ class EtcdStore:
         self.host = host
         self.endpoints, self.conf = endpoints, conf
         folder = f"{conf.get('etcd_prefix', PREFIX).rstrip('/')}/{job}"
-        self.leader_key, self.state_key = _text(f"{folder}/leader"), _text(f"{folder}/state")
+        self.leader_key, self.state_key = text(f"{folder}/leader"), text(f"{folder}/state")
         self.client: Client | None = None
         self.asked: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self.said: list[Observation] = []
@@ -81,9 +81,10 @@ class EtcdStore:
 
     # --- the loop's side ------------------------------------------------------------------------------------------------
 
-    def perform(self, action: Action) -> None:
+    def perform(self, action: Action) -> list[Observation]:
         """See `agent.candidate.Store`."""
         self.asked.put(action)
+        return []
 
     def close(self, last: list[Action]) -> None:
         """See `agent.candidate.Store`."""
@@ -147,10 +148,10 @@ class EtcdStore:
         self.lease, ttl_s = granted["ID"], float(granted["TTL"])
         past = inherited(_past(state), life=wish.life, fresh_life=wish.fresh_life)
         value = json.dumps({"endpoint": wish.endpoint, "life": past.life})
-        unchanged = {"key": self.state_key, "target": "MOD", "mod_revision": _number(state, "mod_revision")}
+        unchanged = {"key": self.state_key, "target": "MOD", "mod_revision": number(state, "mod_revision")}
         answer = self._transact(
             [{"key": self.leader_key, "target": "CREATE", "create_revision": "0"}, unchanged],
-            [{"request_put": {"key": self.leader_key, "value": _text(value), "lease": self.lease}}],
+            [{"request_put": {"key": self.leader_key, "value": text(value), "lease": self.lease}}],
         )
         if not answer.get("succeeded"):
             self._revoke()
@@ -166,11 +167,11 @@ class EtcdStore:
         if not ttl_s:
             return Vacant()
         past = inherited(_past(state), life=_value(leader)["life"], fresh_life=wish.fresh_life)
-        return Won(term=_number(leader, "create_revision"), past=past, asked_at=asked_at, ttl_s=ttl_s)
+        return Won(term=number(leader, "create_revision"), past=past, asked_at=asked_at, ttl_s=ttl_s)
 
     def _await(self, term: int) -> StoreSeen:
         leader, _, revision = self._look()
-        if leader is not None and _number(leader, "create_revision") == term:
+        if leader is not None and number(leader, "create_revision") == term:
             assert self.client is not None
             with contextlib.suppress(Exception):  # it timed out, or broke: looking tells what is the case
                 self.client.watch(self.leader_key, revision)
@@ -186,7 +187,7 @@ class EtcdStore:
                 self.state_lease = ""
             self.state_kept_at = asked_at
         leader, _, _ = self._look()
-        if _number(leader, "create_revision") != term:
+        if number(leader, "create_revision") != term:
             return Deposed(term=term, reason="our key in etcd was deleted")
         return Kept(term=term, asked_at=asked_at)
 
@@ -219,7 +220,7 @@ class EtcdStore:
         if not self.state_lease:
             self.state_lease = self._ask("/lease/grant", {"TTL": STATE_TTL_S, "ID": 0})["ID"]
             self.state_kept_at = time.monotonic()
-        value = _text(json.dumps(to_plain(past)))
+        value = text(json.dumps(to_plain(past)))
         return {"request_put": {"key": self.state_key, "value": value, "lease": self.state_lease}}
 
     def _renewed(self, lease: str) -> float:
@@ -232,26 +233,31 @@ class EtcdStore:
             self._ask("/lease/revoke", {"ID": lease})
 
 
-def open_store(config: RunConfig, host: Host) -> EtcdStore:
-    """The store that `config` names. Raises UsageError for what is wrong with it."""
-    conf = dict(config.rdzv_conf)
+def access(conf: dict[str, str], flag: str) -> dict[str, str]:
+    """How to come to etcd: `conf`, as given with `flag`, and what the environment adds. UsageError for what is wrong."""
     for key, variable in (("user", "HOLDFAST_ETCD_USER"), ("password", "HOLDFAST_ETCD_PASSWORD")):
         conf.setdefault(key, os.environ.pop(variable, ""))  # it is not left to the workers
     for ours, theirs in (("cert", "ssl_cert"), ("key", "ssl_cert_key"), ("cacert", "ca_cert")):
         if theirs in conf:
             conf.setdefault(ours, conf[theirs])
     if conf.get("protocol", "http") not in ("http", "https"):
-        raise UsageError(f"--rdzv-conf protocol={conf['protocol']}: neither http nor https")
+        raise UsageError(f"{flag} protocol={conf['protocol']}: neither http nor https")
     for key in ("cert", "key", "cacert"):
         if key in conf and not os.access(conf[key], os.R_OK):
-            raise UsageError(f"--rdzv-conf {key}: {conf[key]} cannot be read")
+            raise UsageError(f"{flag} {key}: {conf[key]} cannot be read")
+    return conf
+
+
+def open_store(config: RunConfig, host: Host) -> EtcdStore:
+    """The store that `config` names. Raises UsageError for what is wrong with it."""
+    conf = access(dict(config.rdzv_conf), "--rdzv-conf")
     endpoints = [parse_endpoint(one, "--rdzv-endpoint", default_port=PORT) for one in config.rdzv_endpoint.split(",")]
     return EtcdStore(host, endpoints, conf, config.rdzv_id)
 
 
 def _leads(leader: dict[str, Any]) -> Leads:
     value = _value(leader)
-    return Leads(endpoint=value["endpoint"], life=value["life"], term=_number(leader, "create_revision"))
+    return Leads(endpoint=value["endpoint"], life=value["life"], term=number(leader, "create_revision"))
 
 
 def _value(kv: dict[str, Any]) -> dict[str, Any]:
@@ -262,9 +268,11 @@ def _past(state: dict[str, Any] | None) -> Past | None:
     return None if state is None else build(Past, _value(state))
 
 
-def _number(kv: dict[str, Any] | None, field: str) -> int:
+def number(kv: dict[str, Any] | None, field: str) -> int:
+    """A field of a key; 0 where there is no key."""
     return 0 if kv is None else int(kv[field])
 
 
-def _text(text: str) -> str:
-    return b64encode(text.encode()).decode()
+def text(plain: str) -> str:
+    """As the gateway takes keys and values."""
+    return b64encode(plain.encode()).decode()

@@ -172,6 +172,7 @@ class Monitor:
             "beat_age_s": None if seen.beat_at is None else now - seen.beat_at,
             "beats": seen.beats,
             "step": seen.step,
+            "step_s": seen.signs.step_took_s or None,
             "section": seen.section,
             "limits": self._shown_limits(fresh),
             "overdue": rank.overdue,
@@ -179,12 +180,12 @@ class Monitor:
         }
 
     def _shown_limits(self, rank: Rank) -> list[dict[str, object]]:
-        """Of each silence of the rank that goes on: the limit from which it is overdue, or only suspected (learned)."""
+        """Of each silence of the rank that goes on: the limit from which it is overdue, or only suspected (learned, usual)."""
         return [
             {
                 "of": clock.kind,
                 "limit_s": clock.bound.limit_s if clock.bound.limit_s < NEVER else None,
-                "learned": not clock.bound.is_sure,
+                "basis": "given" if clock.bound.is_sure else "learned" if self.learner.is_ready(clock.kind) else "usual",
             }
             for clock in self.liveness.clocks(rank)
         ]

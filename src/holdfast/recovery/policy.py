@@ -87,7 +87,8 @@ class RestartOnFailure:
             return Decision(then="end", reason=f"{what}; starting it again would fail the same way")
         if failure.cause == "stuck":
             return Decision(then="end", reason=f"{what}; what it holds, a new process on its node would need")
-        blame = "" if self.budget.left(now) <= 0 else self.suspects.blame(failure.node, now)
+        spared = failure.undecided or self.budget.left(now) <= 0
+        blame = "" if spared else self.suspects.blame(failure.node, now)
         if not blame and _speaks(failure) and self.findings is not None:
             blame = self.findings.unfit(failure)
         return self._again(what, uptime_s, now, exclude=blame)

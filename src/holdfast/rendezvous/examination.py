@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.core.messages import CheckYourself, NodeHealth, Noted
 from holdfast.rendezvous.rules import Tell
+from holdfast.rendezvous.tickets import Tickets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,32 +15,24 @@ if TYPE_CHECKING:
     from holdfast.core.messages import Examine, Examined
     from holdfast.rendezvous.seats import Seats
 
-MOST = 16
-"""Questions whose answers still find who asked."""
-
 
 class Examinations:
     """Those that are under way."""
 
     def __init__(self, seats: Seats) -> None:
-        self.seats = seats
-        self._asked: dict[int, tuple[str, int]] = {}
-        """Ticket → (node that asked, its number for the question)."""
-        self._tickets = 0
+        self.seats, self.tickets = seats, Tickets()
 
     def asked(self, message: Examine) -> list[Action]:
         """Pass it on to all who can hear it, and say to whom."""
-        self._tickets += 1
-        self._asked[self._tickets] = message.node, message.ask
-        self._asked.pop(self._tickets - MOST, None)
+        ticket = self.tickets.draw(message.node, message.ask)
         here = {node: seat.name for node, seat in self.seats.items() if seat.linked}
         noted = Noted(ask=message.ask, ok=True, text="\n".join(here.values()))
-        passed_on = CheckYourself(ask=self._tickets, checks=message.checks)
+        passed_on = CheckYourself(ask=ticket, checks=message.checks)
         return [Tell(node=message.node, message=noted), *(Tell(node=node, message=passed_on) for node in here)]
 
     def answered(self, message: Examined) -> list[Action]:
         """One has answered."""
-        asker = self._asked.get(message.ask)
+        asker = self.tickets.whose(message.ask)
         seat = self.seats.get(message.node)
         if asker is None or seat is None:
             return []

@@ -24,7 +24,7 @@ class Failures:
             key = (round, node, failure.local_rank)
             first, before = self._kept.get(key, (since, failure))
             if before.cause == "hung":  # its end is ours, and it may be that only we know of its guilt
-                known = {field: getattr(before, field) for field in ("cause", "message", "at_unix", "stacks_path")}
+                known = {field: getattr(before, field) for field in ("cause", "message", "at_unix", "stacks_path", "undecided")}
                 failure = replace(failure, **known)
             self._kept[key] = first, failure
 

@@ -16,6 +16,9 @@ from holdfast.core.messages import (
     Failed,
     Finish,
     HangFound,
+    Imports,
+    Inject,
+    InjectionHeard,
     Join,
     Leave,
     Message,
@@ -32,14 +35,17 @@ from holdfast.core.messages import (
     Succeeded,
 )
 from holdfast.rendezvous.exclusion import CHARS
-from holdfast.rendezvous.lease import FENCE_S
+from holdfast.rendezvous.lease import FENCE_S, fence_after_loss_s, granted
 from holdfast.rendezvous.pace import described
 from holdfast.rendezvous.rules import Tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.events import Event
+    from holdfast.rendezvous.clocks import Clocks
     from holdfast.rendezvous.examination import Examinations
+    from holdfast.rendezvous.imports import KnownImports
+    from holdfast.rendezvous.injections import Injections
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.rendezvous.seats import Seat
 
@@ -50,8 +56,14 @@ class Hearing:
     def __init__(self, rendezvous: Rendezvous) -> None:
         self.rendezvous = rendezvous
         self.rules, self.seats = rendezvous.rules, rendezvous.seats
+        self.granted_s = granted(self.rules.lease_s)
         self._examinations: Examinations | None = None
         """None: no operator has asked how the nodes are."""
+        self._injections: Injections | None = None
+        """None: nobody has asked for a fault."""
+        self._clocks: Clocks | None = None
+        self._imports: KnownImports | None = None
+        """None: nobody has said what the script imports."""
 
     @property
     def examinations(self) -> Examinations:
@@ -61,6 +73,24 @@ class Hearing:
 
             self._examinations = Examinations(self.seats)
         return self._examinations
+
+    @property
+    def injections(self) -> Injections:
+        """Made when it is needed for the first time."""
+        if self._injections is None:
+            from holdfast.rendezvous.injections import Injections
+
+            self._injections = Injections(self.seats)
+        return self._injections
+
+    @property
+    def clocks(self) -> Clocks:
+        """Made when a member renews its lease for the first time."""
+        if self._clocks is None:
+            from holdfast.rendezvous.clocks import Clocks
+
+            self._clocks = Clocks(self.seats)
+        return self._clocks
 
     def hear(self, message: Message, here: bool, now: float) -> list[Action]:
         """A member has spoken; `here`: it shares our process."""
@@ -77,10 +107,10 @@ class Hearing:
             # It was a member under an earlier life of the coordinator; others may still hold a lease from that.
             job.gathering.wait_until(job.started_at + self.rules.lease_s + FENCE_S)
         match message:
-            case Renew(sent_at=sent_at) if seat is not None:
+            case Renew() if seat is not None:
                 # A Stop may have gone down with its link. Said twice it does no harm; said never, we would wait for ever.
                 again = [seat.stop] if seat.stop is not None and seat.state in ("stopping", "stopped") else []
-                answers = [Renewed(lease_s=self.rules.lease_s, sent_at=sent_at), *again]
+                answers = [self.renewed(seat, message, now), *again]
                 return [Tell(node=node, message=answer) for answer in answers]
             case Join():
                 return self._joined(message, seat, here, now)
@@ -94,6 +124,10 @@ class Hearing:
                 return self.examinations.asked(message)
             case Examined():
                 return self.examinations.answered(message)
+            case Inject():
+                return self.injections.asked(message)
+            case InjectionHeard():
+                return self.injections.answered(message)
             case HangFound() if message.round == job.round and seat.state == "running":
                 return job.judge.inquire(seat, message, now)
             case Positions(round=number, positions=positions) if job.inquiry is not None and number == job.inquiry.round:
@@ -102,6 +136,8 @@ class Hearing:
                 return job.judge.failed(seat, number, failure, now)
             case Pace(round=number) if number == job.round and job.phase == "running":
                 return self._paced(seat, message, now)
+            case Imports() if seat.state == "running":
+                return self._told_imports(message)
             case Requested():
                 return job.judge.requested(seat, message, now)
             case Succeeded(round=number) if number == job.round and seat.state == "running" and not seat.is_impaired:
@@ -116,6 +152,15 @@ class Hearing:
             case Leave(reason=reason) if seat.state != "leaving":
                 return self._leaves(seat, reason, now)
         return []
+
+    def renewed(self, seat: Seat, renew: Renew, now: float) -> Renewed:
+        """The answer to that member's `Renew`, whose lease begins anew."""
+        seat.heard_at, seat.linked = now, True
+        self.seats.look_at = min(self.seats.look_at, now + self.rules.lease_s)
+        clocks = self.clocks
+        clocks.heard(renew.node, renew.ahead_s, now)
+        at_unix = now + self.rendezvous.ahead_unix
+        return Renewed(lease_s=self.granted_s, sent_at=renew.sent_at, at_unix=at_unix, middle_s=clocks.middle_s)
 
     def _is_of_the_next_run(self, message: Message, node: str) -> bool:
         """It knows nothing of this one, nor this one of it: to be told how this one ended would end that one. It goes on
@@ -146,10 +191,17 @@ class Hearing:
         seat.state, seat.is_impaired = "ready", False
         said = job.admission.of_itself(join, now)
         if not took_part:
-            return said
+            return said + (self._imports.tell(seat) if self._imports is not None and job.phase == "running" else [])
         if seat.stop is None:
             said += job.judge.without(_by_itself(seat), now)
         return said + (job.admission.newcomer(seat, now) if job.phase == "running" else [])
+
+    def _told_imports(self, message: Imports) -> list[Action]:
+        if self._imports is None:
+            from holdfast.rendezvous.imports import KnownImports
+
+            self._imports = KnownImports(self.seats)
+        return self._imports.heard(message)
 
     def _stopped(self, seat: Seat, now: float) -> list[Action]:
         """All its workers have ended. Where nothing had gone wrong, and nobody had told it to, the round is another now."""
@@ -208,12 +260,14 @@ class Hearing:
     def _lose(self, seat: Seat, reason: str, now: float) -> list[Action]:
         job = self.rendezvous
         if seat.has_workers:
-            job.gathering.wait_until(now + FENCE_S)
+            job.gathering.wait_until(now + fence_after_loss_s(self.rules.lease_s))
         if seat.state == "leaving":
             return self._remove(seat, NodeLeft(name=seat.name, reason=f"it had said so, and was {reason}"))
         needed = self._takes_part(seat)
         actions = self._remove(seat, NodeLost(name=seat.name, reason=reason, silent_s=now - seat.heard_at))
         self.seats.lost.append(seat.name)
+        if seat.linked:  # else its agent is gone, as far as its host knows
+            self.seats.cut_off[seat.join.node] = now
         lost = Failure(node=seat.name, rank=-1, at_unix=job.unix(now), cause="node_lost", message=reason, round=job.round)
         if seat.state in ("running", "stopping"):
             # Since it was last heard: whoever failed after that may have failed because of it.

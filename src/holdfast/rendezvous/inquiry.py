@@ -8,10 +8,11 @@ still, by one sign after the other, as long as some differ in it from the rest:
 1. the kernel has stopped them (SIGSTOP, a debugger);
 2. they are behind in steps, where all ranks report steps;
 3. they are *not* waiting for others, by their stacks, or sleep in the kernel, deaf to signals; or they alone show no stacks;
-4. they are behind in sections, where nobody reports steps but all use sections (last: a rank may have sections of its own).
+4. they wait elsewhere, by their stacks, than most of the others do: in another collective, or called in another place;
+5. they are behind in sections, where nobody reports steps but all use sections (last: a rank may have sections of its own).
 
-Of those left it is the one that has been quiet longest. Where nothing tells them apart, it stays with the first whose limit
-was exceeded.
+Of those left it is the one that has been quiet longest. Where nothing tells them apart, nobody is blamed: the failure is told
+of the first whose limit was exceeded, with words that say so (`undecided`).
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+FEW = 0.25
+"""At most this share of the ranks is out of place; one always may be, where most of the others are in one place."""
+
 ANSWER_S = 1.0
 """How much longer than a look itself its answers may take, over a slow network or from a node whose processors the hanging rank
 keeps busy. All are waited for only if one is late; a job restarted a second later is better than the wrong rank blamed."""
+
+SHOWN = 4
+"""Places that are named where ranks wait for one another in several."""
 
 LEEWAY_S = 1.0
 """A rank that gave its last sign so much later than one that hangs may still be the culprit: others waited for it already."""
@@ -70,13 +77,17 @@ class Inquiry:
         """As `culprit`."""
         return culprit(self.positions)
 
+    def undecided(self) -> str:
+        """As the function."""
+        return undecided(self.positions)
+
 
 def culprit(positions: Mapping[str, tuple[Position, ...]]) -> Blame | None:
     """Whom all others wait for, of the ranks of all nodes (see the module's text). None: nothing tells."""
     seen = [(node, position) for node, those in positions.items() for position in those]
     still = _still(seen)
     left, why = still, list[str]()
-    for narrow in (_stopped, _behind, _not_waiting, _behind_in_sections):
+    for narrow in (_stopped, _behind, _not_waiting, _elsewhere, _behind_in_sections):
         some, words = narrow([position for _, position in left])
         if some and len(some) < len(left):
             left, why = [(node, position) for node, position in left if position.rank in some], [*why, words]
@@ -85,6 +96,20 @@ def culprit(positions: Mapping[str, tuple[Position, ...]]) -> Blame | None:
     node, chosen = min(left, key=lambda one: (-(one[1].quiet_s or 0.0), one[1].rank))
     others = tuple(sorted(position.rank for _, position in left if position is not chosen))
     return Blame(node=node, position=chosen, why=", and ".join(filter(None, why)), others=others)
+
+
+def undecided(positions: Mapping[str, tuple[Position, ...]]) -> str:
+    """Why nobody can be blamed, in words, where all ranks that were still wait for one another. Empty: that is not so."""
+    still = [one for _, one in _still([(node, position) for node, those in positions.items() for position in those])]
+    if len(still) < 2 or not all(one.waits for one in still):
+        return ""
+    places = _places(still)
+    if len(places) == 1:
+        same = "wait in the same collective, and nothing shows that one is behind"
+        return f"all {len(still)} ranks {same}: this one's limit ran out first, which says nothing of whose fault it is"
+    shown = "; ".join(f"rank{'s' if len(those) > 1 else ''} {_ranks(those)} in {those[0].where}" for those in places[:SHOWN])
+    more = f"; and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return f"all {len(still)} ranks wait for one another, and nothing tells which is out of place: {shown}{more}"
 
 
 def blamed(failure: Failure, blame: Blame) -> Failure:
@@ -109,6 +134,10 @@ def unreported(position: Position, *, node: str, role: str, round: int, attempt:
         round=round,
         attempt=attempt,
     )
+
+
+def _ranks(those: Iterable[Position]) -> str:
+    return _listed([one.rank for one in those])
 
 
 def _listed(ranks: Collection[int]) -> str:
@@ -141,6 +170,25 @@ def _not_waiting(seen: list[Position]) -> tuple[set[int], str]:
     if busy:
         return busy, "others wait for it in a collective"
     return {one.rank for one in seen if one.waits is None}, "others wait in a collective, and it does not show its stacks"
+
+
+def _elsewhere(seen: list[Position]) -> tuple[set[int], str]:
+    if not seen or not all(one.waits for one in seen):
+        return set(), ""
+    most, *others = _places(seen)
+    odd = [one for those in others for one in those]
+    if not odd or len(most) <= len(seen) / 2 or len(odd) > max(1, FEW * len(seen)):
+        return set(), ""
+    return {one.rank for one in odd}, f"the others wait for it elsewhere, in {most[0].where}"
+
+
+def _places(seen: list[Position]) -> list[list[Position]]:
+    """Ranks by where they wait, most first. The library's line says nothing, the script's says which collective it is."""
+    found: dict[tuple[str, str], list[Position]] = {}
+    for one in sorted(seen, key=lambda one: one.rank):
+        inner, _, own = one.where.partition(", called in ")
+        found.setdefault((inner.rpartition(":")[0] if own else inner, own), []).append(one)
+    return sorted(found.values(), key=lambda those: (-len(those), those[0].rank))
 
 
 def _behind_in_sections(seen: list[Position]) -> tuple[set[int], str]:

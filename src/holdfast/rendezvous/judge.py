@@ -95,7 +95,7 @@ class Judge:
 
     def requested(self, seat: Seat, asked: Requested, now: float) -> list[Action]:
         """A worker's wish. Whatever becomes of its round meanwhile, it stands; but one restart fulfils all that ask for one."""
-        job, who = self.rendezvous, f"rank {asked.rank} on {seat.name}"
+        job, who = self.rendezvous, f"rank {asked.rank} on {seat.name}" if asked.rank >= 0 else f"an operator of {seat.name}"
         match asked.kind:
             case "stop":
                 return job.end("stopped", f"{who} asked to stop the job: {asked.reason}", now)
@@ -141,6 +141,10 @@ class Judge:
         blame, hung = inquiry.blame(), None
         node, failure = inquiry.held[0]
         actions: list[Action] = []
+        if blame is None and (why := inquiry.undecided()):
+            failure = replace(failure, message=f"{failure.message}; {why}", undecided=True)
+            self.failures.put_first(job.round, node, failure, by_s=0.0)
+            actions.append(job.record(FailureSeen(failure=failure)))
         if blame is not None and (seat := self.seats.get(blame.node)) is not None:
             position, reported = blame.position, {known.rank: known for _, known in inquiry.held}
             own = reported.get(position.rank) or unreported(

@@ -1,22 +1,43 @@
 """How long may a member run workers without word from the coordinator? The numbers that both sides must agree on.
 
-    member       Renew sent ──────────── lease_s ────────────▶ SIGTERM ── KILL_S ──▶ SIGKILL
-    coordinator      Renew heard ──────────── lease_s ────────────▶ lost ────── FENCE_S ──────▶ next round may form
+    member       Renew sent ────── granted(lease_s) ──────▶ SIGTERM ─ KILL_S ─▶ SIGKILL
+                                          └───────────────── FENCE_S ─────────────────▶ none lives
+    coordinator      Renew heard ───────────── lease_s ────────────▶ lost ── fence_after_loss_s ──▶ next round may form
 
 The member counts from when it *sent* the Renew that was answered, which is before the coordinator heard it; so its lease
-is over first, by its own monotonic clock and with no clock compared to another. What is left of the fence, a second,
-is for drift between the two clocks (milliseconds in a lease), for the kernel to kill, and for the guardian of an agent that is
-stopped itself (`runtime.guardian`).
+is over first, by its own monotonic clock and with no clock compared to another. The time that its workers need to die begins
+before it is counted as lost: a swap of nodes waits for the lease, and hardly for more. What is left of the fence is
+for drift between the two clocks (a millisecond in a lease), for the kernel to kill, and for the guardian of an agent
+that is stopped itself, which acts `STRIKE_S` after the lease (`runtime.guardian`).
 """
 
 from __future__ import annotations
 
-FENCE_S = 1.5
-"""From a member's loss to the first moment at which another round may form. As long as a rank needs to die of SIGTERM and
-then SIGKILL, and short beside a lease; survivors stop their own workers meanwhile, so it is seldom waited for."""
+FENCE_S = 0.5
+"""From the end of a member's lease to the first moment at which another round may form: as long as a rank needs to die of
+SIGTERM and then SIGKILL, with as much again to spare. Survivors stop their own workers meanwhile."""
 
-KILL_S = 0.5
-"""From the end of a member's lease to SIGKILL, instead of the user's grace period."""
+HEAD_START_S = 0.25
+"""By how much a member's lease is over before the coordinator gives it up: half of the fence is behind it by then. It is taken
+from what the network may swallow, so not more: an outage that falls into it costs the node its round."""
 
-RENEW_S = 1.0
-"""Longest time between two Renews. A lease has room for three (DHCP, etcd's keep-alive)."""
+KILL_S = 0.25
+"""From the end of a member's lease to SIGKILL, instead of the user's grace period. A handler's few lines; no checkpoint."""
+
+RENEW_S = 0.75
+"""Longest time between two Renews in a job of a few nodes; of many, a third of the lease. A lease has room for three (DHCP,
+etcd's keep-alive)."""
+
+
+def granted(lease_s: float) -> float:
+    """How long a member may run workers that is given up after `lease_s`."""
+    return lease_s - _head_start_s(lease_s)
+
+
+def fence_after_loss_s(lease_s: float) -> float:
+    """What is left of the fence when a member is given up that had leases of `lease_s`."""
+    return FENCE_S - _head_start_s(lease_s)
+
+
+def _head_start_s(lease_s: float) -> float:
+    return min(HEAD_START_S, lease_s / 4)

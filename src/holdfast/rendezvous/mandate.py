@@ -129,7 +129,9 @@ class Mandate:
         roster = None
         if self.issued and endpoint and self.holds.get(endpoint, 0) < self.version:
             roster = self._roster(endpoint, past())
-        return Renewed(lease_s=lease_s, sent_at=said.sent_at, mark=now, roster=roster)
+        return Renewed(
+            lease_s=lease_s, sent_at=said.sent_at, mark=now, roster=roster, at_unix=said.at_unix, middle_s=said.middle_s
+        )
 
     # --- who has a say --------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Noted, Pace, Refused, Renew, Renewed
+from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Noted, Pace, Refused, Renew, Renewed, Waiting
 from holdfast.core.value import Value
+from holdfast.rendezvous.clocks import Compared
 from holdfast.rendezvous.lease import KILL_S, RENEW_S
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.05, 1.0
@@ -26,6 +27,9 @@ NOTICE_S = 5.0
 
 TAKEN = "another program has that port: `ss -ltnp` on its host shows which; end it, or choose another port"
 
+LIKELY = "most likely the job ended while this node, a spare, was cut off; how it ended is not known here"
+ASK_THERE = "`holdfast report` on that host tells how it ended"
+
 SOONEST_S = 0.02
 """Least time between two Renews, however short the lease."""
 
@@ -35,6 +39,11 @@ whoever answers at the endpoint speaks another protocol: no coordinator can come
 
 GIVE_UP_S = 30.0
 """How long after its lease is over a member goes on looking for the coordinator. Long enough for a restart of a switch."""
+
+ABANDONED_S = 10.0
+"""The same for a spare, from when the endpoint's host began to answer that nobody serves there: its network is well, so the
+coordinator's agent is gone. Long enough for one that is started again at once. Who had ranks waits longer: a job that comes
+back needs it more."""
 
 
 class Deliver(Value):
@@ -57,6 +66,12 @@ class Member:
         self.moved_to = ""
         """Where the coordinator has moved to. Empty: it is where it was."""
         self.give_up_s = GIVE_UP_S
+        self.abandoned_s = ABANDONED_S
+        """How long a spare is refused at the endpoint until it gives up. NEVER: another may become the coordinator."""
+        self.is_spare = False
+        """The last that it heard was that it waits for a place."""
+        self.refused_since = NEVER
+        """Since when every attempt to reach the coordinator was refused, by a host that is there."""
         self.hint = "is the first node's agent running, and is its port open to this node?"
         self.join_by = now + join_timeout_s
         self.answer_by = min(self.join_by, now + TAKEN_S) if taken else self.join_by
@@ -76,6 +91,8 @@ class Member:
         """That of the last `Renewed` over this link."""
         self.roster = 0
         """Version of the roster that this node holds."""
+        self.clock = Compared()
+        """How the wall clock here compares with the others'."""
         self.leased_until = -NEVER
         self.leased_at: float | None = None  # when the last Renew that was answered was sent; None: never
         self.held: Assigned | None = None  # an assignment that came over a new link before its lease
@@ -91,11 +108,12 @@ class Member:
         out: list[Action | Deliver] = []
         match seen:
             case LinkUp(link=link, ours=True) if link == self.link:
-                self.up = True
+                self.up, self.refused_since = True, NEVER
                 self.renew_at, self.held, self.mark = now, None, 0.0
-                out += [Transmit(link=link, message=message) for message in self.outbox]
-            case LinkDown(link=link, reason=reason, final=final, foreign=foreign) if link == self.link:
+                out += [Transmit(link=link, message=message, more=True) for message in self.outbox]  # a Renew follows
+            case LinkDown(link=link, reason=reason, final=final, foreign=foreign, refused=refused) if link == self.link:
                 self.up, self.trouble = False, reason
+                self.refused_since = min(self.refused_since, now) if refused else NEVER
                 self.foreign_since = min(self.foreign_since, now) if foreign else NEVER
                 pause_s = self.retry_s * (0.5 + luck(self.node)) + self._spread_s()
                 self.connect_at, self.retry_s = now + pause_s, min(LONGEST_RETRY_S, 2 * self.retry_s)
@@ -119,7 +137,7 @@ class Member:
             return []
         hang_up: list[Action | Deliver] = [HangUp(link=self.link)] if self.link else []
         self.endpoint = self.moved_to = endpoint
-        self.up = False
+        self.up, self.refused_since = False, NEVER
         self.link += 1  # whatever an older link still brings is not from there
         self.connect_at, self.retry_s = now + self._spread_s(), FIRST_RETRY_S
         return hang_up + self._due(now)
@@ -139,7 +157,13 @@ class Member:
     def _patience_ends(self) -> float:
         if self.lease_ends is None:
             return min(self.answer_by, self.foreign_since + FOREIGN_S)
-        return self.lease_ends + (self.give_up_s if self.lease_over else 0.0)
+        if not self.lease_over:
+            return self.lease_ends
+        return min(self.lease_ends + self.give_up_s, self._abandoned_at)
+
+    @property
+    def _abandoned_at(self) -> float:
+        return self.refused_since + self.abandoned_s if self.is_spare else NEVER
 
     def _spread_s(self) -> float:
         """How much later than the first of a large job this one connects."""
@@ -147,7 +171,8 @@ class Member:
 
     def _arrived(self, message: Message, now: float) -> list[Action | Deliver]:
         match message:
-            case Renewed(lease_s=lease_s, sent_at=sent_at):
+            case Renewed(lease_s=lease_s, sent_at=sent_at, at_unix=at_unix, middle_s=middle_s):
+                self.clock.heard(sent_at, at_unix, middle_s, now)
                 return self._renewed(lease_s, sent_at, now)
             case Assigned():
                 if not self.lease_over and self.lease_ends is not None and now >= self.lease_ends:
@@ -156,6 +181,8 @@ class Member:
                 return self._release(now)
             case Noted(ask=ask):
                 self.outbox = [said for said in self.outbox if getattr(said, "ask", None) != ask]
+            case Waiting():
+                self.is_spare = True
             case Finish():
                 self.closed = True
                 heard = Leave(node=self.node, round=self.round, reason="the job is over")
@@ -178,7 +205,7 @@ class Member:
     def _release(self, now: float) -> list[Action | Deliver]:
         if self.held is None or self.lease_ends is None or now >= self.lease_ends:
             return []
-        assigned, self.held = self.held, None
+        assigned, self.held, self.is_spare = self.held, None, False
         self.round, self.nodes, self.outbox = assigned.round, assigned.group_world_size, []
         # The answer brings the round's roster: until then this node cannot tell who comes after the coordinator.
         self.renew_at = min(self.renew_at, now + self._spread_s())
@@ -194,6 +221,9 @@ class Member:
             out.append(Say(text=f"{trying}; trying for up to {self.answer_by - self.began_at:g} s", level="warning"))
         if now >= self._patience_ends():
             silent_s = now - (self.began_at if self.leased_at is None else self.leased_at)
+            if self.lease_over and now >= self._abandoned_at:
+                gone = f"nobody serves {self.endpoint} any more, though its host answers: {LIKELY}"
+                return [self._give_up(gone, hint=ASK_THERE)]
             if self.lease_ends is None or self.lease_over:
                 trouble = f" ({self.trouble})" if self.trouble else ""
                 lost = f"the coordinator at {self.endpoint} is out of reach: no answer for {silent_s:.0f} s{trouble}"
@@ -209,8 +239,9 @@ class Member:
                 out.append(HangUp(link=self.link))
                 self.up, self.connect_at = False, now
         if self.up and now >= self.renew_at:
-            self.renew_at = now + max(SOONEST_S, min(self.lease_s / 3, RENEW_S))
-            renew = Renew(node=self.node, round=self.round, sent_at=now, mark=self.mark, roster=self.roster)
+            self.renew_at = now + max(SOONEST_S, min(self.lease_s / 3, RENEW_S if self.nodes < MANY else NEVER))
+            ahead_s = self.clock.ahead_s
+            renew = Renew(node=self.node, round=self.round, sent_at=now, mark=self.mark, roster=self.roster, ahead_s=ahead_s)
             out.append(Transmit(link=self.link, message=renew))
         if not self.up and now >= self.connect_at:
             self.link += 1

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.core.policy import Decision, Policy
     from holdfast.rendezvous.inquiry import Inquiry
     from holdfast.rendezvous.judge import Judge
-    from holdfast.rendezvous.placement import Placement
+    from holdfast.rendezvous.placement import Place, Placement
     from holdfast.rendezvous.rules import Rules
 
 SMALL = 64
@@ -70,6 +70,8 @@ class Rendezvous:
         self._judge: Judge | None = None
         """None: nothing has gone wrong so far."""
         self.started_at, self.started_at_unix = now, now_unix
+        self.ahead_unix = now_unix - now
+        """What the wall clock shows, less what the monotonic one does. It may be set meanwhile, and is compared only."""
         self.formed_at = now
         self.ended_at = NEVER
         self.why = "first round"
@@ -276,7 +278,8 @@ class Rendezvous:
         self.seats.largest = max(self.seats.largest, len(places))
         self.paces.begin_round()
         longest_s = self.paces.longest_s
-        stash = self.seats.stash(places, world_size)
+        stash, to_fetch = self.seats.stash(places, world_size) or (None, {})
+        partners = self._partners(places)
         actions: list[Action] = []
         for given in places:
             seat = self.seats[given.node]
@@ -298,11 +301,23 @@ class Rendezvous:
                 carries_on=self.policy.carries_on,
                 life=self.life,
                 stash=stash,
+                stash_from=to_fetch.get(given.base_rank, ""),
+                stash_partner=partners.get(given.node, ""),
             )
             actions.append(Tell(node=given.node, message=seat.assigned))
         for spare in placement.spares:
             actions.append(Tell(node=spare.node, message=Waiting(round=self.round, reason=spare.why, life=self.life)))
         return actions
+
+    def _partners(self, places: Iterable[Place]) -> dict[str, str]:
+        """By node: where its ranks' states are kept as well."""
+        joins = [self.seats[given.node].join for given in places]
+        if not any(join.stash_at for join in joins):
+            return {}  # as in most jobs
+        from holdfast.rendezvous.partners import partners
+
+        found = partners([(join.stash_at, join.domain) for join in joins])
+        return {join.node: partner for join, partner in zip(joins, found)}
 
     def _finish(self, now: float) -> list[Action]:
         self.phase, self.ended_at = "ended", now

@@ -121,6 +121,8 @@ class Seats(dict[str, Seat]):
         """Nodes that have had one."""
         self.lost: list[str] = []
         """Names of those that were given up."""
+        self.cut_off: dict[str, float] = {}
+        """Those of them whose links had not broken, and when: their agents may live, and come back. By node."""
         self.size = 0
         """Nodes that the last round had when it formed."""
         self.done_and_gone = 0
@@ -133,6 +135,7 @@ class Seats(dict[str, Seat]):
         seat = self[join.node] = Seat(join, self.arrivals, now, self.tally)
         self.arrivals += 1
         self.known.add(join.node)
+        self.cut_off.pop(join.node, None)
         seat.here = here
         self.know(seat, join)
         return seat
@@ -169,14 +172,18 @@ class Seats(dict[str, Seat]):
         """NEVER: one that shares our process, or has done its part and has nothing left to lose."""
         return NEVER if seat.here or seat.state == "succeeded" else seat.heard_at + self.rules.lease_s
 
-    def stash(self, places: Iterable[Place], world_size: int) -> tuple[int, int] | None:
-        """Round and step of the newest state that all ranks can restore at these places. None: there is none."""
-        held = [(self[given.node].join.stash, given.base_rank) for given in places]
-        if not any(generations for generations, _ in held):
+    def stash(self, places: Iterable[Place], world_size: int) -> tuple[tuple[int, int], dict[int, str]] | None:
+        """Round and step of the newest state that all ranks can restore at these places, and for the base rank of each node
+        that does not have it where it is. None: there is none."""
+        joins = [(self[given.node].join, given.base_rank) for given in places]
+        if not any(join.stash for join, _ in joins):
             return None  # as in most jobs
         from holdfast.core.stash import agreed
 
-        return agreed(held, world_size)
+        kept = [(seat.join.stash_at, seat.join.kept) for seat in self.values() if seat.join.kept]
+        if not all(join.stash_at for join, _ in joins):
+            kept = []  # somebody has no part in it, or could not fetch what it was to have
+        return agreed([(join.stash, base, join.nproc) for join, base in joins], world_size, kept)
 
     # --- who they are ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
-from holdfast.core.messages import Finish, Join, Leave, Message, Refused, StoreAsk
+from holdfast.core.messages import Finish, Join, Leave, Message, Refused, Renew, Renewed, StoreAsk
 from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Heard, Tell, Unlinked
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 TO_HOST = -1
 """The link of the member that shares our process: no socket, never down."""
+
+
+SOUGHT_S = 60.0
+"""A node that was cut off longer before the end is not waited for: by then most have given up, or are without power."""
 
 
 class Server:
@@ -39,9 +43,9 @@ class Server:
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`. Links that are not ours to serve are ignored."""
+        if isinstance(seen, Arrived) and self.guests.get(seen.link):
+            return self.hear(seen.message, seen.link, now)
         match seen:
-            case Arrived(link=link, message=message) if self.guests.get(link):
-                return self.hear(message, link, now)
             case LinkUp(link=link, ours=False):
                 self.guests[link] = ""
                 return []
@@ -76,12 +80,22 @@ class Server:
             self.guests[link] = node
         if isinstance(message, Leave):
             self.owed.discard(node)
+            self.rendezvous.seats.cut_off.pop(node, None)
         if isinstance(message, Join) and message.life in self.ended and message.life != self.rendezvous.life:
             # Cut off when that run ended, and back only now. It is no node of this one, whatever it was in that.
             return [Transmit(link=link, message=Finish(report=self.ended[message.life]))]
         # The newest link is the live one, though an older one may still bring what was on its way and not know that it is dead.
         self.links[node] = max(link, self.links.get(node, link))
         return self._sent(self.rendezvous.observe(Heard(message=message, here=link == TO_HOST), now))
+
+    def renewed(self, renew: Renew, link: int, now: float) -> Renewed | None:
+        """The answer to a member's `Renew`, where nothing else comes of it: thousands say so each second. None: that is not so,
+        or not known, and `observe` is to be asked."""
+        node, job = renew.node, self.rendezvous
+        if self.guests.get(link) != node or self.links.get(node) != link or job.phase != "running" or job.gathering.unsure:
+            return None
+        seat = job.seats.get(node)
+        return job.hearing.renewed(seat, renew, now) if seat is not None and seat.stop is None else None
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
@@ -94,6 +108,12 @@ class Server:
         seats = self.rendezvous.seats
         used = (not node or (node in seats and self.links.get(node) == link) for link, node in self.guests.items())
         return not self.owed and not any(used)
+
+    @property
+    def misses_some(self) -> bool:
+        """Whoever was cut off shortly before the end, and has not been told it, may still look for us."""
+        job = self.rendezvous
+        return job.report is not None and any(at > job.ended_at - SOUGHT_S for at in job.seats.cut_off.values())
 
     def _open_store(self) -> KeyValues:
         if self.store is None:
@@ -110,13 +130,14 @@ class Server:
             if not isinstance(action, Tell):
                 out.append(action)
                 continue
-            link = self.links.get(action.node)
-            if isinstance(action.message, Finish) and link != TO_HOST and action.node in self.rendezvous.seats:
-                self.owed.add(action.node)
+            node, message = action.node, action.message
+            link = self.links.get(node)
+            if link != TO_HOST and isinstance(message, Finish) and node in self.rendezvous.seats:
+                self.owed.add(node)
             if link is None:
                 continue
-            out.append(Transmit(link=link, message=action.message))
-            if isinstance(action.message, Refused) and link != TO_HOST:
+            out.append(Transmit(link=link, message=message))
+            if link != TO_HOST and isinstance(message, Refused):
                 out.append(HangUp(link=link))  # after Finish the other side does: it has something to say before
         if self.store is not None and self.rendezvous.round > self.store.round:
             out += self.store.begin_round(self.rendezvous.round)

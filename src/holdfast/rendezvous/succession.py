@@ -55,6 +55,9 @@ GONE_S = 60.0
 """How long everybody in the line must have refused to be called until a node takes the job to be over. A host that starts again
 answers nothing for a while, which counts anew; then its agent has this long to come back, at the endpoint."""
 
+GONE_SPARE_S = 10.0
+"""The same for a spare: a job that comes back can do without it, sooner than a spare without its job."""
+
 OF_HALF = "let a third party decide: --witness DIR, which all nodes share; or risk two sides: --on-split continue"
 """What helps where one half is left: one of two nodes, above all."""
 
@@ -127,6 +130,8 @@ class Succession:
         # the face of `rendezvous.election.Election` that a node needs
         self.rank = 0
         self.linked = False
+        self.is_spare = False
+        """This node waits for a place."""
 
     # --- the machine's face ---------------------------------------------------------------------------------------------
 
@@ -360,6 +365,7 @@ class Succession:
             return self._win(now, alone=True)
         if self._all_are_gone(now):
             gone = "the agents of all other nodes are gone: the job is over; how it ended is not known here"
+            gone += " (most likely this node, a spare, was cut off as it ended)" if self.is_spare else ""
             return [GiveUp(reason=gone, hint="the other nodes' agents have printed how, and `holdfast report` tells it there")]
         if self.complained:
             return []
@@ -369,7 +375,8 @@ class Succession:
     def _all_are_gone(self, now: float) -> bool:
         assert self.roster is not None
         others = [endpoint for endpoint in self.roster.line if endpoint != self.endpoint]
-        return bool(others) and all(self.refused.get(endpoint, now) <= now - GONE_S for endpoint in others)
+        gone_s = GONE_SPARE_S if self.is_spare else GONE_S
+        return bool(others) and all(self.refused.get(endpoint, now) <= now - gone_s for endpoint in others)
 
     def _trouble(self) -> str:
         """Why nobody leads, and what would help."""

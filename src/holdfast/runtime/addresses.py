@@ -46,8 +46,11 @@ def own_address(endpoint: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Does `host`, as written, mean this host and nothing else?"""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """Does `host`, as written, mean this host and nothing else? (127.evil.example is a name that somebody else has.)"""
+    try:
+        return host in ("localhost", "::1") or socket.inet_pton(socket.AF_INET, host)[0] == 127
+    except (OSError, ValueError):
+        return False
 
 
 def bind_addresses(name: str, port: int) -> list[tuple[int, tuple[object, ...]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 
@@ -19,7 +19,15 @@ from holdfast.core.value import Required, Value, quicken, to_plain
 
 V = TypeVar("V", bound=Value)
 
-MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
+
+@cache
+def words_of(family: type[Message]) -> dict[str, type[Message]]:
+    """The messages of one kind of link, by name. Families of their own (`core.fleet`) are not among an agent's."""
+    return {kind.__name__: kind for kind in family.__subclasses__() if not kind.__subclasses__()}
+
+
+MESSAGES = words_of(Message)
+
 
 class Encoded:
     """The last roster that was sent, as JSON: when a round has formed, thousands are told the same within a second."""
@@ -43,12 +51,12 @@ _NAMES = vars(typing) | vars(failure) | vars(report) | vars(messages)
 
 
 LONGEST = {"node": 300, "name": 255, "addr": 255, "role": 255, "master_addr": 255, "job": 1000, "domain": 255, "group": 255}
-LONGEST |= {"unhealthy": 500, "life": 255}
+LONGEST |= {"unhealthy": 500, "life": 255, "stash_at": 300, "warm": 4096, "python": 4096}
 """Most characters of what names something: it is kept for the job's life, told to others and shown to people."""
 
 RANGES = {"round": (0, 2**31), "known_round": (0, 2**31), "master_port": (0, 65535), "nproc": (1, 65536)}
 """Least and greatest of numbers that we count on with; any other fits into a machine's word."""
-ANY_NUMBER = -(2**63), 2**64
+ANY_NUMBER = -(2**63), 2**63 - 1
 
 MOMENTS, LAST_MOMENT = ("at_unix", "started_at_unix", "ended_at_unix"), 253402300799.0
 """Times are shown, never counted with: one that no calendar has becomes the calendar's end, the year 9999."""
@@ -91,11 +99,11 @@ def _cut(plain: Any, field: str = "") -> Any:
     return plain[:CHARS].encode(errors="replace").decode() if isinstance(plain, str) else plain
 
 
-def decode(data: bytes) -> Message:
-    """The message in `data`. Raises ProtocolError for anything that is not exactly one."""
+def decode(data: bytes, family: type[Message] = Message) -> Message:
+    """The message in `data`. Raises ProtocolError for anything that is not exactly one of that family."""
     try:
-        body = _decoder().decode(data)
-        return _made(MESSAGES[type(body).__name__], body)
+        body = _decoder(family).decode(data)
+        return _made(words_of(family)[type(body).__name__], body)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not a message: {data[:60]!r} ({str(error)[:200]})") from error
 
@@ -107,31 +115,27 @@ def build(kind: type[V], plain: dict[str, Any]) -> V:
 
 def _made(kind: type[V], body: msgspec.Struct) -> V:
     """The value whose fields, of the right types, `body` has."""
-    fields = {field: getattr(body, field) for field in kind.__fields__}
-    for field in _with_limits(kind):
-        fields[field] = _checked(field, fields[field])
+    fields = msgspec.structs.asdict(body)
+    for field in _moments(kind):
+        fields[field] = min(max(fields[field], 0.0), LAST_MOMENT)
     return kind(**fields)
 
 
 @cache
-def _with_limits(kind: type[Value]) -> tuple[str, ...]:
-    """The fields that `_checked` may have something against."""
-    hints = _hints(kind).items()
-    return tuple(field for field, hint in hints if field in LONGEST or field in MOMENTS or "int" in str(hint))
+def _moments(kind: type[Value]) -> tuple[str, ...]:
+    return tuple(field for field in kind.__fields__ if field in MOMENTS)
 
 
-def _checked(field: str, value: Any) -> Any:
-    """ValueError for a name or a number that we would not want to live with."""
-    if isinstance(value, str):
-        if field in LONGEST and len(value) > LONGEST[field]:
-            raise ValueError(f"{field} has {len(value)} characters, at most {LONGEST[field]} are allowed")
-    elif isinstance(value, int):
+def _limited(field: str, hint: Any) -> Any:
+    """`hint`, without the names and numbers that we would not want to live with."""
+    if hint is str and field in LONGEST:
+        return Annotated[str, msgspec.Meta(max_length=LONGEST[field])]
+    if hint is int:
         least, most = RANGES.get(field, ANY_NUMBER)
-        if not least <= value <= most:
-            raise ValueError(f"{field} is not within {least:g} to {most:g}")
-    elif field in MOMENTS:
-        return min(max(value, 0.0), LAST_MOMENT)
-    return value
+        return Annotated[int, msgspec.Meta(ge=least, le=most)]
+    if hint in (str | None, int | None):
+        return _limited(field, typing.get_args(hint)[0]) | None
+    return hint
 
 
 def _value(kind: type, plain: Any) -> Any:
@@ -140,24 +144,25 @@ def _value(kind: type, plain: Any) -> Any:
     raise NotImplementedError(f"{kind} cannot come over a wire")
 
 
-def warm() -> None:
+def warm(family: type[Message] = Message) -> None:
     """Work out every message's types now: the first failure should not have to wait for it (some 3 ms)."""
     for kind in (failure.Failure, report.JobReport):
         _shape(kind)
     quicken(messages.Renew, messages.Renewed)
-    _decoder()
+    _decoder(family)
 
 
 @cache
-def _decoder() -> msgspec.json.Decoder[msgspec.Struct]:
+def _decoder(family: type[Message]) -> msgspec.json.Decoder[msgspec.Struct]:
     """Of any message: one pass in C finds its kind and checks the types of its fields."""
-    return msgspec.json.Decoder(typing.Union[tuple(_shape(kind) for kind in MESSAGES.values())], dec_hook=_value)  # noqa: UP007
+    kinds = words_of(family).values()
+    return msgspec.json.Decoder(typing.Union[tuple(map(_shape, kinds))], dec_hook=_value)  # noqa: UP007
 
 
 @cache
 def _shape(kind: type[Value]) -> type[msgspec.Struct]:
     """`kind` as msgspec knows it, named by `is` where it is a message."""
-    hints = _hints(kind)
+    hints = {field: _limited(field, hint) for field, hint in _hints(kind).items()}
     fields = [
         (field, hint) if (default := kind.__fields__[field]) is Required else (field, hint, default)
         for field, hint in hints.items()

@@ -15,9 +15,10 @@ moment, as `pkill -9 -f "holdfast run"` does it, a shell that has been waiting f
 (`runtime.last_watch`).
 
 A *lease* is for an agent that other nodes rely on: once it has run out they may go on without this node, so its
-workers must not go on either. An agent that is stopped (SIGSTOP) cannot see to that; the guardian does. What it may not do
-is mistake a pause of the whole machine, or a Ctrl-Z of the whole job, for that: it judges only time in which it was itself
-awake. The agent does not watch for a stopped guardian: workers lose nothing by it.
+workers must not go on either. An agent that is stopped (SIGSTOP) cannot see to that; the guardian does, and ends it with them.
+One that is merely slow loses its workers as soon, since others count on that, but is itself given time. What the guardian may
+not do is mistake a pause of the whole machine, or a Ctrl-Z of the whole job, for that: it judges only time in which it was
+itself awake. The agent does not watch for a stopped guardian: workers lose nothing by it.
 """
 
 from __future__ import annotations
@@ -38,12 +39,18 @@ if TYPE_CHECKING:
 TICK_S = 1.0
 """Longest sleep of the guardian while a lease is set; without one it sleeps until a signal comes."""
 
+STRIKE_S = 0.3
+"""How long a lease must have been over, before the guardian's eyes, until it ends the workers: an agent that runs has done so
+by then (`rendezvous.lease`). With one that is stopped it ends the agent too."""
+
 SLACK_S = 1.0
-"""How long a lease must have been over, before the guardian's eyes, until it acts. Longer than a busy host keeps an
-agent from the CPU; short beside a lease of seconds."""
+"""The same, until it ends an agent that is not known to be stopped. Longer than a busy host keeps one from the CPU."""
+
+LOOK_S = 0.25
+"""How often it looks whether a lease that is over has been renewed."""
 
 SWEEP_S = 5.0
-"""How long the guardian tries to kill what is left. A process in uninterruptible sleep cannot be killed."""
+"""How long the guardian tries to kill what is left. What sleeps in the kernel it leaves there sooner (`process.DEAF_S`)."""
 
 LAST_WATCH_AFTER_S = 0.1
 """How long after the start to set the last watch: by then the workers run, and whoever has ended needs none."""
@@ -77,14 +84,24 @@ class Lease:
 
     def renew(self, until: float) -> None:
         """The agent may act until `until` (monotonic seconds)."""
-        first = not self._words[0]
-        self._words[0] = max(1, int(until * 1e9))
-        if first and self._nudge:
+        before, self._words[0] = self._words[0], max(1, int(until * 1e9))
+        if self._words[0] > before:
+            self._words[1] = 0
+        if not before and self._nudge:
             os.kill(self._nudge, signal.SIGCHLD)
 
     def none(self) -> None:
         """Nobody depends on this agent (any more)."""
-        self._words[0] = 0
+        self._words[0] = self._words[1] = 0
+
+    def strike(self) -> None:
+        """For the guardian: the workers are being ended, since the agent has not done it."""
+        self._words[1] = 1
+
+    @property
+    def struck(self) -> bool:
+        """Whether that is so."""
+        return bool(self._words[1])
 
     @property
     def until(self) -> float | None:
@@ -195,8 +212,7 @@ class _Guardian:
                 self.last_watch.begin()
             if patience and now - asleep_at > patience + 0.5:
                 self.overdue_since = None  # we were not awake ourselves
-            if self._lease_is_lost(now):
-                self._end_overdue()
+            self._judge_lease(now)
             if self.all_stopped and self.overdue_since is None:
                 self.all_stopped = False
                 process.kill_tree([os.getpid()], signal.SIGCONT)
@@ -209,7 +225,8 @@ class _Guardian:
         if until is None:
             return 0.0
         if self.overdue_since is not None:
-            return SLACK_S / 4
+            left = self.overdue_since + STRIKE_S - time.monotonic()
+            return LOOK_S if self.lease.struck else min(LOOK_S, max(left, 0.001))
         return min(TICK_S, max(until - time.monotonic(), 0.0) + 0.01)
 
     def _pass_on(self, signum: int) -> None:
@@ -251,14 +268,20 @@ class _Guardian:
             if not pid:
                 return None
 
-    def _lease_is_lost(self, now: float) -> bool:
+    def _judge_lease(self, now: float) -> None:
         until = self.lease.until
         if until is None or now < until:
             self.overdue_since = None
-            return False
+            return
         if self.overdue_since is None:
             self.overdue_since = now
-        return now - self.overdue_since >= SLACK_S
+        over_s = now - self.overdue_since
+        is_stopped = process.state(self.agent) in ("T", "t") if over_s >= STRIKE_S else False
+        if over_s >= SLACK_S or is_stopped:
+            self._end_overdue()
+        if over_s >= STRIKE_S and not self.lease.struck:
+            self.lease.strike()  # before it: their ends are not to be taken for failures
+            process.kill_below(self.agent)
 
     def _end_overdue(self) -> NoReturn:
         self._signal_agent(signal.SIGKILL)
@@ -293,11 +316,13 @@ class _Guardian:
                 os.kill(shell, signal.SIGKILL)  # and whoever takes it in may bury it: nobody waits for that
                 return
             process.kill_tree([os.getpid()])
+            if (left := process.descendants(os.getpid())) and all(map(process.deaf, left)):
+                break
             signal.setitimer(signal.ITIMER_REAL, SWEEP_S / 20)  # in case the last SIGCHLD is one that we have already had
             signal.sigwaitinfo({signal.SIGCHLD, signal.SIGALRM})
-        left = process.descendants(os.getpid())
-        if left:
-            _say(f"could not kill {', '.join(map(str, left))}: in uninterruptible sleep?")
+        if left := process.descendants(os.getpid()):
+            told = "; ".join(f"pid {pid} ({process.name(pid)}), {process.asleep(pid)}" for pid in left)
+            _say(f"left to the kernel, since SIGKILL does not end it (does a mount or a driver hang?): {told}")
 
 
 def _say(text: str) -> None:

@@ -15,6 +15,7 @@ from holdfast.core.errors import ProtocolError, RendezvousError
 from holdfast.core.grammar import shown_endpoint
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER
+from holdfast.core.messages import Message
 from holdfast.core.value import quicken
 from holdfast.runtime.addresses import bind_addresses, host_and_port
 from holdfast.runtime.codec import decode, encode, warm
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.core.machine import Observation
-    from holdfast.core.messages import Message
     from holdfast.runtime.host import Host, Ready
     from holdfast.runtime.names import Addresses
     from holdfast.runtime.tls import Tunnel
@@ -121,8 +121,18 @@ class Wire:
 class Network:
     """All links of this process."""
 
-    def __init__(self, host: Host, identity: Identity, endpoint: tuple[str, int], *, shelter: Shelter | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        identity: Identity,
+        endpoint: tuple[str, int],
+        *,
+        shelter: Shelter | None = None,
+        family: type[Message] = Message,
+    ) -> None:
+        """`family`: which messages are understood here."""
         self.host = host
+        self.family = family
         self.identity = identity
         self.endpoint = endpoint
         self.shelter = shelter
@@ -194,14 +204,14 @@ class Network:
 
     def warm(self) -> None:
         """Do now what the first message would otherwise have to wait for."""
-        warm()
+        warm(self.family)
         quicken(Arrived, Transmit)
 
     def perform(self, action: Connect | Transmit | HangUp) -> list[Observation]:
         """Do what a machine wants done with a link; what can be told at once is returned."""
         match action:
-            case Transmit(link=link, message=message):
-                self.transmit(link, message)
+            case Transmit(link=link, message=message, more=more):
+                self.transmit(link, message, more=more)
             case Connect(link=link, endpoint=endpoint):
                 return self.connect(link, endpoint)
             case HangUp(link=link):
@@ -234,14 +244,14 @@ class Network:
         self._add(sock, link, ours=True, peer=f"{name}:{port}")
         return []
 
-    def transmit(self, link: int, message: Message) -> None:
-        """Send a message; it is lost when the link is down."""
+    def transmit(self, link: int, message: Message, *, more: bool = False) -> None:
+        """Send a message; it is lost when the link is down. `more`: with the next one."""
         if link in self.mirror.pairs:
             self.mirror.say(link, message)
         elif (wire := self.wires.get(link)) and not wire.closing:
             if self.encoded[0] is not message:
                 self.encoded = message, encode(message, FRAME_BYTES - SEAL_BYTES)
-            self._write(wire, [self.encoded[1]])
+            self._write(wire, [self.encoded[1]], more=more)
 
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
@@ -274,6 +284,10 @@ class Network:
             return 0.0
         first = next(iter(self.timed.values()), None)
         return min(NEVER if first is None else first.until, self.door.tell_at, self.rest_until, self.crowd.look_at)
+
+    def due(self) -> list[Observation]:
+        """What the passing of time has brought."""
+        return self.expire(self.host.now())
 
     def expire(self, now: float) -> list[Observation]:
         """What this process has said to itself; drop whoever took too long to prove itself, or to go."""
@@ -365,11 +379,9 @@ class Network:
 
     def _watch(self, wire: Wire, where: Ready) -> None:
         wire.watched_by = where
-        where.watch(wire.sock.fileno(), wire.events, lambda events: self._ready(wire, events))
+        where.watch(wire.sock.fileno(), wire.events, partial(self._ready, wire))
 
     def _ready(self, wire: Wire, events: int) -> list[Observation]:
-        if self.wires.get(wire.link) is not wire:
-            return []
         if wire.connecting and (code := wire.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
             return self._lost(wire, os.strerror(code))
         wire.connecting = False
@@ -393,7 +405,7 @@ class Network:
         seen: list[Observation] = []
         try:
             self._take(wire, data)
-            while (payload := wire.frames.next()) is not None:
+            while wire.frames.buffer and (payload := wire.frames.next()) is not None:
                 seen += self._frame(wire, payload)
         except Turned as turned:
             self._write(wire, turned.answer)
@@ -452,20 +464,23 @@ class Network:
         if wire.leaving:
             self.hang_up(wire.link)
             return []
-        return [LinkUp(link=wire.link, ours=wire.handshake.ours)]
+        if wire.handshake.ours:
+            return [LinkUp(link=wire.link, ours=True)]
+        names = wire.tunnel.names() if wire.tunnel is not None else ()
+        return [LinkUp(link=wire.link, ours=False, peer=wire.peer, names=names)]
 
     def _heard(self, wire: Wire, payload: bytes) -> Arrived:
-        message = decode(payload)
+        message = decode(payload, self.family)
         # Members say who speaks, the coordinator does not: neither may say the other's part.
         if ("node" in message.__fields__) == wire.handshake.ours:
             raise ProtocolError(f"it is not for it to say {type(message).__name__}")
         return Arrived(link=wire.link, message=message)
 
-    def _write(self, wire: Wire, payloads: list[bytes]) -> None:
+    def _write(self, wire: Wire, payloads: list[bytes], *, more: bool = False) -> None:
         for payload in payloads:
             framed = frame(payload if wire.seals is None else wire.seals[0].put(payload))
             wire.unsent += framed if wire.tunnel is None else wire.tunnel.send(framed)
-        if not wire.connecting:
+        if not wire.connecting and not more:
             self._flush(wire)  # a failure shows again as an event of the socket
 
     def _flush(self, wire: Wire) -> str:

@@ -24,9 +24,16 @@ PF_EXITING = 0x4
 """Bit of a task's flags (linux/sched.h): set before its memory is freed; never set by exec."""
 
 TREE_DEADLINE_S = 2.0
-"""How long `kill_tree` goes on looking for survivors. A process in uninterruptible sleep cannot be killed at all."""
+"""How long `kill_tree` goes on looking for survivors."""
+
+DEAF_S = 0.5
+"""How long somebody with a SIGKILL of ours may sleep in the kernel (state D) until he is left to it. What a working disk brings
+comes sooner. Whoever wakes after that ends before his next instruction: he forks no more, and nobody need wait for him."""
 
 PROC_ADVICE = "mount -t proc proc /proc, in the job's own pid namespace; `holdfast doctor` shows what else this host lacks"
+
+_left: set[tuple[int, str]] = set()
+"""(pid, start time) of those who were left to the kernel: no later sweep waits for them again."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -227,6 +234,25 @@ def state(pid: int) -> str | None:
     return fields[0] if fields else None
 
 
+def asleep(pid: int) -> str:
+    """In which state a process is, and where in the kernel."""
+    where = _line(pid, "wchan")
+    return f"state {state(pid) or 'gone'}" + (f", in {where}" if where not in ("", "0") else "")
+
+
+def name(pid: int) -> str:
+    """What the kernel calls it. Not its command line: that is in its memory, which it may hold locked as it sleeps."""
+    return _line(pid, "comm") or "?"
+
+
+def _line(pid: int, file: str) -> str:
+    try:
+        with open(f"/proc/{pid}/{file}", errors="replace") as told:
+            return told.read().strip()
+    except OSError:
+        return ""
+
+
 def spent(pid: int) -> tuple[float, int]:
     """Processor seconds, and bytes read and written, of `pid` and everything below it, as far as the kernel tells."""
     cpu_ticks = io_bytes = 0
@@ -342,20 +368,48 @@ def kill_group(pid: int, signum: int) -> bool:
 def kill_tree(root_pids: Iterable[int], signum: int = signal.SIGKILL, keep: Collection[int] = ()) -> set[int]:
     """Signal `root_pids` that are our children, and everything below them, but for the subtrees of `keep`. Our own pid as a
     root stands for all that is below us. With SIGKILL it looks again until nobody is left who could fork, or until
-    TREE_DEADLINE_S is over. Returns the pids that were signalled. The roots are left for the caller to reap."""
+    TREE_DEADLINE_S is over; whoever sleeps in the kernel is waited for DEAF_S, once (`deaf`). Returns the pids that were
+    signalled. The roots are left for the caller to reap."""
     me = os.getpid()
     roots = [pid for pid in root_pids if pid not in keep]
     ours = {*children_of(me), *keep}
     struck = {pid for pid in roots if pid != me and _strike(pid, None, signum)}
-    deadline = time.monotonic() + TREE_DEADLINE_S
+    began = time.monotonic()
     while True:
         # Orphans of the dead come to us, the subreaper: children of ours that were not there before.
         below = walk(roots, keep) + ([] if me in roots else walk([me], ours))
         for pid, started, _ in below:
             if _strike(pid, started, signum):
                 struck.add(pid)
-        if signum != signal.SIGKILL or all(is_dying for _, _, is_dying in below) or time.monotonic() > deadline:
+        late_s = time.monotonic() - began
+        if signum != signal.SIGKILL or late_s > TREE_DEADLINE_S or _no_one_to_wait_for(below, late_s):
             return struck
+        time.sleep(0.001)
+
+
+def _no_one_to_wait_for(below: list[tuple[int, str, bool]], late_s: float) -> bool:
+    """Whether all of them die, or sleep where the SIGKILL does not reach them."""
+    alive = {(pid, started) for pid, started, is_dying in below if not is_dying}
+    if late_s > DEAF_S:
+        _left.update(one for one in alive - _left if state(one[0]) == "D")
+    return alive <= _left
+
+
+def deaf(pid: int) -> bool:
+    """Whether a SIGKILL of ours has not ended `pid`, below us, since it sleeps in the kernel: it has been left there."""
+    return any(left == pid and (fields := _stat(pid)) is not None and fields[19] == started for left, started in _left)
+
+
+def kill_below(pid: int) -> None:
+    """SIGKILL everything below `pid`, a subreaper that may be slow to bury it, but not `pid` itself."""
+    began = time.monotonic()
+    while True:
+        below = walk([pid])
+        for child, started, _ in below:
+            _strike(child, started, signal.SIGKILL)
+        late_s = time.monotonic() - began
+        if late_s > TREE_DEADLINE_S or _no_one_to_wait_for(below, late_s):
+            return
         time.sleep(0.001)
 
 

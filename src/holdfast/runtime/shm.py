@@ -17,7 +17,7 @@ import os
 
 from holdfast.core import page as layout
 from holdfast.core.errors import HoldfastError
-from holdfast.core.signs import Limits, Moments, SectionSigns, Signs
+from holdfast.core.signs import Limits, Moments, SectionSigns, Signs, is_save
 from holdfast.runtime.process import state
 
 TYPE_CHECKING = False
@@ -100,15 +100,20 @@ class Page:
 
     @property
     def moments(self) -> Moments:
-        """How far it has come in its beginnings."""
+        """How far it has come in its life."""
         words = self.words
+        first = words[layout.FIRST_STEP_NS]
+        saves = [one.closed_at for one in self._sections() if one.closed_at is not None and is_save(one.name)]
         return Moments(
             booted_at=_at(words[layout.BOOTED_NS]),
             joining_at=_at(words[layout.JOINING_NS]),
             joined_at=_at(words[layout.JOINED_NS]),
             restored_at=_at(words[layout.RESTORED_NS]),
             restore_s=words[layout.RESTORE_TOOK_NS] / 1e9,
-            stepped_at=_at(words[layout.FIRST_STEP_NS]),
+            stepped_at=_at(first),
+            first_step=words[layout.FIRST_STEP] if first and words[layout.STEP_TOLD] else None,
+            last_stepped_at=_at(words[layout.STEP_NS]),
+            saved_at=max(saves, default=None),
         )
 
     def _sections(self) -> Iterator[SectionSigns]:
@@ -122,6 +127,7 @@ class Page:
                 took_s=self.words[at + layout.TOOK_NS] / 1e9,
                 longest_s=self.words[at + layout.LONGEST_NS] / 1e9,
                 count=self.words[at + layout.CLOSED],
+                closed_at=_at(self.words[at + layout.CLOSED_NS]),
                 limit_s=_limit(self.words[at + layout.LIMIT_NS]),
             )
 

@@ -14,6 +14,8 @@ from holdfast.core.errors import ProtocolError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from holdfast.runtime.net import Shelter
 
 ALERTS = {
@@ -72,6 +74,11 @@ class Tunnel:
         self.done = False
         self.held = bytearray()
         """Plain bytes that wait for the end of TLS's own handshake."""
+
+    def names(self) -> tuple[str, ...]:
+        """Host names for which the CA has signed the other side's certificate."""
+        shown: dict[str, Any] = self.object.getpeercert() or {}
+        return tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS")
 
     def begin(self) -> bytes:
         """Ciphertext to send first."""

@@ -10,11 +10,14 @@ from holdfast.agent.node import Node
 from holdfast.agent.words import (
     TOO_LATE,
     Answer,
+    CheckNode,
     Ended,
     Exit,
     HeedPace,
     KeepStacks,
     KillWorkers,
+    LearnImports,
+    LeaseOver,
     LookAtMemory,
     LookAtWorkers,
     Looked,
@@ -31,11 +34,14 @@ from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.messages import Assigned
 from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.health.examiner import Answered
 from holdfast.rendezvous.claims import Claim
 from holdfast.rendezvous.election import Await, Campaign, Keep, Persist, Resign
+from holdfast.sim.checking import SimChecking
 from holdfast.sim.monitoring import SimMonitoring
 from holdfast.sim.network import SimLinks
-from holdfast.sim.world import SimHost, Worker
+from holdfast.sim.spares import Imported, SimSpares
+from holdfast.sim.world import KILL_S, SimHost, Worker
 from holdfast.telemetry.aside import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -59,6 +65,9 @@ class SimAgent:
         self.node: Node
         self.store: SimStore | None = None
         self.monitoring = SimMonitoring(self)
+        self.checking: SimChecking | None = None
+        """None: the job checks nothing."""
+        self.spares: SimSpares
         self.began_at = cluster.timeline.now
         self.local_ranks: dict[int, int] = {}
         self.paused = False
@@ -90,6 +99,10 @@ class SimAgent:
     def begin(self, world: SimHost, links: SimLinks, node: Node) -> None:
         """The agent's first turn."""
         self.world, self.links, self.node = world, links, node
+        self.checking = SimChecking(self) if node.group.checks else None
+        self._tell_the_time()
+        job = self.cluster.job
+        self.spares = SimSpares(self, job.warm_spares, fork=job.warm_fork)
         self._hold_port()
         self.perform(node.begin(world.now()))
         self._after()
@@ -113,6 +126,13 @@ class SimAgent:
             self.turn_at = when
             self.cluster.timeline.at(when, lambda: self._woken(when))
 
+    def strike(self) -> None:
+        """Its guardian ends its workers, and it learns that before it sees them end."""
+        if self.node.group.has_workers:
+            self.world.seen.insert(0, LeaseOver(reason="struck by the guardian", until=self.world.now()))
+        self.world.kill([worker.pid for worker in self.world.live])
+        self.spares.strike()
+
     def signal(self, signum: int) -> None:
         """The agent's process gets a signal."""
         if not self.ended:
@@ -128,12 +148,14 @@ class SimAgent:
             self.wake(self.busy_until)
             return
         due = self.node.deadline()
-        deadline = min(due, self.monitoring.deadline(), self.leave_at)
+        deadline = min(due, self._deadline_of_helpers(), self.leave_at)
         if self.world.clock.true(deadline) <= self.cluster.timeline.now:
             self.world.floor = max(self.world.floor, deadline)
         late = self.world.now() >= due
         seen = self.world.wait(deadline)
-        for what in [*seen, *self.monitoring.due(), *([Tick()] if late else [])]:
+        self._tell_the_time()
+        checked = self.checking.due() if self.checking is not None else []
+        for what in [*seen, *self.monitoring.due(), *self.spares.due(), *checked, *([Tick()] if late else [])]:
             for understood in self._understood(what):
                 self.monitoring.saw(understood)
                 self.perform(self.node.observe(understood, self.world.now()))
@@ -148,17 +170,26 @@ class SimAgent:
                 self.store.close(self.node.will(self.world.now()))
             self.end()
             return
-        deadline = min(self.node.deadline(), self.monitoring.deadline(), self.leave_at)
+        deadline = min(self.node.deadline(), self._deadline_of_helpers(), self.leave_at)
         if self.world.seen:
             self.wake(self.cluster.timeline.now)
         elif deadline != NEVER:
             self.wake(max(self.cluster.timeline.now, self.world.clock.true(deadline)))
+
+    def _deadline_of_helpers(self) -> float:
+        checks_at = self.checking.deadline() if self.checking is not None else NEVER
+        return min(self.monitoring.deadline(), self.spares.deadline(), checks_at)
+
+    def _tell_the_time(self) -> None:
+        self.node.set_clock(self.world.unix() - self.world.now())
 
     def end(self) -> None:
         """The process is gone."""
         self.ended = True
         self.cluster.checks.touched(self.place)
         self.world.close()
+        self.spares.strike()
+        self.cluster.timeline.after(2 * KILL_S, lambda: self.cluster.checks.no_spare_is_left(self))
         self.links.close()
 
     def hang(self, local_rank: int, limit_s: float) -> None:
@@ -180,8 +211,16 @@ class SimAgent:
                 return [self._end_of(pid, exitcode, gone=False)]
             case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
                 return [self._end_of(pid, exitcode, gone=True)]
-            case ProcessDying() | ProcessGone():
+            case ProcessGone(pid=pid, exitcode=exitcode):
+                self.spares.gone(pid, exitcode)
                 return []
+            case Imported(pid=pid):
+                self.spares.heard(pid)
+                return []
+            case ProcessDying():
+                return []
+            case Answered():
+                return self.checking.answered(seen) if self.checking is not None else []
         return [seen]
 
     def _end_of(self, pid: int, exitcode: int, *, gone: bool) -> Ended:
@@ -206,11 +245,17 @@ class SimAgent:
                     self.shown = self.node.lease_ends
                     self.write()  # it makes the attempt's directories
                     self._start_when_written(assigned)
+                case LearnImports(modules=modules):
+                    self.spares.stand_by(modules)
                 case SignalWorkers(local_ranks=local_ranks, signum=signum):
                     for pid in self._pids(local_ranks):
                         self.world.signal_group(pid, signum)
                 case KillWorkers(local_ranks=local_ranks):
                     self.world.kill(self._pids(local_ranks))
+                case CheckNode():
+                    assert self.checking is not None
+                    for seen in self.checking.before_join():
+                        self.perform(self.node.observe(seen, self.world.now()))
                 case LookAtWorkers():
                     self.cluster.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
                 case KeepStacks():
@@ -269,17 +314,25 @@ class SimAgent:
             try:
                 if is_late:
                     raise StartError(TOO_LATE)
-                pid = self.world.start(("train.py",), env)
+                spare, cold_because = self.spares.take(local_rank, env)
+                pid = spare or self.world.start(("train.py",), env)
             except StartError as error:
                 seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.world.unix()))
                 break
             self.local_ranks[pid] = local_rank
-            seen.append(Started(local_rank=local_rank, pid=pid, argv=("train.py",), log_dir=None))
+            warm = spare is not None
+            started = Started(
+                local_rank=local_rank, pid=pid, argv=("train.py",), log_dir=None, spare=warm, cold_because=cold_because
+            )
+            seen.append(started)
         for what in seen:
             self.perform(self.node.observe(what, self.world.now()))
         for found in self.monitoring.begin_round(assigned, seen):
             self.world.see(found)
+        if self.checking is not None:
+            self.checking.begin_round()
         self._hold_port()
+        self.spares.round_began()
 
     def _show(self, wanted: LookAtWorkers) -> None:
         """Its workers have dumped their stacks."""

@@ -9,7 +9,8 @@ from holdfast.agent.look import LOOK_S
 from holdfast.core.events import Decided, Event, NodeLost
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Assigned, Finish, Message, Refused, Stop
-from holdfast.runtime.guardian import SLACK_S
+from holdfast.runtime.guardian import SLACK_S, STRIKE_S
+from holdfast.sim.checking import DEADLINE_S
 
 if TYPE_CHECKING:
     from holdfast.agent.words import Exit
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from holdfast.sim.cluster import Cluster
     from holdfast.sim.world import Worker
 
-GUARDIAN_S = SLACK_S + SLACK_S / 4 + 0.01
-"""From the end of a stopped agent's lease to the guardian's SIGKILL, at the latest."""
+GUARDIAN_S, GUARDIAN_PATIENCE_S = STRIKE_S + 0.02, SLACK_S + 0.02
+"""From the end of a lease to the guardian's SIGKILL: to the workers, and an agent that is stopped; and to one that is slow."""
 
 IDLE_TURNS = 20
 """Turns in a row, at one moment, in which nothing was seen: a machine that asks to be woken for nothing."""
@@ -55,12 +56,16 @@ class Checks:
         self.hosted: dict[str, int] = {}
         """node → the coordinator's life that its last round is from"""
         self.reports: dict[float, JobReport] = {}
+        self.unfit_since: dict[str, float] = {}
+        """node → since when it holds ranks though it knows itself to be unfit and the job can do without it"""
         self.idle: dict[str, tuple[float, int]] = {}
         self.restarts = 0
 
     def touched(self, place: str) -> None:
         """Something was done to a place that may cost it its membership."""
-        self.troubled[place] = self.cluster.timeline.now + self.cluster.job.lease_s + AFTERMATH_S
+        known, calm_at = self.troubled.get(place, 0.0), self.cluster.timeline.now + self.cluster.job.lease_s + AFTERMATH_S
+        is_over = known == NEVER and not self.cluster.is_out(place)
+        self.troubled[place] = calm_at if is_over else max(known, calm_at)  # it may still wait for its disk, for longer
 
     # --- rounds ---------------------------------------------------------------------------------------------------------
 
@@ -176,6 +181,30 @@ class Checks:
             if why := server.rendezvous.excluded.why(seat.name):
                 raise Violation(f"{seat.name} takes part in round {server.rendezvous.round} though it is excluded: {why}")
 
+    def _unfit_hold_no_ranks(self, agent: SimAgent) -> None:
+        """A node that knows itself to be unfit runs no ranks for longer than it takes to say so, if others can."""
+        checking, now, node = agent.checking, self.cluster.timeline.now, agent.node.group.join.node
+        if checking is None:
+            return
+        if not checking.examiner.unfit or not self._could_be_replaced(agent):
+            self.unfit_since.pop(node, None)
+        elif now - self.unfit_since.setdefault(node, now) > self.cluster.job.check_every_s + DEADLINE_S + AFTERMATH_S:
+            raise Violation(f"{agent.place} is unfit ({checking.examiner.unfit}) and holds ranks that others could have")
+
+    def _could_be_replaced(self, agent: SimAgent) -> bool:
+        """It runs in a round of a coordinator that could make another one without it, and nothing keeps the two apart."""
+        node, now = agent.node.group.join.node, self.cluster.timeline.now
+        if agent.node.group.state != "running" or agent.stands_still or now < agent.resumed_at + AFTERMATH_S:
+            return False
+        for life in self.cluster.lives:
+            job = life.node.server.rendezvous if life.node.server is not None and not life.ended else None
+            if job is None or node not in job.seats or job.seats[node].state != "running" or job.phase != "running":
+                continue
+            calm = max(self.stormy_until, self.troubled.get(agent.place, 0.0), self.troubled.get(life.place, 0.0)) < now
+            done = any(seat.state == "succeeded" for seat in job.seats.values())
+            return calm and not life.stands_still and not done and not job.admission.lacking(agent.place)
+        return False
+
     def _nobody_restarts_for_a_few(self, agent: SimAgent, decision: str, reason: str) -> None:
         """As long as enough nodes are well in truth, the ranks are not restarted, unless one of them asked for it."""
         server, now = agent.node.server, self.cluster.timeline.now
@@ -267,7 +296,9 @@ class Checks:
     def after_turn(self, agent: SimAgent, *, idle: bool) -> None:
         """A machine is never woken for nothing again and again."""
         self._excluded_are_left_out(agent)
+        self._spares_are_no_workers(agent)
         self._enough_carry_on(agent)
+        self._unfit_hold_no_ranks(agent)
         now = self.cluster.timeline.now
         at, count = self.idle.get(agent.place, (-1.0, 0))
         count = count + 1 if idle and at == now else 0
@@ -279,6 +310,30 @@ class Checks:
         if (ends := agent.node.lease_ends) is not None and agent.world.now() > ends + SLACK_S and not agent.resumed:
             raise Violation(f"{agent.place} has overdrawn its lease and does its duty: its guardian would have ended it")
         agent.resumed = agent.stands_still
+
+    # --- warm spares ----------------------------------------------------------------------------------------------------
+
+    def _spares_are_no_workers(self, agent: SimAgent) -> None:
+        """No spare is a worker, none more is kept than was wanted, and the machine knows of each."""
+        if agent.ended or not agent.spares.on:
+            return
+        spares, slots = agent.spares, agent.spares.machine.slots
+        if both := {one.pid for one in spares.living} & {worker.pid for worker in agent.world.live}:
+            raise Violation(f"{agent.place} has spares that are workers: {both}")
+        if counted := set(spares.parked) & set(agent.local_ranks):
+            raise Violation(f"{agent.place} counts spares as workers: {counted}")
+        known = sorted(slot.pid for slot in slots if slot.state != "none")
+        wanted = self.cluster.job.warm_spares
+        most = 1 if spares.fork else agent.node.group.join.nproc if wanted is None else wanted
+        if known != sorted(spares.parked) or len(known) > most:
+            raise Violation(f"{agent.place} has the spares {sorted(spares.parked)}, {most} are wanted, and {known} are known")
+
+    def no_spare_is_left(self, agent: SimAgent) -> None:
+        """An agent has ended a moment ago."""
+        if left := [one.pid for one in agent.spares.living]:
+            raise Violation(f"{agent.place} has ended, and its spares {left} have not")
+
+    # --- the end --------------------------------------------------------------------------------------------------------
 
     def at_the_end(self) -> None:
         """Nothing is left, and whoever ended by itself has a code."""

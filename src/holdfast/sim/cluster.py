@@ -30,8 +30,10 @@ from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 from holdfast.rendezvous.succession import Succession
 from holdfast.sim.agent import SimAgent
-from holdfast.sim.checks import AFTERMATH_S, GUARDIAN_S, Checks, Violation
+from holdfast.sim.checking import Ailment
+from holdfast.sim.checks import AFTERMATH_S, GUARDIAN_PATIENCE_S, GUARDIAN_S, Checks, Violation
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
+from holdfast.sim.spares import MEMORY_BYTES, SpareLife
 from holdfast.sim.store import Keys, SimStore
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.transcript import Transcript
@@ -75,6 +77,15 @@ class Job(Value):
     on_split: str = "stop"
     memory_s: float = 0.0
     """How long a GPU's memory stays taken when workers have gone. 0: there are no GPUs."""
+    checks: bool = False
+    """Each node looks at its GPUs before a round, and while its ranks run."""
+    check_every_s: float = 5.0
+    bad_in_a_row: int = 1
+    good_in_a_row: int = 1
+    warm_spares: int | None = 0
+    """Of each node. None: one for each worker, as far as there is memory."""
+    warm_fork: bool = False
+    """One for all, which workers are forked from."""
 
 
 class Cluster:
@@ -99,11 +110,17 @@ class Cluster:
         """place → how long a write may take there, where that is long"""
         self.directory_s = 0.1
         """How long the witness's directory may take to answer."""
+        self.ailments: dict[str, Ailment] = {}
+        """place → what its check finds; others are fit"""
         self.agents: dict[str, SimAgent] = {}
         """place → the newest life of its agent"""
         self.lives: list[SimAgent] = []
         self.transcript = Transcript()
         self.checks = Checks(self)
+        self.spare_life: Callable[[str], SpareLife] = lambda place: SpareLife()
+        """What the next spare at a place is going to do."""
+        self.room_bytes = MEMORY_BYTES
+        """Memory that is left on every host."""
         self.on_worker_death: Callable[[SimAgent, Worker, int], None] = lambda agent, worker, exitcode: None
         self.next_port = 20000
         self.asks = 0
@@ -135,6 +152,7 @@ class Cluster:
             role="default",
             wanted_rank=rank,
             group=group,
+            warm="python" if self.job.warm_spares != 0 else "",
         )
         hosting = host and not self.job.elected and links.listen()
         if succeeds and not hosting:
@@ -142,7 +160,13 @@ class Cluster:
             links.listen()
         memory = Reclaim(RECLAIM_S)
         machine = Group(
-            join, grace_s=self.job.grace_s, hosting=hosting, endpoint=ENDPOINT, backend="embedded", memory=memory
+            join,
+            grace_s=self.job.grace_s,
+            hosting=hosting,
+            endpoint=ENDPOINT,
+            backend="embedded",
+            memory=memory,
+            checks=self.job.checks,
         )
         self.agents[place] = agent
         self.lives.append(agent)
@@ -295,27 +319,43 @@ class Cluster:
         agent.paused = True
         self.checks.troubled[place] = NEVER
         if (ends := agent.shown) is not None:
-            self.timeline.at(agent.world.clock.true(ends) + GUARDIAN_S, lambda: self._overdue(agent, ends))
+            self._guard(agent, ends)
 
     def stalled(self, agent: SimAgent) -> None:
         """An agent waits for its disk, and for nothing else."""
         calm_at = agent.busy_until + self.job.lease_s + AFTERMATH_S
         self.checks.troubled[agent.place] = max(self.checks.troubled.get(agent.place, 0.0), calm_at)
         if (ends := agent.shown) is not None and agent.world.clock.true(ends) + GUARDIAN_S < agent.busy_until:
-            self.timeline.at(agent.world.clock.true(ends) + GUARDIAN_S, lambda: self._overdue(agent, ends))
+            self._guard(agent, ends)
 
-    def _overdue(self, agent: SimAgent, lease_ends: float) -> None:
-        if agent.stands_still and not agent.ended and agent.shown == lease_ends:
+    def _guard(self, agent: SimAgent, lease_ends: float) -> None:
+        """What the guardian of an agent that stands still does when its lease is over."""
+        over_at = agent.world.clock.true(lease_ends)
+        now = self.timeline.now
+        self.timeline.at(max(over_at + GUARDIAN_S, now), lambda: self._overdue(agent, lease_ends, patient=True))
+        self.timeline.at(max(over_at + GUARDIAN_PATIENCE_S, now), lambda: self._overdue(agent, lease_ends, patient=False))
+
+    def _overdue(self, agent: SimAgent, lease_ends: float, *, patient: bool) -> None:
+        if not agent.stands_still or agent.ended or agent.shown != lease_ends:
+            return
+        if agent.paused or not patient:
             self._happens(agent.place, "guardian ends the stopped agent, whose lease is over")
             agent.end()
+        else:
+            self._happens(agent.place, "guardian ends the workers of the slow agent, whose lease is over")
+            agent.strike()
 
     def resume(self, place: str) -> None:
         """SIGCONT."""
         agent = self.agents[place]
         if agent.paused:
-            self._happens(place, "agent continued (SIGCONT)")
             agent.paused, agent.resumed, agent.resumed_at = False, True, self.timeline.now
+            self._happens(place, "agent continued (SIGCONT)")
             agent.wake(self.timeline.now)
+
+    def is_out(self, place: str) -> bool:
+        """Whether it is cut off, or its agent is stopped."""
+        return place in self.ether.blocked or (place in self.agents and self.agents[place].paused)
 
     def partition(self, place: str, *, out: bool = True, into: bool = True) -> None:
         """Cut a host off, in one direction or both."""
@@ -327,8 +367,8 @@ class Cluster:
     def heal(self, place: str) -> None:
         """It can be reached again."""
         if place in self.ether.blocked:
-            self._happens(place, "reachable again")
             self.ether.heal(place)
+            self._happens(place, "reachable again")
 
     def break_links(self, place: str, *, lag_s: float = 0.001, other_lag_s: float = 0.001) -> None:
         """All links of a place break; its own end notices after `lag_s`, the other after `other_lag_s`."""
@@ -355,6 +395,16 @@ class Cluster:
         self._happens(place, f"a write takes up to {longest_s:.1f} s" if longest_s else "its disk is quick again")
         self.disks[place] = longest_s
 
+    def ail(self, place: str, ailment: Ailment, why: str) -> None:
+        """From now on a place's check finds what `ailment` says."""
+        self._happens(place, f"ails: {why}")
+        self.ailments[place] = ailment
+
+    def mend(self, place: str) -> None:
+        """Its check finds nothing any more."""
+        if self.ailments.pop(place, None) is not None:
+            self._happens(place, "is mended")
+
     def kill_worker(self, place: str, local_rank: int, exitcode: int = -SIGKILL) -> None:
         """A worker ends with `exitcode`."""
         agent = self.agents[place]
@@ -377,6 +427,12 @@ class Cluster:
     def _happens(self, place: str, what: str) -> None:
         self.checks.touched(place)
         self.transcript.note(self.timeline.now, place, f"* {what}")
+
+    def kill_spare(self, place: str) -> None:
+        """SIGKILL to a warm spare, if there is one."""
+        for one in self.agents[place].spares.living[:1]:
+            self.transcript.note(self.timeline.now, place, f"* a warm spare is killed ({one.pid})")
+            self.agents[place].spares.kill(one)
 
     # --- running --------------------------------------------------------------------------------------------------------
 

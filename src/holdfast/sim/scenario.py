@@ -16,8 +16,10 @@ from holdfast.rendezvous.election import STORE_FAILOVER_S
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import GIVE_UP_S
 from holdfast.sim.agent import SimAgent
+from holdfast.sim.checking import HANGS, always, flapping
 from holdfast.sim.checks import AFTERMATH_S, Violation
 from holdfast.sim.cluster import LOADING, RECLAIM_S, WAITING, Cluster, Job
+from holdfast.sim.spares import MEMORY_BYTES, SpareLife
 from holdfast.sim.world import Clock, Life, Worker
 
 TROUBLE_S = 30.0
@@ -73,6 +75,10 @@ class Scenario:
         """For when all restart, and what workers ask for: so, too."""
         self.hardships = random.Random(f"hardships {seed}")
         """For clocks that jump, messages that come late and twice, and slow disks: so, too."""
+        self.ailments = random.Random(f"ailments {seed}")
+        """For nodes that are unfit: so, too."""
+        self.warmth = random.Random(f"spares {seed}")
+        """For warm spares: so, too."""
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
         self.work_s = rng.choice((2.0, 8.0, 20.0))
@@ -85,6 +91,7 @@ class Scenario:
         self.cluster = Cluster(self.job, seed=str(seed), script=self._script, clocks=clocks, delay_s=rng.choice(DELAYS))
         self.cluster.ether.reset_chance = rng.choice((0.0, 0.5))
         self.cluster.on_worker_death = self._cascade
+        self.cluster.spare_life = self._spare_life
         self.calm_at = 0.0
 
     def _job(self, places: int) -> Job:
@@ -110,6 +117,12 @@ class Scenario:
             readmit_after_s=self.choices.choice((NEVER, NEVER, 3.0, 15.0)),
             succession=self.choices.random() < 0.8,
             witness=self.choices.random() < 0.5,
+            checks=self.ailments.random() < 0.4,
+            check_every_s=self.ailments.choice((0.5, 2.0, 5.0)),
+            bad_in_a_row=self.ailments.choice((1, 1, 2)),
+            good_in_a_row=self.ailments.choice((1, 1, 3)),
+            warm_spares=self.warmth.choice((0, None, None, 1, 2, 4)),
+            warm_fork=self.warmth.random() < 0.25,
             memory_s=random.Random(f"memory {self.seed}").choice((0.0, 0.0, 0.01, 0.5, 4.0, NEVER)),
         )
 
@@ -124,6 +137,15 @@ class Scenario:
             term_s=rng.choice((0.001, 0.05, 1.0)),
             teardown_s=rng.choice((0.001, 0.4)),
             start_error="no such file" if not calm and rng.random() < self.fragile / 20 else "",
+        )
+
+    def _spare_life(self, place: str) -> SpareLife:
+        rng = self.warmth
+        return SpareLife(
+            import_s=rng.choice((0.05, 0.5, 3.0)),
+            fails=rng.random() < 0.15,
+            lasts_s=rng.uniform(0.01, 10.0) if rng.random() < 0.3 else NEVER,
+            reads_rank=rng.random() < 0.2,
         )
 
     def _cascade(self, agent: SimAgent, worker: Worker, exitcode: int) -> None:
@@ -153,6 +175,10 @@ class Scenario:
             self._request(self.policies.uniform(1.0, TROUBLE_S))
         for _ in range(self.hardships.choice((0, 0, 1, 1, 2, 3))):
             self._hardship(self.hardships.uniform(1.0, TROUBLE_S))
+        for _ in range(self.ailments.choice((0, 1, 1, 2)) if self.job.checks else 0):
+            self._ail(self.ailments.uniform(0.0, TROUBLE_S))
+        for _ in range(self.warmth.choice((0, 0, 1, 3)) if self.job.warm_spares != 0 else 0):
+            self._spare_trouble(self.warmth.uniform(1.0, TROUBLE_S))
         if self.job.elected:
             for _ in range(self.choices.choice((0, 0, 1, 1, 2))):
                 self._store_trouble(self.choices.uniform(1.0, TROUBLE_S))
@@ -266,6 +292,28 @@ class Scenario:
                 self._at(at, lambda: setattr(cluster, "directory_s", rng.choice((1.0, 5.0))))
                 self._at(at + lasts_s, lambda: setattr(cluster, "directory_s", 0.1))
 
+    def _ail(self, at: float) -> None:
+        """Plan a node's illness, and its cure."""
+        rng, cluster, place = self.ailments, self.cluster, self.ailments.choice(self.places)
+        lasts_s, half_s = rng.choice((0.3, 3.0, 12.0)), rng.choice((0.4, 2.0, 6.0))
+        kind = rng.choice(("ill", "ill", "hangs", "flaps"))
+        what = {"ill": always("GPU 3 is lost"), "hangs": always(HANGS), "flaps": flapping("its link flaps", half_s)}[kind]
+        self._at(at, lambda: cluster.ail(place, what, kind))
+        self._at(at + lasts_s, lambda: cluster.mend(place))
+
+    def _spare_trouble(self, at: float) -> None:
+        """Plan the death of a spare, often in the moment in which it is to be a worker; or memory that runs short."""
+        rng, cluster, place = self.warmth, self.cluster, self.warmth.choice(self.places)
+        match rng.choice(("spare", "both", "both", "memory", "memory")):
+            case "spare":
+                self._on(at, place, lambda: cluster.kill_spare(place))
+            case "both":
+                self._on(at, place, lambda: cluster.kill_worker(place, 0))
+                self._on(at + rng.uniform(0.0, 0.05), place, lambda: cluster.kill_spare(place))
+            case "memory":
+                cluster.room_bytes = rng.choice((0, MEMORY_BYTES // 12))
+                self._at(at, lambda: setattr(cluster, "room_bytes", MEMORY_BYTES))
+
     def _store_trouble(self, at: float) -> None:
         """Plan a trouble of the store that elects, with its end."""
         rng, keys = self.choices, self.cluster.keys
@@ -307,6 +355,7 @@ class Scenario:
         for place in self.places:
             self._heal(place)
             self._resume(place)
+            self.cluster.mend(place)
         if self.cluster.keys.down:
             self.cluster.keys.restart()
         self.cluster.transcript.note(self.cluster.timeline.now, "", "* the troubles are over")

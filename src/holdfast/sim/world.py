@@ -14,7 +14,7 @@ from holdfast.agent.words import GpuMemory, MemorySeen
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Observation
 from holdfast.core.processes import ProcessDying, ProcessGone
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
 from holdfast.sim.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -153,8 +153,19 @@ class SimHost:
         life = self.script(env)
         if life.start_error:
             raise StartError(life.start_error)
-        worker = self.workers[self.next_pid] = Worker(self.next_pid, env, life, self.timeline.now)
+        return self._live(self.take_pid(), env, life)
+
+    def adopt(self, pid: int, env: Mapping[str, str]) -> int:
+        """A spare has become a worker, which its program cannot prevent."""
+        return self._live(pid, env, replace(self.script(env), start_error=""))
+
+    def take_pid(self) -> int:
+        """One that nobody has had."""
         self.next_pid += 1
+        return self.next_pid - 1
+
+    def _live(self, pid: int, env: Mapping[str, str], life: Life) -> int:
+        worker = self.workers[pid] = Worker(pid, env, life, self.timeline.now)
         if life.runs_s != float("inf"):
             self.timeline.after(life.runs_s, lambda: self.end(worker, life.exitcode) if worker.quiet_since is None else None)
         return worker.pid

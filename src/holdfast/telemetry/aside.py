@@ -36,7 +36,7 @@ class Aside:
         self.is_late = False
         """A task hangs, or others wait behind one that did."""
 
-    def do(self, task: Callable[[], None]) -> bool:
+    def do(self, task: Callable[[], None], patience_s: float = PATIENCE_S) -> bool:
         """Have `task` done. False: too many wait already, and it will not be done."""
         self._look(0.0)
         if self._open >= LIMIT:
@@ -47,7 +47,7 @@ class Aside:
         self._tasks.put(task)
         self._open += 1
         if not self.is_late:
-            self.is_late = not self._look(PATIENCE_S)
+            self.is_late = not self._look(patience_s)
         return True
 
     def attempt(self, task: Callable[[], None]) -> str:

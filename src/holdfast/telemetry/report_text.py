@@ -1,8 +1,9 @@
 """What does somebody need to read first, at three in the morning, when a job has ended?
 
 `report_text` is what every node prints at the end, above torchrun's box: one sentence with the first failure across all
-nodes, its traceback, its last lines and where the rest is, then the other failures, then what was decided. It says the same
-on every node: it is made of the job's report alone, and its times are UTC. `report_json` is the same for programs.
+nodes, what it means where that is known, its traceback, its last lines and where the rest is, then the other failures, then
+what was decided. It says the same on every node: it is made of the job's report alone, and its times are UTC. `report_json` is
+the same for programs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from holdfast.core.failure import Failure
+    from holdfast.core.finding import Finding
     from holdfast.core.report import JobReport
 
 SCHEMA = 1
@@ -45,12 +47,15 @@ HINTS = {
 BOLD, RED, DIM, OFF = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
-def report_text(report: JobReport, *, width: int = 100, colour: bool = False) -> str:
-    """The report for people, ending with a line end. Empty for a job that succeeded without an incident."""
+def report_text(report: JobReport, *, cause: str = "", width: int = 100, colour: bool = False) -> str:
+    """The report for people, ending with a line end. Empty for a job that succeeded without an incident. `cause`: what the
+    failures mean, and what to do; empty: not known."""
     if not is_news(report):
         return ""
     paint = _Paint(width, colour)
     lines = paint.prose(f"holdfast: {summary(report)}", first=RED if report.outcome == "failed" else BOLD)
+    if cause:
+        lines += ["", paint.title("Cause"), *paint.prose(f"  {one_line(cause, 1000)}", indent="  ")]
     if root := first_failure(report):
         lines += _about_first(root, paint)
     lines += _about_others(report, paint)
@@ -64,8 +69,9 @@ def is_news(report: JobReport) -> bool:
     return report.outcome != "succeeded" or report.restarts_used > 0 or report.rounds > 1 or bool(report.failures)
 
 
-def report_json(report: JobReport) -> dict[str, Any]:
-    """The report for programs: the report's own fields, with each failure's signal and a sentence about it."""
+def report_json(report: JobReport, found: Finding | None = None) -> dict[str, Any]:
+    """The report for programs: the report's own fields, with each failure's signal and a sentence about it. `found`: what the
+    failures mean; None: not known."""
     failures = [
         to_plain(failure) | {"signal": failure.signal_name, "sentence": _sentence(failure)} for failure in report.failures
     ]
@@ -76,7 +82,13 @@ def report_json(report: JobReport) -> dict[str, Any]:
         "duration_s": round(report.ended_at_unix - report.started_at_unix, 3),
         "first_failure": failures[0] if first_failure(report) else None,
         "failures": failures,
+        "cause": None if found is None else _cause(found),
     }
+
+
+def _cause(found: Finding) -> dict[str, Any]:
+    said = {field: getattr(found, field) for field in ("sentence", "kind", "confidence", "rule", "rank", "node")}
+    return said | {"from": [to_plain(one) for one in found.evidence[:1]]}
 
 
 def report_from_json(text: str) -> JobReport | None:

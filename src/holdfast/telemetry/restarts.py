@@ -61,7 +61,7 @@ def restart(disturbed_at: float, before: Sequence[Record], after: Sequence[Recor
         return max((at + after_s for at, event in begun if (after_s := field(event)) is not None), default=None)
 
     restored, restore_s = rank_moment(lambda event: event.restored_s), max((event.restore_s for _, event in begun), default=0.0)
-    seen = [record.at for record in before if _is_sight(record)]
+    seen = [record.at for record in before if is_sight(record)]
     formed = [record.at for record in after if isinstance(record.event, RoundFormed)]
     moments = {
         "detect": min(seen, default=None),
@@ -96,7 +96,8 @@ def restart(disturbed_at: float, before: Sequence[Record], after: Sequence[Recor
     )
 
 
-def _is_sight(record: Record) -> bool:
+def is_sight(record: Record) -> bool:
+    """It is a record of a trouble's having been seen."""
     event = record.event
     return isinstance(event, (NodeLost, RankHung, Decided)) or (isinstance(event, FailureSeen) and not event.failure.innocent)
 

@@ -126,6 +126,11 @@ def make_home(home: str) -> str:
     return jobs
 
 
+def daemon_socket(home: str) -> str:
+    """Where this host's daemon can be asked, if one runs that keeps its table in `home`."""
+    return os.path.join(home, "daemon.sock")
+
+
 def _refuse_a_strangers(path: str) -> None:
     """Where everybody may create (like /tmp), a directory waiting under our name may be a trap."""
     if not os.stat(os.path.dirname(path)).st_mode & stat.S_IWOTH:

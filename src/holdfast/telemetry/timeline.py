@@ -16,6 +16,7 @@ from holdfast.core.events import (
     Decided,
     Degraded,
     FailureSeen,
+    FaultInjected,
     JobEnded,
     JoinRequested,
     NodeExcluded,
@@ -35,14 +36,14 @@ from holdfast.telemetry.reader import Record
 from holdfast.telemetry.restarts import Restart, restart
 from holdfast.telemetry.words import span
 
-DECISIONS = (Decided, NodeExcluded, NodeReadmitted)
-"""Events that say what the coordinator has made up its mind to do."""
+DECISIONS = (Decided, NodeExcluded, NodeReadmitted, FaultInjected)
+"""Events that say what the coordinator has made up its mind to do; or an operator, for practice."""
 
 AGAIN = ("restart", "rejoin")
 """Decisions after which there is another life."""
 
 
-ABOUT_NODES = ("exclude", "readmit")
+ABOUT_NODES = ("exclude", "readmit", "inject")
 """Decisions that end no life."""
 
 
@@ -260,6 +261,8 @@ def _decision(record: Record) -> Decision:
         event = Decided(
             decision="exclude" if isinstance(event, NodeExcluded) else "readmit", reason=f"{event.name}: {event.reason}"
         )
+    if isinstance(event, FaultInjected):
+        event = Decided(decision="inject", reason=f"injected{f' by {event.by}' if event.by else ''}: {event.what}")
     assert isinstance(event, Decided)
     return Decision(
         at_unix=record.at,

@@ -102,4 +102,11 @@ RULES: tuple[Row, ...] = (
      "Memory access fault by GPU node-4 (Agent handle: 0x55d) on address 0x7f1a2c000000. Reason: Unknown."),
     ("hsa-hardware", GPU, CAUSE, 85, "HSA_STATUS_ERROR_", r"HSA_STATUS_ERROR_(?:EXCEPTION|FATAL|HARDWARE)\w*|HSA_STATUS_ERROR: A generic error", "its GPU reported an exception", DRAIN, "https://github.com/ROCm/ROCR-Runtime: runtime/hsa-runtime/inc/hsa.h",
      ":0:rocdevice.cpp:2875: HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation resulted in a hardware exception. code: 0x1016"),
+    ("gpu-off-the-bus", GPU, MACHINE, 95, "fallen off the bus and is not responding", r"NVRM: (?:GPU \S+ )?(?:has )?fallen off the bus and is not responding", "its GPU has fallen off the bus", DRAIN, XID,
+     "[ 4711.123456] NVRM: fallen off the bus and is not responding to commands."),
+    ("cuda-not-ready", GPU, CAUSE, 90, "system not yet initialized", r"Error 802: system not yet initialized|cudaErrorSystemNotReady", "its GPUs are not ready to be used (CUDA error 802)",
+     "is nvidia-fabricmanager running there, in the driver's version?", CUDA,
+     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"),
+    ("cublas-no-memory", "oom-gpu", CAUSE, 90, "CUBLAS_STATUS_ALLOC_FAILED", r"CUBLAS_STATUS_ALLOC_FAILED", "its GPU had no memory left for cuBLAS", "lower the batch, and look for other processes on that GPU",
+     "https://docs.nvidia.com/cuda/cublas/#cublasstatus-t", "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 )

@@ -84,7 +84,7 @@ RULES: tuple[Row, ...] = (
      NCCL + "src/include/checks.h", "node3:3468:3905 [4] include/alloc.h:185 NCCL WARN Cuda failure 'out of memory'"),
     ("nccl-p2p-mapping", FABRIC, CAUSE, 78, "failed to open CUDA IPC handle|Could not enable P2P between", r"failed to open CUDA IPC handle|Could not enable P2P between", "GPUs of that node cannot reach one another", "check IOMMU, ACS and nvidia-smi topo -m",
      NCCL + "src/transport/p2p.cc", "node3:3468:3905 [4] transport/p2p.cc:275 NCCL WARN Could not enable P2P between dev 3(=1b000) and dev 5(=3d000)"),
-    ("nvswitch-sxid", FABRIC, MACHINE, 92, "SXid (", r"nvidia-nvswitch\d*: SXid \(PCI:[^)]*\): (?P<what>\d+), (?!Non-fatal)", "an NVSwitch reported a fatal error (SXid {what})", "drain the node, and have its baseboard checked",
+    ("nvswitch-sxid", FABRIC, MACHINE, 92, "SXid (PCI:", r"nvidia-nvswitch\d*: SXid \(PCI:[^)]*\): (?P<what>\d+), (?!Non-fatal)", "an NVSwitch reported a fatal error (SXid {what})", "drain the node, and have its baseboard checked",
      "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html", "[  512.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"),
     ("fabric-manager", FABRIC, MACHINE, 88, "system not yet initialized|Fabric Manager|fabric manager", r"CUDA error: system not yet initialized|fabricmanager.*(?i:failed|error)|(?i:fabric manager) (?:is )?not running",
      "NVSwitch's fabric manager does not run on that node", "start nvidia-fabricmanager, of the driver's own version", "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",

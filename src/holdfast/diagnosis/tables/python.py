@@ -133,4 +133,6 @@ RULES: tuple[Row, ...] = (
     ("python-system-exit", USER, SYMPTOM, 45, "SystemExit: ", r"^SystemExit: [1-9]", "it called sys.exit", "see what it wrote before that", PY, "SystemExit: 3"),
     ("python-keyboard-interrupt", "preempted", SYMPTOM, 60, "KeyboardInterrupt", r"^KeyboardInterrupt\b", "somebody interrupted it (SIGINT)",
      "start it again when you like", PY, "KeyboardInterrupt"),
+    ("numpy-abi", FRAMEWORK, CAUSE, 95, "size changed, may indicate binary incompatibility", r"numpy\.\w+ size changed, may indicate binary incompatibility", "a package was built for another numpy", "install versions that belong together (pip check)",
+     "https://github.com/numpy/numpy: numpy/__init__.pxd", "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 from PyObject"),
 )

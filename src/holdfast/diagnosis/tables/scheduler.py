@@ -71,4 +71,11 @@ RULES: tuple[Row, ...] = (
      "Nov 21 12:00:00 node7 systemd-logind[812]: System is rebooting."),
     ("sigterm-told", PREEMPTED, SYMPTOM, 60, "Received SIGTERM|received SIGTERM|Received signal 15|Signal 15 (SIGTERM)|Signal 15 received|signum=15", r"(?i)(?:received (?:signal )?(?:SIGTERM|15\b)|got SIGTERM|Signal 15 \(SIGTERM\) received)", "it was told to end (SIGTERM)", "see who sent it: most often the scheduler, or the launcher after another rank failed", "https://man7.org/linux/man-pages/man7/signal.7.html",
      "Received SIGTERM, saving a checkpoint before exit"),
+    ("ray-node-dead", LOST, MACHINE, 92, "has been marked dead because the detector has missed", r"node with node id: \S+ and address: (?P<node>\S+) and node name: \S+ has been marked dead", "Ray has not heard from it and gave it up", "look at that host: did it reboot, or lose its network?",
+     "https://github.com/ray-project/ray: src/ray/gcs/gcs_server/gcs_node_manager.cc",
+     "(raylet) The node with node id: 5ad7fa5dd64f and address: 10.0.3.7 and node name: 10.0.3.7 has been marked dead because the detector has missed too many heartbeats from it."),
+    ("ray-oom", "oom-host", CAUSE, 95, "killed due to the node running low on memory", r"Task was killed due to the node running low on memory", "its host ran low on memory, and Ray killed it", "load less at once, use fewer data loader workers, or give the job more memory",
+     "https://docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html", "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."),
+    ("prte-node-lost", LOST, MACHINE, 90, "Remote daemon: [", r"Remote daemon: +\[[^\]]+\] on node (?P<node>\S+)", "Open MPI's launcher has lost it", "look at that host: did it reboot, or lose its network?",
+     "https://github.com/openpmix/prrte: src/prted/pmix/pmix_server_gen.c", "  Remote daemon: [prterun-head-34@0,3] on node n3"),
 )

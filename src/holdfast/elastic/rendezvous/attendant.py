@@ -116,11 +116,12 @@ class Attendant:
 
     # --- asked for by other threads -------------------------------------------------------------------------------------
 
-    def show(self, seen: Observation) -> None:
-        """Let the attendance observe something; returns when it has."""
+    def show(self, seen: Observation, until: Callable[[Attendance], object] = bool) -> None:
+        """Let the attendance observe something; returns when it has, and when `until` holds. To wait for both at once spares a
+        turn of either thread."""
         self._inbox.append(seen)
         self._ring()
-        self.wait_for(lambda _: True)
+        self.wait_for(until)
 
     def wait_for(self, predicate: Callable[[Attendance], object], timeout_s: float = float("inf")) -> bool:
         """Until `predicate` holds, `timeout_s` seconds at most. Everything shown before has been observed by then."""
@@ -166,10 +167,10 @@ class Attendant:
             with self.changed:
                 self._perform(self.node.begin(self.host.now()))
             while not self._closing:
-                until = min(self.node.deadline(), self.network.deadline())
-                happened = self.host.wait(until)
+                due_at = self.node.deadline()
+                happened = self.host.wait(min(due_at, self.network.deadline()))
                 with self.changed:
-                    for seen in [*happened, *self._due()]:
+                    for seen in [*happened, *self._due(due_at)]:
                         self._observe(seen)
                     if not self._inbox and any(awaited(self.attendance) for awaited in self._waits):
                         self.changed.notify_all()
@@ -193,10 +194,10 @@ class Attendant:
                 self._inbox.popleft()
         return []
 
-    def _due(self) -> list[Observation]:
+    def _due(self, due_at: float) -> list[Observation]:
         now = self.host.now()
-        late = self.network.expire(now)
-        return [*late, Tick()] if now >= self.node.deadline() else late
+        late = self.network.due()
+        return [*late, Tick()] if now >= due_at else late
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:

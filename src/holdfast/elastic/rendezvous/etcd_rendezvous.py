@@ -17,6 +17,7 @@ from .dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 from .etcd_connection import connect
 from .etcd_rendezvous_backend import EtcdRendezvousBackend
 from .etcd_store import EtcdStore
+from .etcd_store import cas_delay as cas_delay  # torch has it here too
 
 __all__ = [
     "EtcdRendezvous",
@@ -32,6 +33,10 @@ DEFAULT_TIMEOUT_S, DEFAULT_LAST_CALL_S = 600, 30
 """torch's."""
 DEFAULT_PREFIX = "/torchelastic/p2p"
 """torch's."""
+
+
+CONST_ETCD_SETUP_TTL = 5
+"""Seconds for which a round may be set up, in torch's protocol. Here nothing goes by it; torch's tests wait so long."""
 
 
 class EtcdRendezvousRetryableFailure(Exception):

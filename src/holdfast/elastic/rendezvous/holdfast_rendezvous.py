@@ -92,8 +92,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._seated = False
         own = RoundServer(self._attendant.attendance.join.addr, timeout_s=self._read_timeout_s)
         self._servers.append(own)
-        self._attendant.show(Enter(port=own.port))
-        self._attendant.wait_for(lambda attendance: attendance.state != "joining")
+        self._attendant.show(Enter(port=own.port), lambda attendance: attendance.state != "joining")
         attendance = self._attendant.attendance
         if attendance.closing:
             self._attendant.wait_for(lambda attendance: attendance.state == "ended", CLOSE_S)

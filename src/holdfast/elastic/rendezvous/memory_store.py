@@ -11,7 +11,7 @@ from holdfast.core.links import Arrived, LinkDown, Transmit
 from holdfast.core.machine import Observation, Tick
 from holdfast.core.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.store import KeyValues
-from holdfast.rendezvous.store_link import SLICE_S
+from holdfast.runtime.blocking_link import SLICE_S
 
 from .store import Each, PrefixedStore, Store, StoreTimeout, understood
 

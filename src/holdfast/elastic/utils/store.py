@@ -49,7 +49,7 @@ def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
     Rank 0, which may be hosting the store, returns only after all others have read theirs.
     """
     found: list[bytes] = store.multi_get([f"{prefix}{index}" for index in range(world_size)])
-    everybody_has_read = _check_in(store, world_size, f"{prefix}/finished")
+    everybody_has_read = _barrier_nonblocking(store, world_size, f"{prefix}/finished")
     if rank == 0:
         store.wait([everybody_has_read])
     return found
@@ -78,14 +78,16 @@ def barrier(
     """
     assert rank is not None or rank_tracing_decoder is None, "Tracing requires rank information"
     with store_timeout(store, barrier_timeout):
-        last_member_key = _check_in(store, world_size, key_prefix)
+        last_member_key = _barrier_nonblocking(store, world_size, key_prefix)
         store_error = _store_error()
         try:
             store.wait([last_member_key])
         except store_error:
             if rank is None:
                 raise
-            missing = _missing(store, world_size, key_prefix, rank, rank_tracing_decoder or str, trace_timeout)
+            missing = _try_detecting_missing_ranks(
+                store, world_size, key_prefix, rank, rank_tracing_decoder or str, trace_timeout
+            )
             if missing is None:
                 raise
             raise store_error(
@@ -94,7 +96,7 @@ def barrier(
             ) from None
 
 
-def _check_in(store: Any, world_size: int, key_prefix: str) -> str:
+def _barrier_nonblocking(store: Any, world_size: int, key_prefix: str) -> str:
     """Count this member in, without waiting. The key returned appears when all have been counted."""
     last_member_key = key_prefix + _LAST_MEMBER_CHECKIN
     if store.add(key_prefix + _NUM_MEMBERS, 1) == world_size:
@@ -102,20 +104,20 @@ def _check_in(store: Any, world_size: int, key_prefix: str) -> str:
     return last_member_key
 
 
-def _missing(
-    store: Any, world_size: int, key_prefix: str, rank: int, decode: Callable[[int], str], trace_timeout: float
+def _try_detecting_missing_ranks(
+    store: Any, world_size: int, key_prefix: str, rank: int, rank_decoder: Callable[[int], str], trace_timeout: float
 ) -> Iterable[str] | None:
     """Who did not come, as far as this rank can tell. None: not even rank 0 could be asked."""
     store.set(f"{key_prefix}{rank}{_TRACE}", _MARK)
     if rank == 0:
-        missing = _never_traced(store, world_size, key_prefix, decode, trace_timeout)
+        missing = _never_traced(store, world_size, key_prefix, rank_decoder, trace_timeout)
         store.set(f"{key_prefix}{_TRACING_GATE}", _MARK)
         return missing
     try:
         store.wait([f"{key_prefix}{_TRACING_GATE}"])
     except _store_error():
         return None
-    return [f"[<check rank 0 ({decode(0)}) for missing rank info>]"]
+    return [f"[<check rank 0 ({rank_decoder(0)}) for missing rank info>]"]
 
 
 def _never_traced(

@@ -11,7 +11,8 @@ No driver: it does not apply. NVML that answers with an error: unfit, as with ft
 
 from __future__ import annotations
 
-from holdfast.health.verdict import Findings, degraded, fit, unfit
+from holdfast.health import injected
+from holdfast.health.verdict import Findings, degraded, unfit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,15 +44,22 @@ def gpu(look: Look) -> Verdict:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:
         if not driver:
-            return fit("does not apply: no NVIDIA driver")
+            return _no_driver()
         return degraded("not known: nvidia-ml-py is not installed", "pip install 'holdfast[nvidia]'")
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if not driver:
-            return fit("does not apply: no NVIDIA driver")
+            return _no_driver()
         return unfit(f"NVML does not start: {error}", "`nvidia-smi` says more; is the driver loaded, in the library's version?")
     return _look_at_all(pynvml, look.before)
+
+
+def _no_driver() -> Verdict:
+    found = Findings()
+    if injected.has_memory_errors():  # practice needs no GPU
+        _judge_errors(found, "GPU 0", 0, injected.memory_errors(0))
+    return found.verdict("does not apply: no NVIDIA driver")
 
 
 def _look_at_all(nvml: ModuleType, before: dict[str, Any]) -> Verdict:
@@ -60,7 +68,7 @@ def _look_at_all(nvml: ModuleType, before: dict[str, Any]) -> Verdict:
         count = nvml.nvmlDeviceGetCount()
         for index in range(count):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            links[f"GPU {index}"] = _look_at(nvml, handle, f"GPU {index}", found)
+            links[f"GPU {index}"] = _look_at(nvml, handle, index, found)
     except nvml.NVMLError as error:
         found.unfit(f"NVML: {error}", ADVICE)
     most = max(links.values(), default=0)
@@ -75,13 +83,13 @@ def _look_at_all(nvml: ModuleType, before: dict[str, Any]) -> Verdict:
     return found.verdict(told, count=max(len(links), before.get("count", 0)), links=best)
 
 
-def _look_at(nvml: ModuleType, handle: Any, name: str, found: Findings) -> int:
+def _look_at(nvml: ModuleType, handle: Any, index: int, found: Findings) -> int:
     """One GPU; returns how many of its NVLinks are up."""
+    name = f"GPU {index}"
     if (action := _field(nvml, handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION")) not in (None, 0):
         found.unfit(f"{name} needs {RECOVERIES.get(int(action or 0), f'recovery action {action}')}", ADVICE)
     errors = _asked(nvml, lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 0))
-    if errors:
-        found.unfit(f"{name} had {errors} memory errors that were not corrected", ADVICE)
+    _judge_errors(found, name, int(errors or 0), injected.memory_errors(index))
     remapped = _asked(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle))
     if remapped and remapped[3]:
         found.unfit(f"{name} could not remap a row of its memory", "have the GPU replaced")
@@ -89,6 +97,13 @@ def _look_at(nvml: ModuleType, handle: Any, name: str, found: Findings) -> int:
         found.degraded(f"{name} will remap a row of its memory when it is reset", "reset it when the node is free")
     _look_at_speed(nvml, handle, name, found)
     return _links_up(nvml, handle)
+
+
+def _judge_errors(found: Findings, name: str, errors: int, added: int) -> None:
+    """`added`: how many of them have been injected."""
+    if errors + added:
+        by_us = f" ({added} injected)" if added else ""
+        found.unfit(f"{name} had {errors + added} memory errors that were not corrected{by_us}", ADVICE)
 
 
 def _look_at_speed(nvml: ModuleType, handle: Any, name: str, found: Findings) -> None:

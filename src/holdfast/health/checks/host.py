@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from holdfast.health.verdict import Findings, degraded, fit
+from holdfast.health.verdict import Findings, degraded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ UNLIMITED = 1 << 60
 
 MOST_OFF_S = 1.0
 """Logs of several nodes cannot be read together beyond that, and certificates and tokens begin to fail."""
+
+NOT_SET = "is chronyd or ntpd running there? logs of nodes cannot be compared"
 
 PAGE_KIB = 1024.0
 
@@ -77,15 +79,24 @@ def files(look: Look) -> Verdict:
 
 
 def clock(look: Look) -> Verdict:
-    """Whether the clock is synchronised, and how far it is off by what the kernel and chrony say."""
+    """How far the clock is off: by what chrony says, and in a job by what the other nodes' clocks show."""
     most = float(look.argument or MOST_OFF_S)
+    found, told = Findings(), []
     offset = _offset_s(look)
-    if offset is None:
-        return fit("nobody here says how far the clock is off (no chronyc)")
-    text = f"{abs(offset) * 1000:.1f} ms {'behind' if offset < 0 else 'ahead'}"
-    if abs(offset) > most:
-        return degraded(f"the clock is {text}", "is chronyd or ntpd running? logs of nodes cannot be compared")
-    return fit(f"the clock is {text}")
+    if offset is not None:
+        told.append(text := f"the clock is {_off(offset)}")
+        if abs(offset) > most:
+            found.degraded(text, NOT_SET)
+    if look.clock:
+        ahead, error = look.clock["ahead_s"], look.clock["error_s"]
+        told.append(text := f"{_off(ahead)}{' of' * (ahead >= 0)} {look.clock['of']} (± {error * 1000:.1f} ms)")
+        if abs(ahead) - error > most:
+            found.degraded(f"the clock is {text}", NOT_SET)
+    return found.verdict(", ".join(told) or "nobody here says how far the clock is off (no chronyc)")
+
+
+def _off(seconds: float) -> str:
+    return f"{abs(seconds) * 1000:.1f} ms {'behind' if seconds < 0 else 'ahead'}"
 
 
 def _offset_s(look: Look) -> float | None:

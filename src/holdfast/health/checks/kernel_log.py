@@ -7,6 +7,7 @@ host restarts where nothing but a restart helps. Then it is forgotten: whoever h
 from __future__ import annotations
 
 import re
+import time
 
 from holdfast.core.xid import NONE, REBOOT, RESET, RESTART, SERVICE
 from holdfast.core.xid import xid as catalogued
@@ -76,7 +77,7 @@ def xid(look: Look) -> Verdict:
             if match[2] != NEEDS or last_need[match[1]] == line.seq:
                 _judge_xid(found, match, line)
         elif (match := SXID.search(line.text)) and line.age_s < LONG_S:
-            told = f"NVSwitch {match[1]}: SXid {match[2]}{match[4].rstrip('.')}, {_ago(line)}"
+            told = f"NVSwitch {match[1]}: SXid {match[2]}{match[4].rstrip('.')}, {_when(line)}"
             fatal = match[3].lower() == "fatal"
             found.unfit(told, ADVICE[RESET]) if fatal else found.degraded(told)
     return found.verdict(f"{seen} Xid errors in the kernel's log, none that matters now" if seen else "no Xid error")
@@ -84,7 +85,7 @@ def xid(look: Look) -> Verdict:
 
 def _judge_xid(found: Findings, match: re.Match[str], line: Line) -> None:
     row = catalogued(int(match[2]), match[3])
-    told = f"GPU {match[1]}: Xid {row.number}, {row.what}, {_ago(line)}"
+    told = f"GPU {match[1]}: Xid {row.number}, {row.what}, {_when(line)}" + (" (injected)" if line.is_injected else "")
     if row.action in (NONE, RESTART):
         return  # the GPU is well: what ran on it is to be started again, and somebody else does that
     if row.action == REBOOT or (row.action in (RESET, SERVICE) and line.age_s < LONG_S):
@@ -110,7 +111,7 @@ def kernel_log(look: Look) -> Verdict:
     for (state, what), count in list(counts.items())[:SHOWN]:
         line = last[state, what]
         times = f" ({count} times)" if count > 1 else ""
-        told = f"{what}{times}, {_ago(line)}: {line.text[:120]}"
+        told = f"{what}{times}, {_when(line)}: {line.text[:120]}"
         found.unfit(told) if state == UNFIT else found.degraded(told)
     return found.verdict("nothing in the kernel's log against it")
 
@@ -119,8 +120,6 @@ def _meaning(line: Line) -> tuple[str, str]:
     return next(((state, what) for state, what, pattern in PATTERNS if re.search(pattern, line.text)), ("", ""))
 
 
-def _ago(line: Line) -> str:
-    seconds = line.age_s
-    if seconds < 120:
-        return f"{seconds:.0f} s ago"
-    return f"{seconds / 60:.0f} min ago" if seconds < 7200 else f"{seconds / 3600:.0f} h ago"
+def _when(line: Line) -> str:
+    """To the minute, and not how long ago: what is found again must be known to be the same."""
+    return time.strftime("at %H:%M UTC", time.gmtime(time.time() - line.age_s))

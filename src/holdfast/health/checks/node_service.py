@@ -1,7 +1,7 @@
 """What does the node's own health service say? `nvhcd.HealthCheckService/RunHealthCheck` is called, by gRPC over a Unix socket.
 
-As with ft_launcher: what explicitly fails is unfit; whatever keeps us from asking (no socket, no grpcio, no answer) is not held
-against the node.
+As with ft_launcher (0.7): what explicitly fails is unfit. Where there is nobody to ask (no socket, no grpcio) the node is fit;
+where ft_launcher goes on with a warning (no answer, a report that cannot be read) it is degraded, and so goes on as well.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from holdfast.health.verdict import fit, unfit
+from holdfast.health.verdict import degraded, fit, unfit
 from holdfast.health.wire import METHOD, Request, Response
 
 TYPE_CHECKING = False
@@ -22,6 +22,10 @@ TIMEOUT_S = 60.0
 
 ARGS = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")
 """What it sends."""
+
+
+SILENT = "does it still run? it is not held against the node"
+UNREADABLE = "it has to be a JSON object with fail_count: what does the service run?"
 
 
 def socket_path(endpoint: str) -> str:
@@ -46,12 +50,12 @@ def node_service(look: Look) -> Verdict:
             call = channel.unary_unary(METHOD, request_serializer=Request.encode, response_deserializer=Response.decode)
             response: Response = call(Request(args=ARGS), timeout=TIMEOUT_S)
     except grpc.RpcError as error:
-        return fit(f"not held against it: the service at {path} gives no answer ({error.code().name})")
+        return degraded(f"not known: the service at {path} gives no answer ({error.code().name})", SILENT)
     return judge(response)
 
 
 def judge(response: Response) -> Verdict:
-    """What an answer means: fit only where it says so, and its report counts no failure."""
+    """What an answer means: unfit where it says no, or its report counts a failure."""
     why = response.error or response.output.strip()[-200:]
     if not response.success:
         return unfit(f"the health service says no, with exit code {response.exit_code}: {why}")
@@ -59,7 +63,7 @@ def judge(response: Response) -> Verdict:
         report = json.loads(response.output)
         failed = int(report["fail_count"])
     except (ValueError, KeyError, TypeError):
-        return unfit(f"the health service's report cannot be read: {response.output[:200]!r}")
+        return degraded(f"the health service's report cannot be read: {response.output[:200]!r}", UNREADABLE)
     if failed:
         names = report.get("failed_checks") or []
         told = ", ".join(map(str, names)) if isinstance(names, list) else str(names)

@@ -1,0 +1,268 @@
+"""The agent's hand towards a supervisor (--supervisor): what happens here is told it, and its orders go to the agent's desk.
+
+Loaded only where there is one. Its links are behind one descriptor of the agent's loop, and none of them is ever waited for: a
+supervisor that is dead, slow or stuck costs the job nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from holdfast.core.errors import UsageError
+from holdfast.core.machine import Tick
+from holdfast.core.value import to_plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    from holdfast.agent.desk import Desk
+    from holdfast.agent.group import Group
+    from holdfast.agent.monitoring import Monitoring
+    from holdfast.core.config import RunConfig
+    from holdfast.core.events import Event
+    from holdfast.core.fleet import Order, Standing
+    from holdfast.core.machine import Action, Observation
+    from holdfast.rendezvous.round import Rendezvous
+    from holdfast.runtime.host import Host
+
+LOOK_S = 5.0
+"""Between two looks at the ranks' steps. What is news is told at once."""
+
+MEMBERS = 4096
+"""Names of members that a report may have."""
+
+
+def token(config: RunConfig) -> bytes:
+    """The secret that the supervisor knows. It is not left to the workers. UsageError."""
+    in_environ = os.environb.pop(b"HOLDFAST_SUPERVISOR_TOKEN", b"").strip()
+    if config.supervisor_token_file is None:
+        return in_environ
+    try:
+        with open(config.supervisor_token_file, "rb") as file:
+            return file.read().strip()
+    except OSError as error:
+        said = f"--supervisor-token-file: {config.supervisor_token_file} cannot be read: {error.strerror}"
+        raise UsageError(said) from error
+
+
+class OrderRequest:
+    """An order, as the desk takes requests."""
+
+    def __init__(self, ask: str, arguments: dict[str, Any], did: Callable[[bool, str], None]) -> None:
+        self.ask, self.arguments, self._did = ask, arguments, did
+
+    def reply(self, answer: Mapping[str, Any]) -> None:
+        """It is done."""
+        self._did(True, str(answer.get("text") or f"{self.ask}: done"))
+
+    def refuse(self, error: str) -> None:
+        """It cannot be done."""
+        self._did(False, error)
+
+
+class Supervised:
+    """One agent's."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        host: Host,
+        desk: Desk,
+        group: Group,
+        *,
+        secret: bytes,
+        rendezvous: Callable[[], Rendezvous | None],
+        monitoring: Callable[[], Monitoring | None],
+        say: Callable[[str, str], None],
+    ) -> None:
+        from holdfast.agent.assembly import shelter_of
+        from holdfast.agent.uplink import Uplink
+        from holdfast.core.fleet import FLEET, FleetMessage
+        from holdfast.runtime.frames import Identity
+        from holdfast.runtime.host import Host
+        from holdfast.runtime.net import Network
+
+        self.config, self.outer, self.desk, self.group = config, host, desk, group
+        self.rendezvous, self.monitoring, self.say = rendezvous, monitoring, say
+        self.inner = Host(host.complain)
+        identity = Identity(FLEET, secret)
+        self.network = Network(self.inner, identity, ("", 0), shelter=shelter_of(config), family=FleetMessage)
+        self.reporter = group.join.node
+        haste = 0.5 + os.urandom(1)[0] / 512
+        self.uplink = Uplink(self.reporter, *config.supervisors, now=host.now(), haste=haste)
+        self.told: Standing | None = None
+        self.is_news = True
+        self.look_at = host.now()
+        self.unfit, self.outcome = "", ""
+        host.watch(self.inner.epoll.fileno(), select.EPOLLIN, lambda events: self._ready())
+
+    # --- the loop -------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        return 0.0 if self._has_news() else min(self.look_at, self.uplink.deadline(), self.network.deadline())
+
+    def due(self) -> list[Observation]:
+        """What the passing of time has brought: orders, as the agent's loop understands them."""
+        now = self.outer.now()
+        seen: list[Observation] = []
+        for one in self.network.expire(now):
+            seen += self._carry_out(self.uplink.observe(one, now))
+        if self._has_news() or now >= self.look_at:
+            self.is_news, self.look_at = False, now + LOOK_S
+            standing = self._standing()
+            if self.told is None or ageless(standing) != ageless(self.told):
+                self.told = standing
+                seen += self._carry_out(self.uplink.stands(standing, now))
+        if now >= self.uplink.deadline():
+            seen += self._carry_out(self.uplink.observe(Tick(), now))
+        return seen
+
+    def _has_news(self) -> bool:
+        """Something has been recorded; or the coordinator has said that this node waits for a place, of which nothing is."""
+        return self.is_news or (self.told is not None and self.told.spare_because != self._spare_because())
+
+    def _spare_because(self) -> str:
+        return self.group.spare_because[:400] if self.group.state == "joining" else ""
+
+    def _ready(self) -> list[Observation]:
+        seen: list[Observation] = []
+        for one in self.inner.heard(self.inner.epoll.poll(0)):
+            seen += self._carry_out(self.uplink.observe(one, self.outer.now()))
+        return seen
+
+    def close(self) -> None:
+        """The agent ends. What the supervisor has to know of that goes out now, or never."""
+        now = self.outer.now()
+        self._carry_out([*self.uplink.stands(self._standing(), now), *self.uplink.bye(self.outcome or "the agent has ended")])
+        self.network.close()
+        self.outer.unwatch(self.inner.epoll.fileno())
+        self.inner.close()
+
+    # --- what is told ---------------------------------------------------------------------------------------------------
+
+    def saw(self, event: Event) -> None:
+        """What is recorded here, as it happens: what concerns the supervisor is told at once."""
+        from holdfast.core.events import FailureSeen, HealthChanged, JobEnded
+        from holdfast.core.failure import describe
+        from holdfast.core.fleet import Trouble
+
+        self.is_news = True
+        trouble: Trouble | None = None
+        match event:
+            case FailureSeen(failure=failure) if not failure.innocent and failure.rank >= 0:
+                kind = "hang" if failure.cause in ("hung", "watchdog", "stuck") else "worker"
+                what = describe(failure)[:400]
+                trouble = Trouble(node=self.reporter, number=0, kind=kind, round=failure.round, rank=failure.rank, what=what)
+            case HealthChanged(check=check, state=state, reason=reason):
+                self.unfit = f"{check}: {reason}"[:400] if state == "unfit" else ""
+                device, number = _xid_in(reason)
+                if number or state == "unfit":
+                    kind = "device" if number else "unfit"
+                    trouble = Trouble(
+                        node=self.reporter, number=0, kind=kind, what=reason[:400], device=device, xid=number, handled=True
+                    )
+            case JobEnded(outcome=outcome):
+                self.outcome = outcome
+        if trouble is not None:
+            now = self.outer.now()
+            if self.told is None:  # whose trouble it is has to be known first
+                self.told = self._standing()
+                self._carry_out(self.uplink.stands(self.told, now))
+            self._carry_out(self.uplink.trouble(trouble, now))
+
+    def _standing(self) -> Standing:
+        from holdfast.core.fleet import RankSaid, Standing
+
+        group, assigned, monitoring = self.group, self.group.assigned, self.monitoring()
+        ranks = []
+        for seat in group.workers.values() if group.state != "joining" else ():
+            shown: dict[str, Any] = monitoring.shown(seat.local_rank) if monitoring is not None else {}
+            ranks.append(
+                RankSaid(
+                    rank=seat.rank,
+                    local_rank=seat.local_rank,
+                    state=seat.state,
+                    pid=seat.pid,
+                    step=shown.get("step"),
+                    step_s=shown.get("step_s"),
+                    beat_age_s=shown.get("beat_age_s"),
+                    exitcode=seat.exitcode,
+                )
+            )
+        return Standing(
+            node=self.reporter,
+            number=0,
+            name=group.join.name,
+            domain=group.join.domain or "",
+            job=self.config.rdzv_id,
+            life=group.join.life,
+            state="ended" if self.outcome else group.state,
+            round=group.round,
+            attempt=assigned.restart_count if assigned else 0,
+            ranks=tuple(ranks),
+            spare_because=self._spare_because(),
+            least=self.config.min_nodes,
+            members=self._members(),
+            unfit=self.unfit,
+            outcome=self.outcome,
+        )
+
+    def _members(self) -> tuple[str, ...] | None:
+        rendezvous = self.rendezvous()
+        return None if rendezvous is None else tuple(sorted({seat.name for seat in rendezvous.seats.values()}))[:MEMBERS]
+
+    # --- carrying out ---------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, actions: Iterable[Action]) -> list[Observation]:
+        from holdfast.agent.uplink import Obey
+        from holdfast.core.links import Connect, HangUp, Transmit
+        from holdfast.core.machine import Say
+
+        seen: list[Observation] = []
+        for action in actions:
+            match action:
+                case Connect() | Transmit() | HangUp():
+                    for one in self.network.perform(action):
+                        seen += self._carry_out(self.uplink.observe(one, self.outer.now()))
+                case Say(text=text, level=level):
+                    self.say(text, level)
+                case Obey(order=order):
+                    seen += self._obey(order)
+        return seen
+
+    def _obey(self, order: Order) -> list[Observation]:
+        def did(ok: bool, text: str) -> None:
+            self._carry_out(self.uplink.did(order.order, ok, text))
+
+        self.say(f"the supervisor orders: {order.verb} {order.target}: {order.reason}", "warning")
+        from holdfast.core.fleet import VERBS
+
+        if order.verb not in VERBS:
+            did(False, f"this agent knows no order {order.verb!r}")
+            return []
+        if order.verb == "restart" and order.round and order.round != self.group.round:
+            did(True, f"round {order.round} is over: {self.group.round} is the newest")
+            return []
+        arguments = {"node": order.target, "reason": f"{order.reason} (the supervisor)"}
+        if order.injection is not None:
+            arguments |= to_plain(order.injection)
+        return self.desk.answer(OrderRequest(order.verb, arguments, did))
+
+
+def ageless(standing: Standing) -> Standing:
+    """The same without what is never twice the same, and is told with the next news."""
+    from holdfast.core.value import replace
+
+    return replace(standing, ranks=tuple(replace(rank, step_s=None, beat_age_s=None) for rank in standing.ranks))
+
+
+def _xid_in(text: str) -> tuple[str, int]:
+    """Which GPU, and which number, where a check of the kernel's log has found one: `GPU 0000:9b:00: Xid 79, …`."""
+    import re
+
+    found = re.search(r"GPU ([0-9a-fA-F:.]+): Xid (\d+)", text)
+    return (found[1], int(found[2])) if found else ("", 0)

@@ -1,0 +1,72 @@
+"""Which faults can be played, for practice? What an operator asks for, on its way to the node that it is meant for."""
+
+from __future__ import annotations
+
+from holdfast.core.errors import UsageError
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+KILL, HANG, SLOW, XID, ECC = "kill", "hang", "slow", "xid", "ecc"
+FAULTS = {
+    KILL: "a rank is killed (SIGKILL), as by the kernel when memory runs out",
+    HANG: "a rank is stopped: it gives no sign of life",
+    SLOW: "a rank runs a quarter of its time: a straggler",
+    XID: "the kernel's log, as our checks read it, has an NVIDIA Xid error more",
+    ECC: "a GPU, as our checks read it, has a memory error more that was not corrected",
+}
+
+GIVEN_UP_S = {HANG: 600.0, SLOW: 600.0}
+"""How long these last where nothing is said: longer than most limits, and than it takes to find a straggler (three minutes)."""
+
+LONGEST_S = 86_400.0
+CODE = 79
+"""The Xid that is played where none is named: the GPU has fallen off the bus."""
+
+CHARS = 200
+"""Of the name of whoever asks."""
+
+
+class Injection(Value):
+    """What is to be played."""
+
+    fault: str
+    """kill · hang · slow · xid · ecc"""
+    rank: int = -1
+    """Global rank that it is about, or whose GPU; -1: the first of the node."""
+    code: int = CODE
+    """Number of the Xid."""
+    for_s: float | None = None
+    """It is undone after so many seconds. None: as in GIVEN_UP_S, else when the agent ends."""
+    by: str = ""
+    """Who asked for it."""
+
+    @property
+    def until_s(self) -> float | None:
+        """How long it lasts. None: until the agent ends."""
+        return GIVEN_UP_S.get(self.fault) if self.for_s is None else self.for_s
+
+
+def injection(said: Mapping[str, Any]) -> Injection:
+    """What was asked for, from a request's fields. UsageError: it makes no sense."""
+    fault, rank, code, for_s = (said.get(field) for field in ("fault", "rank", "code", "for_s"))
+    if fault not in FAULTS:
+        raise UsageError(f"there is no fault {fault!r}", hint=f"known: {', '.join(FAULTS)}")
+    if for_s is not None and not (isinstance(for_s, (int, float)) and 0 < for_s <= LONGEST_S):
+        raise UsageError(f"--for: {for_s} is not a length of time", hint=f"give seconds, above 0, at most {LONGEST_S:g}")
+    if for_s is not None and fault == KILL:
+        raise UsageError("--for: a rank that was killed does not come back after a while", hint="leave it out")
+    if code is not None and not (isinstance(code, int) and 0 < code < 1000):
+        raise UsageError(f"--code: {code} is no Xid", hint="give a number, such as 79")
+    if rank is not None and not (isinstance(rank, int) and -1 <= rank < 2**31):
+        raise UsageError(f"--rank: {rank} is no rank")
+    return Injection(
+        fault=str(fault),
+        rank=-1 if rank is None else rank,
+        code=CODE if code is None else code,
+        for_s=None if for_s is None else float(for_s),
+        by=str(said.get("by") or "")[:CHARS],
+    )

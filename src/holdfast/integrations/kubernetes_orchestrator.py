@@ -1,0 +1,270 @@
+"""Kubernetes as an orchestrator, by lightkube: nodes by their names there, our pods by their label `holdfast/agent`.
+
+    drain      the node is cordoned and has our taint, with the reason as an annotation; our pods there are evicted
+    uncordon   takes back what `drain` did, and nothing that others did
+    replace    whatever pods of ours are still there go, by eviction, else deleted: their controllers make others elsewhere
+
+A node that a pod's agent has names as `HOLDFAST_NODE_NAME`, from `spec.nodeName`. The taint is NoSchedule: NoExecute would end
+other people's pods, past their budgets. A pod without a controller stays: nobody would make another.
+Which pods a `replace` is for is written down at the node, by its key, before the first of them goes: called again it means the
+same ones, and never one that came after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx2 as httpx
+from lightkube import ApiError, Client, KubeConfig
+from lightkube.core.exceptions import ConfigError
+from lightkube.models.meta_v1 import DeleteOptions, ObjectMeta, Preconditions
+from lightkube.resources.core_v1 import Node, Pod
+from lightkube.types import PatchType
+
+from holdfast.core.errors import HoldfastError
+from holdfast.supervisor.orchestrator import NodeView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TAINT, REASON, CORDONED, REPLACED = "holdfast/unfit", "holdfast/reason", "holdfast/cordoned", "holdfast/replaced"
+AGENT = "holdfast/agent"
+"""Label of our pods."""
+
+Answer = TypeVar("Answer")
+
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+ASK_S, STEP_S = 8.0, 3.0
+"""How long a call may take in all, and to wait for a word from the API server: less than the supervisor waits for a call."""
+BUSY = (409, 410, 429, 503, 504)
+"""Somebody else has changed it meanwhile · the list is too old to go on with · too many requests: to be asked again."""
+KEYS = 8
+"""So many of the newest `replace`s a node remembers."""
+OTHERS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""Taints with which a node gets no work of anybody's. Those of a site's own (nvidia.com/gpu) may be what our pods tolerate."""
+
+
+class Adapter:
+    """See `supervisor.orchestrator.Orchestrator`."""
+
+    name = "kubernetes"
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """See `Orchestrator`."""
+        with Api() as api:
+            found = api.ask("list nodes", lambda: list(api.client.list(Node)))
+        return tuple(sorted((_view(node) for node in found), key=lambda view: view.name))
+
+    def drain(self, node: str, reason: str) -> str:
+        """See `Orchestrator`. What a budget does not let go stays, and is named."""
+        with Api() as api:
+            api.change(node, lambda found: _drained(found, reason))
+            answers = {pod.metadata.name: api.evict(pod) for pod in api.pods(node)}
+        kept = [f"{name} stays for now: {why}" for name, why in answers.items() if why]
+        gone = [f"{len(answers) - len(kept)} of our pods there evicted"] if len(answers) > len(kept) else []
+        return "; ".join([f"Kubernetes gives {node} no more work", *gone, *kept])
+
+    def uncordon(self, node: str, reason: str) -> str:
+        """See `Orchestrator`."""
+        with Api() as api:
+            found = api.change(node, _let_back)
+        others = "" if _view(found).usable else f", as far as we are concerned: {_view(found).reason}"
+        return f"Kubernetes gives {node} work again{others}"
+
+    def replace(self, node: str, key: str, reason: str) -> str:
+        """See `Orchestrator`."""
+        with Api() as api:
+            there = api.pods(node)
+            found = api.change(node, lambda found: _noted(found, key, [pod.metadata.uid for pod in there]))
+            meant = _replaced(found)[key]
+            left = [pod for pod in there if pod.metadata.uid in meant]
+            for pod in left:
+                if api.evict(pod) or _is_stuck(pod, found):
+                    api.delete(pod, 0 if _is_stuck(pod, found) else None)
+        if not meant and _annotation(found, REASON) is None:
+            hint = f"label the pods of the job's template {AGENT}, in the supervisor's namespace; a bare pod cannot be replaced"
+            raise HoldfastError(f"no pod of ours that a controller would make again is on {node}", hint=hint)
+        if not left:
+            return f"no pod of ours is left on {node} to be replaced"
+        makers = sorted({f"{one.kind} {one.name}" for pod in left for one in _owners(pod)})
+        return f"{', '.join(makers)} makes other pods for {node}"
+
+
+class Api:
+    """The API server for the length of one call, so that what hangs ends with it, and a token that was renewed is read."""
+
+    def __init__(self) -> None:
+        self.until = time.monotonic() + ASK_S
+        self.eviction: str | None = None
+        """Its API version; None: lightkube's."""
+        given = os.environ.get("KUBECONFIG")
+        account = os.environ.get("HOLDFAST_SERVICE_ACCOUNT", ACCOUNT)
+        try:
+            config = KubeConfig.from_file(given) if given else KubeConfig.from_env(service_account=account)
+            outside = bool(given) or not os.path.isdir(account)  # within the cluster no proxy knows it
+            self.client: Any = Client(config, timeout=httpx.Timeout(STEP_S), field_manager="holdfast", trust_env=outside)
+        except (ConfigError, OSError, LookupError, ValueError, AssertionError) as error:
+            hint = "set KUBECONFIG, or run the supervisor in a pod that has a service account"
+            raise HoldfastError(f"Kubernetes cannot be asked: {error}", hint=hint) from error
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+    def ask(self, what: str, do: Callable[[], Answer]) -> Answer:
+        """What `do` returns; it is done again while the API server asks for that and there is time. HoldfastError."""
+        while True:
+            try:
+                return do()
+            except httpx.HTTPStatusError as error:
+                code, wait_s = error.response.status_code, min(_number(error.response.headers.get("Retry-After", "")), 1.0)
+                if code not in BUSY or time.monotonic() + wait_s >= self.until:
+                    hint = "deploy/kubernetes/base/rbac.yaml has the rights that it needs" if code in (401, 403) else ""
+                    raise HoldfastError(f"Kubernetes: {what}: {_words(error)} ({code})", hint=hint) from error
+                time.sleep(wait_s)  # as it asks for
+            except (httpx.HTTPError, OSError) as error:
+                text = str(error) or type(error).__name__
+                raise HoldfastError(f"Kubernetes: {what}: {self.client.config.cluster.server}: {text}") from error
+
+    def change(self, name: str, how: Callable[[Any], dict[str, Any] | None]) -> Any:
+        """A node as it is after `how` has said what to change. None: nothing is. No change of others' in between is lost."""
+
+        def do() -> Any:
+            found = self.client.get(Node, name)
+            if (patch := how(found)) is None:
+                return found
+            patch.setdefault("metadata", {})["resourceVersion"] = found.metadata.resourceVersion  # 409, if it has changed
+            return self.client.patch(Node, name, patch, patch_type=PatchType.MERGE)
+
+        return self.ask(f"node {name}", do)
+
+    def pods(self, node: str) -> list[Any]:
+        """Those of ours there that have not ended, and that somebody would make again."""
+        labels, fields = {AGENT: None}, {"spec.nodeName": node}
+        what = f"list pods of namespace {self.client.namespace}"
+        found = self.ask(what, lambda: list(self.client.list(Pod, labels=labels, fields=fields)))
+        return [pod for pod in found if pod.status.phase not in ("Succeeded", "Failed") and _owners(pod)]
+
+    def evict(self, pod: Any) -> str:
+        """Why it may not go now, in words; empty: it goes, or is gone."""
+        if pod.metadata.deletionTimestamp:
+            return ""
+        meta = ObjectMeta(name=pod.metadata.name, namespace=pod.metadata.namespace)
+        this_one = DeleteOptions(preconditions=Preconditions(uid=pod.metadata.uid))  # and not its namesake that comes after
+
+        def do() -> str:
+            try:
+                eviction = Pod.Eviction(metadata=meta, deleteOptions=this_one)
+                eviction.apiVersion = self.eviction or eviction.apiVersion
+                self.client.create(eviction, pod.metadata.name, namespace=meta.namespace)
+            except ApiError as error:
+                if error.response.status_code == 404 or "UID" in str(error.status.message):
+                    return ""
+                causes = (error.status.details and error.status.details.causes) or ()
+                if any(one.reason == "DisruptionBudget" for one in causes) or error.response.status_code == 500:
+                    return str(error.status.message)
+                if error.response.status_code != 400 or self.eviction:
+                    raise
+                self.eviction = "policy/v1beta1"  # before Kubernetes 1.22
+                return do()
+            return ""
+
+        return self.ask(f"evict pod {pod.metadata.name}", do)
+
+    def delete(self, pod: Any, grace_s: int | None) -> None:
+        """The last resort. None: with the grace that it has asked for."""
+
+        def do() -> None:
+            try:
+                self.client.delete(Pod, pod.metadata.name, namespace=pod.metadata.namespace, grace_period=grace_s)
+            except ApiError as error:
+                if error.response.status_code != 404:
+                    raise
+
+        self.ask(f"delete pod {pod.metadata.name}", do)
+
+
+def _view(node: Any) -> NodeView:
+    name, ready = node.metadata.name, _condition(node, "Ready")
+    ours = _annotation(node, REASON)
+    bad = [taint.key for taint in node.spec.taints or () if taint.key.startswith(OTHERS) and taint.effect != "PreferNoSchedule"]
+    if ours is None and node.spec.unschedulable:
+        ours = "cordoned, and not by us"
+    elif ours is None and (ready is None or ready.status != "True"):
+        ours = f"not ready: {(ready and (ready.message or ready.reason)) or 'its kubelet has said nothing'}"
+    elif ours is None and bad:
+        ours = f"taint {', '.join(bad)}"
+    return NodeView(name=name, usable=ours is None, reason=ours or "")
+
+
+def _drained(node: Any, reason: str) -> dict[str, Any]:
+    """What makes a node drained by us. Who had cordoned it before has still done so when we take back our word."""
+    by_us = _annotation(node, CORDONED) or ("" if node.spec.unschedulable else "by holdfast")
+    taint = {"key": TAINT, "effect": "NoSchedule"}
+    return {
+        "metadata": {"annotations": {REASON: reason, CORDONED: by_us or None}},
+        "spec": {"unschedulable": True, "taints": [*_taints_of_others(node), taint]},
+    }
+
+
+def _let_back(node: Any) -> dict[str, Any] | None:
+    """What takes that back. None: there is nothing."""
+    if _annotation(node, REASON) is None:
+        return None
+    spec: dict[str, Any] = {"taints": _taints_of_others(node)}
+    if _annotation(node, CORDONED):
+        spec["unschedulable"] = None
+    return {"metadata": {"annotations": {REASON: None, CORDONED: None}}, "spec": spec}
+
+
+def _noted(node: Any, key: str, uids: list[str]) -> dict[str, Any] | None:
+    """What writes down that this key means these pods. None: it was written down before."""
+    known = _replaced(node)
+    if key in known:
+        return None
+    newest = dict(list(known.items())[-KEYS + 1 :]) | {key: uids}
+    return {"metadata": {"annotations": {REPLACED: json.dumps(newest)}}}
+
+
+def _replaced(node: Any) -> dict[str, list[str]]:
+    try:
+        said = json.loads(_annotation(node, REPLACED) or "{}")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _is_stuck(pod: Any, node: Any) -> bool:
+    """It would wait for its kubelet's word for ever. A StatefulSet's must: two of one name may never live."""
+    ready = _condition(node, "Ready")
+    return (ready is None or ready.status != "True") and all(one.kind != "StatefulSet" for one in _owners(pod))
+
+
+def _owners(pod: Any) -> list[Any]:
+    return [one for one in pod.metadata.ownerReferences or () if one.controller]
+
+
+def _taints_of_others(node: Any) -> list[Any]:
+    return [taint for taint in node.spec.taints or () if taint.key != TAINT]
+
+
+def _annotation(node: Any, name: str) -> str | None:
+    found: str | None = (node.metadata.annotations or {}).get(name)
+    return found
+
+
+def _condition(node: Any, name: str) -> Any:
+    return next((one for one in (node.status and node.status.conditions) or () if one.type == name), None)
+
+
+def _words(error: httpx.HTTPStatusError) -> str:
+    return str(error.status.message) if isinstance(error, ApiError) else error.response.reason_phrase
+
+
+def _number(text: str) -> float:
+    return float(text) if text.isdigit() else 0.1

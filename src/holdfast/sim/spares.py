@@ -1,0 +1,226 @@
+"""As `agent.parking`, over simulated processes: the same machine, whose spares fail to import, die, and become workers."""
+
+from __future__ import annotations
+
+from signal import SIGKILL
+from typing import TYPE_CHECKING
+
+from holdfast.agent.spare_words import (
+    EndSpare,
+    Lost,
+    MakeSpare,
+    Ready,
+    RoundBegan,
+    RoundOver,
+    StandingBy,
+    Survey,
+    Surveyed,
+)
+from holdfast.agent.spares import MiB, Spares
+from holdfast.agent.words import ImportsKnown
+from holdfast.core.machine import NEVER, Observation, Record, Say, Tick
+from holdfast.core.processes import ProcessGone
+from holdfast.core.value import Value
+from holdfast.sim.world import KILL_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.agent.spares import Changes
+    from holdfast.sim.agent import SimAgent
+
+BEATS_AFTER_S = 0.4
+"""From a worker's start to its first heartbeat."""
+
+MODULES = ("os", "torch")
+"""What the script imports."""
+
+MEMORY_BYTES, SPARE_BYTES = 64 * 1024 * MiB, 200 * MiB
+
+
+TEARDOWN_S = 0.01
+"""From a spare's death to its being reaped: it may be chosen meanwhile."""
+
+
+class SpareLife(Value):
+    """What a spare is going to do."""
+
+    import_s: float = 0.5
+    fails: bool = False
+    """Its imports do."""
+    lasts_s: float = NEVER
+    """From its start to its death, whatever it is by then: it may be a worker."""
+    reads_rank: bool = False
+    """Its imports read RANK: where that is another, it cannot become the worker."""
+
+
+class Imported(Observation):
+    """A spare has something to say."""
+
+    pid: int
+
+
+class SimSpare:
+    """A spare's process."""
+
+    def __init__(self, pid: int, rank: str, life: SpareLife) -> None:
+        self.pid, self.rank, self.life = pid, rank, life
+        self.alive = True
+
+
+class SimSpares:
+    """The spares of one agent."""
+
+    def __init__(self, agent: SimAgent, count: int | None, *, fork: bool) -> None:
+        """`count` None: as many as memory allows; 0: none."""
+        self.agent, self.fork = agent, fork
+        self.machine = Spares(agent.node.group.join.nproc, count, fork=fork)
+        self.on = count != 0
+        self.parked: dict[int, SimSpare] = {}
+        """Those that are neither given up nor a worker, by pid. One that has died is here until the agent has seen it."""
+        self.living: list[SimSpare] = []
+        """Processes that are no workers."""
+        self.modules: tuple[str, ...] = ()
+        self.standing_by, self.told = False, 0
+        self.opened = False
+        """There have been workers, or somebody has told what to import."""
+
+    # --- what the agent tells -------------------------------------------------------------------------------------------
+
+    def round_began(self) -> None:
+        """The workers of a round have been started."""
+        self.standing_by, self.told, self.opened = False, 0, self.on
+        if self.on:
+            self._show(RoundBegan())
+
+    def stand_by(self, modules: tuple[str, ...]) -> None:
+        """This node waits, and has been told what to import."""
+        self.standing_by, self.modules, self.opened = True, modules, self.on
+        if self.on:
+            self._show(StandingBy())
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        return self.machine.deadline()
+
+    def due(self) -> list[Observation]:
+        """What the passing of time has brought."""
+        if self.agent.world.now() < self.machine.deadline():
+            return []
+        self._show(Tick())
+        if self.standing_by or not self.machine.training or len(self.modules) <= self.told:
+            return []
+        self.told = len(self.modules)
+        return [ImportsKnown(modules=self.modules)]
+
+    def heard(self, pid: int) -> None:
+        """A spare has imported, or could not."""
+        if (one := self.parked.get(pid)) is None:
+            return
+        if one.life.fails:
+            self._give_up(pid)
+            self._show(Lost(pid=pid, reason="importing torch failed"))
+            return
+        reads = frozenset({"RANK"} if one.life.reads_rank else ())
+        self._show(Ready(pid=pid, import_s=one.life.import_s, reads=reads, size_bytes=SPARE_BYTES))
+
+    def gone(self, pid: int, exitcode: int) -> None:
+        """The agent has seen one end."""
+        if self.parked.pop(pid, None) is not None:
+            self._show(Lost(pid=pid, reason=f"it ended with {exitcode}"))
+
+    def strike(self) -> None:
+        """Everything below the agent is being killed, or the agent is gone, or its host."""
+        for one in self.living:
+            self.kill(one)
+
+    # --- handing over ---------------------------------------------------------------------------------------------------
+
+    def take(self, local_rank: int, env: Mapping[str, str]) -> tuple[int | None, str]:
+        """As `Parking.take`."""
+        if not self.opened:
+            return None, ""
+        rank = env["RANK"]
+        changed: dict[int, Changes] = {
+            pid: {"RANK": (one.rank, rank)} if one.rank != rank else {} for pid, one in self.parked.items()
+        }
+        pid, why = self.machine.choose(local_rank, changed)
+        if pid < 0:
+            return None, why
+        one = self.parked[pid]
+        if not one.alive:  # which has not been seen yet
+            self.machine.used(pid, "it has ended")
+            self._give_up(pid)
+            return None, "it has ended"
+        self.machine.used(pid)
+        if self.fork:
+            return self.agent.world.adopt(self.agent.world.take_pid(), env), ""
+        del self.parked[pid]
+        self.living.remove(one)
+        self.agent.world.adopt(pid, env)
+        return pid, ""
+
+    # --- carrying out ---------------------------------------------------------------------------------------------------
+
+    def _show(self, seen: Observation) -> None:
+        for action in self.machine.observe(seen, self.agent.world.now()):
+            match action:
+                case Survey():
+                    self._show(self._survey())
+                case MakeSpare(slot=slot, local_rank=local_rank):
+                    self._make(slot, local_rank)
+                case EndSpare(pid=pid):
+                    self._give_up(pid)
+                case Record() | Say():
+                    self.agent.perform([action])
+                case _:
+                    raise AssertionError(f"simulated spares cannot do {action!r}")
+
+    def _survey(self) -> Observation:
+        world, nproc = self.agent.world, self.agent.node.group.join.nproc
+        workers = [worker for worker in world.live if worker.pid in self.agent.local_ranks]
+        if len(workers) < nproc and not self.standing_by:
+            return RoundOver()
+        self.modules = self.modules or MODULES
+        now = self.agent.cluster.timeline.now
+        return Surveyed(
+            reached=True,
+            beating=all(now - worker.born_at >= BEATS_AFTER_S for worker in workers),
+            modules=nproc * len(MODULES),
+            room_bytes=self.agent.cluster.room_bytes,
+            total_bytes=MEMORY_BYTES,
+            sizes={pid: SPARE_BYTES for pid in self.parked},
+        )
+
+    def _make(self, slot: int, local_rank: int) -> None:
+        cluster, world = self.agent.cluster, self.agent.world
+        seats = self.agent.node.group.workers
+        rank = str(seats[local_rank].rank) if local_rank in seats else "0"
+        life = cluster.spare_life(self.agent.place)
+        pid = world.take_pid()
+        one = self.parked[pid] = SimSpare(pid, rank, life)
+        self.living.append(one)
+        self.machine.made(slot, pid, world.now())
+        cluster.timeline.after(life.import_s, lambda: world.see(Imported(pid=pid)) if one in self.living else None)
+        if life.lasts_s != NEVER:
+            cluster.timeline.after(life.lasts_s, lambda: self._dies(one))
+
+    def _dies(self, one: SimSpare) -> None:
+        if one in self.living:
+            self.kill(one)
+        elif (worker := self.agent.world.workers.get(one.pid)) is not None:
+            self.agent.world.end(worker, -SIGKILL)
+
+    def _give_up(self, pid: int) -> None:
+        self.kill(self.parked.pop(pid))
+
+    def kill(self, one: SimSpare) -> None:
+        """SIGKILL to it."""
+        def end() -> None:
+            if one.alive and one in self.living:
+                one.alive = False
+                self.living.remove(one)
+                gone = ProcessGone(pid=one.pid, exitcode=-SIGKILL)
+                self.agent.cluster.timeline.after(TEARDOWN_S, lambda: self.agent.world.see(gone))
+
+        self.agent.cluster.timeline.after(KILL_S, end)

@@ -1,0 +1,245 @@
+"""What does the supervisor look like to Prometheus? Text made of what /api/fleet tells; `METRICS` is the list of all there is.
+
+A series for each node and each job, none for each rank: of a job's ranks the worst is told. So there are at most
+`NODES` x 4 + `JOBS` x 15 series and some hundred more; beyond, the healthy are left out first, and `holdfast_left_out` says how
+many. What reporters call themselves is cut, and shown without control characters, before it becomes a label.
+"""
+
+from __future__ import annotations
+
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+
+from holdfast.core.value import Value
+from holdfast.telemetry.plain import one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from prometheus_client.core import Metric as Family
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Of what `exposition` returns."""
+
+NODES, JOBS = 4096, 512
+"""So many have series of their own."""
+
+LABEL = 128
+"""Characters of a label's value."""
+
+NODE_STATES = ("fit", "spare", "suspect", "draining", "unfit", "lost")
+DEVICE_STATES = ("fit", "suspect", "unfit")
+JOB_STATES = ("joining", "running", "stopping", "stopped", "succeeded", "ended", "silent")
+RANK_STATES = ("starting", "running", "dying", "gone")
+STEPS = ("exclude", "drain", "replace", "watch")
+ACTS = ("none", "restart-workers", "restart-job", "swap", "shrink", "stop", "uncordon", "restart")
+TROUBLES = ("worker", "hang", "lost", "device", "unfit", "operator")
+RESULTS = ("done", "in_vain", "unknown")
+OTHER = "other"
+"""Stands for any word that is not in these lists, so that nobody can add series by making up words."""
+
+
+class Metric(Value):
+    """One row of the list."""
+
+    name: str
+    labels: tuple[str, ...] = ()
+    help: str
+    """What it is, with its unit."""
+    is_counter: bool = False
+
+    @property
+    def exported(self) -> str:
+        """Its name in the text."""
+        return f"{self.name}_total" if self.is_counter else self.name
+
+
+METRICS = (
+    Metric(name="holdfast_supervisor_info", labels=("policy",), help="1; which policy decides"),
+    Metric(name="holdfast_supervisor_generation", help="Number of the supervisor's life: it grows by one with each start"),
+    Metric(name="holdfast_supervisor_lease_seconds", help="Silence that makes a node lost"),
+    Metric(name="holdfast_nodes", labels=("state",), help="Nodes in each state"),
+    Metric(
+        name="holdfast_node_info",
+        labels=("node", "domain", "state", "by"),
+        help="1; the node's state, who holds it against the node (by), and what it shares with others (domain)",
+    ),
+    Metric(name="holdfast_node_linked", labels=("node",), help="1: an agent of the node is connected"),
+    Metric(name="holdfast_node_report_age_seconds", labels=("node",), help="Since its agent last had something new to say"),
+    Metric(name="holdfast_node_sick_devices", labels=("node",), help="GPUs of the node that are suspect or unfit"),
+    Metric(name="holdfast_devices", labels=("state",), help="GPUs in each state, of those that have said something"),
+    Metric(name="holdfast_jobs", labels=("state",), help="Jobs in each state"),
+    Metric(name="holdfast_job_info", labels=("job_name", "state"), help="1; the job's state"),
+    Metric(name="holdfast_job_round", labels=("job_name",), help="The newest round that a node of the job has reached"),
+    Metric(name="holdfast_job_attempt", labels=("job_name",), help="Restarts of the job's ranks in this life of the job"),
+    Metric(name="holdfast_job_nodes", labels=("job_name",), help="Nodes on which ranks of the job run"),
+    Metric(name="holdfast_job_nodes_least", labels=("job_name",), help="A round of the job needs so many nodes"),
+    Metric(name="holdfast_job_spares", labels=("job_name",), help="Nodes that wait for a place in the job"),
+    Metric(name="holdfast_job_ranks", labels=("job_name", "state"), help="Ranks of the job in each state"),
+    Metric(name="holdfast_job_step_lowest", labels=("job_name",), help="Step of the rank that is furthest behind"),
+    Metric(name="holdfast_job_step_highest", labels=("job_name",), help="Step of the rank that is furthest ahead"),
+    Metric(name="holdfast_job_step_seconds_longest", labels=("job_name",), help="Last step of the slowest rank"),
+    Metric(
+        name="holdfast_job_heartbeat_age_seconds_longest",
+        labels=("job_name",),
+        help="Age of the oldest heartbeat of its ranks, when their nodes last had something new to say",
+    ),
+    Metric(name="holdfast_swaps", labels=("step",), help="Nodes that are just being taken out, by what is being done"),
+    Metric(
+        name="holdfast_deeds",
+        labels=("act", "trouble"),
+        help="Decisions, over all lives of the supervisor, by what was done and what about",
+        is_counter=True,
+    ),
+    Metric(
+        name="holdfast_deeds_ended",
+        labels=("act", "result"),
+        help="Decisions by what came of them: done, in_vain, or unknown (the supervisor was restarted meanwhile)",
+        is_counter=True,
+    ),
+    Metric(name="holdfast_deeds_open", help="Decisions of which it is not known yet what came of them"),
+    Metric(name="holdfast_left_out", labels=("kind",), help="Nodes and jobs that have no series, since there are too many"),
+)
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def exposition(fleet: Mapping[str, Any]) -> bytes:
+    """Prometheus text of a fleet, as /api/fleet tells it."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Told(fleet))
+    return generate_latest(registry)
+
+
+def families(fleet: Mapping[str, Any]) -> Iterator[Family]:
+    """The same as values of the client library: a family of samples for each metric, in the order of `METRICS`."""
+    samples: dict[str, dict[tuple[str, ...], float]] = {metric.name: {} for metric in METRICS}
+    for name, labels, value in _samples(fleet):
+        # Of two whose names look alike once they are cut the first counts: Prometheus takes no text with a series twice.
+        samples[name].setdefault(tuple(_label(label) for label in labels), value)
+    for metric in METRICS:
+        kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+        family = kind(metric.name, metric.help, labels=metric.labels)
+        for labels, value in samples[metric.name].items():
+            family.add_metric(labels, value)
+        yield family
+
+
+class _Told:
+    """A collector, for the client library."""
+
+    def __init__(self, fleet: Mapping[str, Any]) -> None:
+        self.fleet = fleet
+
+    def collect(self) -> Iterator[Family]:
+        return families(self.fleet)
+
+
+Sample = tuple[str, tuple[str, ...], float]
+"""Metric, its labels' values, value."""
+
+
+def _samples(fleet: Mapping[str, Any]) -> Iterator[Sample]:
+    nodes, jobs = list(fleet.get("nodes") or ()), list(fleet.get("jobs") or ())
+    at_unix = _number(fleet.get("at_unix")) or 0.0
+    yield "holdfast_supervisor_info", (str(fleet.get("policy", "")),), 1.0
+    yield from _known("holdfast_supervisor_generation", (), fleet.get("generation"))
+    yield from _known("holdfast_supervisor_lease_seconds", (), fleet.get("lease_s"))
+    yield from _counted("holdfast_nodes", (), (node.get("state") for node in nodes), NODE_STATES)
+    devices = [device.get("state") for node in nodes for device in node.get("devices") or ()]
+    yield from _counted("holdfast_devices", (), devices, DEVICE_STATES)
+    yield from _counted("holdfast_jobs", (), (job.get("state") for job in jobs), JOB_STATES)
+    for node in sorted(nodes, key=lambda one: (one.get("state") in ("fit", "spare"), str(one.get("name"))))[:NODES]:
+        yield from _of_node(node, at_unix)
+    ranks = _ranks(nodes)
+    for job in sorted(jobs, key=lambda one: (one.get("state") != "running", str(one.get("name"))))[:JOBS]:
+        yield from _of_job(job, ranks.get(str(job.get("name")), []))
+    yield from _counted("holdfast_swaps", (), (swap.get("step") for swap in fleet.get("swaps") or ()), STEPS)
+    yield from _of_deeds(fleet)
+    yield "holdfast_left_out", ("nodes",), float(max(0, len(nodes) - NODES))
+    yield "holdfast_left_out", ("jobs",), float(max(0, len(jobs) - JOBS))
+
+
+def _of_node(node: Mapping[str, Any], at_unix: float) -> Iterator[Sample]:
+    name = str(node.get("name"))
+    state, by = _word(node.get("state"), NODE_STATES), str(node.get("by") or "")
+    yield "holdfast_node_info", (name, str(node.get("domain") or ""), state, by), 1.0
+    yield "holdfast_node_linked", (name,), float(bool(node.get("linked")))
+    if said := _number(node.get("reported_at_unix")):
+        yield "holdfast_node_report_age_seconds", (name,), max(0.0, at_unix - said)
+    sick = [device for device in node.get("devices") or () if device.get("state") != "fit"]
+    yield "holdfast_node_sick_devices", (name,), float(len(sick))
+
+
+def _of_job(job: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Iterator[Sample]:
+    name = str(job.get("name"))
+    yield "holdfast_job_info", (name, _word(job.get("state"), JOB_STATES)), 1.0
+    yield from _known("holdfast_job_round", (name,), job.get("round"))
+    yield from _known("holdfast_job_attempt", (name,), job.get("attempt"))
+    yield "holdfast_job_nodes", (name,), float(len(job.get("nodes") or ()))
+    yield from _known("holdfast_job_nodes_least", (name,), job.get("least"))
+    yield "holdfast_job_spares", (name,), float(len(job.get("spares") or ()))
+    yield from _counted("holdfast_job_ranks", (name,), (rank.get("state") for rank in ranks), RANK_STATES)
+    for metric, field, worst in (
+        ("holdfast_job_step_lowest", "step", min),
+        ("holdfast_job_step_highest", "step", max),
+        ("holdfast_job_step_seconds_longest", "step_s", max),
+        ("holdfast_job_heartbeat_age_seconds_longest", "beat_age_s", max),
+    ):
+        if told := [value for rank in ranks if (value := _number(rank.get(field))) is not None]:
+            yield metric, (name,), worst(told)
+
+
+def _of_deeds(fleet: Mapping[str, Any]) -> Iterator[Sample]:
+    """`totals` are the supervisor's own counts: of the deeds themselves only the newest are told. All that there can be is told
+    from the beginning: the step from nothing to 1 is no increase to Prometheus."""
+    begun = {(act, trouble): 0.0 for act in ACTS for trouble in TROUBLES}
+    ended = {(act, result): 0.0 for act in ACTS for result in RESULTS}
+    for total in fleet.get("totals") or ():
+        act, trouble = _word(total.get("act"), ACTS), _word(total.get("trouble"), TROUBLES)
+        number = _number(total.get("count")) or 0.0
+        begun[act, trouble] = begun.get((act, trouble), 0.0) + number
+        if (result := total.get("result")) != "open":
+            key = act, _word(result, RESULTS)
+            ended[key] = ended.get(key, 0.0) + number
+    yield from (("holdfast_deeds", labels, number) for labels, number in begun.items())
+    yield from (("holdfast_deeds_ended", labels, number) for labels, number in ended.items())
+    yield "holdfast_deeds_open", (), sum(begun.values()) - sum(ended.values())
+
+
+def _ranks(nodes: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """By job: its ranks on all nodes."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for job in (job for node in nodes for job in node.get("jobs") or ()):
+        found.setdefault(str(job.get("job")), []).extend(job.get("ranks") or ())
+    return found
+
+
+def _counted(metric: str, labels: tuple[str, ...], words: Iterable[object], known: Sequence[str]) -> Iterator[Sample]:
+    """How often each word comes; 0 is told too, so that an alert sees it go."""
+    counts = dict.fromkeys(known, 0)
+    for word in words:
+        told = _word(word, known)
+        counts[told] = counts.get(told, 0) + 1
+    yield from ((metric, (*labels, word), float(number)) for word, number in counts.items())
+
+
+def _known(metric: str, labels: tuple[str, ...], value: object) -> Iterator[Sample]:
+    if (number := _number(value)) is not None:
+        yield metric, labels, number
+
+
+def _word(word: object, known: Sequence[str]) -> str:
+    return word if isinstance(word, str) and word in known else OTHER
+
+
+def _label(text: str) -> str:
+    return one_line(text, LABEL)
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(value) if isinstance(value, (int, float)) else None
+    except OverflowError:  # a whole number of any size may come from a reporter
+        return None

@@ -1,0 +1,149 @@
+"""Who gives nodes their work, and how is he told to give one none? A protocol of four calls; `local` is that of plain hosts.
+
+Calls may block, and are made in threads, one node's after the other. Each may come twice, because a supervisor was killed
+before it knew of the first: twice is as good as once. `replace` has a key for that. To end what runs on a node is not among
+them: its job's own agents do that in good order when the node is excluded; where another node can only be had by deleting
+something (a pod), that is what `replace` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    class Orchestrator(Protocol):
+        """See the module's text. Each call returns what was done, in words, or raises HoldfastError."""
+
+        name: str
+
+        def nodes(self) -> tuple[NodeView, ...]:
+            """The nodes that it knows, in order of their names."""
+
+        def drain(self, node: str, reason: str) -> str:
+            """Give that node no more work, and show people why."""
+
+        def uncordon(self, node: str, reason: str) -> str:
+            """Give it work again."""
+
+        def replace(self, node: str, key: str, reason: str) -> str:
+            """Ask for another node to take its place: once for each key, however often it is called."""
+
+
+class NodeView(Value):
+    """A node in the orchestrator's eyes."""
+
+    name: str
+    usable: bool
+    """Whether it is given work."""
+    reason: str = ""
+    """Why it is not, as somebody has told the orchestrator."""
+
+
+KNOWN = {
+    "slurm": "holdfast.integrations.slurm_orchestrator",
+    "kubernetes": "holdfast.integrations.kubernetes_orchestrator",
+}
+"""Those that other software is needed for: where their class `Adapter` is."""
+
+
+def orchestrator(name: str, folder: str, command: Sequence[str]) -> Orchestrator:
+    """The one of that name. `folder`: where it may keep what it has to remember; `command`: what starts another node's agent
+    (`local`). UsageError."""
+    if name == "local":
+        return Local(folder, command)
+    if name not in KNOWN:
+        raise UsageError(f"--orchestrator: there is no {name!r}", hint=f"known: local, {', '.join(KNOWN)}")
+    if command:
+        raise UsageError("--replace-with is for --orchestrator local", hint=f"{name} finds other nodes by itself")
+    from importlib import import_module
+
+    try:
+        made: Orchestrator = import_module(KNOWN[name]).Adapter()
+    except ModuleNotFoundError as error:
+        hint = f"pip install 'holdfast[{name}]'"
+        raise UsageError(f"--orchestrator {name}: {error.name} is not installed", hint=hint) from error
+    return made
+
+
+class Local:
+    """Plain hosts: nobody but us gives them work, so what is to be remembered is remembered here."""
+
+    name = "local"
+
+    def __init__(self, folder: str, command: Sequence[str] = ()) -> None:
+        self.folder, self.command = os.path.join(folder, "local"), tuple(command)
+        os.makedirs(self.folder, 0o700, exist_ok=True)
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """See `Orchestrator`. Only those that it has been told of."""
+        drained = self._drained()
+        return tuple(NodeView(name=name, usable=not why, reason=why) for name, why in sorted(drained.items()))
+
+    def drain(self, node: str, reason: str) -> str:
+        """See `Orchestrator`."""
+        self._note(node, reason)
+        return f"{node} is noted as drained"
+
+    def uncordon(self, node: str, reason: str) -> str:
+        """See `Orchestrator`."""
+        self._note(node, "")
+        return f"{node} is noted as usable"
+
+    def replace(self, node: str, key: str, reason: str) -> str:
+        """See `Orchestrator`. The command runs on after us; by a lock that it inherits it is known that it was started, even if
+        we were killed before we could write that down. Another host's supervisor does not know: the command is told the key."""
+        if not self.command:
+            raise HoldfastError(f"nobody can take the place of {node}", hint="start an agent somewhere, or give --replace-with")
+        from holdfast.telemetry import locks
+
+        fd = os.open(os.path.join(self.folder, f"replace-{_as_file(key)}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not locks.take(fd) or os.read(fd, 1):
+                return f"another node for {node} has been asked for already"
+            environ = {**os.environ, "HOLDFAST_REPLACES": node, "HOLDFAST_REPLACES_KEY": key}
+            try:
+                import subprocess
+
+                null = subprocess.DEVNULL
+                subprocess.Popen(
+                    self.command, env=environ, stdin=null, stdout=null, stderr=null, start_new_session=True, pass_fds=(fd,)
+                )
+            except OSError as error:
+                raise HoldfastError(f"--replace-with: {self.command[0]} cannot be started: {error.strerror}") from error
+            os.write(fd, b"started\n")
+        finally:
+            os.close(fd)
+        return f"another node for {node} was asked for: {' '.join(self.command)}"
+
+    def _drained(self) -> dict[str, str]:
+        try:
+            with open(os.path.join(self.folder, "nodes.json"), encoding="utf-8") as file:
+                said = json.load(file)
+        except (OSError, ValueError):
+            return {}
+        return {str(name): str(why) for name, why in said.items()} if isinstance(said, dict) else {}
+
+    def _note(self, node: str, reason: str) -> None:
+        import fcntl
+
+        path = os.path.join(self.folder, "nodes.json")
+        with open(f"{path}.lock", "w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)  # several nodes' calls run at a time
+            said = json.dumps({**self._drained(), node: reason})
+            with open(f"{path}.new", "w", encoding="utf-8") as file:
+                file.write(said)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(f"{path}.new", path)
+
+
+def _as_file(key: str) -> str:
+    return "".join(char if char.isalnum() or char in "-_" else f"%{ord(char):x}" for char in key)

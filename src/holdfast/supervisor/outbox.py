@@ -1,0 +1,97 @@
+"""What is one receiver of the supervisor's deeds still to be told, and when is it tried again? Pure, one for each receiver.
+
+A deed is told twice: when it is decided (`begun`) and when it is known what came of it (`ended`). In the order in which that
+was heard, one at a time; what was not taken is tried again, later each time, and the rest waits behind it. What has been told
+is a value that can be kept (`told`), so that another life of ours goes on where this one ended: a message that was under way
+then comes twice, with the same id, and none is lost while no more than `WAITING` wait and the supervisor still tells of them.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.machine import NEVER
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+FIRST_S, LONGEST_S = 1.0, 60.0
+"""Before the second attempt, and the longest pause between two; it doubles in between."""
+
+PATIENCE_S = 300.0
+"""The longest pause that a receiver may ask for."""
+
+WAITING = 1000
+"""Messages that may wait. Of more, the oldest are dropped."""
+
+PHASES = ("begun", "ended")
+
+
+class Letter(Value):
+    """One message."""
+
+    id: str
+    """Of the deed and its phase: the same message has the same id, however often it comes."""
+    phase: str
+    deed: Mapping[str, Any]
+
+
+class Outbox:
+    """See the module's text."""
+
+    def __init__(self, told: Mapping[str, str] | None, began_unix: float, phases: tuple[str, ...] = PHASES) -> None:
+        """`told`: as it was kept. None: this receiver is new, and hears of nothing that was over before `began_unix`."""
+        self.told = dict(told or {})
+        """Deed → the last phase of it that has been told."""
+        self.since_unix = began_unix if told is None else 0.0
+        self.phases = phases
+        self.letters: dict[str, Letter] = {}
+        """Those that wait, the oldest first."""
+        self.tries = 0
+        self.try_at = 0.0
+        self.dropped = 0
+
+    def hear(self, deeds: Iterable[Mapping[str, Any]]) -> None:
+        """These deeds are new, or others than before."""
+        for deed in deeds:
+            if deed.get("act") in (None, "none"):
+                continue
+            ended_at, at_unix = float(deed.get("ended_at_unix") or 0.0), float(deed.get("at_unix") or 0.0)
+            id, phase = str(deed.get("id")), "ended" if deed.get("outcome") else "begun"
+            if max(at_unix, ended_at) < self.since_unix:
+                self.told.setdefault(id, phase)  # so that the next life does not tell it either
+            elif phase not in self.phases:
+                continue
+            if self.told.get(id) in (phase, "ended") or f"{id}.{phase}" in self.letters:
+                continue
+            self.letters[f"{id}.{phase}"] = Letter(id=f"{id}.{phase}", phase=phase, deed=deed)
+        for old in list(self.letters)[: max(0, len(self.letters) - WAITING)]:
+            del self.letters[old]
+            self.dropped += 1
+
+    def due(self, now: float) -> Letter | None:
+        """What is to be sent now."""
+        return next(iter(self.letters.values()), None) if now >= self.try_at else None
+
+    def deadline(self) -> float:
+        """When something is due; NEVER: nothing waits."""
+        return self.try_at if self.letters else NEVER
+
+    def taken(self, letter: Letter) -> None:
+        """It has been sent, or never will be."""
+        self.letters.pop(letter.id, None)
+        self.told[str(letter.deed.get("id"))] = letter.phase
+        self.tries, self.try_at = 0, 0.0
+
+    def failed(self, now: float, wait_s: float = 0.0) -> float:
+        """It has not been taken, and is tried again: after how many seconds. `wait_s`: as the receiver asks."""
+        self.tries += 1
+        pause_s = max(min(LONGEST_S, FIRST_S * 2.0 ** min(self.tries - 1, 10)), min(wait_s, PATIENCE_S))
+        self.try_at = now + pause_s
+        return pause_s
+
+    def forget(self, known: Iterable[Mapping[str, Any]]) -> None:
+        """The supervisor tells of these deeds only: of the others nothing has to be remembered."""
+        ids = {str(deed.get("id")) for deed in known}
+        self.told = {id: phase for id, phase in self.told.items() if id in ids}

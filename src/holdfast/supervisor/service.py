@@ -1,0 +1,212 @@
+"""The supervisor's process: the loop between the fleet's machine and this host, its store, and whoever asks.
+
+    while not told to end:  for each thing that `host.wait(deadline)` saw:  perform what `reception.observe` makes of it
+
+What the machine wants kept is on disk before the next of its actions is performed. If it cannot be kept this life of it ends:
+what it did afterwards the next would not know of. So it is, too, before anything is done, where another supervisor may lead by
+now (`LeadLost`). No job depends on it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+from holdfast.core.errors import UsageError
+from holdfast.core.fleet import FLEET, FleetMessage
+from holdfast.core.injection import injection
+from holdfast.core.links import Connect, HangUp, Transmit
+from holdfast.core.machine import NEVER, Say, Signalled, Tick
+from holdfast.runtime.frames import Identity
+from holdfast.runtime.host import Host
+from holdfast.runtime.net import Network
+from holdfast.supervisor.calls import Calls
+from holdfast.supervisor.fleet import Fleet
+from holdfast.supervisor.held import Held
+from holdfast.supervisor.node import HISTORY
+from holdfast.supervisor.reception import Reception
+from holdfast.supervisor.store import LeadLost
+from holdfast.supervisor.web import view
+from holdfast.supervisor.web.child import Child
+from holdfast.supervisor.words import Call, Keep, Reply
+from holdfast.telemetry.plain import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from holdfast.agent.control import ControlSocket, Request
+    from holdfast.core.machine import Action, Observation
+    from holdfast.runtime.net import Shelter
+    from holdfast.supervisor.orchestrator import Orchestrator
+    from holdfast.supervisor.policies import Policy
+    from holdfast.supervisor.store import Store
+
+SOCKET = "supervisor.sock"
+"""In its state directory: where people on this host ask it."""
+
+
+class Service:
+    """One supervisor."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: tuple[str, int],
+        token: bytes,
+        folder: str,
+        store: Store,
+        policy: Policy,
+        orchestrator: Orchestrator,
+        lease_s: float,
+        say: Callable[[str], None],
+        shelter: Shelter | None = None,
+        named: bool = False,
+        web: Sequence[str] = (),
+        notify: Sequence[str] = (),
+    ) -> None:
+        """`store` is loaded, and stays the caller's; `web`, `notify`: arguments of these commands, which are kept running
+        beside us; none: they are not. LeadLost: another supervisor has been faster."""
+        self.say, self.store, self.folder = say, store, folder
+        generation, kept = store.load()
+        self.host = Host(say)
+        self.host.catch((signal.SIGTERM, signal.SIGINT))
+        self.network = Network(self.host, Identity(FLEET, token), endpoint, shelter=shelter, family=FleetMessage)
+        self.calls = Calls(self.host, orchestrator)
+        now, now_unix = self.host.now(), self.host.unix()
+        self.fleet = Fleet(policy, generation=generation, lease_s=lease_s, now=now, now_unix=now_unix, kept=kept)
+        self.reception = Reception(self.fleet, named=named)
+        self.held = Held(self.fleet)
+        self.control: ControlSocket | None = None
+        beside = (("the HTTP API", "web", web), ("who tells webhooks and OpenTelemetry", "notify", notify))
+        self.children = [Child(self.host, say, what, (command, *words)) for what, command, words in beside if words]
+        self.waiting: dict[str, Request] = {}
+        """Deed → who is to be told what came of it."""
+
+    def listen(self) -> bool:
+        """Be there for reporters and for people. False: the port is taken."""
+        from holdfast.agent.control import ControlSocket
+
+        if not self.network.listen():
+            return False
+        self.network.warm()
+        self.control = control = ControlSocket(os.path.join(self.folder, SOCKET))
+        self.host.watch(control.fileno(), select.EPOLLIN, lambda events: self._asked(control))
+        return True
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT. LeadLost: somebody else may lead."""
+        self.perform(self.reception.begin(self.host.now()))
+        for child in self.children:
+            child.start()
+        while True:
+            respite = min((child.deadline() for child in self.children), default=NEVER)
+            until = min(self.reception.deadline(), self.network.deadline(), self.held.deadline(), self._leads_until(), respite)
+            for seen in [*self.host.wait(until), *self.network.expire(self.host.now())]:
+                if isinstance(seen, Signalled):
+                    return
+                self.perform(self.reception.observe(seen, self.host.now()))
+            if self.host.now() >= self.reception.deadline():
+                self.perform(self.reception.observe(Tick(), self.host.now()))
+            self.held.due(self.host.now())
+            for child in self.children:
+                child.due(self.host.now())
+
+    def _leads_until(self) -> float:
+        """LeadLost: that time is over."""
+        left_s = self.store.left_s()
+        if left_s <= 0:
+            raise LeadLost("this supervisor has not been able to renew its lead in time")
+        return NEVER if left_s == NEVER else self.host.now() + left_s
+
+    def perform(self, actions: Iterable[Action]) -> None:
+        """Carry out actions, in order; of those to be kept, all that follow one another at once."""
+        kept: list[Keep] = []
+        for action in actions:
+            if isinstance(action, Keep):
+                kept.append(action)
+                continue
+            if kept and not isinstance(action, Say):
+                self.store.keep(kept)
+                kept = []
+            self._leads_until()  # it may have been stopped for any time since it was last asked
+            match action:
+                case Connect() | Transmit() | HangUp():
+                    for seen in self.network.perform(action):
+                        self.perform(self.reception.observe(seen, self.host.now()))
+                case Call():
+                    self.calls.begin(action)
+                case Say(text=text):
+                    self.say(text)
+                case Reply(deed=deed, ok=ok, text=text):
+                    if (asked := self.waiting.pop(deed, None)) is not None:
+                        asked.reply({"text": text}) if ok else asked.refuse(text)
+                case _:
+                    raise AssertionError(f"a supervisor cannot do {action!r}")
+        if kept:
+            self.store.keep(kept)
+
+    def close(self) -> None:
+        """Leave nothing behind but what is kept. The store stays open."""
+        for child in self.children:
+            child.close()
+        if self.control is not None:
+            self.control.close()
+        self.calls.close()
+        self.network.close()
+        self.host.close()
+
+    # --- people ---------------------------------------------------------------------------------------------------------
+
+    def _asked(self, control: ControlSocket) -> list[Observation]:
+        for request in control.requests():
+            self._answer(request)
+        return []
+
+    def _answer(self, request: Request) -> None:
+        name, job, reason = (str(request.arguments.get(word) or "") for word in ("node", "job", "reason"))
+        reason = plain(reason, keep="")[:400] or f"an operator asked for it ({request.ask})"
+        fleet, now = self.fleet, self.host.now()
+        match request.ask:
+            case "fleet":
+                self.held.take(request, now)
+            case "nodes":
+                nodes = [view.node(fleet.nodes[name]) for name in sorted(fleet.nodes)]
+                request.reply({"generation": fleet.generation, "nodes": nodes})
+            case "why" if name in fleet.nodes:
+                shown = view.node(fleet.nodes[name], HISTORY)
+                request.reply({"node": shown, "deeds": fleet.ledger.about(node=name)[-view.DEEDS :]})
+            case "why":
+                deeds = fleet.ledger.about(job=name)[-view.DEEDS :]
+                request.reply({"node": None, "deeds": deeds, "job": name in fleet.jobs})
+            case "deeds":
+                request.reply({"deeds": fleet.ledger.about(node=name, job=job)[-view.DEEDS :]})
+            case "drain" | "uncordon" if name:
+                act = fleet.wishes.drain if request.ask == "drain" else fleet.wishes.uncordon
+                self._wish(request, act(name, reason, now))
+            case "restart" | "stop" if job:
+                self._wish(request, fleet.wishes.order_job(request.ask, job, reason, now))
+            case "inject" if name:
+                self._inject(request, name, now)
+            case _:
+                known = "fleet, nodes, why, deeds, drain, uncordon, restart, stop and inject"
+                request.refuse(f"this supervisor knows no {request.ask!r}; it knows {known}")
+
+    def _inject(self, request: Request, name: str, now: float) -> None:
+        try:
+            wanted = injection(request.arguments)
+        except UsageError as error:
+            request.refuse(str(error))
+            return
+        deed, text, actions = self.fleet.wishes.inject(name, wanted, str(request.arguments.get("job") or ""), now)
+        if text:
+            request.refuse(text)
+            return
+        self.waiting[deed] = request
+        self.perform(self.reception.sent(actions))
+
+    def _wish(self, request: Request, done: tuple[str, list[Action]]) -> None:
+        text, actions = done
+        self.perform(self.reception.sent(actions))
+        request.reply({"text": text}) if actions else request.refuse(text)

@@ -1,0 +1,82 @@
+"""What does a supervisor do that does not lead? It listens to no agent, tells people who does, and waits for its turn.
+
+Agents that come to its port are refused by the kernel, and go to the next address that they know.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import select
+import signal
+
+from holdfast.agent.control import ControlSocket
+from holdfast.core.errors import HoldfastError
+from holdfast.core.machine import NEVER, Signalled
+from holdfast.runtime.host import Host
+from holdfast.supervisor.service import SOCKET
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.core.machine import Observation
+    from holdfast.supervisor.store import Store
+
+
+class Standby:
+    """One wait for the lead."""
+
+    def __init__(self, store: Store, folder: str, say: Callable[[str], None]) -> None:
+        self.store, self.say = store, say
+        self.host = Host(say)
+        self.host.catch((signal.SIGTERM, signal.SIGINT))
+        self.control = ControlSocket(os.path.join(folder, SOCKET))
+        self.host.watch(self.control.fileno(), select.EPOLLIN, lambda events: self._asked())
+        self.why_not, self.said = "nobody knows yet who leads", ""
+        self.is_over = False
+        self.failed: HoldfastError | None = None
+        self.alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.host.watch(self.alarm, select.EPOLLIN, lambda events: self._told())
+
+    def run(self) -> bool:
+        """Until this supervisor leads, or, False, is told to end. HoldfastError: it never can."""
+        _thread.start_new_thread(self._seek, ())
+        try:
+            while not self.is_over:
+                if any(isinstance(seen, Signalled) for seen in self.host.wait(NEVER)):
+                    return False
+            if self.failed is not None:
+                raise self.failed
+        finally:
+            self.control.close()
+            self.host.close()
+        return True
+
+    def _seek(self) -> None:
+        """In a thread: a store that is away may take its time."""
+        try:
+            while why_not := self.store.seek():
+                self.why_not = why_not
+                os.eventfd_write(self.alarm, 1)
+        except HoldfastError as error:
+            self.failed = error
+        self.is_over = True
+        os.eventfd_write(self.alarm, 1)
+
+    def _told(self) -> list[Observation]:
+        os.eventfd_read(self.alarm)
+        if self.said != self.why_not:
+            self.said = self.why_not
+            self.say(f"standing by: {self.said}")
+        return []
+
+    def _asked(self) -> list[Observation]:
+        for request in self.control.requests():
+            request.refuse(f"this supervisor stands by: {self.why_not}; ask there")
+        return []
+
+
+def lead(store: Store, folder: str, say: Callable[[str], None]) -> bool:
+    """Wait until this supervisor leads. False: it is told to end. HoldfastError: it never can."""
+    return store.left_s() > 0 or Standby(store, folder, say).run()

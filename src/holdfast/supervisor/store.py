@@ -1,0 +1,153 @@
+"""What does the supervisor remember when it is killed? A table of values for each kind of thing, in SQLite.
+
+Behind a protocol, so that a replicated store can stand in its place (`--store etcd://…`). What is kept by one `keep` is kept
+whole or not at all, and is on disk when it returns: what is done afterwards may rely on it. A store also says who may act: of
+several supervisors over one store only the one that leads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+
+from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.core.fleet import Deed, JobKept, NodeKept, Swap
+from holdfast.core.machine import NEVER
+from holdfast.core.value import to_plain
+from holdfast.supervisor.fleet import Kept
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Protocol
+
+    from holdfast.core.value import Value
+    from holdfast.supervisor.words import Keep
+
+    class Store(Protocol):
+        """Where the fleet's state is kept."""
+
+        def seek(self) -> str:
+            """Try to lead, for some seconds at most. Empty: we do; else why not, in words. HoldfastError: it cannot ever be."""
+
+        def left_s(self) -> float:
+            """For how long from now nobody else can lead; 0 or less: somebody else may. No time at all passes in here."""
+
+        def load(self) -> tuple[int, Kept]:
+            """The number of this life, which no life before has had, and what those have kept."""
+
+        def keep(self, changes: Sequence[Keep]) -> None:
+            """Write these down, all or none. HoldfastError: it cannot be done, and nothing may be done that relies on it;
+            LeadLost, if somebody else may lead by now."""
+
+        def close(self) -> None:
+            """Let go of it, and of the lead."""
+
+
+class LeadLost(HoldfastError):
+    """Another supervisor may act for the fleet: this one must not, until it leads anew."""
+
+
+
+TABLES: dict[str, type[Value]] = {"nodes": NodeKept, "jobs": JobKept, "swaps": Swap, "deeds": Deed}
+
+FILE = "fleet.sqlite"
+
+BUSY_S = 5.0
+"""How long to wait for another process that reads the file."""
+
+KNOWN = {"etcd": "holdfast.integrations.etcd_fleet"}
+"""Stores that other software is needed for: where their `open_store` is."""
+
+
+def open_store(where: str, folder: str, name: str) -> Store:
+    """The store at `where`: empty for a file in `folder`, or a URL. `name`: of this supervisor, for people. UsageError."""
+    if not where:
+        return SqliteStore(folder)
+    scheme, _, rest = where.partition("://")
+    if scheme not in KNOWN or not rest:
+        raise UsageError(
+            f"--store: {where!r} is no store", hint="leave it out for a file under --state, or etcd://HOST:PORT[,…]/PREFIX"
+        )
+    from importlib import import_module
+
+    claim(folder)  # for as long as this process lives: its socket is there
+    opened: Store = import_module(KNOWN[scheme]).open_store(rest, name)
+    return opened
+
+
+def claim(folder: str) -> int:
+    """Make the state directory and hold it, as long as the descriptor that is returned is open. UsageError: another does."""
+    from holdfast.telemetry import locks
+
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"--state: {folder} cannot be used: {error.strerror}") from error
+    if not locks.take(lock):
+        os.close(lock)
+        raise UsageError(f"--state: another supervisor runs on {folder}", hint="give each one a directory of its own")
+    return lock
+
+
+class SqliteStore:
+    """One file, in WAL mode: a kill at any moment leaves what was committed, and with synchronous=FULL a power cut does too."""
+
+    def __init__(self, folder: str) -> None:
+        """UsageError: it cannot be used, or another supervisor does."""
+        self._lock = claim(folder)
+        try:
+            self._base = sqlite3.connect(os.path.join(folder, FILE), timeout=BUSY_S, isolation_level=None)
+            self._base.execute("PRAGMA journal_mode=WAL")
+            self._base.execute("PRAGMA synchronous=FULL")
+            for table in (*TABLES, "meta"):
+                self._base.execute(f"CREATE TABLE IF NOT EXISTS {table} (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        except sqlite3.Error as error:
+            raise UsageError(f"--state: {folder}/{FILE} cannot be used: {error}") from error
+
+    def seek(self) -> str:
+        """See `Store`: whoever holds the folder leads."""
+        return ""
+
+    def left_s(self) -> float:
+        """See `Store`."""
+        return NEVER
+
+    def load(self) -> tuple[int, Kept]:
+        """See `Store`."""
+        from holdfast.runtime.codec import build
+
+        found: dict[str, Any] = {
+            table: tuple(build(kind, json.loads(text)) for (text,) in self._base.execute(f"SELECT value FROM {table}"))
+            for table, kind in TABLES.items()
+        }
+        last = self._base.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
+        generation = int(last[0]) + 1 if last else 1
+        self._base.execute("INSERT OR REPLACE INTO meta VALUES ('generation', ?)", (str(generation),))
+        return generation, Kept(**found)
+
+    def keep(self, changes: Sequence[Keep]) -> None:
+        """See `Store`."""
+        try:
+            self._base.execute("BEGIN IMMEDIATE")
+            for change in changes:
+                assert change.table in TABLES, f"there is no table {change.table}"
+                if change.value is None:
+                    self._base.execute(f"DELETE FROM {change.table} WHERE key = ?", (change.key,))
+                else:
+                    row = change.key, json.dumps(to_plain(change.value))
+                    self._base.execute(f"INSERT OR REPLACE INTO {change.table} VALUES (?, ?)", row)
+            self._base.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise HoldfastError(f"the fleet's state cannot be written: {error}", hint="is its disk full?") from error
+
+    def close(self) -> None:
+        """See `Store`."""
+        self._base.close()
+        os.close(self._lock)
+
+
+if TYPE_CHECKING:
+    _STORES: tuple[type[Store], ...] = (SqliteStore,)

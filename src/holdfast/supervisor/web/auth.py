@@ -1,0 +1,188 @@
+"""Who may see, and who may act? Roles by token; without tokens this host's own user, and a browser only as far as it is his.
+
+    read      all that is shown          operate   drain, uncordon, restart, stop as well
+
+A token comes as `Authorization: Bearer TOKEN`, or once in a form, which is answered with a cookie that is made of it and that
+no script can read. Without tokens we listen on the loopback interface only, answer to its names only (a page of somewhere else
+whose name has been pointed here is turned away), and look up in /proc whose socket it is that asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+
+from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.runtime.addresses import is_loopback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+READ, OPERATE = "read", "operate"
+ROLES = (READ, OPERATE)
+"""Each may what those before it may."""
+
+COOKIE = "holdfast"
+
+SHORTEST = 16
+"""Characters of a token: fewer can be guessed."""
+
+ESTABLISHED = "01"
+"""A connection's state in /proc/net/tcp (include/net/tcp_states.h)."""
+
+
+class Refused(HoldfastError):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, what: str, *, hint: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.status = status
+
+
+def tokens(path: str | None) -> dict[str, str]:
+    """Token → role, of a file with lines `read TOKEN` and `operate TOKEN`. UsageError: that is not what is there."""
+    if path is None:
+        return {}
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line.split() for line in file if line.strip() and not line.startswith("#")]
+    except OSError as error:
+        raise UsageError(f"--http-token-file: {path} cannot be read: {error.strerror}") from error
+    hint = "give lines `read TOKEN` and `operate TOKEN`; `holdfast token` makes tokens"
+    found: dict[str, str] = {}
+    for words in lines:
+        if len(words) != 2 or words[0] not in ROLES:
+            raise UsageError(f"--http-token-file: {path} has a line that gives no role a token", hint=hint)
+        role, token = words
+        if len(token) < SHORTEST or not token.isascii():
+            raise UsageError(f"--http-token-file: {path} has a token with fewer than {SHORTEST} plain characters", hint=hint)
+        found[token] = role
+    if not found:
+        raise UsageError(f"--http-token-file: {path} holds no token", hint=hint)
+    return found
+
+
+def refuse_an_open_door(host: str, known: Mapping[str, str]) -> None:
+    """UsageError: whoever reaches it could act."""
+    if not known and not is_loopback(host):
+        raise UsageError(
+            f"--http: without tokens, whoever reaches {host} could see everything and stop jobs",
+            hint="give --http-token-file FILE with lines `read TOKEN` and `operate TOKEN`, or listen on 127.0.0.1",
+        )
+
+
+class Gate:
+    """Judges requests by their headers; names of headers are in small letters."""
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        self.known = known
+
+    def admit(self, needed: str, headers: Mapping[str, str], client: tuple[str, int] | None) -> None:
+        """Let a request pass that needs that role (empty: none). Refused: who asks has not got it."""
+        if not self.known:
+            return self._by_host(headers, client)
+        if not needed:
+            return None
+        role = self._role(headers)
+        if not role:
+            raise Refused(401, "this needs a token", hint="send Authorization: Bearer TOKEN, or log in")
+        if ROLES.index(role) < ROLES.index(needed):
+            raise Refused(
+                403, f"this token may {role}, and this needs {needed}", hint="ask whoever runs the supervisor for one"
+            )
+
+    def role(self, headers: Mapping[str, str]) -> str:
+        """What who sends these may do. Empty: nothing."""
+        return self._role(headers) if self.known else OPERATE
+
+    def cookie(self, token: str) -> str:
+        """What a browser gets for a token. Empty: there is no such token."""
+        return next((_made_of(known) for known in self.known if hmac.compare_digest(known.encode(), token.encode())), "")
+
+    def _role(self, headers: Mapping[str, str]) -> str:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        shown = token.strip() if kind.lower() == "bearer" else ""
+        cookie = next(
+            (
+                value
+                for name, _, value in (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+                if name == COOKIE
+            ),
+            "",
+        )
+        for known, role in self.known.items():
+            if _same(known, shown) or _same(_made_of(known), cookie):
+                return role
+        return ""
+
+    def _by_host(self, headers: Mapping[str, str], client: tuple[str, int] | None) -> None:
+        if not is_loopback(_name(headers.get("host", ""))):
+            raise Refused(
+                400,
+                "without tokens this host's own names are answered to only",
+                hint="ask for 127.0.0.1 or localhost, or have the supervisor started with --http-token-file",
+            )
+        if client is not None and (uid := socket_owner(*client)) not in (None, 0, os.geteuid()):
+            raise Refused(
+                403,
+                f"this supervisor is another user's than uid {uid}",
+                hint="have it started with --http-token-file, and use a token",
+            )
+
+
+def refuse_a_forgery(headers: Mapping[str, str], kind: str) -> None:
+    """Refused: a page of another origin could have sent this; or it is not of the media type `kind`: one that such a page could
+    send only after asking whether it may, or where that does no harm."""
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
+        raise Refused(400, f"send this as Content-Type: {kind}")
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        raise Refused(403, "another page wants this, not ours", hint="act from the dashboard, or without an Origin")
+    if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise Refused(403, "another page wants this, not ours", hint="act from the dashboard")
+
+
+def socket_owner(host: str, port: int, root: str = "/proc/net") -> int | None:
+    """Which user has the socket at the other end of a loopback connection, as the kernel tells. None: it does not."""
+    wanted = _as_in_proc(host, port)
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(os.path.join(root, table), encoding="ascii", errors="replace") as file:
+                for line in file:
+                    words = line.split()
+                    if len(words) > 7 and words[1] in wanted and words[3] == ESTABLISHED:
+                        return int(words[7])
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _as_in_proc(host: str, port: int) -> tuple[str, ...]:
+    """Addresses there are in words of 32 bits, in the host's byte order (here: little-endian), and ports in hexadecimal."""
+    import socket
+    import struct
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        packed = socket.inet_pton(family, host)
+    except OSError:
+        return ()
+    said = [packed] if family == socket.AF_INET6 else [packed, b"\0" * 10 + b"\xff\xff" + packed]
+    return tuple("".join(f"{word:08X}" for word in struct.unpack(f"={len(one) // 4}I", one)) + f":{port:04X}" for one in said)
+
+
+def _made_of(token: str) -> str:
+    return hmac.new(token.encode(), b"holdfast web: cookie", hashlib.sha256).hexdigest()
+
+
+def _same(known: str, shown: str) -> bool:
+    return hmac.compare_digest(known.encode(), shown.encode("utf-8", "replace"))
+
+
+def _name(host: str) -> str:
+    """Of `name:port`, IPv6 in brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

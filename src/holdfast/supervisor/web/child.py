@@ -1,0 +1,83 @@
+"""How does a supervisor have its HTTP API, and webhooks? In children, which are started again when they end, later each time.
+
+Whatever becomes of a child, the supervisor goes on; and the child ends with the supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.machine import NEVER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.core.machine import Observation
+    from holdfast.runtime.host import Host
+
+FIRST_S, LONGEST_S = 0.25, 60.0
+"""Before the first start after an end, and the longest pause: it doubles from each to the next."""
+
+WELL_S = 60.0
+"""A child that has lived so long was well: the next pause is the first again."""
+
+NEEDS = ("starlette", "uvicorn")
+
+
+class Child:
+    """`holdfast` with these arguments, of which the first is the command; `what` it is to people."""
+
+    def __init__(self, host: Host, say: Callable[[str], None], what: str, arguments: Sequence[str]) -> None:
+        self.host, self.say, self.what = host, say, what
+        self.argv = [sys.executable, "-m", "holdfast", *arguments, "--parent", str(os.getpid())]
+        self.pid = 0
+        """0: none runs."""
+        self.pause_s, self.started_at, self.start_at = FIRST_S, 0.0, NEVER
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        return self.start_at
+
+    def due(self, now: float) -> None:
+        """Start it, if it is time."""
+        if now >= self.start_at:
+            self.start()
+
+    def start(self) -> None:
+        """Start it now."""
+        self.started_at, self.start_at = self.host.now(), NEVER
+        try:
+            self.pid = self.host.park(
+                self.argv, os.environ, stdout=None, stderr=None, inherit={}, binding=None, gone=self._gone
+            )
+        except HoldfastError as error:
+            self._again(str(error))
+
+    def close(self) -> None:
+        """It ends with us."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+    def _gone(self, exitcode: int) -> list[Observation]:
+        self.pid = 0
+        self._again(f"it ended with {exitcode}" if exitcode >= 0 else f"it was ended by {signal.Signals(-exitcode).name}")
+        return []
+
+    def _again(self, why: str) -> None:
+        now = self.host.now()
+        if now - self.started_at >= WELL_S:
+            self.pause_s = FIRST_S
+        self.say(f"{self.what} is gone ({why}): it is started again in {self.pause_s:g} s; nothing else is affected")
+        self.start_at, self.pause_s = now + self.pause_s, min(LONGEST_S, 2 * self.pause_s)
+
+
+def missing() -> str:
+    """Which of the libraries that it needs are not installed, in words. Empty: all are."""
+    from importlib.util import find_spec
+
+    return " and ".join(name for name in NEEDS if find_spec(name) is None)

@@ -1,0 +1,194 @@
+"""What is the fleet like, for whoever looks by HTTP? A mirror of what the supervisor says, and a stream of what changes in it.
+
+The supervisor is asked what has changed since the version that the mirror knows: once for all who ask in a tenth of a second,
+and while somebody watches by a request that it holds. A watcher has no queue: one that is slow is told less often, and then
+everything. When the supervisor is gone its watchers are told so (`event: silent`), and when it is back they are told all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+from holdfast.agent.ask import Reachable
+from holdfast.supervisor.changes import Changes
+from holdfast.supervisor.web.auth import Refused
+from holdfast.supervisor.web.view import DEEDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import Any
+
+ANSWER_S, HOLD_S = 10.0, 20.0
+"""How long the supervisor has for an answer, and for how long it is asked to hold a request."""
+
+FRESH_S, RETRY_S, BEAT_S = 0.1, 0.5, 10.0
+"""How old an answer may be, the pause before a supervisor that is gone is asked again, and that between two signs of life."""
+
+MOST_ANSWER = 256 << 20
+"""Bytes of an answer: ten thousand nodes of eight ranks have some 30 MB."""
+
+MOST_WATCHERS = 200
+
+
+class Mirror:
+    """Of the fleet. For one asyncio loop."""
+
+    def __init__(self, path: str) -> None:
+        """`path`: the supervisor's socket."""
+        self.path = path
+        self.tables: dict[str, dict[str, dict[str, Any]]] = {"nodes": {}, "jobs": {}, "deeds": {}}
+        """By name, or by id."""
+        self.head: dict[str, Any] = {}
+        """All else that it says."""
+        self.changes = Changes()
+        self.wholes = 0
+        """How often all was told, as by each life of the supervisor."""
+        self.is_heard = False
+        self.watchers = 0
+        self._news = asyncio.Condition()
+        self._one = asyncio.Lock()
+        self._asked_at = self._stale_at = float("-inf")
+        """When what is known was asked for, and when somebody has wanted something that may have changed it."""
+        self._follower: asyncio.Task[None] | None = None
+        self._told: dict[tuple[int, int, int], bytes] = {}
+        """The last messages, since most watchers are told the same."""
+
+    # --- asking ---------------------------------------------------------------------------------------------------------
+
+    async def ask(self, request: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
+        """The supervisor's answer. Refused (503): it gives none."""
+        try:
+            async with asyncio.timeout(within_s):
+                with Reachable(self.path) as address:
+                    reader, writer = await asyncio.open_unix_connection(address, limit=MOST_ANSWER)
+                try:
+                    writer.write(json.dumps(request).encode() + b"\n")
+                    answer = json.loads(await reader.readline())
+                finally:
+                    writer.close()
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
+            why = str(error) or "no answer in time"
+            hint = "jobs go on without it; is `holdfast supervisor` running on this host?"
+            raise Refused(503, f"the supervisor does not answer ({why})", hint=hint) from error
+        return dict(answer)
+
+    async def fresh(self) -> None:
+        """Be as the fleet is now. Refused (503): nobody tells."""
+        async with self._one:
+            old = time.monotonic() - self._asked_at >= FRESH_S or self._asked_at <= self._stale_at
+            if old or not self.is_heard:
+                await self._look(0.0)
+
+    async def wish(self, request: dict[str, Any]) -> dict[str, Any]:
+        """As `ask`, for what changes something: whoever looks after the answer sees it."""
+        answer = await self.ask(request)
+        self._stale_at = time.monotonic()
+        return answer
+
+    async def _look(self, wait_s: float) -> None:
+        asked_at = time.monotonic()
+        try:
+            answer = await self.ask({"ask": "fleet", "since": self.version, "wait_s": wait_s}, ANSWER_S + wait_s)
+            if not answer.get("ok"):
+                raise Refused(503, f"the supervisor does not tell: {answer.get('error')}", hint="is it of another version?")
+            self._take(answer)
+            self.is_heard, self._asked_at = True, asked_at
+        except Refused:
+            self.is_heard = False
+            raise
+        finally:
+            async with self._news:
+                self._news.notify_all()
+
+    @property
+    def version(self) -> int:
+        """Of what is known. 0: nothing is."""
+        return self.changes.version if self.head else 0
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        version, gone = int(answer["version"]), answer.pop("gone", None)
+        if gone is None:
+            self.wholes, self.changes, self.head = self.wholes + 1, Changes(), {}
+            self.tables = {table: {} for table in self.tables}
+        elif version <= self.version:
+            return  # another question was answered meanwhile
+        for table, key in (("nodes", "name"), ("jobs", "name"), ("deeds", "id")):
+            for row in answer.pop(table):
+                self.tables[table][row[key]] = row
+                self.changes.mark(table, row[key], version)
+            for name in (gone or {}).get(table, ()):
+                self.tables[table].pop(name, None)
+                self.changes.mark(table, name, version)
+        for id in list(self.tables["deeds"])[: max(0, len(self.tables["deeds"]) - DEEDS)]:
+            del self.tables["deeds"][id]
+            self.changes.forget("deeds", id)
+        self.changes.version = version
+        self.head |= {name: value for name, value in answer.items() if name != "ok"}
+
+    # --- telling --------------------------------------------------------------------------------------------------------
+
+    def shown(self) -> dict[str, Any]:
+        """As `view.FleetShown`."""
+        deeds = sorted(self.tables["deeds"].values(), key=lambda deed: deed["at_unix"])
+        tables = {table: [rows[name] for name in sorted(rows)] for table, rows in self.tables.items() if table != "deeds"}
+        return {**self.head, **tables, "deeds": deeds}
+
+    def changed(self, since: int) -> dict[str, Any]:
+        """As `view.FleetChanged`."""
+        keys = self.changes.since(since)
+        rows = {table: [own[key] for key in keys.get(table, ()) if key in own] for table, own in self.tables.items()}
+        gone = {table: [key for key in keys.get(table, ()) if key not in self.tables[table]] for table in ("nodes", "jobs")}
+        return {**{name: self.head[name] for name in ("version", "at_unix", "swaps", "totals")}, **rows, "gone": gone}
+
+    async def watch(self) -> AsyncIterator[bytes]:
+        """Server-sent events: all of it, then what changes. `fresh` has been called. Ends with its reader."""
+        self._watched(1)
+        try:
+            wholes, version, heard = 0, 0, True
+            while True:
+                if not self.is_heard and heard:
+                    heard = False
+                    yield b'event: silent\ndata: {"error": "the supervisor does not answer; jobs go on without it"}\n\n'
+                elif self.is_heard and (wholes, version, heard) != (self.wholes, self.version, True):
+                    since = version if wholes == self.wholes else 0
+                    wholes, version, heard = self.wholes, self.version, True
+                    yield self._message(wholes, since)
+                elif await self._nothing_new(wholes, version, heard):
+                    yield b": beat\n\n"
+        finally:
+            self._watched(-1)
+
+    async def _nothing_new(self, wholes: int, version: int, heard: bool) -> bool:
+        """Whether nothing has happened for as long as a watcher should be left alone."""
+        try:
+            async with asyncio.timeout(BEAT_S), self._news:
+                await self._news.wait_for(lambda: (wholes, version, heard) != (self.wholes, self.version, self.is_heard))
+        except TimeoutError:
+            return True
+        return False
+
+    def _message(self, wholes: int, since: int) -> bytes:
+        key = wholes, since, self.version
+        if key not in self._told:
+            self._told = dict(list(self._told.items())[-3:])
+            name, value = ("change", self.changed(since)) if since else ("fleet", self.shown())
+            self._told[key] = f"event: {name}\nid: {self.version}\ndata: {json.dumps(value)}\n\n".encode()
+        return self._told[key]
+
+    def _watched(self, more: int) -> None:
+        self.watchers += more
+        if self.watchers and self._follower is None:
+            self._follower = asyncio.create_task(self._follow())
+        elif not self.watchers and self._follower is not None:
+            self._follower.cancel()
+            self._follower = None
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._look(HOLD_S)
+            except Refused:
+                await asyncio.sleep(RETRY_S)

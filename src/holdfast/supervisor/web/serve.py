@@ -1,0 +1,66 @@
+"""How does the API come to be served? By uvicorn, on a socket of ours, until it is told to end or whoever started it does."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from holdfast.core.errors import HoldfastError
+from holdfast.runtime import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+MOST_CONNECTIONS = 1000
+"""At a time; whoever comes then is told to come later."""
+
+BACKLOG = 512
+"""Connections that may wait while we are busy, or not yet there."""
+
+LONGEST_HEAD = 32 << 10
+"""Bytes of a request's head."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens there. HoldfastError: it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        raise HoldfastError(f"--http: {host}:{port} cannot be had: {error.strerror}", hint="choose another port") from error
+    return found
+
+
+def tied_to(parent: int) -> bool:
+    """End when that process does. False: it has already."""
+    process.die_with_parent()
+    return os.getppid() == parent
+
+
+def run(app: Starlette, listener: socket.socket, certificate: str | None = None, key: str | None = None) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        interface="asgi3",
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        h11_max_incomplete_event_size=LONGEST_HEAD,
+        timeout_graceful_shutdown=1,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,182 @@
+"""What does a job's folder on this host tell of it: its rounds, where its time went, what failed and why? Read-only.
+
+A job is found by its name among the folders that are there; no name that was asked for becomes part of a path. Whatever is read
+may be large, or on a disk that hangs: threads of the web process call this.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+
+from holdfast.core.failure import describe
+from holdfast.core.value import replace
+from holdfast.supervisor.web.view import Culprit, Goodput, Incident, IncidentBrief, LogTail, Round, StackGroup
+from holdfast.telemetry.goodput import goodput as folded
+from holdfast.telemetry.goodput_published import by_checkpoints, by_steps, steps_told
+from holdfast.telemetry.plain import one_line
+from holdfast.telemetry.reader import read
+from holdfast.telemetry.state_dir import events_files, homes, job_dirs, running_nodes, safe_name, split_run
+from holdfast.telemetry.timeline import timeline
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.core.failure import Failure
+    from holdfast.core.finding import Finding
+    from holdfast.telemetry.reader import Record
+    from holdfast.telemetry.timeline import Life, Timeline
+
+KEPT = 256
+"""Findings that are remembered: a round that is over is diagnosed once."""
+
+LOG_LINES, LOG_BYTES = 60, 64 << 10
+"""Of the end of a failed rank's log."""
+
+EVIDENCE = 40
+"""Lines that a cause rests on."""
+
+
+_findings: OrderedDict[tuple[str, int, int, float | None], Finding] = OrderedDict()
+
+
+class Story:
+    """The newest run of one job."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        running = running_nodes(path)  # before reading, as everywhere
+        self.records: list[Record] = read(path)
+        self.timeline: Timeline = timeline(os.path.basename(path), self.records, running)
+
+    def rounds(self) -> tuple[Round, ...]:
+        """Each life of its ranks, the earliest first."""
+        lives = self.timeline.lives
+        return tuple(self._round(life, then) for life, then in zip(lives, [*lives[1:], None]))
+
+    def goodput(self) -> Goodput:
+        """Where its time has gone until now."""
+        found, steps = folded(self.records, self.timeline, time.time()), steps_told(self.records)
+        began = self.timeline.started_at or found.until
+        published = {"by_steps": by_steps(steps), "by_checkpoints": by_checkpoints(steps, began, found.until)}
+        return Goodput(seconds=found.worker_s, goodput=found.goodput, published=published)
+
+    def incidents(self) -> tuple[IncidentBrief, ...]:
+        """What has failed, the earliest first."""
+        return tuple(
+            IncidentBrief(id=_id(life), at_unix=one.at_unix, cause=self._cause(life), rank=one.rank, node=one.node)
+            for life, one in self._failed()
+        )
+
+    def incident(self, id: str) -> Incident | None:
+        """One of them, with all that is known of it. None: there is none of that id."""
+        for life, one in self._failed():
+            if _id(life) == id:
+                found = self._finding(life)
+                quotes = [
+                    f"rank {quote.rank}: {quote.text}" if quote.rank is not None else quote.text for quote in found.evidence
+                ]
+                return Incident(
+                    id=id,
+                    at_unix=one.at_unix,
+                    cause=self._cause(life),
+                    rank=one.rank,
+                    node=one.node,
+                    evidence=tuple(one_line(line, 500) for line in [describe(one), *quotes][:EVIDENCE]),
+                    groups=tuple(self._groups(life)),
+                    logs=tuple(_logs(self._failures(life))),
+                    decision=f"{life.decision.decision}: {life.decision.reason}" if life.decision else "",
+                )
+        return None
+
+    def _failed(self) -> list[tuple[Life, Failure]]:
+        """Lives with a failure, and the first of each."""
+        guilty = [(life, [one for one in life.failures if not one.innocent]) for life in self.timeline.lives]
+        return [(life, failures[0]) for life, failures in guilty if failures]
+
+    def _round(self, life: Life, then: Life | None) -> Round:
+        guilty = next((one for one in life.failures if not one.innocent), None)
+        over = then is not None or self.timeline.state != "running"
+        ended = life.ended_at or (then.formed_at if then is not None else self.timeline.ended_at)
+        reason = life.decision.reason if life.decision else then.reason if then is not None else self.timeline.reason
+        return Round(
+            number=life.round,
+            attempt=life.attempt,
+            began_unix=life.formed_at,
+            ended_unix=ended if over else None,
+            world_size=life.world_size,
+            nodes=life.nodes,
+            why=one_line(reason, 500) if over else "",
+            failure=None
+            if guilty is None
+            else Culprit(rank=guilty.rank, node=guilty.node, what=one_line(describe(guilty), 500)),
+            lost_s=life.lost_s,
+        )
+
+    def _cause(self, life: Life) -> str:
+        return one_line(self._finding(life).sentence, 500)
+
+    def _finding(self, life: Life) -> Finding:
+        from holdfast.diagnosis.attribute import attribute
+        from holdfast.diagnosis.collect import of_round
+        from holdfast.diagnosis.rule import load, own_files
+
+        key = self.path, life.round, len(life.failures), life.ended_at
+        if key not in _findings:
+            _findings[key] = attribute(of_round(self.path, life.round, self._failures(life), load(own_files())))
+            while len(_findings) > KEPT:
+                _findings.popitem(last=False)
+        return _findings[key]
+
+    def _failures(self, life: Life) -> list[Failure]:
+        """What another node says of its ranks names files, too: only those in this job's own folders are read."""
+        workers = [one.log_dir for life in self.timeline.lives for one in life.workers if one.log_dir]
+        own = {os.path.realpath(folder) + os.sep for folder in (self.path, *workers)}
+        return [
+            one if one.log_path and os.path.realpath(one.log_path).startswith(tuple(own)) else replace(one, log_path=None)
+            for one in life.failures
+        ]
+
+    def _groups(self, life: Life) -> Iterator[StackGroup]:
+        from holdfast.diagnosis.gather import gather
+        from holdfast.diagnosis.rule import load
+        from holdfast.diagnosis.stack_groups import grouped
+
+        folder = os.path.join(self.path, "incidents", f"round-{life.round}-hang")
+        if os.path.isdir(folder) and os.listdir(folder):
+            for group in grouped(gather([folder], load()).stacks):
+                yield StackGroup(ranks=group.ranks, where=group.where, stack=group.stack)
+
+
+def story(job: str) -> Story | None:
+    """Of the newest run of that job here. None: it has no folder on this host."""
+    wanted = safe_name(job)
+    runs = [path for home in homes(os.environ) for path in job_dirs(home) if split_run(os.path.basename(path))[0] == wanted]
+    runs = [path for path in runs if events_files(path)]
+    return Story(max(runs, key=lambda path: split_run(os.path.basename(path))[1])) if runs else None
+
+
+def _id(life: Life) -> str:
+    return f"round-{life.round}"
+
+
+def _logs(failures: list[Failure]) -> Iterator[LogTail]:
+    """Of those that failed by themselves: what their failures carry, or the end of the file where it is on this host."""
+    for failure in [one for one in failures if not one.innocent and one.log_path][:8]:
+        path = str(failure.log_path)
+        yield LogTail(rank=failure.rank, path=path, lines=tuple(_tail(path) or failure.log_tail))
+
+
+def _tail(path: str) -> list[str]:
+    """The last lines of a log that our own agent has named in its record."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            size = file.tell()
+            file.seek(max(0, size - LOG_BYTES))
+            text = file.read(LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [one_line(line, 1000) for line in text.splitlines()[-LOG_LINES:]]

@@ -1,0 +1,339 @@
+"""What is a person, or a program, shown of the fleet? The shapes of the HTTP API, each once, and how they are made. Pure.
+
+What is kept is shown as it is kept (`core.fleet`: `Deed`, `Swap`, `DeviceKept`, `Change`, `JobLife`, `RankSaid`).
+"""
+
+from __future__ import annotations
+
+from holdfast.core.fleet import Change, Deed, DeviceKept, JobLife, RankSaid, Swap
+from holdfast.core.value import Value, to_plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from holdfast.core.fleet import Standing
+    from holdfast.supervisor.fleet import Fleet
+    from holdfast.supervisor.job import FleetJob
+    from holdfast.supervisor.node import FleetNode
+
+DEEDS = 200
+"""Rows of an answer, the newest."""
+
+HISTORY = 20
+"""Changes of a node in a list of all nodes; asked about by itself it tells all."""
+
+
+class NodeJob(Value):
+    """A job on one node."""
+
+    job: str
+    round: int
+    state: str
+    """joining · running · stopping, and the like"""
+    ranks: tuple[RankSaid, ...]
+
+
+class Node(Value):
+    """One node, as far as the supervisor can tell."""
+
+    name: str
+    state: str
+    """fit · suspect · unfit · draining · spare · lost"""
+    standing: str
+    """fit · suspect · unfit · draining: what is held against it, wherever it is"""
+    reason: str
+    by: str
+    """Who holds it against it: policy · operator · itself · device. Empty: nobody."""
+    domain: str
+    """The NVLink or network domain that it is in. Empty: it is not known."""
+    linked: bool
+    """Whether a reporter of it could be told something now."""
+    reported_at_unix: float
+    """When it was said how its jobs are: ages of heartbeats are of then. 0: not since the supervisor was started."""
+    devices: tuple[DeviceKept, ...]
+    history: tuple[Change, ...]
+    """The last 20 where all nodes are listed; the last 100 where one is asked about."""
+    jobs: tuple[NodeJob, ...]
+
+
+class Job(Value):
+    """One job, over all its lives."""
+
+    name: str
+    state: str
+    """running · joining, stopping and the like, as its newest node says · ended · silent (no agent of it is heard)"""
+    round: int
+    attempt: int
+    """Restarts of its ranks so far."""
+    outcome: str
+    """How its last life ended. Empty: it has not."""
+    least: int
+    """A round of it needs so many nodes."""
+    nodes: tuple[str, ...]
+    """Those with ranks."""
+    spares: tuple[str, ...]
+    """Those that wait for a place."""
+    ranks: int
+    lives: tuple[JobLife, ...]
+
+
+class Gone(Value):
+    """Names of what is no longer known."""
+
+    nodes: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+
+
+class Total(Value):
+    """How many deeds there were, over all lives of the supervisor."""
+
+    act: str
+    trouble: str
+    result: str
+    """open (it is not known yet what came of them) · done · in_vain · unknown (the supervisor was restarted meanwhile)"""
+    count: int
+
+
+class FleetShown(Value):
+    """All that the supervisor knows."""
+
+    version: int
+    generation: int
+    """Of the supervisor's lives."""
+    policy: str
+    lease_s: float
+    at_unix: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+    swaps: tuple[Swap, ...]
+    deeds: tuple[Deed, ...]
+    """The newest 200, the oldest of them first."""
+    totals: tuple[Total, ...]
+
+
+class FleetChanged(Value):
+    """What has changed: as in `FleetShown`, of the nodes, jobs and deeds those that are new or others; all swaps and totals."""
+
+    version: int
+    at_unix: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+    swaps: tuple[Swap, ...]
+    deeds: tuple[Deed, ...]
+    totals: tuple[Total, ...]
+    gone: Gone
+
+
+class Culprit(Value):
+    """Whose failure ended a round."""
+
+    rank: int
+    """-1: a whole node was lost."""
+    node: str
+    what: str
+
+
+class Round(Value):
+    """One life of a job's ranks."""
+
+    number: int
+    attempt: int
+    began_unix: float
+    ended_unix: float | None
+    """None: it runs, or its end was not seen."""
+    world_size: int
+    nodes: tuple[str, ...]
+    why: str
+    """Why it ended. Empty: it has not."""
+    failure: Culprit | None
+    lost_s: float | None
+    """From its disturbance to the start of the next. None: undisturbed, or there is no next."""
+
+
+class Goodput(Value):
+    """Where the time of a job's workers went."""
+
+    seconds: dict[str, float]
+    """State → seconds times workers."""
+    goodput: float
+    """0 to 1"""
+    published: dict[str, float | None]
+    """The same by others' definitions, which are blind to capacity. None: it cannot be told."""
+
+
+class IncidentBrief(Value):
+    """One failure of a job, in a sentence."""
+
+    id: str
+    at_unix: float
+    cause: str
+    rank: int
+    """-1: a whole node was lost."""
+    node: str
+
+
+class StackGroup(Value):
+    """Ranks that were in one place."""
+
+    ranks: tuple[int, ...]
+    where: str
+    stack: tuple[str, ...]
+    """The innermost frame first."""
+
+
+class LogTail(Value):
+    """The end of one rank's log."""
+
+    rank: int
+    path: str
+    lines: tuple[str, ...]
+
+
+class Incident(IncidentBrief):
+    """One failure of a job, with what it rests on."""
+
+    evidence: tuple[str, ...]
+    groups: tuple[StackGroup, ...]
+    logs: tuple[LogTail, ...]
+    decision: str
+    """What was decided, and why."""
+
+
+class NodeStory(Node):
+    """One node, with what was done about it."""
+
+    deeds: tuple[Deed, ...]
+
+
+class JobStory(Job):
+    """One job, with what was done about it, and what its folder on this host tells, if it has one here."""
+
+    deeds: tuple[Deed, ...]
+    rounds: tuple[Round, ...]
+    goodput: Goodput | None
+    incidents: tuple[IncidentBrief, ...]
+
+
+class Permission(Value):
+    """What whoever asks may do."""
+
+    role: str
+    """read · operate"""
+
+
+class Told(Value):
+    """What has become of a wish."""
+
+    text: str
+
+
+class Refusal(Value):
+    """It was not done."""
+
+    error: str
+    hint: str
+
+
+class Reason(Value):
+    """Why something is wanted."""
+
+    reason: str = ""
+
+
+# --- how they are made ----------------------------------------------------------------------------------------------
+
+
+def node(known: FleetNode, history: int = HISTORY) -> Node:
+    """One node, with the last so many of its changes."""
+    jobs = {report.job: report for report in known.reports.values() if report.job}
+    return Node(
+        name=known.name,
+        state=known.state,
+        standing=known.standing,
+        reason=known.reason,
+        by=known.by,
+        domain=known.domain,
+        linked=bool(known.linked),
+        reported_at_unix=known.reported_at_unix,
+        devices=tuple(known.devices.values()),
+        history=tuple(known.history[-history:]),
+        jobs=tuple(
+            NodeJob(job=job, round=report.round, state=report.state, ranks=report.ranks) for job, report in jobs.items()
+        ),
+    )
+
+
+def job(known: FleetJob) -> Job:
+    """One job."""
+    here = [report for report in known.reports.values() if report.state != "ended"]
+    newest = [report for report in here if report.round == known.round]
+    return Job(
+        name=known.name,
+        state=_state(known, newest or here),
+        round=known.round or (known.lives[-1].round if known.lives else 0),
+        attempt=max((report.attempt for report in newest), default=0),
+        outcome="" if here else known.outcome,
+        least=known.least,
+        nodes=tuple(known.with_ranks()),
+        spares=tuple(sorted(report.name for report in here if report.spare_because)),
+        ranks=sum(len(report.ranks) for report in here),
+        lives=tuple(known.lives),
+    )
+
+
+def _state(known: FleetJob, newest: Iterable[Standing]) -> str:
+    if known.is_running:
+        return "running"
+    states = sorted((not report.ranks, report.state) for report in newest)
+    return states[0][1] if states else "ended" if known.outcome else "silent"
+
+
+def totals(known: Fleet) -> tuple[Total, ...]:
+    """The counts of its deeds."""
+    rows = known.ledger.totals.items()
+    return tuple(Total(act=act, trouble=trouble, result=result, count=count) for (act, trouble, result), count in rows if count)
+
+
+def fleet(known: Fleet, at_unix: float) -> dict[str, Any]:
+    """All of it, as plain data."""
+    shown: dict[str, Any] = to_plain(
+        FleetShown(
+            version=known.changes.version,
+            generation=known.generation,
+            policy=known.policy.name,
+            lease_s=known.lease_s,
+            at_unix=at_unix,
+            nodes=tuple(node(known.nodes[name]) for name in sorted(known.nodes)),
+            jobs=tuple(job(known.jobs[name]) for name in sorted(known.jobs)),
+            swaps=tuple(known.swaps.by_id.values()),
+            deeds=tuple(list(known.ledger.deeds.values())[-DEEDS:]),
+            totals=totals(known),
+        )
+    )
+    return shown
+
+
+def changed(known: Fleet, since: int, at_unix: float) -> dict[str, Any]:
+    """What whoever knows that version lacks, as plain data; all of it (`fleet`) where it knows none of this life."""
+    if not known.changes.knows(since):
+        return fleet(known, at_unix)
+    keys = known.changes.since(since)
+    nodes, jobs, deeds = (keys.get(table, []) for table in ("nodes", "jobs", "deeds"))
+    shown: dict[str, Any] = to_plain(
+        FleetChanged(
+            version=known.changes.version,
+            at_unix=at_unix,
+            nodes=tuple(node(known.nodes[name]) for name in nodes if name in known.nodes),
+            jobs=tuple(job(known.jobs[name]) for name in jobs if name in known.jobs),
+            swaps=tuple(known.swaps.by_id.values()),
+            deeds=tuple(known.ledger.deeds[id] for id in reversed(deeds) if id in known.ledger.deeds),
+            totals=totals(known),
+            gone=Gone(
+                nodes=tuple(name for name in nodes if name not in known.nodes),
+                jobs=tuple(name for name in jobs if name not in known.jobs),
+            ),
+        )
+    )
+    return shown

@@ -1,0 +1,186 @@
+"""Ranks that no agent of ours has started reach the supervisor by their host's daemon, and are acted on."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
+
+from infra.google_parts import GOOGLE, Talking
+
+from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client
+
+
+class Fleet:
+    """A supervisor, and the daemons of some hosts, all of which are this one."""
+
+    def __init__(self, holdfast: Any, tmp_path: Path, wait_until: Any) -> None:
+        self.holdfast, self.wait_until, self.folder = holdfast, wait_until, tmp_path
+        self.state, self.port = tmp_path / "fleet", _port()
+        self.daemons: dict[str, Any] = {}
+        self.ports: dict[str, int] = {}
+
+    def start(self, *flags: object) -> None:
+        """The supervisor, which says how things are after a lease of half a second."""
+        where = "--listen", f"127.0.0.1:{self.port}", "--state", self.state
+        self.holdfast.start("supervisor", *where, "--lease", "0.5", *flags).wait_for_output("listening at")
+
+    def daemon(self, name: str, *flags: object) -> int:
+        """Of a host of that name; its port."""
+        self.ports[name] = port = _port()
+        where = "--port", port, "--state-dir", self.folder / name, "--node-name", name
+        told = "--supervisor", f"127.0.0.1:{self.port}"
+        self.daemons[name] = self.holdfast.start("daemon", *where, *told, *flags)
+        self.daemons[name].wait_for_output("listening at")
+        return port
+
+    def rank(self, name: str, rank: int, **more: Any) -> GoogleCloudResiliencyClient:
+        """One that runs on that host."""
+        port = self.ports[name]
+        made = GoogleCloudResiliencyClient(port + 1, port, 0, rank, "train", **more)
+        made.update_state(DeviceState.RUNNING)
+        return made
+
+    def nodes(self) -> dict[str, Any]:
+        told = self.holdfast.run("nodes", "--json", "--state", self.state)
+        return {node["name"]: node for node in json.loads(told.stdout)}
+
+    def states(self) -> dict[str, str]:
+        return {name: node["state"] for name, node in self.nodes().items()}
+
+    def jobs(self, name: str) -> list[tuple[str, list[int]]]:
+        """Of a host: each job, and its ranks there."""
+        return [(one["job"], [rank["rank"] for rank in one["ranks"]]) for one in self.nodes()[name]["jobs"]]
+
+    def deeds(self, name: str) -> list[tuple[str, str, str]]:
+        """What was done about a host, as far as it is over."""
+        told = self.holdfast.run("why", name, "--json", "--state", self.state)
+        deeds = json.loads(told.stdout)["deeds"]
+        return [(deed["trouble"], deed["act"], deed["outcome"]) for deed in deeds if deed["outcome"]]
+
+
+@pytest.fixture
+def fleet(holdfast: Any, tmp_path: Path, wait_until: Any) -> Iterator[Fleet]:
+    yield Fleet(holdfast, tmp_path, wait_until)
+    for reports in client._shared.values():
+        reports.close()
+    client._shared.clear()
+
+
+def _port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_rank_that_fails_and_runs_again_is_known_with_what_came_of_it(fleet: Fleet) -> None:
+    fleet.start("--policy", "google")
+    fleet.daemon("a")
+    fleet.wait_until(lambda: fleet.states() == {"a": "spare"})
+    rank = fleet.rank("a", 3, max_in_job_restarts=1)
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit"} and fleet.jobs("a") == [("train", [3])])
+    rank.update_state(DeviceState.FAILED)
+    fleet.wait_until(lambda: "in-job restart 1 of 1" in fleet.holdfast.run("why", "a", "--state", fleet.state).stdout)
+    rank.update_state(DeviceState.RUNNING)
+    fleet.wait_until(lambda: fleet.deeds("a") == [("worker", "restart-workers", "round 2 runs")])
+    rank.update_state(DeviceState.COMPLETE)
+    fleet.wait_until(lambda: fleet.states() == {"a": "spare"} and fleet.jobs("a") == [])
+
+
+def test_a_host_that_dies_is_drained_and_one_without_ranks_takes_over(fleet: Fleet) -> None:
+    fleet.start("--policy", "google", "--policy-option", "max_workload_restarts=0")
+    for name in ("a", "b", "c"):
+        fleet.daemon(name)
+    ranks = [fleet.rank("a", 0), fleet.rank("b", 1)]
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit", "c": "spare"})
+    fleet.daemons["b"].kill()
+    drained = fleet.state / "local" / "nodes.json"
+    fleet.wait_until(lambda: drained.exists() and "b" in json.loads(drained.read_text()))
+    # Somebody starts the job again: the rank of the host that is left fails and runs once more, and so does one on the spare.
+    ranks[0].update_state(DeviceState.FAILED)
+    fleet.wait_until(lambda: "is FAILED" in fleet.daemons["a"].stderr)
+    ranks[0].update_state(DeviceState.RUNNING)
+    fleet.rank("c", 1)
+    fleet.wait_until(lambda: [deed[:2] for deed in fleet.deeds("b")] == [("lost", "swap")])
+    assert "c has taken over" in fleet.deeds("b")[0][2]
+
+
+def test_a_silent_rank_is_a_trouble_of_its_job(fleet: Fleet) -> None:
+    fleet.start()
+    fleet.daemon("a", "--silence", "0.3")
+    fleet.rank("a", 0)
+    fleet.wait_until(lambda: "has not been heard of for 0.3 s" in fleet.holdfast.run("why", "a", "--state", fleet.state).stdout)
+
+
+WAITS = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+"""
+
+
+def test_what_an_agent_of_ours_reports_itself_is_not_told_twice(fleet: Fleet, script: Any, tmp_path: Path) -> None:
+    fleet.start()
+    port = fleet.daemon("a")
+    env = {"GCP_HOST_DAEMON_PORT": str(port), "GCP_WORKLOAD_NAME": "called", "HOLDFAST_STATE_DIR": str(tmp_path / "a")}
+    where = "--supervisor", f"127.0.0.1:{fleet.port}", "--node-name", "a", "--rdzv-id", "mine"
+    job = fleet.holdfast.start("run", *where, script(WAITS), tmp_path / "go", env=env)
+    job.wait_for_output("setup_goodput_client for rank 0 successful")
+    fleet.wait_until(lambda: fleet.jobs("a") == [("mine", [0])], what="the agent's report alone")
+    status = fleet.holdfast.run("daemon", "--json", "--state-dir", tmp_path / "a")
+    assert [one["workload_name"] for one in json.loads(status.stdout)["table"]["workloads"]] == ["called"]
+    assert fleet.jobs("a") == [("mine", [0])]
+    (tmp_path / "go").touch()
+    assert job.wait().returncode == 0
+    fleet.wait_until(lambda: fleet.states() == {"a": "spare"})
+
+
+def test_a_wrong_token_costs_the_daemon_nothing_but_a_line(fleet: Fleet, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    assert fleet.holdfast.run("token", "--write", secret).returncode == 0
+    fleet.start("--token-file", secret)
+    fleet.daemon("a")
+    fleet.daemons["a"].wait_for_output("the supervisor at")
+    fleet.daemon("b", "--supervisor-token-file", secret)
+    fleet.wait_until(lambda: fleet.states() == {"b": "spare"})
+    assert not fleet.daemons["a"].ended
+
+
+@pytest.mark.skipif(not GOOGLE.exists(), reason="google-cloud-resiliency-supervisor is not here: make google")
+@pytest.mark.timeout(300)
+def test_google_s_own_client_is_seen_and_acted_on(fleet: Fleet) -> None:
+    fleet.start("--policy", "google")
+    theirs = Talking("probes/google_client.py", fleet.daemon("a"), 2)
+    assert theirs.say("RUNNING 0") == theirs.say("RUNNING 1") == "told"
+    fleet.wait_until(lambda: fleet.jobs("a") == [("train", [0, 1])])
+    assert theirs.say("FAILED 1") == "told"
+    fleet.wait_until(lambda: fleet.deeds("a"))
+    assert fleet.deeds("a")[0][:2] == ("worker", "restart-job"), "its client allows no in-job restart"
+    theirs.end()
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_stock_torchrun_is_seen_with_its_restart(fleet: Fleet, script: Any, tmp_path: Path) -> None:
+    fleet.start("--policy", "google")
+    fails = script(
+        "import os, sys, time\n"
+        "while not os.path.exists(sys.argv[1]):\n    time.sleep(0.01)\n"
+        "sys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)"
+    )
+    env = {**os.environ, "GCP_HOST_DAEMON_PORT": str(fleet.daemon("a")), "GCP_WORKLOAD_NAME": "train", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "holdfast", "torchrun", "--max-restarts", "1", str(fails), str(tmp_path / "go")]
+    torchrun = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    fleet.wait_until(lambda: "a" in fleet.nodes() and fleet.jobs("a") == [("train", [0])], 150)
+    (tmp_path / "go").touch()
+    assert torchrun.wait(150) == 0
+    fleet.wait_until(lambda: [deed[:2] for deed in fleet.deeds("a")] == [("worker", "restart-workers")])

@@ -1,0 +1,381 @@
+"""Does the dashboard show what is so, and act on what is asked, in a real browser?
+
+Most of it with a fleet that the test makes up (`infra/dashboard_stage.py`), which keeps to the API's schemas; the last
+one with a real supervisor and a real job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from infra import dashboard_stage as made_up
+from infra.dashboard_stage import Stage
+from infra.ranks import Cluster
+
+CHROMIUM = shutil.which("chromium")
+if importlib.util.find_spec("playwright") is None:
+    pytest.skip("playwright is not installed", allow_module_level=True)
+if CHROMIUM is None:
+    pytest.skip("chromium is not installed: `make system` does it on Debian, as root", allow_module_level=True)
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
+
+PATIENCE_MS = 30_000
+EVIL = "<img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """An empty page. Whatever a script or the content policy complained of while the test ran fails it."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
+    opened, complaints = context.new_page(), []
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("console", lambda said: complaints.append(said.text) if "Content Security Policy" in said.text else None)
+    yield opened
+    context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """Two racks of three nodes, a job on four of them, and a decision."""
+    names = ["n1", "n2", "n3", "n4"]
+    nodes = [made_up.node(name, domain=f"rack-{1 + at // 2}", jobs=[on_it(2 * at)]) for at, name in enumerate(names)]
+    others = [made_up.node("n10", "spare", domain="rack-1"), made_up.node("n9", "unfit", domain="rack-2", reason="Xid 79")]
+    deeds = [made_up.deed("d1", "n9", "train", act="swap", trouble="device", seen="Xid 79: GPU 5", outcome="n4 has taken over")]
+    opened = Stage(made_up.fleet(nodes + others, [made_up.job("train", names, ranks=8, spares=["n10"])], deeds))
+    yield opened
+    opened.close()
+
+
+def on_it(first: int, **ranks: Any) -> dict[str, Any]:
+    """Two ranks of the job on one node."""
+    both = [made_up.rank(first, 0, **ranks), made_up.rank(first + 1, 1, **ranks)]
+    return {"job": "train", "round": 1, "state": "running", "ranks": both}
+
+
+def tile(page: Page, name: str) -> Any:
+    return page.get_by_role("grid", name="Nodes").get_by_role("link", name=re.compile(rf"^{re.escape(name)},"))
+
+
+def shown(page: Page) -> list[str]:
+    """Names on the tiles that are shown, in order."""
+    return page.locator(".nodes .cell:visible .name").all_text_contents()
+
+
+# --- the fleet --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fleet_shows_nodes_by_domain_jobs_and_decisions(page, stage):
+    page.goto(stage.url)
+    expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+    expect(tile(page, "n9")).to_have_attribute("aria-label", "n9, unfit, Xid 79")
+    assert page.locator(".group-name").all_text_contents() == ["rack-1 · 3", "rack-2 · 3"]
+    assert shown(page) == ["n1", "n2", "n10", "n3", "n4", "n9"], "names are in the order in which people count"
+    row = page.get_by_role("row", name=re.compile("^train"))
+    assert row.locator("td").all_text_contents() == ["running", "1", "0", "4", "8", "1"]
+    expect(page.get_by_role("list", name="Newest decisions")).to_contain_text("n4 has taken over")
+
+
+def test_what_changes_is_shown_and_what_does_not_is_left_alone(page, stage):
+    page.goto(stage.url)
+    expect(tile(page, "n1")).to_be_visible()
+    page.evaluate("for (const link of document.querySelectorAll('.tile')) link.dataset.old = 'yes'")
+    touched = page.evaluate_handle(
+        "() => { const seen = []; new MutationObserver((all) => { for (const one of all) if (one.target.closest?.('.tile'))"
+        " seen.push(one.target.closest('.tile').querySelector('.name').textContent); })"
+        ".observe(document.querySelector('.grid'), {subtree: true, childList: true, attributes: true}); return seen; }"
+    )
+    stage.change(
+        nodes=[made_up.node("n2", "draining", domain="rack-1", reason="its fan is loud"), made_up.node("n20", domain="rack-2")],
+        deeds=[made_up.deed("d2", "n2", act="swap", seen="its fan is loud", at_unix=made_up.BEGAN + 1)],
+        gone={"nodes": ["n10"], "jobs": []},
+    )
+    expect(tile(page, "n2")).to_have_attribute("aria-label", "n2, draining, its fan is loud")
+    assert shown(page) == ["n1", "n2", "n3", "n4", "n9", "n20"]
+    assert page.locator(".tile[data-old]").count() == 5, "tiles that are still there are the same elements"
+    assert set(touched.json_value()) <= {"n2"}, "a node of which nothing was said was touched"
+    expect(page.get_by_role("list", name="Newest decisions").get_by_role("listitem").first).to_contain_text("its fan is loud")
+    expect(page.locator("#news")).to_contain_text("n2 is draining")
+
+
+def test_nodes_are_filtered_by_state_and_by_name_and_grouped_otherwise(page, stage):
+    page.goto(stage.url)
+    page.get_by_role("button", name="unfit 1").click()
+    expect(page.locator(".nodes .cell:visible")).to_have_count(1)
+    stage.change(nodes=[made_up.node("n1", "unfit", domain="rack-1")])
+    expect(page.locator(".nodes .cell:visible")).to_have_count(2)
+    page.get_by_role("button", name="unfit 2").click()
+    page.keyboard.press("/")
+    page.keyboard.type("n1")
+    expect(page.locator(".nodes .cell:visible")).to_have_count(2)
+    assert shown(page) == ["n1", "n10"]
+    page.keyboard.press("Escape")
+    expect(page.locator(".nodes .cell:visible")).to_have_count(6)
+    page.get_by_label("Group nodes by").select_option("state")
+    assert page.locator(".group-name").all_text_contents() == ["fit · 3", "spare · 1", "unfit · 2"]
+
+
+def test_keys_lead_through_the_grid_and_into_a_node(page, stage):
+    page.goto(stage.url)
+    expect(tile(page, "n1")).to_be_visible()
+    assert page.locator(".nodes .tile[tabindex='0']").count() == 1, "Tab stops once in a grid"
+    tile(page, "n1").focus()
+    focused = "document.activeElement.querySelector('.name').textContent"
+    for key, name in (
+        ("ArrowRight", "n2"),
+        ("ArrowDown", "n4"),
+        ("ArrowUp", "n2"),
+        ("End", "n9"),
+        ("ArrowLeft", "n4"),
+        ("Home", "n1"),
+    ):
+        page.keyboard.press(key)
+        assert page.evaluate(focused) == name, key
+    expect(page.locator("#peek")).to_contain_text("train, round 1 · step 12,840")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name=re.compile("^n1"))).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys and signs")).to_be_visible()
+
+
+def test_a_thousand_nodes_change_each_at_its_own_tile(page):
+    names = [f"n{number}" for number in range(1000)]
+    stage = Stage(made_up.fleet([made_up.node(name, domain=f"rack-{at // 32}") for at, name in enumerate(names)]))
+    try:
+        page.goto(stage.url)
+        expect(page.locator(".tile")).to_have_count(1000)
+        page.evaluate("for (const link of document.querySelectorAll('.tile')) link.dataset.old = 'yes'")
+        for turn in range(20):
+            some = range(turn, 1000, 20)
+            stage.change(nodes=[made_up.node(names[at], "suspect", domain=f"rack-{at // 32}", reason="Xid 63") for at in some])
+        expect(page.locator(".tile[data-look='suspect'][data-old]")).to_have_count(1000)
+        expect(page.get_by_role("button", name="suspect 1,000")).to_be_visible()
+    finally:
+        stage.close()
+
+
+# --- what it must never do ---------------------------------------------------------------------------------------------------
+
+
+def test_names_and_reasons_are_text_and_nothing_else(page, stage):
+    node = made_up.node(EVIL, "unfit", reason=EVIL, domain=EVIL, by=EVIL, jobs=[{**on_it(0), "job": EVIL}])
+    node["devices"] = [{"name": EVIL, "state": "unfit", "reason": EVIL, "xid": 79, "at_unix": made_up.BEGAN}]
+    node["history"] = [{"state": EVIL, "reason": EVIL, "at_unix": made_up.BEGAN}]
+    own = made_up.job(EVIL, [EVIL], state=EVIL)
+    deed = made_up.deed(
+        "d9", EVIL, EVIL, seen=EVIL, reason=EVIL, done=[EVIL], outcome=EVIL, policy=EVIL, act=EVIL, trouble=EVIL
+    )
+    brief = {"id": "../../x", "at_unix": made_up.BEGAN, "cause": EVIL, "rank": 0, "node": EVIL}
+    ended = {
+        "number": 1,
+        "attempt": 0,
+        "began_unix": made_up.BEGAN,
+        "ended_unix": made_up.BEGAN + 9,
+        "world_size": 1,
+        "nodes": [EVIL],
+    }
+    ended |= {"why": EVIL, "failure": {"rank": 0, "node": EVIL, "what": EVIL}, "lost_s": None}
+    stage.answers[f"/api/jobs/{EVIL}"] = {**own, "deeds": [deed], "rounds": [ended], "goodput": None, "incidents": [brief]}
+    stage.answers[f"/api/jobs/{EVIL}/incidents/../../x"] = {
+        **brief,
+        **{"evidence": [EVIL], "decision": EVIL, "groups": [{"ranks": [0], "where": EVIL, "stack": [EVIL]}]},
+        "logs": [{"rank": 0, "path": EVIL, "lines": [EVIL]}],
+    }
+    page.goto(stage.url)
+    expect(tile(page, "n1")).to_be_visible()
+    stage.change(nodes=[node], jobs=[own], deeds=[deed])
+    page.locator(".name", has_text=EVIL).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(EVIL)
+    page.get_by_role("table").get_by_role("link", name=EVIL).first.click()
+    page.get_by_role("region", name="Incidents").get_by_role("link", name=EVIL).first.click()
+    expect(page.locator("pre").first).to_have_text(EVIL)
+    page.get_by_role("link", name="Decisions").first.click()
+    expect(page.get_by_role("list", name="Decisions")).to_contain_text(EVIL)
+    assert page.locator("main img").count() == 0 and "owned" not in page.title()
+
+
+def test_what_is_old_is_not_shown_as_fresh(page, stage):
+    page.goto(stage.url)
+    expect(page.locator("#link")).to_have_text("live")
+    stage.cut()
+    expect(page.get_by_role("alert")).to_contain_text(
+        re.compile(r"No connection since \d\d:\d\d:\d\d: what is shown is as it was then")
+    )
+    expect(page.locator("#link")).to_have_text("no connection")
+    stage.fleet["nodes"][0] |= {"state": "lost"}
+    stage.mend()
+    expect(page.locator("#link")).to_have_text("live")
+    expect(page.locator("#stale")).to_be_hidden()
+    expect(tile(page, "n1")).to_have_attribute("data-look", "lost")
+
+
+def test_that_the_supervisor_is_silent_is_said_though_its_web_server_lives(page, stage):
+    page.goto(stage.url)
+    expect(page.locator("#link")).to_have_text("live")
+    stage.say("silent", {"error": "the supervisor does not answer"})
+    expect(page.get_by_role("alert")).to_contain_text("the supervisor does not answer")
+    stage.change()
+    expect(page.locator("#stale")).to_be_hidden()
+
+
+# --- acting ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_drained_after_a_question_and_with_a_reason(page, stage):
+    page.goto(f"{stage.url}#/nodes/n1")
+    expect(page.get_by_role("button", name="Uncordon")).to_be_disabled()
+    page.get_by_role("button", name="Drain").click()
+    dialog = page.get_by_role("dialog", name="Drain n1?")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_be_hidden()
+    assert stage.posts == []
+    page.get_by_role("button", name="Drain").click()
+    stage.refuses = "it has just started"
+    page.keyboard.type("its fan is loud")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("alert")).to_have_text("it has just started")
+    stage.refuses = ""
+    dialog.get_by_role("button", name="Drain").click()
+    expect(dialog).to_be_hidden()
+    assert stage.posts == [("/api/nodes/n1/drain", {"reason": "its fan is loud"})] * 2
+    stage.change(nodes=[made_up.node("n1", "draining", reason="its fan is loud", by="operator")])
+    expect(page.get_by_role("button", name="Drain")).to_be_disabled()
+    expect(page.get_by_role("button", name="Uncordon")).to_be_enabled()
+
+
+def test_who_may_only_read_finds_no_button_that_works(page, stage):
+    stage.answers["/api/role"] = {"role": "read"}
+    page.goto(f"{stage.url}#/jobs/train")
+    expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+    expect(page.get_by_role("button", name="Restart")).to_be_disabled()
+
+
+# --- a job, an incident, decisions ----------------------------------------------------------------------------------------
+
+
+def test_a_job_shows_its_ranks_with_step_and_age_of_the_heartbeat(page, stage):
+    page.goto(f"{stage.url}#/jobs/train")
+    ranks = page.get_by_role("grid", name="Ranks").get_by_role("link")
+    expect(ranks).to_have_count(8)
+    expect(ranks.first).to_contain_text("12,840 · 412 ms")
+    expect(ranks.first).to_contain_text("beat")
+    late = on_it(0, beat_age_s=50.0)
+    stage.change(nodes=[made_up.node("n1", domain="rack-1", jobs=[late])])
+    expect(ranks.first).to_have_attribute("aria-label", "rank 0, late, step 12840")
+    gone = on_it(0, state="gone", exitcode=-9)
+    stage.change(nodes=[made_up.node("n1", domain="rack-1", jobs=[gone])])
+    expect(ranks.first).to_have_attribute("aria-label", "rank 0, exit -9, step 12840")
+
+
+def test_decisions_are_filtered(page, stage):
+    page.goto(f"{stage.url}#/decisions")
+    listed = page.get_by_role("list", name="Decisions").get_by_role("listitem").filter(has=page.locator(".deed-head"))
+    expect(listed).to_have_count(1)
+    stage.change(deeds=[made_up.deed(f"m{at}", f"n{at}", "other", at_unix=made_up.BEGAN + at) for at in range(300)])
+    expect(listed).to_have_count(200)
+    page.get_by_role("button", name="Show older").click()
+    expect(listed).to_have_count(301)
+    page.get_by_label("What was done").select_option("swap")
+    expect(listed).to_have_count(1)
+    page.get_by_label("What was done").select_option("")
+    page.get_by_label("Node", exact=True).fill("n299")
+    expect(listed).to_have_count(1)
+    page.get_by_label("Filter by any word").fill("no such word")
+    expect(page.get_by_text("No decision is like that.")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["", "#/jobs/train", "#/nodes/n9", "#/decisions"])
+def test_a_narrow_screen_is_not_scrolled_sideways(page, stage, path):
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto(stage.url + path)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_light_and_dark_are_chosen_and_remembered(page, stage):
+    page.emulate_media(color_scheme="dark")
+    page.goto(stage.url)
+    expect(page.locator("#link")).to_have_text("live")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_role("button", name="Theme: auto").click()
+    light = page.evaluate(ground)
+    assert light != dark
+    page.reload()
+    expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+    assert page.evaluate(ground) == light
+
+
+# --- the real thing ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_made_up_here_is_what_the_api_says(stage):
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    from holdfast.supervisor.web.openapi import document
+
+    schemas = document("1")["components"]
+    jsonschema.validate(stage.fleet, {"$ref": "#/components/schemas/FleetShown", "components": schemas})
+
+
+def port_below(taken: int) -> int:
+    """A free one that is no ephemeral one, so that nobody is given it meanwhile."""
+    for port in range(taken - 1, taken - 1000, -1):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port")
+
+
+def test_a_real_job_is_seen_live_and_one_of_its_nodes_drained(
+    page, holdfast: Any, job: Cluster, tmp_path: Any, wait_until: Any
+):
+    pytest.importorskip("starlette", reason="starlette is not installed: pip install 'holdfast[supervisor]'")
+    link = f"127.0.0.1:{port_below(job.port)}"
+    running = holdfast.start(
+        "supervisor", "--listen", link, "--http", "127.0.0.1:0", "--state", tmp_path / "fleet", "--lease", "2"
+    )
+    url = wait_until(lambda: re.search(r"http://\S+/", running.stdout + running.stderr)).group()
+    agents = [job.agent(name, "2", "--supervisor", link, "--max-restarts", "3", nproc=2) for name in ("a", "b")]
+    job.rank(3, 0, 1)  # so that it is known who waits
+    agents.append(job.agent("c", "2", "--supervisor", link, nproc=2))
+    page.goto(url)
+    expect(tile(page, "c")).to_have_attribute("data-look", "spare")
+    expect(tile(page, "a")).to_have_attribute("data-look", "fit")
+    expect(tile(page, "b")).to_have_attribute("data-look", "fit")
+    page.get_by_role("row", name=re.compile("^several running")).get_by_role("link").click()
+    expect(page.get_by_role("grid", name="Ranks").get_by_role("link", name=re.compile("running"))).to_have_count(4)
+    expect(page.get_by_role("main")).to_contain_text("1 spare")
+    os.kill(job.rank(0, 0, 1)[0], signal.SIGKILL)
+    expect(page.get_by_role("list", name="Decisions")).to_contain_text("SIGKILL")
+    expect(page.get_by_role("region", name="Incidents").get_by_role("link").first).to_be_visible()
+    page.get_by_role("region", name="Incidents").get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("SIGKILL")
+    page.goto(f"{url}#/nodes/b")
+    page.get_by_role("button", name="Drain").click()
+    page.keyboard.type("its fan is loud")
+    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("unfit")
+    expect(page.get_by_role("button", name="Uncordon")).to_be_enabled()
+    expect(page.get_by_role("list", name="Decisions")).to_contain_text("its fan is loud")
+    job.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0, 0]

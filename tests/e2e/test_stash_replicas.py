@@ -1,0 +1,269 @@
+"""What a node's ranks have stashed outlives the node: another one has it too, and gives it to whoever takes its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent.replicas import Replicas
+from holdfast.client import stash as client
+from holdfast.client.stash_memory import Region
+from holdfast.core import stash as layout
+from holdfast.core.messages import Assigned
+from holdfast.runtime.blocking_link import BlockingLink
+from holdfast.runtime.frames import Identity, Turned
+from holdfast.runtime.shm import nameless_file
+from holdfast.runtime.stash import held
+
+LOCKSTEP = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from holdfast.client import stash
+
+dist.init_process_group("gloo")
+rank, round = dist.get_rank(), int(os.environ["HOLDFAST_ROUND"])
+done, found = -1, stash.latest()
+if found:
+    done, state = found
+    assert state["rank"] == rank and (state["marks"] == done).all(), state
+said = torch.tensor([done])
+dist.all_reduce(said, op=dist.ReduceOp.MAX)
+assert int(said) == done, "the ranks go on from different steps"
+os.write(1, f"{round} {rank} found {done}\\n".encode())
+for step in range(done + 1, 10_000):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert stash.save(step, {"rank": rank, "marks": torch.full((500_000,), step)})
+    os.write(1, f"{round} {rank} saved {step}\\n".encode())
+    if os.path.exists(sys.argv[1]):
+        break
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+class Said:
+    """What the ranks of all agents have said: `found` and `saved`, by round and rank."""
+
+    def __init__(self, agents: dict[str, Any]) -> None:
+        self.agents = agents
+
+    def of(self, round: int, what: str) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for agent in self.agents.values():
+            for line in agent.stdout.splitlines():
+                words = line.split()
+                if len(words) == 4 and words[0] == str(round) and words[2] == what:
+                    found.setdefault(int(words[1]), []).append(int(words[3]))
+        return found
+
+    def steps_of_all(self, round: int) -> int:
+        """The newest step that all four ranks have saved; -1: none."""
+        saved = self.of(round, "saved")
+        return min(steps[-1] for steps in saved.values()) if len(saved) == 4 else -1
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    below: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            below += [int(child) for child in (task / "children").read_text().split()]
+    return [pid, *(process for child in below for process in tree(child))]
+
+
+def lose(agent: Any) -> None:
+    """As when a node loses its power: all of it at once."""
+    pids = tree(agent.pid)
+    for signum in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signum)
+    agent.process.wait()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("secured", [False, True], ids=["no token", "token"])
+def test_a_lost_node_s_ranks_go_on_elsewhere_and_lose_a_step_at_most(
+    holdfast: Any, script: Any, free_port: int, wait_until: Any, tmp_path: Path, secured: bool
+) -> None:
+    program, end = script(LOCKSTEP), tmp_path / "end"
+    env = {"HOLDFAST_TOKEN": "0123456789abcdef0123456789abcdef"} if secured else {}
+    agents: dict[str, Any] = {}
+    said = Said(agents)
+
+    def agent(name: str) -> None:
+        agents[name] = holdfast.start(
+            *("run", "--nnodes", "2", "--nproc-per-node", 2, "--node-name", name, "--rdzv-id", "swap", "--stash-replicate"),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--max-restarts", 3, program, end),
+            env=env,
+        )
+
+    def nodes_of(round: int) -> set[str]:
+        formed = (event for event in holdfast.events("RoundFormed") if event["round"] == round)
+        return {event["node"] for event in formed}
+
+    agent("a")
+    wait_until(lambda: holdfast.events("NodeJoined"))
+    agent("b")
+    wait_until(lambda: said.steps_of_all(1) >= 0)
+    for spare in ("c", "d"):
+        agent(spare)
+        wait_until(lambda name=spare: any(event["node"] == name for event in holdfast.events("AgentStarted")))
+    for round in (1, 2):
+        newest = said.steps_of_all(round)
+        wait_until(lambda: said.steps_of_all(round) >= newest + 10)  # noqa: B023
+        (other,) = nodes_of(round) - {"a"}
+        lose(agents[other])
+        made = said.steps_of_all(round)
+        wait_until(lambda: said.steps_of_all(round + 1) >= 0)  # noqa: B023
+        found = said.of(round + 1, "found")
+        assert len(found) == 4 and len({steps[0] for steps in found.values()}) == 1, found
+        assert found[0][0] >= made - 1, "more than a step is lost"
+    end.touch()
+    assert agents["a"].wait().returncode == 0, agents["a"].wait().output
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., client.Stash]]:
+    """`rank(fd, round=1)`: the stash of a node's only rank."""
+
+    def live(fd: int, round: int = 1, agreed: str = "", limit: str = "1000000000") -> client.Stash:
+        told = {"HOLDFAST_ROUND": round, "RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, layout.AGREED_VARIABLE: agreed}
+        for name, value in told.items():
+            monkeypatch.setenv(name, str(value))
+        return client.Stash(Region(f"/proc/self/fd/{fd}", 0, limit, 1), replicated=True)
+
+    yield live
+
+
+def replicas(*, limit: str = "1000000000", token: bytes = b"", complaints: list[str] | None = None) -> Replicas:
+    tell = (complaints if complaints is not None else []).append
+    return Replicas(Identity("job", token), None, "127.0.0.1", nproc=1, limit=limit, tell=tell)
+
+
+def link_to(partner: Replicas, token: bytes) -> BlockingLink:
+    sock = socket.create_connection(("127.0.0.1", int(partner.at.rpartition(":")[2])))
+    return BlockingLink(sock, Identity("job", token), None, ours=True)
+
+
+def assigned(round: int = 1, **more: Any) -> Assigned:
+    return Assigned(
+        round=round,
+        restart_count=0,
+        group_rank=0,
+        group_world_size=2,
+        base_rank=0,
+        world_size=2,
+        role_base_rank=0,
+        role_world_size=2,
+        master_addr="",
+        master_port=0,
+        nodes=(),
+        reason="",
+        **more,
+    )
+
+
+def test_the_partner_has_the_last_three_and_a_replacement_is_given_them(rank: Any, wait_until: Any) -> None:
+    mine, others, partner = nameless_file("a"), nameless_file("b"), replicas()
+    one, replacement = replicas(), replicas()
+    one.begin(assigned(stash_partner=partner.at), mine)
+    stash = rank(mine)
+    for step in range(5):
+        assert stash.save(step, {"step": step, "much": bytes([step]) * 3_000_000}, False)
+    stash._await_partner()
+    assert partner.kept() == ((1, 2, 0, 2, 1), (1, 3, 0, 2, 1), (1, 4, 0, 2, 1))
+    replacement.begin(assigned(2, stash=(1, 4), stash_from=partner.at, stash_partner=partner.at), others)
+    step, state = rank(others, round=2, agreed="1:4").latest(None, None)
+    assert step == 4 and state == {"step": 4, "much": b"\4" * 3_000_000}
+
+
+def test_where_the_state_cannot_be_fetched_the_rank_says_so(rank: Any, wait_until: Any) -> None:
+    complaints: list[str] = []
+    replacement, file = replicas(complaints=complaints), nameless_file("b")
+    replacement.begin(assigned(2, stash=(1, 4), stash_from=replicas().at, stash_partner=replicas().at), file)
+    with pytest.raises(RuntimeError, match="the state of step 4, from which all ranks go on, could not be fetched"):
+        rank(file, round=2, agreed="1:4").latest(None, None)
+    replacement.due()
+    assert "does not have it any more" in complaints[0] and replacement.at == ""
+
+
+def test_a_partner_that_is_gone_holds_up_nobody_for_long_and_is_named(rank: Any, wait_until: Any) -> None:
+    complaints: list[str] = []
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        one, mine = replicas(complaints=complaints), nameless_file("a")
+        one.begin(assigned(stash_partner=f"127.0.0.1:{nobody.getsockname()[1]}"), mine)
+        stash = rank(mine)
+        for step in range(3):
+            assert stash.save(step, step, False)
+    one.due()
+    assert len(complaints) == 1 and "states are not replicated at present: 127.0.0.1:" in complaints[0]
+
+
+def test_a_partner_without_room_says_so_and_keeps_what_it_has(rank: Any, wait_until: Any) -> None:
+    complaints: list[str] = []
+    one, partner, mine = replicas(complaints=complaints), replicas(limit="5000000"), nameless_file("a")
+    one.begin(assigned(stash_partner=partner.at), mine)
+    stash = rank(mine)
+    assert stash.save(1, b"x" * 1_000_000, False) and stash.save(2, b"x" * 4_000_000, False)
+    stash._await_partner()
+    one.due()
+    assert "3 generations of 1 such ranks are more than its --stash-limit" in complaints[0]
+    assert partner.kept() == ((1, 1, 0, 2, 1),)
+
+
+def test_what_is_kept_is_bounded_and_given_back_when_it_is_another_node_s(rank: Any, wait_until: Any) -> None:
+    one, partner, mine = replicas(), replicas(), nameless_file("a")
+    one.begin(assigned(stash_partner=partner.at), mine)
+    stash = rank(mine)
+    for step in range(6):
+        assert stash.save(step, b"x" * 20_000_000, False)
+    stash._await_partner()
+    assert os.fstat(partner.file).st_blocks * 512 < 61_000_000
+    link = link_to(partner, b"")
+    link.send(
+        b'{"put": 0, "of": 2, "agreed": null, "generation": {"slot": 0, "sequence": 1, "round": 1, "step": 9, "rank": 2, '
+        b'"world_size": 4, "header_bytes": 1, "bytes_at": 0, "size": 3, "saved_unix_ns": 1, "header_crc": 1}}'
+    )
+    assert link.next(time.monotonic() + 10) == b"{}"
+    assert partner.kept() == () and os.fstat(partner.file).st_blocks * 512 < 1_000_000
+    link.send(b"abc")
+    link.send(b'{"whole": false}')  # it was overwritten over there
+    assert partner.kept() == ()
+
+
+def test_without_the_token_nothing_is_given_and_nothing_is_taken(wait_until: Any) -> None:
+    complaints: list[str] = []
+    partner = replicas(token=b"right", complaints=complaints)
+    with pytest.raises(Turned, match="wrong job token"):
+        link_to(partner, b"wrong")
+    wait_until(lambda: partner.complaints)
+    partner.due()
+    assert complaints == ["turned away a connection from 127.0.0.1: wrong job token (--token-file, HOLDFAST_TOKEN)"]
+
+
+def test_a_second_one_on_its_way_takes_the_first_one_s_place(rank: Any) -> None:
+    from holdfast.runtime.stash import Filling
+
+    file = nameless_file("b")
+    stash = rank(nameless_file("a"))
+    stash.saved = 0
+    stash.save(1, b"abc", False)
+    (made,) = stash._whole()
+    first = Filling(file, 0, made, 2, None)
+    first.call_off()
+    with pytest.raises(OSError, match="another one has taken its place"):
+        first.take(memoryview(b"a"))
+    first.seal()
+    assert held(file, 1) == ()

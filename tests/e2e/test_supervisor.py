@@ -1,0 +1,138 @@
+"""One supervisor for the agents of real jobs: what it is told, what it does about it, and what its death costs nobody."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from infra.ports import ports
+from infra.ranks import Cluster
+from infra.supervised import Supervised
+
+
+@pytest.fixture
+def fleet(holdfast: Any, job: Cluster, tmp_path: Path, wait_until: Any) -> Supervised:
+    return Supervised(holdfast, job, f"127.0.0.1:{ports(1)[0]}", tmp_path, wait_until)
+
+
+# --- what it is told, and does --------------------------------------------------------------------------------------------
+
+
+def test_it_knows_its_nodes_and_swaps_one_that_is_drained(fleet):
+    fleet.start()
+    agents = fleet.agents("a", "b", "c")
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit", "c": "spare"})
+    table = fleet.holdfast.run("nodes", "--state", fleet.state).stdout
+    assert [line.split()[:2] for line in table.splitlines()][1:] == [["a", "fit"], ["b", "fit"], ["c", "spare"]]
+    assert "b is draining" in fleet.drain("b").stdout
+    deed = fleet.over("b")
+    assert (deed["act"], deed["outcome"]) == ("swap", "c has taken over in round 2")
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "unfit", "c": "fit"})
+    shown = fleet.holdfast.run("why", "b", "--state", fleet.state).stdout
+    assert "b is unfit: its fan is loud" in shown and "outcome: c has taken over in round 2" in shown
+    again = fleet.drain("b")
+    assert again.returncode == 1 and "b is unfit already" in again.stderr
+    assert "b may be used again" in fleet.holdfast.run("uncordon", "b", "--state", fleet.state).stdout
+    fleet.wait_until(lambda: fleet.states()["b"] == "spare")
+    fleet.job.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
+
+
+def test_a_rank_that_fails_is_told_at_once_and_what_came_of_it_is_known(fleet):
+    fleet.start()
+    agents = fleet.agents("a", "b")
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit"})
+    os.kill(fleet.job.rank(0, 0, 1)[0], signal.SIGKILL)
+    first = fleet.job.host()
+    broken = fleet.wait_until(lambda: next((name for name in ("a", "b") if fleet.why(name)), None))
+    deed = fleet.over(broken)
+    assert (deed["trouble"], deed["act"], deed["outcome"]) == ("worker", "restart-workers", "round 2 runs")
+    assert "SIGKILL" in deed["seen"] and first in ("a", "b")
+    fleet.job.rank(1, 1, 2)
+    fleet.job.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0]
+
+
+def test_an_unknown_node_is_not_drained(fleet):
+    fleet.start()
+    refused = fleet.drain("nobody")
+    assert refused.returncode == 1 and "no node nobody has ever been heard of" in refused.stderr
+
+
+# --- what its death costs -------------------------------------------------------------------------------------------------
+
+
+def test_its_death_changes_nothing_for_a_job_and_it_finds_it_again(fleet):
+    fleet.start()
+    agents = fleet.agents("a", "b")
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit"})
+    fleet.kill()
+    os.kill(fleet.job.rank(0, 0, 1)[0], signal.SIGKILL)
+    assert fleet.job.rank(0, 1, 2)[1] == fleet.job.rank(1, 1, 2)[1] == 2
+    fleet.start()
+    fleet.wait_until(lambda: [node["jobs"][0]["round"] for node in fleet.nodes().values() if node["jobs"]] == [2, 2])
+    assert set(fleet.states().values()) == {"fit"}
+    fleet.job.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0]
+
+
+def test_killed_in_the_middle_of_a_swap_it_is_done_exactly_once(fleet, tmp_path, script):
+    asked = tmp_path / "asked"
+    started = script(f"import os\nos.write(os.open({str(asked)!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), b'x')", "asks.py")
+    flags = ("--replace-with", f"python3 {started}")
+    fleet.start(*flags)
+    agents = fleet.agents("a", "b", "c")
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit", "c": "spare"})
+    with open(fleet.state / "local" / "nodes.json.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # the orchestrator hangs: the swap stays where it is
+        fleet.drain("b")
+        fleet.wait_until(lambda: fleet.why("b")[-1]["done"])
+        fleet.kill()
+        fleet.start(*flags)
+        fleet.kill()  # and again, before it has gone on
+    fleet.start(*flags)
+    deed = fleet.over("b")
+    assert deed["outcome"] == "c has taken over in round 2" and len(fleet.why("b")) == 1
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "unfit", "c": "fit"})
+    fleet.wait_until(asked.exists)
+    assert asked.read_text() == "x", "another node was asked for more than once"
+    assert [event["name"] for event in fleet.holdfast.events("NodeExcluded")] == ["b"]
+    assert fleet.job.rank(0, 0, 2) and fleet.job.rank(1, 0, 2)
+    fleet.job.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
+
+
+def test_one_that_hangs_costs_a_job_nothing(fleet):
+    running = fleet.start()
+    agents = fleet.agents("a", "b")
+    fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "fit"})
+    running.kill(signal.SIGSTOP)
+    os.kill(fleet.job.rank(0, 0, 1)[0], signal.SIGKILL)
+    fleet.job.rank(0, 1, 2)
+    fleet.job.rank(1, 1, 2)
+    fleet.job.finish()
+    assert [agent.wait().returncode for agent in agents] == [0, 0]
+    running.kill(signal.SIGCONT)
+
+
+def test_without_its_token_nobody_speaks_for_a_node(fleet, tmp_path):
+    secret = tmp_path / "secret"
+    assert fleet.holdfast.run("token", "--write", secret).returncode == 0
+    fleet.start("--token-file", str(secret))
+    strangers = fleet.agents("a", "b")
+    fleet.wait_until(lambda: "the supervisor at" in strangers[0].stderr)
+    assert fleet.nodes() == {}
+    fleet.job.finish()
+    assert [agent.wait().returncode for agent in strangers] == [0, 0]
+
+
+def test_two_on_one_state_are_refused_and_so_is_an_open_door_without_a_token(fleet):
+    fleet.start()
+    second = fleet.holdfast.run("supervisor", "--listen", "127.0.0.1:0", "--state", fleet.state)
+    assert second.returncode == 2 and "another supervisor runs on" in second.stderr
+    open_door = fleet.holdfast.run("supervisor", "--listen", "0.0.0.0:0", "--state", fleet.state / "other")
+    assert open_door.returncode == 2 and "without a token" in open_door.stderr

@@ -1,0 +1,199 @@
+"""The tests' own API server of Kubernetes: objects by path over HTTPS, with what our parts rely on.
+
+Versions and conflicts, selectors, evictions and budgets, pods that end only when their kubelet says so, rights by account.
+What it keeps is held to Kubernetes' own schemas; the same tests run against a real API server where there is one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import trustme
+import yaml
+from infra.kubernetes import SUPERVISOR, WITNESS, Kubernetes
+
+VERSION = "1.31"
+PATH = re.compile(r"/apis?(/[^/]+){1,2}?(/namespaces/[^/]+)?/(?P<kind>[a-z]+)(/(?P<name>[^/]+))?(/(?P<sub>[a-z]+))?")
+SINCE = "2026-01-01T00:00:00Z"
+
+
+class Standin(Kubernetes):
+    """See the module's text. A token is the name of a service account. `asked`: (account, verb, resource) of each request."""
+
+    def __init__(self, folder: Path) -> None:
+        ca = trustme.CA()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        ca.issue_cert("127.0.0.1").configure_cert(context)
+        self.things: dict[str, dict[str, Any]] = {}
+        self.may_see = ["pods", "nodes"]
+        """Of the agents' rights, what is left of them."""
+        self.rights = {"holdfast": rights_of(WITNESS), "holdfast-supervisor": rights_of(SUPERVISOR)}
+        self.asked: list[tuple[str, str, str]] = []
+        self.troubles: list[tuple[int, str]] = []
+        """(HTTP status, words) of the next answers, whatever is asked."""
+        self.version = 0
+        self.lock = threading.Lock()
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.http.daemon_threads = True
+        self.http.socket = context.wrap_socket(self.http.socket, server_side=True, do_handshake_on_connect=False)
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02})
+        self.thread.start()
+        super().__init__(folder, self.http.server_address[1], ca.cert_pem.bytes())
+
+    def pod_env(self, account: str) -> dict[str, str]:
+        env = super().pod_env(account)
+        Path(env["HOLDFAST_SERVICE_ACCOUNT"], "token").write_text(account)
+        return env
+
+    def stop(self) -> None:
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
+
+    # --- answers --------------------------------------------------------------------------------------------------------
+
+    def answer(self, method: str, url: str, token: str, what: Any) -> tuple[int, Any]:
+        """(HTTP status, object) for a request."""
+        query = {key: values[0] for key, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items()}
+        path = urlsplit(url).path
+        if (found := PATH.fullmatch(path)) is None:
+            return status(404, f"there is no {path}")
+        kind, name, sub = found["kind"], found["name"] or "", found["sub"] or ""
+        verb = {"GET": "get" if name else "list", "POST": "create", "PATCH": "patch", "DELETE": "delete"}[method]
+        resource = f"{kind}/{sub}" if sub else kind
+        if token not in ("admin", *self.rights):
+            return status(401, "Unauthorized")
+        if token != "admin":
+            self.asked.append((token, verb, resource))
+            if (verb, resource) not in self.rights[token] or (token == "holdfast" and kind not in self.may_see):
+                return status(403, f"{kind} is forbidden: {token} cannot {verb} {resource}")
+            if self.troubles:
+                return status(*self.troubles.pop(0))
+        where = path.removesuffix("/status")
+        if verb == "list":
+            return 200, {"metadata": {"resourceVersion": str(self.version)}, "items": list(self._found(path, query))}
+        if verb == "create" and not sub:
+            what = what if kind == "poddisruptionbudgets" else {"status": {}, **what}
+            return self._keep(f"{path}/{what['metadata']['name']}", what)
+        where = where.removesuffix("/eviction").removesuffix("/binding")
+        if where not in self.things:
+            return status(404, f'{kind} "{name}" not found', name=name, kind=kind)
+        if sub == "eviction":
+            return self._evict(where, what)
+        if sub == "binding":
+            return self._keep(where, _merged(self.things[where], {"spec": {"nodeName": what["target"]["name"]}}))
+        if verb == "delete":
+            return self._delete(where, query.get("gracePeriodSeconds"))
+        return self._patch(where, what) if verb == "patch" else (200, self.things[where])
+
+    def _found(self, path: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
+        for where, thing in self.things.items():
+            labels, node = thing["metadata"].get("labels", {}), thing.get("spec", {}).get("nodeName", "")
+            has_labels = all(label in labels for label in filter(None, query.get("labelSelector", "").split(",")))
+            is_there = query.get("fieldSelector") in (None, f"spec.nodeName={node}")
+            if where.startswith(path + "/") and has_labels and is_there:
+                yield thing
+
+    def _keep(self, where: str, thing: dict[str, Any]) -> tuple[int, Any]:
+        self.version += 1
+        thing["metadata"] = {"uid": f"uid-{self.version}", "creationTimestamp": SINCE, **thing["metadata"]}
+        thing["metadata"]["resourceVersion"] = str(self.version)
+        if (schemas := _schemas()) is not None:
+            schemas.validate(thing, VERSION, strict=True)
+        self.things[where] = thing
+        return 200, thing
+
+    def _patch(self, where: str, what: dict[str, Any]) -> tuple[int, Any]:
+        old = self.things[where]
+        if what.get("metadata", {}).get("resourceVersion") not in (None, old["metadata"]["resourceVersion"]):
+            return status(409, "the object has been modified; please apply your changes to the latest version")
+        return self._keep(where, _merged(old, what))
+
+    def _evict(self, where: str, what: dict[str, Any]) -> tuple[int, Any]:
+        pod = self.things[where]
+        if what.get("deleteOptions", {}).get("preconditions", {}).get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
+            return status(409, "Precondition failed: UID in precondition differs")
+        labels = pod["metadata"].get("labels", {}).items()
+        for budget in [thing for thing in self.things.values() if thing["kind"] == "PodDisruptionBudget"]:
+            if budget["spec"]["selector"]["matchLabels"].items() <= labels:
+                if budget["status"]["disruptionsAllowed"] < 1:
+                    cause = {"reason": "DisruptionBudget", "message": f"{budget['metadata']['name']} needs 1 healthy pod"}
+                    return status(429, "Cannot evict pod as it would violate the pod's disruption budget.", causes=[cause])
+                budget["status"]["disruptionsAllowed"] -= 1
+        self._delete(where, None)
+        return 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
+    def _delete(self, where: str, grace: str | None) -> tuple[int, Any]:
+        thing = self.things[where]
+        running = thing["kind"] == "Pod" and thing["spec"].get("nodeName") and grace != "0"
+        if running and thing.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            thing["metadata"].setdefault("deletionTimestamp", SINCE)
+            return 200, thing
+        return 200, self.things.pop(where)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        standin = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            timeout = 20
+
+            def _serve(self) -> None:
+                size = int(self.headers.get("Content-Length", 0))
+                token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+                what = json.loads(self.rfile.read(size)) if size else None
+                with standin.lock:
+                    code, thing = standin.answer(self.command, self.path, token, what)
+                    body = json.dumps(thing).encode()
+                self.send_response(code)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = _serve
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler
+
+
+def status(code: int, message: str, **details: Any) -> tuple[int, Any]:
+    """An answer that is none."""
+    told = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+    return code, {**told, "message": message, "code": code, "details": details}
+
+
+def rights_of(manifest: Path) -> set[tuple[str, str]]:
+    """(verb, resource) of each rule in it."""
+    roles = [thing for thing in yaml.safe_load_all(manifest.read_text()) if thing["kind"] in ("Role", "ClusterRole")]
+    return {
+        (verb, resource) for role in roles for rule in role["rules"] for verb in rule["verbs"] for resource in rule["resources"]
+    }
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """JSON merge patch (RFC 7386)."""
+    if not isinstance(new, dict) or not isinstance(old, dict):
+        return copy.deepcopy(new)
+    merged = {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _schemas() -> Any:
+    """Kubernetes' own published schemas: what the stand-in keeps is what the API server could say. None: not installed."""
+    try:
+        import kubernetes_validate
+    except ImportError:
+        return None
+    return kubernetes_validate

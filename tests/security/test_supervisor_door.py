@@ -1,0 +1,151 @@
+"""What can somebody do to a supervisor, or a host's daemon, who reaches its port and knows nothing? Nothing that lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Certificates
+from infra.ports import ports
+from security_peer import TOKEN, Peer
+
+from holdfast.core.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
+from holdfast.runtime.codec import decode
+from holdfast.runtime.frames import frame
+from holdfast.runtime.net import STRANGERS
+
+
+class Door:
+    """A supervisor's port."""
+
+    def __init__(self, holdfast: Any, folder: Path) -> None:
+        (self.port,) = ports(1)
+        self.holdfast, self.state = holdfast, folder / "fleet"
+        where = ("--listen", f"127.0.0.1:{self.port}", "--state", self.state)
+        self.running = holdfast.start("supervisor", *where, env={"HOLDFAST_SUPERVISOR_TOKEN": TOKEN})
+        self.running.wait_for_output("listening at")
+
+    def member(self, name: str) -> Peer:
+        """An agent as good as any."""
+        peer = Peer(self.port)
+        peer.prove(FLEET)
+        peer.say(standing(name))
+        assert isinstance(decode(peer.seals[1].take(peer.hear()), FleetMessage), Heed)
+        return peer
+
+    def is_well(self, name: str) -> None:
+        """An agent that comes now is heard, and so are people."""
+        self.member(name).sock.close()
+        told = self.holdfast.run("nodes", "--json", "--state", self.state)
+        assert told.returncode == 0 and f'"{name}"' in told.stdout, told.output
+        assert not self.running.ended and "Traceback" not in self.running.stderr
+
+
+def standing(name: str, node: str = "") -> Standing:
+    ranks = (RankSaid(rank=0, local_rank=0, state="running"),)
+    return Standing(node=node or f"{name}-1", number=1, name=name, job="train", state="running", round=1, ranks=ranks)
+
+
+@pytest.fixture
+def door(holdfast: Any, tmp_path: Path) -> Door:
+    return Door(holdfast, tmp_path)
+
+
+def noise(rng: random.Random) -> bytes:
+    """Bytes: any, a frame of any, a frame that says that it is longer than it is, or than may be."""
+    some = rng.randbytes(rng.choice((1, 3, 17, 300, 5000)))
+    return rng.choice((some, frame(some), frame(some)[: rng.randrange(1, 9)], b"\xff\xff\xff\xff" + some, b"\0\0\0\0" * 50))
+
+
+def test_random_bytes_are_turned_away(door):
+    rng = random.Random(7)
+    for _ in range(300):
+        with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", door.port), timeout=30) as sock:
+            sock.sendall(noise(rng))
+            if rng.random() < 0.5:
+                sock.shutdown(socket.SHUT_WR)
+                sock.recv(100)
+    door.is_well("after")
+    assert len(door.running.stderr.splitlines()) < 60, "a flood of noise fills no log"
+
+
+def test_half_open_connections_and_slow_ones_keep_no_agent_out(door):
+    before = door.member("before")
+    idle = [socket.create_connection(("127.0.0.1", door.port), timeout=30) for _ in range(STRANGERS + 20)]
+    try:
+        for sock in idle[-200:]:
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(b"\0")  # the first byte of a length: the next may come in an hour
+        door.is_well("among")
+    finally:
+        for sock in idle:
+            sock.close()
+    before.say(standing("before"))
+    assert before.hear(), "who was there before is heard all the same"
+    before.sock.close()
+
+
+def test_a_member_that_speaks_nonsense_loses_its_link_and_nothing_else(door):
+    heed = b'{"is":"Heed","lease_s":1e999,"generation":1}'
+    for what in (b"", b"[]", b"{}", b'{"is":"Order"}', heed, b'{"is":"Standing","node":[]}'):
+        peer = Peer(door.port)
+        peer.prove(FLEET)
+        peer.say(what)
+        peer.until_closed()
+    door.is_well("after")
+
+
+def test_a_name_is_shown_and_does_nothing_to_the_terminal(door):
+    peer = door.member("a")
+    peer.say(standing("a", node="\x1b[2J\nholdfast supervisor: all is well"))
+    peer.until_closed()
+    door.running.wait_for_output("the link is closed")
+    assert "\x1b" not in door.running.stderr and "\nholdfast supervisor: all is well" not in door.running.stderr
+
+
+def test_a_node_is_not_taken_from_another_address(door):
+    peer = door.member("a")
+    thief = Peer(door.port, source="127.0.0.2")
+    thief.prove(FLEET)
+    thief.say(standing("a", node="thief"))
+    thief.until_closed()
+    door.running.wait_for_output("127.0.0.2 says that it is a, which is heard from 127.0.0.1")
+    peer.sock.close()
+
+
+def test_a_certificate_has_to_be_for_its_node(holdfast, tmp_path, script, wait_until):
+    pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")
+    ours, (port,), state, end = Certificates(tmp_path / "ours"), ports(1), tmp_path / "fleet", tmp_path / "end"
+    where = ("--listen", f"127.0.0.1:{port}", "--state", state, "--tls-names")
+    supervisor = holdfast.start("supervisor", *where, *ours.flags("supervisor"))
+    supervisor.wait_for_output("listening at")
+    waits = script(f"import os, time\nwhile not os.path.exists({str(end)!r}): time.sleep(0.02)")
+    for name in ("a", "b"):
+        holdfast.start("run", "--node-name", name, "--supervisor", f"localhost:{port}", *ours.flags("a"), waits)
+    supervisor.wait_for_output("says that it is b, and has a certificate for a.example")
+    wait_until(lambda: '"a"' in holdfast.run("nodes", "--json", "--state", state).stdout)
+    assert '"b"' not in holdfast.run("nodes", "--json", "--state", state).stdout
+    end.touch()
+
+
+def test_google_s_wire_is_for_this_host_only_and_noise_on_it_ends_nothing(holdfast, tmp_path):
+    pytest.importorskip("grpc", reason="grpcio is not installed")
+    refused = holdfast.run("daemon", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 2 and "loopback" in refused.stderr
+    (port,) = ports(1)
+    daemon = holdfast.start("daemon", "--port", port)
+    daemon.wait_for_output("listening at")
+    rng = random.Random(7)
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(200)]
+    for sock in idle:
+        with contextlib.suppress(OSError):
+            sock.sendall(rng.choice((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(100), noise(rng))))
+    told = holdfast.run("daemon", "--status")
+    assert told.returncode == 0 and not daemon.ended, told.output
+    for sock in idle:
+        sock.close()

@@ -1,0 +1,81 @@
+"""A stage for one group: it is shown things one by one, and what it did last can be asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import made_up
+
+from holdfast.agent.group import Group
+from holdfast.agent.words import Ended, Send, Started, Told
+from holdfast.core.events import Event
+from holdfast.core.failure import Evidence
+from holdfast.core.machine import Record
+from holdfast.core.messages import Assigned, Join, Message
+
+GRACE_S = 10.0
+JOIN = Join(node="n1-id", name="n1", addr="n1", master_port=0, nproc=2, role="default")
+REPORT = made_up.report("failed", "rank 5 failed")
+
+
+def assigned(number: int = 1) -> Assigned:
+    return made_up.assigned(number, group_rank=1, of=2, base_rank=4, world_size=6)
+
+
+class Stage:
+    """A group, and what it did last."""
+
+    def __init__(
+        self,
+        *,
+        hosting: bool = False,
+        stop_signals: tuple[int, ...] = (),
+        join: Join = JOIN,
+        echoing: bool = False,
+        **more: Any,
+    ) -> None:
+        how = {"stop_signals": stop_signals, "echoing": echoing, **more}
+        self.group = Group(join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", **how)
+        self.now = 0.0
+        self.did = self.group.begin(0.0)
+
+    def see(self, seen: Any, now: float | None = None) -> list[Any]:
+        self.now = self.now if now is None else now
+        self.did = self.group.observe(seen, self.now)
+        return self.did
+
+    def told(self, message: Message, now: float | None = None) -> list[Any]:
+        return self.see(Told(message=message), now)
+
+    def run(self, number: int = 1) -> None:
+        """Get a round and start both workers."""
+        self.told(assigned(number))
+        for i in range(2):
+            self.see(Started(local_rank=i, pid=100 * number + i, argv=("x",), log_dir=None))
+
+    def end(self, local_rank: int, exitcode: int, *, gone: bool = True, at: float = 0.0, message: str = "") -> list[Any]:
+        evidence = Evidence(message=message, traceback="Traceback" if message else None)
+        return self.see(Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=at, evidence=evidence))
+
+    @property
+    def said(self) -> list[Message]:
+        return [action.message for action in self.did if isinstance(action, Send)]
+
+    def only(self, kind: type) -> Any:
+        found = [action for action in self.did if isinstance(action, kind)]
+        assert len(found) == 1, self.did
+        return found[0]
+
+    @property
+    def recorded(self) -> list[Event]:
+        return [action.event for action in self.did if isinstance(action, Record)]
+
+    def does(self, kind: type) -> bool:
+        return any(isinstance(action, kind) for action in self.did)
+
+
+def running() -> Stage:
+    """Both workers, global ranks 4 and 5, run in round 1."""
+    stage = Stage()
+    stage.run()
+    return stage

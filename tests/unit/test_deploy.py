@@ -1,0 +1,150 @@
+"""Is what lies in deploy/ valid, and does it give no more rights than it says?
+
+Kubernetes' own published schemas are the judge, as in test_kubernetes_examples.py, and our own parser of the command lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_kubernetes_examples import documents as examples
+from test_kubernetes_examples import validate
+
+from holdfast.cli import parser
+
+ROOT = Path(__file__).parents[2]
+BASE, SLURM = ROOT / "deploy/kubernetes/base", ROOT / "deploy/slurm"
+
+
+def base() -> list[dict[str, Any]]:
+    """All objects that the kustomization has."""
+    names = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+    return [thing for name in names for thing in yaml.safe_load_all((BASE / name).read_text())]
+
+
+def the(kind: str) -> dict[str, Any]:
+    (found,) = [thing for thing in base() if thing["kind"] == kind]
+    return found
+
+
+def pods() -> list[tuple[str, dict[str, Any]]]:
+    return [(kind, the(kind)["spec"]["template"]["spec"]) for kind in ("Deployment", "DaemonSet")]
+
+
+def options(command: list[str]) -> Any:
+    """What `holdfast` makes of a command. SystemExit, UsageError: nothing."""
+    assert command[0] == "holdfast"
+    if command[1] == "run":
+        return parser.read(command[2:])
+    reader = argparse.ArgumentParser(allow_abbrev=False)
+    import_module(f"holdfast.cli.{command[1]}").arguments(reader)
+    return reader.parse_args(command[2:])
+
+
+def test_every_file_of_the_base_is_in_its_kustomization_and_valid():
+    files = {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"}
+    assert files == {*yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]}
+    for thing in base():
+        validate(thing)
+
+
+@pytest.mark.parametrize("kind, pod", pods())
+def test_no_pod_has_more_rights_than_a_user_s_own(kind, pod):
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    context = pod["securityContext"]
+    assert context["runAsNonRoot"] and context["runAsUser"] and context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostPID", "hostIPC"} & {*pod} and not any("hostPath" in volume for volume in pod["volumes"])
+    assert ("serviceAccountName" in pod) == (kind == "Deployment") or pod["automountServiceAccountToken"] is False
+
+
+def test_who_shares_the_host_s_network_listens_at_its_loopback_only():
+    for kind, pod in pods():
+        command = pod["containers"][0]["command"]
+        if pod.get("hostNetwork"):
+            assert command[command.index("--host") + 1] == "127.0.0.1", kind
+
+
+def test_the_supervisor_is_reached_where_it_listens_with_a_secret_that_agents_have_too():
+    pod, service, policy = the("Deployment")["spec"]["template"], the("Service"), the("NetworkPolicy")
+    (container,) = pod["spec"]["containers"]
+    command = container["command"]
+    (port,) = [one["containerPort"] for one in container["ports"]]
+    assert command[command.index("--listen") + 1] == f"0.0.0.0:{port}" and service["spec"]["ports"][0]["port"] == port
+    labels = pod["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= labels and policy["spec"]["podSelector"]["matchLabels"].items() <= labels
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": port}]
+    assert rule["from"] == [{"podSelector": {"matchExpressions": [{"key": "holdfast/agent", "operator": "Exists"}]}}]
+    (jobset,) = examples("jobset.yaml").values()
+    (part,) = jobset["spec"]["replicatedJobs"]
+    agents = part["template"]["spec"]["template"]
+    (agent,) = agents["spec"]["containers"]
+    assert "holdfast/agent" in agents["metadata"]["labels"]
+    assert f"--supervisor={service['metadata']['name']}:{port}" in agent["command"]
+
+    def secret(of: dict[str, Any]) -> Any:
+        (entry,) = [one for one in of["env"] if one["name"] == "HOLDFAST_SUPERVISOR_TOKEN"]
+        reference = entry["valueFrom"]["secretKeyRef"]
+        return reference["name"], reference["key"]
+
+    assert secret(container) == secret(agent) == ("holdfast-supervisor", "token")
+
+
+def test_its_rights_are_bound_to_its_account_and_to_nobody_else_s():
+    things = {thing["kind"]: thing for thing in base()}
+    account = things["ServiceAccount"]["metadata"]["name"]
+    assert things["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == account
+    for binding, role in (("RoleBinding", "Role"), ("ClusterRoleBinding", "ClusterRole")):
+        assert things[binding]["roleRef"]["name"] == things[role]["metadata"]["name"]
+        assert [(one["kind"], one["name"]) for one in things[binding]["subjects"]] == [("ServiceAccount", account)]
+        for rule in things[role]["rules"]:
+            assert "*" not in {*rule["resources"], *rule["verbs"], *rule["apiGroups"]}
+
+
+def test_the_image_has_what_it_copies_and_the_extras_that_it_names():
+    text = (ROOT / "deploy/Dockerfile").read_text()
+    for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
+        assert all((ROOT / source).exists() for source in line.split())
+    (extras,) = re.findall(r"/src\[(.*)\]", text)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*extras.split(",")} <= {*known} and re.search(r"^USER [1-9]", text, re.MULTILINE)
+
+
+def commands() -> list[list[str]]:
+    """Each `holdfast` that is started in deploy/."""
+    found = []
+    for _, pod in pods():
+        (container,) = pod["containers"]
+        found += [container["command"], container["livenessProbe"]["exec"]["command"]]
+    (unit,) = re.findall(r"^ExecStart=(.*)$", (SLURM / "supervisor.service").read_text(), re.MULTILINE)
+    (batch,) = re.findall(r"^srun .*? (holdfast run [^$]*?) \"\$", joined("train.sbatch"), re.MULTILINE)
+    return [*found, unit.split(), [*batch.split(), "slurmctl:29800", "train.py"]]
+
+
+def joined(name: str) -> str:
+    return (SLURM / name).read_text().replace("\\\n", " ")
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_is_one_of_ours(command):
+    assert options(command)
+
+
+def test_the_batch_script_is_one_of_a_shell_s_and_leaves_a_node_to_spare():
+    script = SLURM / "train.sbatch"
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=20)
+    asked = int(re.findall(r"^#SBATCH --nodes=(\d+)$", script.read_text(), re.MULTILINE)[0])
+    assert int(re.findall(r"--nnodes (\d+)", script.read_text())[0]) == asked - 1

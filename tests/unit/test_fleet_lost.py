@@ -1,0 +1,176 @@
+"""A node is not heard any more: its job has gone on without it, has not, or says that it hears it."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.fleet import Deed, Did, FleetMessage, RankSaid, Standing, Trouble
+from holdfast.core.injection import Injection
+from holdfast.core.machine import Action, Tick
+from holdfast.supervisor.fleet import Fleet
+from holdfast.supervisor.policies import policy
+from holdfast.supervisor.words import Call, Called, Reply, Said, Tell
+
+LEASE_S = 5.0
+
+
+class Stage:
+    """A job of nodes a and b in round 1, for which c waits; a has its coordinator. All agents answer at once."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet(policy("default"), generation=1, lease_s=LEASE_S, now=0.0, now_unix=1000.0)
+        self.now, self.numbers, self.heard = 0.5, 0, ["a", "b", "c"]
+        self.orders: list[tuple[str, str, str]] = []
+        """To whom, what, about whom."""
+        self.replies: list[Reply] = []
+        self.round(1, "a", "b")
+
+    def stands(self, node: str, round: int, ranks: int = 0) -> Standing:
+        self.numbers += 1
+        return Standing(
+            node=f"{node}-1",
+            number=self.numbers,
+            name=node,
+            job="train",
+            life="1",
+            state="running" if ranks else "joining",
+            round=round,
+            ranks=(RankSaid(rank=0, local_rank=0, state="running"),) * ranks,
+            spare_because="" if ranks or node != "c" else "there are enough",
+            least=2,
+            members=tuple(self.heard) if node == "a" else None,
+        )
+
+    def round(self, number: int, *nodes: str) -> None:
+        """Those that are heard say how they stand; on these run ranks."""
+        for node in self.heard:
+            self.say(self.stands(node, number, int(node in nodes)))
+
+    def say(self, message: FleetMessage) -> None:
+        self.perform(self.fleet.observe(Said(message=message), self.now))
+
+    def perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Reply():
+                    self.replies.append(action)
+                case Call(task=task):
+                    self.perform(self.fleet.observe(Called(task=task, ok=True, text="done"), self.now))
+                case Tell(node=node, message=order) if type(order).__name__ == "Order":
+                    self.orders.append((node, order.verb, order.target))
+                    if node[0] in self.heard:
+                        self.say(Did(node=node, order=order.order, ok=True, text="done"))
+
+    def wait(self, seconds: float) -> None:
+        """The others go on saying how they are, each second."""
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            for node in self.heard:
+                self.say(self.stands(node, self.fleet.jobs["train"].round, int(self.has_ranks(node))))
+            while self.fleet.deadline() <= self.now:
+                self.perform(self.fleet.observe(Tick(), self.now))
+
+    def has_ranks(self, node: str) -> bool:
+        return any(report.ranks for report in self.fleet.nodes[node].reports.values())
+
+    def deeds(self) -> list[Deed]:
+        return list(self.fleet.ledger.deeds.values())
+
+
+@pytest.fixture
+def stage() -> Stage:
+    stage = Stage()
+    stage.wait(6)  # it knows who is there
+    return stage
+
+
+def test_a_spare_that_took_over_by_the_job_s_own_word_is_the_outcome_and_the_node_is_drained(stage):
+    stage.heard.remove("b")
+    stage.wait(3)  # the job's own lease
+    stage.round(2, "a", "c")
+    stage.wait(3)
+    (deed,) = stage.deeds()
+    assert (deed.node, deed.trouble, deed.act, deed.outcome) == ("b", "lost", "swap", "the job goes on with 2 nodes in round 2")
+    assert "its job goes on without it already" in deed.reason
+    assert ("a-1", "exclude", "b") in stage.orders and any(step.startswith("drain: ") for step in deed.done)
+    assert stage.fleet.nodes["b"].standing == "unfit"
+
+
+def test_a_node_that_has_no_ranks_is_drained_and_its_job_is_not_waited_for(stage):
+    what = "GPU 0: Xid 79, the GPU has fallen off the bus"
+    stage.say(Trouble(node="c-1", number=99, kind="device", what=what, device="0", xid=79))
+    (deed,) = stage.deeds()
+    assert (deed.node, deed.act, deed.outcome) == ("c", "swap", "the job goes on with 2 nodes in round 1")
+    assert stage.fleet.nodes["c"].state == "unfit" and ("a-1", "exclude", "c") in stage.orders
+
+
+def test_a_job_that_cannot_be_smaller_is_left_to_wait_and_that_is_recorded(stage):
+    stage.heard.remove("c")
+    stage.wait(8)
+    stage.heard.remove("b")
+    stage.wait(3)
+    stage.say(stage.stands("a", 1))
+    stage.wait(4)
+    assert {(deed.node, deed.act) for deed in stage.deeds()} == {("b", "none")}
+
+
+def test_a_node_that_its_job_hears_is_left_alone(stage):
+    stage.heard.remove("b")
+    members, stage.stands_of = tuple("abc"), stage.stands
+    stage.stands = lambda node, round, ranks=0: with_members(stage.stands_of(node, round, ranks), members)
+    stage.wait(40)
+    assert stage.deeds() == [] and stage.fleet.nodes["b"].state == "lost"
+
+
+def with_members(said: Standing, members: tuple[str, ...]) -> Standing:
+    from holdfast.core.value import replace
+
+    return replace(said, members=members if said.members is not None else None)
+
+
+def test_without_a_coordinator_s_word_it_is_acted_on_after_a_while(stage):
+    stage.heard.remove("a")  # the coordinator was there
+    stage.wait(20)
+    assert stage.deeds() == []
+    stage.wait(20)
+    (deed,) = stage.deeds()
+    assert (deed.node, deed.trouble) == ("a", "lost")
+
+
+def test_a_supervisor_that_is_too_busy_to_look_in_time_still_finds_who_is_lost(stage):
+    stage.heard.remove("b")
+    for _ in range(16):  # what others say keeps it from looking
+        stage.now += 0.5
+        stage.say(stage.stands("a", 1, 1))
+    stage.perform(stage.fleet.observe(Tick(), stage.now))
+    assert stage.fleet.nodes["b"].state == "lost"
+
+
+def test_one_that_was_stopped_finds_nobody_lost_for_that(stage):
+    stage.now += 8.0
+    stage.perform(stage.fleet.observe(Tick(), stage.now))
+    assert {node.state for node in stage.fleet.nodes.values()} == {"fit", "spare"}
+
+
+def test_a_fault_for_practice_is_a_deed_and_whoever_asked_is_told(stage):
+    id, text, actions = stage.fleet.wishes.inject("b", Injection(fault="kill", by="you"), "", stage.now)
+    assert not text
+    stage.perform(actions)
+    (deed,) = stage.deeds()
+    assert (deed.id, deed.act, deed.outcome, deed.seen) == (id, "inject", "done", "kill, for practice, as you asked for")
+    assert stage.orders == [("b-1", "inject", "b")] and stage.replies == [Reply(deed=id, ok=True, text="done")]
+
+
+def test_a_fault_that_nobody_answers_is_told_too(stage):
+    stage.heard.remove("c")
+    _, _, actions = stage.fleet.wishes.inject("c", Injection(fault="kill"), "", stage.now)
+    stage.perform(actions)
+    stage.wait(12)
+    assert [(reply.ok, reply.text) for reply in stage.replies] == [(False, "its agent has not answered")]
+    assert stage.deeds()[0].outcome == "refused: its agent has not answered"
+
+
+def test_a_node_that_is_not_heard_or_works_for_several_is_named(stage):
+    wanted = Injection(fault="kill")
+    assert "no agent is heard on nobody" in stage.fleet.wishes.inject("nobody", wanted, "", stage.now)[1]
+    assert "no agent of job other is heard on b" in stage.fleet.wishes.inject("b", wanted, "other", stage.now)[1]

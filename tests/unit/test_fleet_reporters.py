@@ -1,0 +1,152 @@
+"""What can an agent say that knows the token, and means it ill? Nothing that ends the supervisor, or is another's to say."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from holdfast.core.fleet import Alive, Bye, Did, FleetMessage, Order, RankSaid, Standing, Trouble
+from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.machine import Action, Tick
+from holdfast.supervisor.fleet import Fleet
+from holdfast.supervisor.policies import policy
+from holdfast.supervisor.reception import Reception
+from holdfast.supervisor.words import Call, Called
+
+LEASE_S = 2.0
+NOW = LEASE_S + 1.0
+
+
+def standing(node: str, job: str = "train", **how: Any) -> Standing:
+    fields = {"state": "running", "round": 1, "life": "1", "ranks": (RankSaid(rank=0, local_rank=0, state="running"),)}
+    return Standing(node=f"{node}-1", number=1, name=node, job=job, **fields | how)
+
+
+class Hall:
+    """A supervisor, and links to it."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet(policy("default"), generation=1, lease_s=LEASE_S, now=0.0, now_unix=1000.0)
+        self.reception, self.links = Reception(self.fleet), 0
+
+    def link(self, *first: FleetMessage, **came: Any) -> int:
+        self.links += 1
+        self.reception.observe(LinkUp(link=self.links, ours=False, **came), 0.5)
+        for message in first:
+            self.say(self.links, message, 0.5)
+        return self.links
+
+    def say(self, link: int, message: FleetMessage, now: float = NOW) -> list[Action]:
+        return self.reception.observe(Arrived(link=link, message=message), now)
+
+
+def drained() -> tuple[Hall, dict[str, int], Order, Call]:
+    """A job of a, b and the spare c; an agent of another job, x; b is being drained, and the orchestrator called."""
+    hall = Hall()
+    waits: dict[str, Any] = {"ranks": (), "state": "joining", "spare_because": "there are enough"}
+    links = {name: hall.link(standing(name, **(waits if name == "c" else {}))) for name in ("a", "b", "c")}
+    links["x"] = hall.link(standing("x", job="other"))
+    _, actions = hall.fleet.wishes.drain("b", "its fan", NOW)
+    (order,) = [one.message for one in hall.reception.sent(actions) if isinstance(one, Transmit)]
+    assert isinstance(order, Order) and order.verb == "exclude"
+    return hall, links, order, Call(task=order.order.replace("exclude", "drain"), verb="drain", target="b", reason="")
+
+
+def test_an_agent_of_another_job_answers_no_order_and_nobody_answers_for_the_orchestrator():
+    hall, links, order, call = drained()
+    assert hall.say(links["x"], Did(node="x-1", order=order.order, ok=True, text="done, believe me")) == []
+    called = hall.say(links["a"], Did(node="a-1", order=order.order, ok=True, text="b is excluded"))
+    assert [one.verb for one in called if isinstance(one, Call)] == ["drain"]
+    for name in ("a", "b", "x"):
+        assert hall.say(links[name], Did(node=f"{name}-1", order=call.task, ok=True, text="drained, believe me")) == []
+    (swap,) = hall.fleet.swaps.by_id.values()
+    assert swap.step == "drain"
+    hall.reception.observe(Called(task=call.task, ok=True, text="b is noted as drained"), NOW)
+    assert next(iter(hall.fleet.swaps.by_id.values())).step != "drain"
+
+
+def test_a_link_speaks_for_one_reporter():
+    hall, links, *_ = drained()
+    refused = hall.say(links["x"], Bye(node="a-1", reason="a goes, believe me"))
+    assert HangUp(link=links["x"]) in refused and "a-1" in hall.fleet.reporters
+
+
+def test_a_node_that_is_heard_from_one_address_is_not_taken_from_another_until_it_is_lost():
+    hall = Hall()
+    first = hall.link(standing("a"), peer="10.0.0.1")
+    thief = hall.link(peer="10.0.0.2")
+    stolen = Standing(node="thief", number=1, name="a", job="train", state="running")
+    said, hung_up = hall.say(thief, stolen, 1.0)
+    assert hung_up == HangUp(link=thief) and "10.0.0.2 says that it is a, which is heard from 10.0.0.1" in said.text
+    assert "a-1" in hall.fleet.reporters and not hall.fleet.nodes["a"].is_lost
+    again = hall.link(standing("a"), peer="10.0.0.1")
+    assert hall.reception.links["a-1"] == again > first, "its own agent comes over a newer link whenever it likes"
+    hall.reception.observe(Tick(), hall.reception.deadline())
+    moved = hall.link(peer="10.0.0.2")
+    hall.say(moved, stolen, 60.0)
+    assert hall.fleet.reporters == {"thief": "a"}, "a pod that has moved, after its lease"
+
+
+def test_a_certificate_has_to_be_for_the_node_where_that_is_demanded():
+    hall = Hall()
+    hall.reception.named = True
+    link = hall.link(peer="10.0.0.2", names=("b.example", "c"))
+    said, hung_up = hall.say(link, standing("a"), 1.0)
+    assert hung_up == HangUp(link=link) and "has a certificate for b.example, c" in said.text and not hall.fleet.nodes
+    for name in ("b", "c"):
+        hall.link(standing(name), peer="10.0.0.2", names=("b.example", "c"))
+    assert sorted(hall.fleet.nodes) == ["b", "c"]
+
+
+def test_nothing_that_an_agent_can_say_ends_the_supervisor():
+    for seed in range(300):
+        rng, hall = random.Random(seed), Hall()
+        links: list[int] = []
+        for step in range(60):
+            now = LEASE_S * step / 20
+            if not links or rng.random() < 0.1:
+                links.append(hall.link())
+            if rng.random() < 0.05:
+                hall.reception.observe(LinkDown(link=links.pop(rng.randrange(len(links))), reason="gone"), now)
+                continue
+            hall.say(rng.choice(links), made_up(rng), now)
+            if now >= hall.reception.deadline():
+                hall.reception.observe(Tick(), now)
+            for task in list(hall.fleet.queues.host_of):
+                if rng.random() < 0.3:
+                    hall.reception.observe(Called(task=task, ok=rng.random() < 0.5, text="?"), now)
+
+
+def made_up(rng: random.Random) -> FleetMessage:
+    """Anything that has the form of a message."""
+    nodes, odd = ("a", "b", "c", "", "\n\x1b[2J", "x" * 300), (-1, 0, 1, 2, 1 << 62)
+    node, name, job = rng.choice(nodes), rng.choice(nodes), rng.choice(("train", "other", ""))
+    kinds = ("worker", "hang", "device", "unfit", "lost", "operator", "", "?")
+    match rng.randrange(6):
+        case 0 | 1:
+            return Standing(
+                node=node,
+                number=rng.choice(odd),
+                name=name,
+                job=job,
+                life=rng.choice(("", "1", "2")),
+                state=rng.choice(("joining", "running", "stopping", "ended", "?")),
+                round=rng.choice(odd),
+                attempt=rng.choice(odd),
+                ranks=tuple(RankSaid(rank=rng.choice(odd), local_rank=0, state="?") for _ in range(rng.randrange(3))),
+                spare_because=rng.choice(("", "why not")),
+                least=rng.choice(odd),
+                members=rng.choice((None, (), ("a", "b"), ("", "c"))),
+                unfit=rng.choice(("", "its fan")),
+                outcome=rng.choice(("", "failed")),
+            )
+        case 2:
+            kind, xid, handled = rng.choice(kinds), rng.choice((*odd, 13, 79, 94)), rng.random() < 0.5
+            number, round = rng.choice(odd), rng.choice(odd)
+            return Trouble(node=node, number=number, kind=kind, what="?", xid=xid, handled=handled, round=round)
+        case 3:
+            order = f"1-{rng.randrange(5)}.{rng.choice(('exclude', 'drain', 'restart', 'replace', ''))}"
+            return Did(node=node, order=order, ok=rng.random() < 0.5, text="?")
+        case 4:
+            return Bye(node=node, reason="?")
+    return Alive(node=node)

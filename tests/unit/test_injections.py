@@ -1,0 +1,39 @@
+"""An operator's wish for a fault: how it reaches another node of the job, and how the answer comes back."""
+
+from __future__ import annotations
+
+from group_stage import JOIN, Stage
+from round_stage import Job
+
+from holdfast.agent.words import FaultPlayed, InjectionAsked, PlayFault
+from holdfast.core.injection import Injection
+from holdfast.core.messages import Inject, InjectHere, InjectionHeard, Noted
+
+KILL = Injection(fault="kill", rank=1, by="you")
+
+
+def test_a_node_passes_a_wish_on_and_answers_one():
+    stage = Stage()
+    stage.run()
+    stage.see(InjectionAsked(ask=3, name="n2", injection=KILL))
+    assert stage.said == [Inject(node=JOIN.node, ask=3, name="n2", injection=KILL)]
+    assert stage.told(InjectHere(ask=8, injection=KILL)) == [PlayFault(ask=8, injection=KILL)]
+    stage.see(FaultPlayed(ask=8, ok=False, text="no"))
+    assert stage.said == [InjectionHeard(node=JOIN.node, ask=8, ok=False, text="no")]
+
+
+def test_the_coordinator_asks_that_node_only_and_tells_who_asked():
+    job = Job()
+    job.join("a", "b", "c")
+    (asked,) = job.hear(Inject(node="b", ask=7, name="c", injection=KILL))
+    assert isinstance(asked, InjectHere) and job.said[-1] == ("c", asked) and asked.injection == KILL
+    job.hear(InjectionHeard(node="c", ask=asked.ask, ok=True, text="injected"))
+    assert job.said[-1] == ("b", Noted(ask=7, ok=True, text="injected"))
+
+
+def test_a_node_that_is_not_there_is_named_with_those_that_are():
+    job = Job()
+    job.join("a", "b")
+    (noted,) = job.hear(Inject(node="b", ask=7, name="z", injection=KILL))
+    assert not noted.ok and noted.text == "the job has no node z, or does not hear it; it knows a, b"
+    assert job.hear(InjectionHeard(node="a", ask=99, ok=True, text="?")) == []

@@ -1,0 +1,53 @@
+"""Rows outlive the process that kept them, and a line that was cut short costs that line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.supervisor import journal
+from holdfast.supervisor.journal import Journal
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "journal.jsonl")
+
+
+def rows_of(path: str) -> dict[str, object]:
+    return dict(Journal(path).rows)
+
+
+@given(story=st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.fixed_dictionaries({"n": st.integers()}))))
+def test_what_was_kept_last_is_there_however_the_process_ended(story, tmp_path_factory):
+    path, rows = str(tmp_path_factory.mktemp("journal") / "j"), {}
+    kept = Journal(path)
+    for key, row in story:
+        kept.keep(key, row)  # and it is never closed: a SIGKILL closes nothing
+        rows.pop(key, None)
+        rows |= {} if row is None else {key: row}
+    assert rows_of(path) == rows
+
+
+@pytest.mark.parametrize("rest", [b'["b", {"n"', b'["b"', b"\0\0\0\0", b"[1]", b'"b"', b"\xff\xfe"])
+def test_a_last_line_that_was_cut_short_is_passed_over(path: str, rest: bytes) -> None:
+    Journal(path).keep("a", {"n": 1})
+    with open(path, "ab") as file:
+        file.write(rest)
+    assert rows_of(path) == {"a": {"n": 1}}
+
+
+def test_it_does_not_grow_for_ever(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SLACK_LINES", 10)
+    kept = Journal(path)
+    for number in range(1000):
+        kept.keep("a", {"n": number})
+    assert len(Path(path).read_text().splitlines()) <= 14 and rows_of(path) == {"a": {"n": 999}}
+
+
+def test_only_its_owner_may_read_it(path: str) -> None:
+    Journal(path)
+    assert Path(path).stat().st_mode & 0o077 == 0

@@ -1,0 +1,36 @@
+"""What of an agent does a supervisor hear at once?"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from holdfast.agent.supervised import Supervised
+from holdfast.core.config import RunConfig
+from holdfast.runtime.host import Host
+
+
+def test_that_a_node_waits_for_a_place_is_told_at_once_though_no_event_says_so():
+    config = RunConfig(training_script="train.py", state_dir="/nowhere", supervisors=("127.0.0.1:9",))
+    join = SimpleNamespace(node="c-1", name="c", life="1", domain="")
+    group: Any = SimpleNamespace(join=join, state="joining", spare_because="", workers={}, assigned=None, round=0)
+    host = Host(lambda text: None)
+    nobody: Any = None
+    supervised = Supervised(
+        config,
+        host,
+        nobody,
+        group,
+        secret=b"",
+        rendezvous=lambda: None,
+        monitoring=lambda: None,
+        say=lambda text, level: None,
+    )
+    supervised.due()
+    assert supervised.deadline() > 0.0
+    group.spare_because = "there are enough"
+    assert supervised.deadline() == 0.0
+    supervised.due()
+    assert supervised.told is not None and supervised.told.spare_because == "there are enough" and supervised.deadline() > 0.0
+    supervised.close()
+    host.close()
