@@ -35,7 +35,7 @@ class Job(Ranks):
         return self.holdfast.start(
             "run",
             *("--nnodes", nnodes, "--nproc-per-node", 1, "--node-name", name, "--rdzv-id", self.id),
-            *("--rdzv-backend", "etcd", "--rdzv-endpoint", self.store.endpoints, "--lease", 1, "--monitor-interval", 1),
+            *("--rdzv-backend", "etcd", "--rdzv-endpoint", self.store.endpoints, "--lease", 2, "--monitor-interval", 1),
             *options,
             *(self.program, self.folder),
             env={"LOGLEVEL": "INFO"} | (env or {}),

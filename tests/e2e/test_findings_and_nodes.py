@@ -58,8 +58,10 @@ def break_one(
 def second_round(cluster: Cluster, holdfast: Any) -> list[str]:
     """Who takes part in the first round after the failure that is whole."""
     for rank in range(2):
-        cluster.wait_until(lambda rank=rank: list(cluster.folder.glob(f"{rank}.1.*")), what=f"rank {rank} again")
-    formed = max(holdfast.events("RoundFormed"), key=lambda event: event["round"])
+        seen = cluster.wait_until(lambda rank=rank: list(cluster.folder.glob(f"{rank}.1.*[0-9]")), what=f"rank {rank} again")
+    number = max(int(path.suffix[1:]) for path in seen)
+    found = lambda: [event for event in holdfast.events("RoundFormed") if event["round"] == number]
+    formed = cluster.wait_until(found, what=f"the record of round {number}")[0]
     cluster.finish()
     return sorted(formed["nodes"])
 

@@ -12,14 +12,14 @@ import pytest
 from infra.carries_on import CARRIES_ON, Team
 from infra.ranks import WAITS, Ranks, agent_pid
 
-MIN_HEALTHY = ("--ft-restart-policy", "min-healthy", "--lease", 1)
+MIN_HEALTHY = ("--ft-restart-policy", "min-healthy")
 
 
 class Cluster:
     """Agents of one job that meet at one endpoint."""
 
-    def __init__(self, holdfast: Any, port: int) -> None:
-        self.holdfast, self.port = holdfast, port
+    def __init__(self, holdfast: Any, port: int, wait_until: Callable[..., Any]) -> None:
+        self.holdfast, self.port, self.wait_until = holdfast, port, wait_until
         self.agents: dict[str, Any] = {}
 
     def start(self, name: str, nnodes: str, nproc: int, *rest: object) -> None:
@@ -36,15 +36,17 @@ class Cluster:
 
     def host(self) -> str:
         """The node whose agent holds the coordinator: it alone records who joined."""
-        return str(self.holdfast.events("NodeJoined")[0]["node"])
+        return str(self.wait_until(lambda: self.holdfast.events("NodeJoined"))[0]["node"])
 
     def host_of(self, pid: int) -> str:
-        return next(event["node"] for event in self.holdfast.events("WorkerStarted") if event["pid"] == pid)
+        """A worker may have said its pid before its agent has recorded it."""
+        started = lambda: [event["node"] for event in self.holdfast.events("WorkerStarted") if event["pid"] == pid]
+        return str(self.wait_until(started, what=f"the record of pid {pid}")[0])
 
 
 @pytest.fixture
-def cluster(holdfast: Any, free_port: int) -> Cluster:
-    return Cluster(holdfast, free_port)
+def cluster(holdfast: Any, free_port: int, wait_until: Callable[..., Any]) -> Cluster:
+    return Cluster(holdfast, free_port, wait_until)
 
 
 @pytest.fixture

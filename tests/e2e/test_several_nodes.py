@@ -89,7 +89,7 @@ def test_of_two_failures_on_two_nodes_every_node_names_the_one_first_that_was_he
         cluster.rank(rank, 0, 1)
     host = cluster.host()
     other = "b" if host == "a" else "a"
-    rank_of = {event["node"]: event["rank"] for event in holdfast.events("WorkerStarted")}
+    rank_of = {event["node"]: event["rank"] for event in cluster.started(4)}
     asleep = agent_pid(holdfast, other)
     os.kill(asleep, signal.SIGSTOP)  # its own rank dies first, and is heard of last
     try:
@@ -106,13 +106,13 @@ def test_of_two_failures_on_two_nodes_every_node_names_the_one_first_that_was_he
 
 
 def test_a_lost_node_s_replacement_is_taken_in_and_spends_no_restart(cluster, holdfast):
-    agents = {name: cluster.agent(name, "2", "--max-restarts", 0, "--lease", 1) for name in ("a", "b")}
+    agents = {name: cluster.agent(name, "2", "--max-restarts", 0) for name in ("a", "b")}
     for rank in range(4):
         cluster.rank(rank, 0, 1)
     host = cluster.host()
     lost = "b" if host == "a" else "a"
     os.kill(agent_pid(holdfast, lost), signal.SIGKILL)
-    replacement = cluster.agent("c", "2", "--max-restarts", 0, "--lease", 1)
+    replacement = cluster.agent("c", "2", "--max-restarts", 0)
     assert {cluster.rank(rank, 0, 2)[1] for rank in range(4)} == {4}
     cluster.finish()
     assert (agents[host].wait().returncode, replacement.wait().returncode) == (0, 0)
@@ -120,9 +120,9 @@ def test_a_lost_node_s_replacement_is_taken_in_and_spends_no_restart(cluster, ho
 
 
 def test_a_job_within_min_and_max_shrinks_and_grows(cluster, holdfast):
-    a = cluster.agent("a", "1:2", "--lease", 1, "--rdzv-conf", "last_call_timeout=1")
+    a = cluster.agent("a", "1:2", "--rdzv-conf", "last_call_timeout=1")
     assert cluster.rank(0, 0, 1)[1] == 2
-    b = cluster.agent("b", "1:2", "--lease", 1)
+    b = cluster.agent("b", "1:2")
     assert {cluster.rank(rank, 0, 2)[1] for rank in range(4)} == {4}
     os.kill(agent_pid(holdfast, "b"), signal.SIGKILL)
     assert {cluster.rank(rank, 0, 3)[1] for rank in range(2)} == {2}
@@ -167,7 +167,7 @@ def test_sigterm_to_the_hosting_agent_ends_the_job_on_every_node(cluster, holdfa
 
 
 def test_when_the_hosting_agent_is_lost_the_others_say_so_and_end(cluster, holdfast):
-    agents = {name: cluster.agent(name, "2", "--lease", 0.5) for name in ("a", "b")}
+    agents = {name: cluster.agent(name, "2", "--lease", 2) for name in ("a", "b")}
     for rank in range(4):
         cluster.rank(rank, 0, 1)
     host = cluster.host()
@@ -330,9 +330,9 @@ def test_a_run_that_is_started_while_the_last_one_s_end_is_told_is_a_run_of_its_
 
 def test_a_spare_that_slept_through_the_end_gives_up_soon_and_says_what_is_likely(cluster, tmp_path):
     elsewhere = tmp_path / "elsewhere"
-    agents = [cluster.agent(name, "2", "--lease", 0.5, nproc=1) for name in "ab"]
+    agents = [cluster.agent(name, "2", "--lease", 2, nproc=1) for name in "ab"]
     cluster.rank(1, 0, 1)
-    spare = cluster.agent("c", "2", "--lease", 0.5, nproc=1, env={"HOLDFAST_STATE_DIR": str(elsewhere), "LOGLEVEL": "DEBUG"})
+    spare = cluster.agent("c", "2", "--lease", 2, nproc=1, env={"HOLDFAST_STATE_DIR": str(elsewhere), "LOGLEVEL": "DEBUG"})
     spare.wait_for_output("the 3 nodes choose another")
     started = lambda: [line for path in elsewhere.rglob("events-c.jsonl") for line in path.open() if '"AgentStarted"' in line]
     asleep = json.loads(cluster.wait_until(started, what="its record")[0])["pid"]

@@ -158,8 +158,8 @@ def test_failed_workers_are_restarted_again_and_again_and_a_surplus_node_ends_wi
 
 
 def test_a_lost_node_is_noticed_the_survivor_goes_on_alone_and_a_newcomer_is_taken_in(job):
-    first = job.agent("a", "1:2", "--max-restarts", "0", conf="lease=1,last_call_timeout=20")
-    second = job.agent("b", "1:2", "--max-restarts", "0", conf="lease=1,last_call_timeout=20")
+    first = job.agent("a", "1:2", "--max-restarts", "0", conf="last_call_timeout=20")
+    second = job.agent("b", "1:2", "--max-restarts", "0", conf="last_call_timeout=20")
     lives = job.life(0, 2)
     lost, left = (second, first) if _listens(first, job.port) else (first, second)
     mine = next(life for life in lives if life.agent == left.process.pid)
@@ -170,7 +170,7 @@ def test_a_lost_node_is_noticed_the_survivor_goes_on_alone_and_a_newcomer_is_tak
     print(f"lost → stopped {stopped_s:.2f} s, → training again {time.monotonic() - lost_at:.2f} s")
     assert (alone.total, alone.world, alone.agent) == (1, 1, left.process.pid)
     assert alone.port not in {life.port for life in lives}
-    newcomer = job.agent("c", "1:2", conf="lease=1")
+    newcomer = job.agent("c", "1:2")
     both = job.life(2, 2)
     assert {life.agent for life in both} == {left.process.pid, newcomer.process.pid}
     job.finish()
@@ -229,14 +229,14 @@ def test_a_node_without_restarts_closes_the_job_for_all(job):
 
 
 def test_without_its_coordinator_a_node_s_workers_end_with_the_lease_even_if_they_ignore_sigterm(job):
-    agents = [job.agent(name, "2", conf="lease=1", DEAF="1") for name in ("a", "b")]
+    agents = [job.agent(name, "2", conf="lease=2", DEAF="1") for name in ("a", "b")]
     lives = job.life(0, 2)
     host = next(agent for agent in agents if _listens(agent, job.port))
     deaf = next(life for life in lives if life.agent != host.process.pid)
     host.process.kill()
     killed_at = time.monotonic()
     job.wait_until(lambda: not _alive(deaf.pid), 20, "a deaf worker's end")
-    print(f"coordinator lost → a deaf worker ended {time.monotonic() - killed_at:.2f} s, lease 1 s")
+    print(f"coordinator lost → a deaf worker ended {time.monotonic() - killed_at:.2f} s, lease 2 s")
 
 
 def _links(agent: Agent, port: int) -> bool:

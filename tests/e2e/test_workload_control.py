@@ -54,8 +54,9 @@ class Asking:
         return [f"{event['decision']}: {event['reason']}" for event in self.holdfast.events("Decided")]
 
     def node_of(self, rank: int) -> str:
-        started = self.holdfast.events("WorkerStarted")
-        return next(str(one["node"]) for one in started if (one["rank"], one["round"]) == (rank, 1))
+        events = lambda: self.holdfast.events("WorkerStarted")
+        found = lambda: [str(one["node"]) for one in events() if (one["rank"], one["round"]) == (rank, 1)]
+        return str(self.wait_until(found, what=f"the record of rank {rank}'s start")[0])
 
     @property
     def started(self) -> set[str]:

@@ -49,7 +49,7 @@ class Job:
     # --- its agents -----------------------------------------------------------------------------------------------------
 
     def agent(
-        self, name: str, nnodes: str = "2", *options: object, lease: float | None = 1.0, words: tuple[str, ...] = ()
+        self, name: str, nnodes: str = "2", *options: object, lease: float | None = 2.0, words: tuple[str, ...] = ()
     ) -> Any:
         """Start the agent of a host. `lease` None: the default."""
         return self.start(name, nnodes, *options, lease=lease, program=(STAMPS, self.folder, name, *words))

@@ -78,6 +78,11 @@ class Cluster(Ranks):
         """The node whose agent holds the coordinator: it alone records who joined."""
         return str(self.wait_until(lambda: self.holdfast.events("NodeJoined"))[0]["node"])
 
+    def started(self, ranks: int) -> list[dict[str, Any]]:
+        """The records of that many workers' starts; a worker may run before its agent has written its own."""
+        found = lambda: self.holdfast.events("WorkerStarted")
+        return list(self.wait_until(lambda: len(found()) >= ranks and found(), what=f"the records of {ranks} starts"))
+
 
 def agent_pid(holdfast: Any, name: str) -> int:
     """Of the node's agent, once it has written its first line."""

@@ -9,7 +9,7 @@ from typing import Any
 from infra.ranks import Cluster, agent_pid
 
 LOGS = {"LOGLEVEL": "DEBUG"}
-LEASE = ("--lease", 1, "--max-restarts", 0)
+LEASE = ("--lease", 2, "--max-restarts", 0)
 
 
 def begin(
