@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.cli.top_frame import fit, sections
-from holdfast.supervisor.feed import DEEDS, merged
+from holdfast.supervisor.picture import DEEDS, Picture
 from holdfast.supervisor.rounds import Rounds, life_at
 
 
@@ -21,25 +21,30 @@ def whole(**more: Any) -> dict[str, Any]:
 
 
 def test_what_has_changed_is_put_into_its_place():
-    known = merged({}, whole(deeds=[{"id": "1", "outcome": ""}]))
+    now = Picture()
+    assert now.take(whole(deeds=[{"id": "1", "outcome": ""}])) == [("nodes", "a"), ("deeds", "1")]
     news = {
         "version": 2,
         "nodes": [{"name": "b"}],
         "jobs": [{"name": "j"}],
         "deeds": [{"id": "1", "outcome": "done"}, {"id": "2"}],
     }
-    now = merged(known, {**news, "swaps": [{"id": "2"}], "gone": {"nodes": ["a"], "jobs": []}})
-    assert [node["name"] for node in now["nodes"]] == ["b"] and now["jobs"] == [{"name": "j"}] and now["version"] == 2
-    assert now["deeds"] == [{"id": "1", "outcome": "done"}, {"id": "2"}] and now["swaps"] == [{"id": "2"}]
-    assert now["generation"] == 2 and "gone" not in now
-    assert merged(now, whole())["nodes"] == [{"name": "a", "state": "fit"}], "a whole answer replaces all"
+    touched = now.take({**news, "swaps": [{"id": "2"}], "gone": {"nodes": ["a"], "jobs": []}})
+    assert touched == [("nodes", "b"), ("nodes", "a"), ("jobs", "j"), ("deeds", "1"), ("deeds", "2")]
+    assert now.tables["nodes"] == {"b": {"name": "b"}} and now.tables["jobs"] == {"j": {"name": "j"}}
+    assert list(now.tables["deeds"].values()) == [{"id": "1", "outcome": "done"}, {"id": "2"}]
+    assert now.head == {"version": 2, "generation": 2, "swaps": [{"id": "2"}]}
+    now.take(whole())
+    assert now.tables["nodes"] == {"a": {"name": "a", "state": "fit"}} and not now.tables["jobs"], "a whole answer replaces all"
 
 
 def test_only_the_newest_deeds_are_remembered():
-    known: dict[str, Any] = whole()
+    known = Picture()
+    known.take(whole())
     for number in range(DEEDS + 7):
-        known = merged(known, {"nodes": [], "jobs": [], "deeds": [{"id": str(number)}], "gone": {}})
-    assert len(known["deeds"]) == DEEDS and known["deeds"][-1]["id"] == str(DEEDS + 6)
+        touched = known.take({"nodes": [], "jobs": [], "deeds": [{"id": str(number)}], "gone": {}})
+    assert list(known.tables["deeds"]) == [str(number) for number in range(7, DEEDS + 7)]
+    assert touched == [("deeds", str(DEEDS + 6)), ("deeds", "6")]
 
 
 def job(round: int, state: str = "running", life: str = "x") -> dict[str, Any]:

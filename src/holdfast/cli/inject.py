@@ -8,7 +8,7 @@ import os
 
 from holdfast.cli.exclude import ask_job
 from holdfast.cli.stop import who
-from holdfast.cli.supervisor import ask_supervisor, folder_of, state_argument
+from holdfast.cli.supervisor import ask_supervisor, socket_of, state_argument
 from holdfast.core.injection import CODE, FAULTS, GIVEN_UP_S, injection
 from holdfast.core.value import to_plain
 from holdfast.telemetry.plain import plain
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _is_supervised(options: argparse.Namespace) -> bool:
     """Whether a supervisor here hears the node."""
-    if not os.path.exists(os.path.join(folder_of(options), "supervisor.sock")):
+    if not os.path.exists(socket_of(options)):
         return False
     nodes: list[dict[str, Any]] = ask_supervisor(options, {"ask": "nodes"})["nodes"]
     return any(node["name"] == options.node and node["linked"] for node in nodes)

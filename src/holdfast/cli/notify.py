@@ -38,8 +38,8 @@ def run(options: argparse.Namespace) -> int:
     """Listen until SIGTERM or SIGINT."""
     import signal
 
+    from holdfast.supervisor.child import tied_to
     from holdfast.supervisor.notify import Notify
-    from holdfast.supervisor.web.serve import tied_to
     from holdfast.telemetry.plain import plain
 
     if options.parent and not tied_to(options.parent):

@@ -10,7 +10,7 @@ import time
 
 from holdfast.agent.ask import ask
 from holdfast.cli.choose import choose
-from holdfast.cli.supervisor import ask_supervisor, folder_of, state_argument
+from holdfast.cli.supervisor import ask_supervisor, socket_of, state_argument
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.telemetry.plain import plain
 from holdfast.telemetry.state_dir import running_nodes
@@ -102,7 +102,7 @@ def ordered(act: str, options: argparse.Namespace) -> str | None:
     HoldfastError: nobody here knows the job, or the supervisor refuses."""
     path = None
     if not options.supervisor:
-        there_is_one = os.path.exists(os.path.join(folder_of(options), "supervisor.sock"))
+        there_is_one = os.path.exists(socket_of(options))
         try:
             path = choose(options.job)
         except UsageError:

@@ -135,7 +135,7 @@ def _say(text: str) -> None:
 
 def _web(options: argparse.Namespace) -> list[str]:
     """The arguments of `holdfast web`; none: it is not wanted, or cannot be had. UsageError: they make no sense."""
-    from holdfast.supervisor.web.child import missing
+    from holdfast.supervisor.web.serve import missing
 
     if options.http == "off":
         return []
@@ -155,17 +155,22 @@ def folder_of(options: argparse.Namespace) -> str:
     return os.path.abspath(options.state or os.environ.get(HERE) or os.path.join(state_home(os.environ), "supervisor"))
 
 
+def socket_of(options: argparse.Namespace) -> str:
+    """Where the supervisor of this host is asked; it is there while one runs."""
+    from holdfast.supervisor.feed import SOCKET
+
+    return os.path.join(folder_of(options), SOCKET)
+
+
 def ask_supervisor(options: argparse.Namespace, request: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
     """The answer of the supervisor on this host. HoldfastError: there is none, or it refuses."""
     from holdfast.agent.ask import ask_at
 
-    folder = folder_of(options)
     try:
-        answer = ask_at(os.path.join(folder, "supervisor.sock"), "the supervisor", request, within_s)
+        answer = ask_at(socket_of(options), "the supervisor", request, within_s)
     except (OSError, ProtocolError) as error:
-        raise HoldfastError(
-            f"no supervisor answers in {folder} ({error})", hint="is `holdfast supervisor` running here, with this --state?"
-        ) from error
+        hint = "is `holdfast supervisor` running here, with this --state?"
+        raise HoldfastError(f"no supervisor answers in {folder_of(options)} ({error})", hint=hint) from error
     if not answer.get("ok"):
         raise HoldfastError(plain(str(answer.get("error"))))
     return answer

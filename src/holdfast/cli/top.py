@@ -9,7 +9,7 @@ import os
 import sys
 from contextlib import suppress
 
-from holdfast.cli.supervisor import folder_of, state_argument
+from holdfast.cli.supervisor import folder_of, socket_of, state_argument
 from holdfast.cli.table import STYLES, show
 from holdfast.cli.top_frame import fit, headline, sections
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 def _look(options: argparse.Namespace) -> tuple[Callable[[float], Frame], float]:
     """What makes a frame, after at most so many seconds; and how long to wait before it is asked for the next."""
     folder = folder_of(options)
-    if not options.state and not os.path.exists(os.path.join(folder, "supervisor.sock")):
+    if not options.state and not os.path.exists(socket_of(options)):
         from holdfast.cli.top_here import fleet_here
 
         def here(wait_s: float) -> Frame:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from holdfast.core import grammar
 from holdfast.core.errors import UsageError
 
@@ -52,9 +50,9 @@ def checked(options: argparse.Namespace) -> tuple[str, int, dict[str, str]]:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from holdfast.cli.supervisor import folder_of
-    from holdfast.supervisor.web.child import missing
-    from holdfast.supervisor.web.serve import bind, tied_to
+    from holdfast.cli.supervisor import socket_of
+    from holdfast.supervisor.child import tied_to
+    from holdfast.supervisor.web.serve import bind, missing
     from holdfast.supervisor.web.serve import run as serve
 
     if options.parent and not tied_to(options.parent):
@@ -64,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"{lacks} are not installed", hint="pip install 'holdfast[supervisor]'")
     from holdfast.supervisor.web.app import Api
 
-    api = Api(os.path.join(folder_of(options), "supervisor.sock"), known, secure=bool(options.http_cert))
+    api = Api(socket_of(options), known, secure=bool(options.http_cert))
     listener = bind(host, port)
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if options.http_cert else "http"

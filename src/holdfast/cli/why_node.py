@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.cli.supervisor import ask_supervisor, folder_of
+from holdfast.cli.supervisor import ask_supervisor, socket_of
 from holdfast.cli.table import show_json
 from holdfast.telemetry.plain import plain
 from holdfast.telemetry.words import moment
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def ask(options: argparse.Namespace, *, of_job: bool = False) -> dict[str, Any] | None:
     """What is kept of the node, or job, `options.job`. None: there is no supervisor here, or it knows no such one."""
-    if not os.path.exists(os.path.join(folder_of(options), "supervisor.sock")):
+    if not os.path.exists(socket_of(options)):
         return None
     answer = ask_supervisor(options, {"ask": "why", "node": options.job})
     return answer if answer.get("job" if of_job else "node") else None

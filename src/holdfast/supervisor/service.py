@@ -22,13 +22,15 @@ from holdfast.runtime.frames import Identity
 from holdfast.runtime.host import Host
 from holdfast.runtime.net import Network
 from holdfast.supervisor.calls import Calls
+from holdfast.supervisor.child import Child
+from holdfast.supervisor.feed import SOCKET
 from holdfast.supervisor.fleet import Fleet
 from holdfast.supervisor.held import Held
 from holdfast.supervisor.node import HISTORY
+from holdfast.supervisor.picture import DEEDS
 from holdfast.supervisor.reception import Reception
 from holdfast.supervisor.store import LeadLost
 from holdfast.supervisor.web import view
-from holdfast.supervisor.web.child import Child
 from holdfast.supervisor.words import Call, Keep, Reply
 from holdfast.telemetry.plain import plain
 
@@ -42,9 +44,6 @@ if TYPE_CHECKING:
     from holdfast.supervisor.orchestrator import Orchestrator
     from holdfast.supervisor.policies import Policy
     from holdfast.supervisor.store import Store
-
-SOCKET = "supervisor.sock"
-"""In its state directory: where people on this host ask it."""
 
 
 class Service:
@@ -176,12 +175,12 @@ class Service:
                 request.reply({"generation": fleet.generation, "nodes": nodes})
             case "why" if name in fleet.nodes:
                 shown = view.node(fleet.nodes[name], HISTORY)
-                request.reply({"node": shown, "deeds": fleet.ledger.about(node=name)[-view.DEEDS :]})
+                request.reply({"node": shown, "deeds": fleet.ledger.about(node=name)[-DEEDS :]})
             case "why":
-                deeds = fleet.ledger.about(job=name)[-view.DEEDS :]
+                deeds = fleet.ledger.about(job=name)[-DEEDS :]
                 request.reply({"node": None, "deeds": deeds, "job": name in fleet.jobs})
             case "deeds":
-                request.reply({"deeds": fleet.ledger.about(node=name, job=job)[-view.DEEDS :]})
+                request.reply({"deeds": fleet.ledger.about(node=name, job=job)[-DEEDS :]})
             case "drain" | "uncordon" if name:
                 act = fleet.wishes.drain if request.ask == "drain" else fleet.wishes.uncordon
                 self._wish(request, act(name, reason, now))

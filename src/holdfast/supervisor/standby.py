@@ -14,7 +14,7 @@ from holdfast.agent.control import ControlSocket
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import NEVER, Signalled
 from holdfast.runtime.host import Host
-from holdfast.supervisor.service import SOCKET
+from holdfast.supervisor.feed import SOCKET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -160,7 +160,7 @@ class Api:
         deeds = (await self.mirror.ask({"ask": "deeds", "job": name}))["deeds"]
         told = await self._read(name, _told_of)
         rest: dict[str, Any] = {"rounds": [], "goodput": None, "incidents": []} if told is None else told
-        return JSONResponse({**self.mirror.tables["jobs"][name], "deeds": deeds, **rest})
+        return JSONResponse({**self.mirror.picture.tables["jobs"][name], "deeds": deeds, **rest})
 
     async def incident(self, request: Request) -> Response:
         """One failure of a job."""
@@ -228,7 +228,7 @@ class Api:
         """The name in the path, which must be one that is known."""
         await self.mirror.fresh()
         name = str(request.path_params["node" if table == "nodes" else "job"])
-        if name not in self.mirror.tables[table]:
+        if name not in self.mirror.picture.tables[table]:
             raise Refused(404, f"no {table[:-1]} of that name is known", hint=f"/api/fleet lists all {table}")
         return name
 

@@ -13,8 +13,8 @@ import time
 
 from holdfast.agent.ask import Reachable
 from holdfast.supervisor.changes import Changes
+from holdfast.supervisor.picture import Picture
 from holdfast.supervisor.web.auth import Refused
-from holdfast.supervisor.web.view import DEEDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,10 +39,7 @@ class Mirror:
     def __init__(self, path: str) -> None:
         """`path`: the supervisor's socket."""
         self.path = path
-        self.tables: dict[str, dict[str, dict[str, Any]]] = {"nodes": {}, "jobs": {}, "deeds": {}}
-        """By name, or by id."""
-        self.head: dict[str, Any] = {}
-        """All else that it says."""
+        self.picture = Picture()
         self.changes = Changes()
         self.wholes = 0
         """How often all was told, as by each life of the supervisor."""
@@ -106,42 +103,35 @@ class Mirror:
     @property
     def version(self) -> int:
         """Of what is known. 0: nothing is."""
-        return self.changes.version if self.head else 0
+        return self.changes.version if self.picture.head else 0
 
     def _take(self, answer: dict[str, Any]) -> None:
-        version, gone = int(answer["version"]), answer.pop("gone", None)
-        if gone is None:
-            self.wholes, self.changes, self.head = self.wholes + 1, Changes(), {}
-            self.tables = {table: {} for table in self.tables}
+        version = int(answer["version"])
+        if "gone" not in answer:
+            self.wholes, self.changes = self.wholes + 1, Changes()
         elif version <= self.version:
             return  # another question was answered meanwhile
-        for table, key in (("nodes", "name"), ("jobs", "name"), ("deeds", "id")):
-            for row in answer.pop(table):
-                self.tables[table][row[key]] = row
-                self.changes.mark(table, row[key], version)
-            for name in (gone or {}).get(table, ()):
-                self.tables[table].pop(name, None)
-                self.changes.mark(table, name, version)
-        for id in list(self.tables["deeds"])[: max(0, len(self.tables["deeds"]) - DEEDS)]:
-            del self.tables["deeds"][id]
-            self.changes.forget("deeds", id)
+        for table, key in self.picture.take(answer):
+            self.changes.mark(table, key, version)
+            if table == "deeds" and key not in self.picture.tables[table]:
+                self.changes.forget(table, key)
         self.changes.version = version
-        self.head |= {name: value for name, value in answer.items() if name != "ok"}
 
     # --- telling --------------------------------------------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
         """As `view.FleetShown`."""
-        deeds = sorted(self.tables["deeds"].values(), key=lambda deed: deed["at_unix"])
-        tables = {table: [rows[name] for name in sorted(rows)] for table, rows in self.tables.items() if table != "deeds"}
-        return {**self.head, **tables, "deeds": deeds}
+        known = self.picture.tables
+        deeds = sorted(known["deeds"].values(), key=lambda deed: deed["at_unix"])
+        tables = {table: [rows[name] for name in sorted(rows)] for table, rows in known.items() if table != "deeds"}
+        return {**self.picture.head, **tables, "deeds": deeds}
 
     def changed(self, since: int) -> dict[str, Any]:
         """As `view.FleetChanged`."""
-        keys = self.changes.since(since)
-        rows = {table: [own[key] for key in keys.get(table, ()) if key in own] for table, own in self.tables.items()}
-        gone = {table: [key for key in keys.get(table, ()) if key not in self.tables[table]] for table in ("nodes", "jobs")}
-        return {**{name: self.head[name] for name in ("version", "at_unix", "swaps", "totals")}, **rows, "gone": gone}
+        keys, known, head = self.changes.since(since), self.picture.tables, self.picture.head
+        rows = {table: [own[key] for key in keys.get(table, ()) if key in own] for table, own in known.items()}
+        gone = {table: [key for key in keys.get(table, ()) if key not in known[table]] for table in ("nodes", "jobs")}
+        return {**{name: head[name] for name in ("version", "at_unix", "swaps", "totals")}, **rows, "gone": gone}
 
     async def watch(self) -> AsyncIterator[bytes]:
         """Server-sent events: all of it, then what changes. `fresh` has been called. Ends with its reader."""

@@ -30,6 +30,11 @@ class Route(Value):
     """The shape of what is sent."""
 
 
+def _order(name: str, whose: str, says: str) -> Route:
+    """What an operator may have done, for a reason."""
+    return Route(name=name, method="POST", path=f"{whose}/{name}", role=OPERATE, says=says, answer="Told", body="Reason")
+
+
 HTML, EVENTS, TEXT, ANY = "text/html", "text/event-stream", "text/plain", "application/octet-stream"
 
 ROUTES = (
@@ -66,34 +71,10 @@ ROUTES = (
         says="what was done and why, the newest 200; `?node=NAME` or `?job=NAME`: about that one",
         answer="[Deed]",
     ),
-    Route(
-        name="drain",
-        method="POST",
-        path="/api/nodes/{node}/drain",
-        role=OPERATE,
-        says="take a node out of use",
-        answer="Told",
-        body="Reason",
-    ),
-    Route(
-        name="uncordon",
-        method="POST",
-        path="/api/nodes/{node}/uncordon",
-        role=OPERATE,
-        says="let it be used again",
-        answer="Told",
-        body="Reason",
-    ),
-    Route(
-        name="restart",
-        method="POST",
-        path="/api/jobs/{job}/restart",
-        role=OPERATE,
-        says="start all its ranks anew",
-        answer="Told",
-        body="Reason",
-    ),
-    Route(name="stop", method="POST", path="/api/jobs/{job}/stop", role=OPERATE, says="end it", answer="Told", body="Reason"),
+    _order("drain", "/api/nodes/{node}", "take a node out of use"),
+    _order("uncordon", "/api/nodes/{node}", "let it be used again"),
+    _order("restart", "/api/jobs/{job}", "start all its ranks anew"),
+    _order("stop", "/api/jobs/{job}", "end it"),
     Route(name="metrics", method="GET", path="/metrics", role=READ, says="for Prometheus", answer=TEXT),
     Route(name="openapi", method="GET", path="/openapi.json", role="", says="this, for programs", answer="OpenAPI"),
     Route(name="healthz", method="GET", path="/healthz", role="", says="whether the supervisor answers", answer="Told"),

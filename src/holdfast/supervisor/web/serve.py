@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 
 from holdfast.core.errors import HoldfastError
-from holdfast.runtime import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from starlette.applications import Starlette
+
+NEEDS = ("starlette", "uvicorn")
 
 MOST_CONNECTIONS = 1000
 """At a time; whoever comes then is told to come later."""
@@ -20,6 +20,13 @@ BACKLOG = 512
 
 LONGEST_HEAD = 32 << 10
 """Bytes of a request's head."""
+
+
+def missing() -> str:
+    """Which of the libraries that it needs are not installed, in words. Empty: all are."""
+    from importlib.util import find_spec
+
+    return " and ".join(name for name in NEEDS if find_spec(name) is None)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -34,12 +41,6 @@ def bind(host: str, port: int) -> socket.socket:
         found.close()
         raise HoldfastError(f"--http: {host}:{port} cannot be had: {error.strerror}", hint="choose another port") from error
     return found
-
-
-def tied_to(parent: int) -> bool:
-    """End when that process does. False: it has already."""
-    process.die_with_parent()
-    return os.getppid() == parent
 
 
 def run(app: Starlette, listener: socket.socket, certificate: str | None = None, key: str | None = None) -> None:

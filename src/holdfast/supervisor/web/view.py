@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.core.fleet import Change, Deed, DeviceKept, JobLife, RankSaid, Swap
 from holdfast.core.value import Value, to_plain
+from holdfast.supervisor.picture import DEEDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from holdfast.supervisor.fleet import Fleet
     from holdfast.supervisor.job import FleetJob
     from holdfast.supervisor.node import FleetNode
-
-DEEDS = 200
-"""Rows of an answer, the newest."""
 
 HISTORY = 20
 """Changes of a node in a list of all nodes; asked about by itself it tells all."""
@@ -96,14 +94,10 @@ class Total(Value):
     count: int
 
 
-class FleetShown(Value):
-    """All that the supervisor knows."""
+class FleetPart(Value):
+    """The fleet, or a part of it, as of a version."""
 
     version: int
-    generation: int
-    """Of the supervisor's lives."""
-    policy: str
-    lease_s: float
     at_unix: float
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
@@ -113,16 +107,18 @@ class FleetShown(Value):
     totals: tuple[Total, ...]
 
 
-class FleetChanged(Value):
-    """What has changed: as in `FleetShown`, of the nodes, jobs and deeds those that are new or others; all swaps and totals."""
+class FleetShown(FleetPart):
+    """All that the supervisor knows."""
 
-    version: int
-    at_unix: float
-    nodes: tuple[Node, ...]
-    jobs: tuple[Job, ...]
-    swaps: tuple[Swap, ...]
-    deeds: tuple[Deed, ...]
-    totals: tuple[Total, ...]
+    generation: int
+    """Of the supervisor's lives."""
+    policy: str
+    lease_s: float
+
+
+class FleetChanged(FleetPart):
+    """What has changed: of the nodes, jobs and deeds those that are new or others; all swaps and totals."""
+
     gone: Gone
 
 

@@ -11,6 +11,7 @@ import sys
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import NEVER
+from holdfast.runtime import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ FIRST_S, LONGEST_S = 0.25, 60.0
 
 WELL_S = 60.0
 """A child that has lived so long was well: the next pause is the first again."""
-
-NEEDS = ("starlette", "uvicorn")
 
 
 class Child:
@@ -76,8 +75,7 @@ class Child:
         self.start_at, self.pause_s = now + self.pause_s, min(LONGEST_S, 2 * self.pause_s)
 
 
-def missing() -> str:
-    """Which of the libraries that it needs are not installed, in words. Empty: all are."""
-    from importlib.util import find_spec
-
-    return " and ".join(name for name in NEEDS if find_spec(name) is None)
+def tied_to(parent: int) -> bool:
+    """In a child: end when that process does. False: it has already."""
+    process.die_with_parent()
+    return os.getppid() == parent
