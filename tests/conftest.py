@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
+from infra.etcd import Etcd
 
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")  # no test is timed: a busy machine is no defect
@@ -248,3 +249,25 @@ def script(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """A real one, which all tests of a module share: none of them may break it."""
+    server = Etcd(tmp_path_factory.mktemp("etcd"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_etcd(tmp_path: Path) -> Iterator[Callable[..., Etcd]]:
+    """`own_etcd(3)`: one of three members that the test may break."""
+    started: list[Etcd] = []
+
+    def start(size: int = 1, **how: Any) -> Etcd:
+        started.append(Etcd(tmp_path / "etcd", size, **how))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()

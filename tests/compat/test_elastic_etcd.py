@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,17 +27,7 @@ from holdfast.elastic.rendezvous.etcd_server import EtcdServer
 from holdfast.elastic.rendezvous.etcd_store import EtcdStore
 from holdfast.elastic.rendezvous.registry import get_rendezvous_handler
 
-pytestmark = [
-    pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING),
-    pytest.mark.skipif(importlib.util.find_spec("etcd3gw") is None, reason="its client is not installed: pip install etcd3gw"),
-]
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[infra.Etcd]:
-    server = infra.Etcd(tmp_path_factory.mktemp("etcd"))
-    yield server
-    server.stop()
+pytestmark = infra.NEEDED
 
 
 @pytest.fixture

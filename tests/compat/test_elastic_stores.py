@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import threading
@@ -30,8 +29,6 @@ from holdfast.runtime.frames import Identity
 from holdfast.runtime.tls import shelter
 
 SOON, LONG = timedelta(milliseconds=30), timedelta(seconds=60)
-NO_ETCD = not infra.is_installed() or importlib.util.find_spec("etcd3gw") is None
-needs_etcd = pytest.mark.skipif(NO_ETCD, reason=f"{infra.MISSING}; pip install etcd3gw")
 IDENTITY = Identity("job", b"a secret of the tests")
 
 
@@ -49,13 +46,6 @@ class Kind(NamedTuple):
     @property
     def torchs(self) -> bool:
         return self.name in ("TCPStore", "HashStore")
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[infra.Etcd]:
-    server = infra.Etcd(tmp_path_factory.mktemp("etcd"))
-    yield server
-    server.stop()
 
 
 def coordinator_at(port: int, tls: Any = None) -> Attendant:
@@ -83,7 +73,7 @@ KINDS = [
     "memory",
     "prefixed",
     "coordinator",
-    pytest.param("etcd", marks=needs_etcd),
+    pytest.param("etcd", marks=infra.NEEDED),
 ]
 
 OURS = pytest.mark.parametrize("kind", KINDS[3:], indirect=True)
@@ -339,7 +329,7 @@ def test_a_wait_names_what_is_missing_and_can_be_ended_from_outside(kind):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["memory", "coordinator", pytest.param("etcd", marks=needs_etcd)], indirect=True)
+@pytest.mark.parametrize("kind", ["memory", "coordinator", pytest.param("etcd", marks=infra.NEEDED)], indirect=True)
 def test_ours_are_torch_s_where_torch_is_loaded(kind):
     dist = pytest.importorskip("torch.distributed")
     store = kind.another() if kind.name != "memory" else MemoryStore()
@@ -380,7 +370,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["coordinator", pytest.param("etcd", marks=needs_etcd)])
+@pytest.mark.parametrize("kind", ["coordinator", pytest.param("etcd", marks=infra.NEEDED)])
 def test_a_real_process_group_of_two_processes_meets_in_it(kind, request, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROCESS_GROUP)
@@ -490,7 +480,7 @@ def test_a_round_that_is_over_says_so(coordinator):
 # --- etcd's -----------------------------------------------------------------------------------------------------------------
 
 
-@needs_etcd
+@infra.NEEDED
 def test_nothing_is_left_in_etcd_when_the_last_one_has_gone(etcd, wait_until):
     client = client_for(etcd.endpoints, {})
     first, second = (EtcdStore(client, "/tests/left behind", ttl_s=1) for _ in range(2))
@@ -506,7 +496,7 @@ def test_nothing_is_left_in_etcd_when_the_last_one_has_gone(etcd, wait_until):
     wait_until(lambda: witness.num_keys() == 0)
 
 
-@needs_etcd
+@infra.NEEDED
 def test_a_lease_that_was_lost_is_taken_anew_by_the_next_write(etcd):
     store = EtcdStore(client_for(etcd.endpoints, {}), "/tests/lost lease")
     store.set("a", "1")
@@ -516,7 +506,7 @@ def test_a_lease_that_was_lost_is_taken_anew_by_the_next_write(etcd):
     assert store.get("a") == b"2"
 
 
-@needs_etcd
+@infra.NEEDED
 def test_a_timeout_is_a_lookup_error_as_torch_s_is(etcd):
     store = EtcdStore(client_for(etcd.endpoints, {}), "/tests/lookup", SOON)
     assert store.timeout == SOON and store.prefix == "/tests/lookup/"
@@ -526,7 +516,7 @@ def test_a_timeout_is_a_lookup_error_as_torch_s_is(etcd):
     assert CONST_ETCD_SETUP_TTL == 5
 
 
-@needs_etcd
+@infra.NEEDED
 def test_etcd_s_own_limit_is_told(etcd):
     with pytest.raises(StoreError, match="etcd takes no value of this size"):
         EtcdStore(client_for(etcd.endpoints, {}), "/tests/large").set("a", bytes(2 << 20))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,7 @@ import pytest
 from infra import etcd as infra
 from infra.ranks import WAITS, Ranks, agent_pid
 
-pytestmark = [
-    pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING),
-    pytest.mark.skipif(importlib.util.find_spec("etcd3gw") is None, reason="its client is not installed: pip install etcd3gw"),
-]
+pytestmark = infra.NEEDED
 
 
 class Job(Ranks):
@@ -60,36 +56,15 @@ class Job(Ranks):
         return max(event["round"] for event in self.holdfast.events("RoundFormed"))
 
 
-@pytest.fixture(scope="module")
-def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[infra.Etcd]:
-    server = infra.Etcd(tmp_path_factory.mktemp("etcd"))
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 def lone_job(holdfast: Any, tmp_path: Path, script: Any, wait_until: Any) -> Job:
     return Job(holdfast, tmp_path / "ranks", script(WAITS), wait_until)
 
 
 @pytest.fixture
-def job(lone_job: Job, shared_etcd: infra.Etcd) -> Job:
-    lone_job.store = shared_etcd
+def job(lone_job: Job, etcd: infra.Etcd) -> Job:
+    lone_job.store = etcd
     return lone_job
-
-
-@pytest.fixture
-def own_etcd(tmp_path: Path) -> Iterator[Callable[..., infra.Etcd]]:
-    """`own_etcd(3)`: an etcd that the test may break."""
-    started: list[infra.Etcd] = []
-
-    def start(size: int = 1, **how: Any) -> infra.Etcd:
-        started.append(infra.Etcd(tmp_path / "etcd", size, **how))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.stop()
 
 
 # --- everyday ---------------------------------------------------------------------------------------------------------------

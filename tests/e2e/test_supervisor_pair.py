@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,7 @@ from infra.ports import ports
 from infra.ranks import Cluster
 from infra.supervised import Supervised
 
-pytestmark = [
-    pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING),
-    pytest.mark.skipif(importlib.util.find_spec("etcd3gw") is None, reason="its client is not installed: pip install etcd3gw"),
-]
+pytestmark = infra.NEEDED
 
 ASKS = """
 import os
@@ -71,24 +67,9 @@ class Pair(Supervised):
         assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
 
 
-@pytest.fixture(scope="module")
-def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[infra.Etcd]:
-    server = infra.Etcd(tmp_path_factory.mktemp("etcd"))
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def own_etcd(tmp_path: Path) -> Iterator[infra.Etcd]:
-    """One that the test may break."""
-    server = infra.Etcd(tmp_path / "etcd")
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def pair(holdfast: Any, job: Cluster, tmp_path: Path, wait_until: Callable[..., Any], shared_etcd: infra.Etcd) -> Pair:
-    return Pair(holdfast, job, tmp_path, wait_until, shared_etcd)
+def pair(holdfast: Any, job: Cluster, tmp_path: Path, wait_until: Callable[..., Any], etcd: infra.Etcd) -> Pair:
+    return Pair(holdfast, job, tmp_path, wait_until, etcd)
 
 
 def hanging(pair: Pair, which: int) -> Any:
@@ -148,14 +129,15 @@ def test_one_that_is_told_to_end_hands_over_and_can_take_over_again(pair):
 
 
 def test_etcd_is_away_for_a_while(holdfast, job, tmp_path, wait_until, own_etcd):
-    pair = Pair(holdfast, job, tmp_path, wait_until, own_etcd)
+    store = own_etcd()
+    pair = Pair(holdfast, job, tmp_path, wait_until, store)
     agents = pair.begin()
-    own_etcd.kill()
+    store.kill()
     os.kill(job.rank(0, 0, 1)[0], signal.SIGKILL)
     job.rank(0, 1, 2)
     job.rank(1, 1, 2)  # the job does not wait for that
     pair.both[0].wait_for_output("acts no more until it leads again")
-    own_etcd.start()
+    store.start()
     lives = lambda: [one.stdout.count("listening at") for one in pair.both]
     wait_until(lambda: lives() != [1, 0])
     pair.state = pair.folder / ("fleet-0" if lives()[0] == 2 else "fleet-1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -16,12 +17,14 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
-MISSING = "etcd is not installed: apt-get install etcd-server"
+import pytest
+
+NEEDED = pytest.mark.skipif(
+    shutil.which("etcd") is None or importlib.util.find_spec("etcd3gw") is None,
+    reason="etcd or its client is not installed: apt-get install etcd-server, pip install etcd3gw",
+)
+"""The mark of tests that need both."""
 PATIENCE_S = 30.0
-
-
-def is_installed() -> bool:
-    return shutil.which("etcd") is not None
 
 
 class Etcd:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.value import replace
 from holdfast.diagnosis import recorder_file
 from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.evidence import Evidence, merged
 from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.rule import load
 from holdfast.diagnosis.stack_groups import grouped, outlier
@@ -126,3 +128,15 @@ def test_a_folder_of_stacks_and_records_is_understood(tmp_path: Path) -> None:
         (tmp_path / f"comm_lib_trace_rank_{rank}").write_text(json.dumps(said))
     (tmp_path / "comm_lib_trace_rank_3").write_text(json.dumps(said | {"entries": [entry(6)]}))
     assert attribute(gather([str(tmp_path)], load())).rank == 3
+
+
+def test_what_another_has_gathered_is_added_with_its_stacks_records_and_size(tmp_path: Path) -> None:
+    for rank, text in stacks(4, odd=2).items():
+        (tmp_path / f"rank-{rank}.txt").write_text(text)
+    (tmp_path / "comm_lib_trace_rank_0").write_text(json.dumps({"entries": [entry(7)], "pg_config": {}}))
+    there = replace(gather([str(tmp_path)], load()), world_size=4)
+    both = merged(Evidence(), there)
+    assert (both.stacks, both.records, both.world_size, both.sources) == (there.stacks, there.records, 4, there.sources)
+    assert attribute(both).rank == 2, attribute(both)
+    own = merged(replace(Evidence(), stacks={2: "mine"}, world_size=8), there)
+    assert own.stacks[2] == "mine" and own.world_size == 8
