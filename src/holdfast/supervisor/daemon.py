@@ -16,7 +16,6 @@ import os
 import select
 import signal
 import time
-from collections import deque
 
 from holdfast.agent.ask import ask
 from holdfast.agent.control import ControlSocket
@@ -37,7 +36,6 @@ from holdfast.supervisor.host_table import (
     Keep,
     Left,
     ResetTold,
-    Troubled,
     WorkloadTold,
     shown,
 )
@@ -54,7 +52,6 @@ if TYPE_CHECKING:
 
     from holdfast.agent.control import Request
     from holdfast.core.machine import Action, Observation
-    from holdfast.supervisor.host_table import Worker
     from holdfast.supervisor.host_uplink import HostUplink
 
 ADOPT_S = 1.0
@@ -75,8 +72,7 @@ class Daemon:
         """`told`, where a supervisor is to know, is set before `run`."""
         self.told: HostUplink | None = None
         self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._troubles: deque[tuple[Worker, str]] = deque()
-        """Something has changed, in whichever thread; and what has gone wrong."""
+        """Something has changed, in whichever thread."""
         self.home, self.since_unix = home, time.time()
         make_home(home)
         self._lock_fd = _claim(os.path.join(home, "daemon.lock"))
@@ -173,10 +169,8 @@ class Daemon:
         os.eventfd_read(self._news)
         assert self.told is not None
         with self._lock:
-            troubles = list(self._troubles)
-            self._troubles.clear()
             table = self.table.copy()  # whoever calls us does not wait until it is told
-        self.told.shows(table, troubles)
+        self.told.shows(table)
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -188,8 +182,6 @@ class Daemon:
                     self.trouble = trouble
                 case Say(text=text):
                     self.voice.say(f"holdfast daemon: {plain(text)}\n")
-                case Troubled(worker=worker, what=what) if self.told is not None:
-                    self._troubles.append((worker, what))
 
     def _patience_s(self) -> float:
         """At most the time of silence: whoever is heard meanwhile, in another thread, may be silent for longer than that."""

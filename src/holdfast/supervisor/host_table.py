@@ -100,11 +100,10 @@ class AgentGone(Observation):
     node: str
 
 
-class Troubled(Action):
-    """A worker has failed, or fallen silent: whoever decides about its job is to know."""
+class TroubleHeard(Observation):
+    """Whoever decides about the worker's job knows what was owed."""
 
-    worker: Worker
-    what: str
+    key: str
 
 
 class Keep(Action):
@@ -127,11 +126,18 @@ class Worker(Value):
     heard_at: float
     """Monotonic seconds."""
     is_silent: bool = False
+    owed: str = ""
+    """That it has failed, or fallen silent, in words: whoever decides about its job is to know. Empty: they do."""
 
     @property
     def key(self) -> str:
         """Under which it is kept."""
         return worker_key(self.workload, self.info.worker_address)
+
+    def kept(self) -> Keep:
+        """With all that a later life of the daemon needs."""
+        row = {"info": to_plain(self.info), "workload": self.workload, "since_unix": self.since_unix}
+        return Keep(key=self.key, row={**row, "is_silent": self.is_silent, "owed": self.owed})
 
 
 def worker_key(workload: str, address: str) -> str:
@@ -169,7 +175,8 @@ class HostTable:
                 self.workloads[row["workload_name"]] = WorkloadInfo(**row)
             case "worker":
                 info = WorkerInfo(**row["info"])
-                self.workers[key] = Worker(info=info, workload=row["workload"], since_unix=row["since_unix"], heard_at=now)
+                kept = {name: row[name] for name in ("workload", "since_unix", "is_silent", "owed") if name in row}
+                self.workers[key] = Worker(info=info, heard_at=now, **kept)
             case "agent":
                 self.agents[key] = Agent(**row)
             case "cordoned":
@@ -182,6 +189,11 @@ class HostTable:
                 return self._beaten(seen, now)
             case WorkloadTold(peer=peer, workload=workload):
                 return self._workload_told(peer, workload)
+            case TroubleHeard(key=key) if key in self.workers:
+                worker = self.workers[key] = replace(self.workers[key], owed="")
+                return [worker.kept()]
+            case TroubleHeard():
+                return []
             case Left(peer=peer, worker=worker):
                 return self._forget(self._key_of(peer, worker))
             case ResetTold():
@@ -233,19 +245,18 @@ class HostTable:
         known = self.workers.pop(key, None)
         workload = known.workload if known is not None else self.peers.get(seen.peer, "")
         if known is not None and known.info == info:
-            back = [Say(text=f"{_who(known)} is heard again")] if known.is_silent else []
-            self.workers[key] = replace(known, heard_at=now, is_silent=False)
-            return list(back)
+            worker = self.workers[key] = replace(known, heard_at=now, is_silent=False)
+            return [worker.kept(), Say(text=f"{_who(known)} is heard again")] if known.is_silent else []
         changed = known is None or known.info.state != info.state
         since = seen.at_unix if known is None or changed else known.since_unix
-        worker = Worker(info=info, workload=workload, since_unix=since, heard_at=now)
+        owed = known.owed if known is not None else ""
+        worker = Worker(info=info, workload=workload, since_unix=since, heard_at=now, owed=owed)
+        if changed and info.state == FAILED:
+            worker = replace(worker, owed=f"{_who(worker)} has failed")
         self.workers[key] = worker
-        kept = Keep(key=key, row={"info": to_plain(info), "workload": workload, "since_unix": since})
         level = "warning" if info.state == FAILED else "info"
         said: list[Action] = [Say(text=f"{_who(worker)} is {state_name(info.state)}", level=level)] if changed else []
-        if changed and info.state == FAILED:
-            said.append(Troubled(worker=worker, what=f"{_who(worker)} has failed"))
-        return [kept, *said, *_oldest(self.workers, MOST_WORKERS)]
+        return [worker.kept(), *said, *_oldest(self.workers, MOST_WORKERS)]
 
     def _key_of(self, peer: str, worker: WorkerInfo) -> str:
         """Which worker speaks: of the connection's workload, else the one that is known by that address, and best by name and
@@ -274,13 +285,12 @@ class HostTable:
         return [Keep(key=key, row=None) for key in keys if self.workers.pop(key, None)]
 
     def _fall_silent(self, late: list[Worker]) -> list[Action]:
-        awaited = [one for one in late if _is_awaited(one)]
-        for worker in awaited:
-            self.workers[worker.key] = replace(worker, is_silent=True)
         actions: list[Action] = []
-        for worker in awaited:
-            what = f"{_who(worker)} has not been heard of for {self.silence_s:g} s"
-            actions += [Say(text=what, level="warning"), Troubled(worker=self.workers[worker.key], what=what)]
+        for worker in late:
+            if _is_awaited(worker):
+                what = f"{_who(worker)} has not been heard of for {self.silence_s:g} s"
+                worker = self.workers[worker.key] = replace(worker, is_silent=True, owed=what)
+                actions += [worker.kept(), Say(text=what, level="warning")]
         return actions
 
 
