@@ -81,6 +81,7 @@ class Witness:
         assert child.stdout is not None
         fd = child.stdout.fileno()
         self.asked[fd] = child, action
+        self.host.others.add(child.pid)
         self.host.watch(fd, select.EPOLLIN, lambda events: self._answered(fd))
         return []
 
@@ -92,6 +93,7 @@ class Witness:
         child.stdout.close()
         os.killpg(child.pid, signal.SIGKILL)  # and whom it asks
         child.wait()
+        self.host.others.discard(child.pid)
         kind, _, what = said.partition(" for " if said.startswith("speaks") else " ")
         return self._told(claim, kind, what)
 
