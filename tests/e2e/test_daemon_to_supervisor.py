@@ -30,9 +30,9 @@ class Fleet:
         self.ports: dict[str, int] = {}
 
     def start(self, *flags: object) -> None:
-        """The supervisor, which says how things are after a lease of half a second."""
+        """The supervisor."""
         where = "--listen", f"127.0.0.1:{self.port}", "--state", self.state
-        self.holdfast.start("supervisor", *where, "--lease", "0.5", *flags).wait_for_output("listening at")
+        self.holdfast.start("supervisor", *where, "--lease", "2", *flags).wait_for_output("listening at")
 
     def daemon(self, name: str, *flags: object) -> int:
         """Of a host of that name; its port."""
@@ -60,6 +60,10 @@ class Fleet:
     def jobs(self, name: str) -> list[tuple[str, list[int]]]:
         """Of a host: each job, and its ranks there."""
         return [(one["job"], [rank["rank"] for rank in one["ranks"]]) for one in self.nodes()[name]["jobs"]]
+
+    def why(self, name: str) -> str:
+        """What is kept of a host, for people."""
+        return str(self.holdfast.run("why", name, "--state", self.state).stdout)
 
     def deeds(self, name: str) -> list[tuple[str, str, str]]:
         """What was done about a host, as far as it is over."""
@@ -89,11 +93,22 @@ def test_a_rank_that_fails_and_runs_again_is_known_with_what_came_of_it(fleet: F
     rank = fleet.rank("a", 3, max_in_job_restarts=1)
     fleet.wait_until(lambda: fleet.states() == {"a": "fit"} and fleet.jobs("a") == [("train", [3])])
     rank.update_state(DeviceState.FAILED)
-    fleet.wait_until(lambda: "in-job restart 1 of 1" in fleet.holdfast.run("why", "a", "--state", fleet.state).stdout)
+    fleet.wait_until(lambda: "in-job restart 1 of 1" in fleet.why("a"))
     rank.update_state(DeviceState.RUNNING)
     fleet.wait_until(lambda: fleet.deeds("a") == [("worker", "restart-workers", "round 2 runs")])
     rank.update_state(DeviceState.COMPLETE)
     fleet.wait_until(lambda: fleet.states() == {"a": "spare"} and fleet.jobs("a") == [])
+
+
+def test_a_failure_that_the_supervisor_has_not_heard_outlives_the_daemon(fleet: Fleet) -> None:
+    fleet.daemon("a")  # and there is no supervisor yet
+    fleet.rank("a", 3).update_state(DeviceState.FAILED)
+    fleet.wait_until(lambda: "is FAILED" in fleet.daemons["a"].stderr)
+    fleet.daemons["a"].kill()
+    assert fleet.daemons["a"].process.wait() == -9
+    fleet.daemon("a")  # at another port: the rank does not come back to it
+    fleet.start("--policy", "google")
+    fleet.wait_until(lambda: "rank 3 (" in (why := fleet.why("a")) and "of train has failed" in why)
 
 
 def test_a_host_that_dies_is_drained_and_one_without_ranks_takes_over(fleet: Fleet) -> None:
@@ -118,7 +133,7 @@ def test_a_silent_rank_is_a_trouble_of_its_job(fleet: Fleet) -> None:
     fleet.start()
     fleet.daemon("a", "--silence", "0.3")
     fleet.rank("a", 0)
-    fleet.wait_until(lambda: "has not been heard of for 0.3 s" in fleet.holdfast.run("why", "a", "--state", fleet.state).stdout)
+    fleet.wait_until(lambda: "has not been heard of for 0.3 s" in fleet.why("a"))
 
 
 WAITS = """

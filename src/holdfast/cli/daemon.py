@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDR", help="of the loopback interface (default: %(default)s)")
     parser.add_argument("--silence", type=float, metavar="S", help="a rank not heard of for S seconds is silent (default: 30)")
     parser.add_argument("--state-dir", metavar="DIR", help="where its table is kept (default: where jobs are)")
-    parser.add_argument("--supervisor", metavar="HOST:PORT", help="tell it of the ranks that agents of ours have not started")
+    parser.add_argument("--supervisor", metavar="HOST:PORT[,…]", help="tell it of ranks that agents of ours have not started")
     parser.add_argument("--supervisor-token-file", metavar="FILE", help="the secret that it knows ($HOLDFAST_SUPERVISOR_TOKEN)")
     parser.add_argument("--node-name", metavar="NAME", help="what it is to call this host (default: the host's name)")
     tls_arguments(parser, "supervisors")
@@ -80,10 +80,10 @@ def _uplink(options: argparse.Namespace) -> Callable[[Daemon], HostUplink] | Non
     from holdfast.core.flags import SUPERVISOR_PORT
     from holdfast.supervisor.host_uplink import HostUplink
 
-    endpoint = grammar.endpoint(options.supervisor, "--supervisor", default_port=SUPERVISOR_PORT)
+    endpoints = grammar.endpoints(options.supervisor, "--supervisor", default_port=SUPERVISOR_PORT)
     secret, shelter = token_of(options.supervisor_token_file, "--supervisor-token-file"), shelter_of(options)
     name = options.node_name or os.uname().nodename
-    return lambda daemon: HostUplink(endpoint, name, secret=secret, shelter=shelter, say=daemon.say, see=daemon.see)
+    return lambda daemon: HostUplink(endpoints, name, secret=secret, shelter=shelter, say=daemon.say, see=daemon.see)
 
 
 def _port(given: int | None) -> int:

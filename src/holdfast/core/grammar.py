@@ -194,6 +194,11 @@ def port_range(text: str, name: str) -> tuple[int, int]:
     return low, high
 
 
+def endpoints(text: str, name: str, *, default_port: int) -> tuple[str, ...]:
+    """`A,B` → where one of several may be, as `host:port` each. Empty: nowhere."""
+    return tuple(shown_endpoint(*endpoint(one, name, default_port=default_port)) for one in text.split(",") if text)
+
+
 def shown_endpoint(host: str, port: int) -> str:
     """`host:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -302,10 +302,8 @@ def _state(draft: Draft) -> None:
 
 def _supervisor(draft: Draft) -> None:
     draft.keep("supervisor_token_file", grammar.absolute(draft.text("supervisor_token_file"), draft.host.cwd) or None)
-    given = draft.text("supervisor")
-    name = draft.name("supervisor")
-    ends = [grammar.endpoint(one, name, default_port=SUPERVISOR_PORT) for one in given.split(",")] if given else []
-    draft.put("supervisors", tuple(grammar.shown_endpoint(*end) for end in ends), draft.settings["supervisor"].origin)
+    ends = grammar.endpoints(draft.text("supervisor"), draft.name("supervisor"), default_port=SUPERVISOR_PORT)
+    draft.put("supervisors", ends, draft.settings["supervisor"].origin)
 
 
 def _tls(draft: Draft) -> None:

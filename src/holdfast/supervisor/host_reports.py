@@ -66,9 +66,9 @@ class Reporter:
 class HostReports:
     """All reporters of one life of a daemon."""
 
-    def __init__(self, name: str, life: str, haste: float) -> None:
-        """`name`: the node's; `life`: what no other daemon's life is called; `haste`: as of `Uplink`."""
-        self.name, self.life, self.haste = name, life, haste
+    def __init__(self, name: str, life: str, endpoints: tuple[str, ...], haste: float) -> None:
+        """`name`: the node's; `life`: what no other daemon's life is called; `endpoints`, `haste`: as of `Uplink`."""
+        self.name, self.life, self.endpoints, self.haste = name, life, endpoints, haste
         self.reporters: dict[str, Reporter] = {}
         """By job; HERE: of the host itself."""
         self.made = 0
@@ -157,7 +157,7 @@ class HostReports:
         if job not in self.reporters:
             self.made += 1
             wait_s = WAIT_S if job else 0.0
-            uplink = Uplink(f"{self.life}-{self.made}", "", now=now + wait_s, haste=self.haste)
+            uplink = Uplink(f"{self.life}-{self.made}", *self.endpoints, now=now + wait_s, haste=self.haste)
             self.reporters[job] = Reporter(uplink, self.made % REPORTERS * NUMBERS)
         return self.reporters[job]
 

@@ -26,7 +26,7 @@ class HostUplink:
 
     def __init__(
         self,
-        endpoint: tuple[str, int],
+        endpoints: tuple[str, ...],
         name: str,
         *,
         secret: bytes,
@@ -34,12 +34,12 @@ class HostUplink:
         say: Callable[[str], None],
         see: Callable[[Observation], None],
     ) -> None:
-        """`name`: the node's; `see` shows the table what the supervisor has ordered or heard."""
+        """`endpoints`: where the supervisor may be; `name`: the node's; `see` shows the table what it has ordered or heard."""
         self.say, self.see = say, see
         self.inner = Host(say)
-        self.network = Network(self.inner, Identity(FLEET, secret), endpoint, shelter=shelter, family=FleetMessage)
+        self.network = Network(self.inner, Identity(FLEET, secret), ("", 0), shelter=shelter, family=FleetMessage)
         life = f"{name}-daemon-{os.getpid()}-{os.urandom(4).hex()}"
-        self.reports = HostReports(name, life, haste=0.5 + os.urandom(1)[0] / 512)
+        self.reports = HostReports(name, life, endpoints, haste=0.5 + os.urandom(1)[0] / 512)
 
     def fileno(self) -> int:
         """Readable when there is something to hear."""
