@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,7 +61,7 @@ def section_of(page: Page, name: str) -> SectionSigns:
 
 def test_a_step_that_the_script_tells_is_told_apart_from_one_that_was_counted(page: Page, writer: Writer) -> None:
     assert page.last_step == (None, False)
-    writer.stepped(3)
+    writer.progress(3, by_script=False)
     assert page.last_step == (3, False)
     writer.progress(1200)
     assert page.last_step == (1200, True)
@@ -285,6 +287,19 @@ def test_what_was_said_of_sections_before_there_was_a_page_is_in_it(page: Page) 
     assert page.signs().sections == (SectionSigns(name="early", limit_s=5.0),)
 
 
+@pytest.fixture(params=[False, True], ids=["with a lock", "without"])
+def switching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads take turns as often as the interpreter lets them, with sections locked as elsewhere, and as here."""
+    if request.param and not module.UNBROKEN:
+        pytest.skip("this interpreter may switch anywhere")
+    monkeypatch.setattr(module, "UNBROKEN", request.param)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("switching")
 def test_threads_may_share_it_all(page: Page, writer: Writer) -> None:
     threads, times = 8, 400
     start = threading.Barrier(threads)
@@ -312,6 +327,19 @@ def test_threads_may_share_it_all(page: Page, writer: Writer) -> None:
     assert [writer.section(name).depth for name in sections] == [0] * len(sections)
 
 
+@pytest.mark.parametrize("method", [Section.__enter__, Section.__exit__])
+def test_a_section_calls_nothing_between_the_time_and_its_end(method: Callable[..., object]) -> None:
+    """Where it has no lock, that is what keeps others out."""
+    names = [(one.opname, one.argval) for one in dis.get_instructions(method)]
+    asked = next(at for at, (_, what) in enumerate(names) if what == "monotonic_ns")
+    called = next(at for at, (name, _) in enumerate(names) if at > asked and name == "CALL")
+    unlocks = next(at for at, (_, what) in enumerate(names) if at > asked and what == "release")
+    between = {name for name, _ in names[called + 1 : unlocks]}
+    assert "STORE_SUBSCR" in between
+    assert not {name for name in between if name.startswith(("CALL", "JUMP_BACKWARD", "RESUME", "SEND", "FOR_ITER", "WITH"))}
+
+
+@pytest.mark.usefixtures("switching")
 def test_a_signal_handler_may_come_in_between(page: Page, writer: Writer) -> None:
     """SIGTERM's handler saves a checkpoint, say, while its own thread is within a call."""
     came = 0

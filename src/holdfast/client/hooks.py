@@ -107,7 +107,7 @@ def _counter(writer: Writer) -> Step:
             if mine <= most:
                 return writer.heartbeat()
             most = mine
-            writer.stepped(mine)
+            writer.progress(mine, False)
             if len(steps) > MOST_OPTIMIZERS:
                 steps.clear()
         except Exception:

@@ -30,7 +30,7 @@ MODULES_BYTES = 256 * 1024 - FIELDS_BYTES
 """Some 8,000 names: four times as many as torch and transformers have together."""
 SIZE = FIELDS_BYTES + MODULES_BYTES
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 4
+VERSION = 5
 
 # Agent → worker.
 MAGIC_AT = 0
@@ -94,7 +94,7 @@ BOOTING, RUNNING, FINISHING = 0, 1, 2
 
 # Worker → agent: progress.
 BEAT_NS = 64
-"""The last heartbeat."""
+"""The last heartbeat that was no step: a step is one too, and stands in STEP_NS only."""
 BEATS = 65
 STEP = 66
 STEP_NS = 67
