@@ -193,6 +193,47 @@ def test_the_flight_recorder_s_records_are_asked_for_and_waited_for(holdfast: An
     assert f"torch's flight recorder: {tmp_path}/record_0\n" in (folder / "rank-0.txt").read_text()
 
 
+COLLECTIVES = """
+import os, time
+import torch
+from torch import distributed
+from holdfast import client
+distributed.init_process_group("gloo")
+rank, first = distributed.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+
+def ended(work):
+    while not work.is_completed():
+        time.sleep(0.01)
+
+for step in range(3):
+    client.heartbeat()
+    if first and step == 2 and rank == 2:
+        time.sleep(1000)
+    ended(distributed.all_reduce(torch.ones(4 + step), async_op=True))
+client.heartbeat()
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+def test_the_rank_that_never_came_to_a_collective_is_found_by_torch_s_own_record_of_a_running_job(
+    holdfast: Any, script: Any, tmp_path: Path
+) -> None:
+    """No stack tells: all sleep in Python. Nothing is to be set for it: torch keeps its record by default."""
+    limits = ("--ft-initial-rank-heartbeat-timeout", 90, "--ft-rank-heartbeat-timeout", 4)
+    options = ("--nproc-per-node", 3, "--max-restarts", 1, *limits, script(COLLECTIVES))
+    done = holdfast("run", *options, env={"OMP_NUM_THREADS": "1"}, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.output
+    (reason,) = [event["reason"] for event in holdfast.events("Decided") if event["decision"] == "restart"]
+    assert reason.startswith("rank 2 (local 2) on ")
+    assert "it never came to all_reduce [[6]] Float, number 3 of its group, in which others wait for it" in reason
+    (folder,) = (holdfast.jobs()[0] / "incidents").glob("round-1-hang")
+    assert "group 0: all_reduce [[6]] Float, number 3; it waits there\n" in (folder / "rank-0.txt").read_text()
+    assert "group 0: all_reduce [[5]] Float, number 2; which has ended\n" in (folder / "rank-2.txt").read_text()
+    found = json.loads(holdfast("diagnose", "--json", *sorted(folder.glob("record-rank-*"))).stdout)
+    assert found["rank"] == 2 and "never came to all_reduce [[6]] Float, number 3" in found["sentence"], found
+
+
 @pytest.mark.skipif(py_spy() is None, reason="py-spy is not installed: pip install 'holdfast[diagnosis]'")
 def test_py_spy_shows_the_stacks_of_a_rank_that_cannot(holdfast: Any) -> None:
     done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *SECTIONS, TOLD, "asleep")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.failure import Failure, Position
+from holdfast.core.failure import Failure, Position, Reached
 from holdfast.rendezvous.inquiry import ANSWER_S, Blame, Inquiry, blamed, culprit, undecided, unreported
 
 
@@ -41,6 +41,39 @@ def test_the_one_that_is_not_in_the_collective_is_to_blame() -> None:
 def test_the_one_that_is_behind_is_to_blame_though_it_is_in_a_collective_as_well() -> None:
     found = to_blame(at(0, overdue="o", step=42, **WAITS), at(1, step=41, **WAITS), at(2, step=42, **LOADS))
     assert found == (1, "it is at step 41, others are at step 42")
+
+
+def reached(seq: int, waits: bool = False, group: str = "0") -> Reached:
+    return Reached(group=group, seq=seq, what=f"all_reduce [[{seq}]] Float", waits=waits)
+
+
+def test_the_one_that_never_came_to_a_collective_is_to_blame_whatever_stacks_say() -> None:
+    others = [at(rank, overdue="o", reached=(reached(7, waits=True),), **LOADS) for rank in (0, 1, 3)]
+    found = to_blame(*others, at(2, reached=(reached(6),), **LOADS))
+    assert found == (2, "it never came to all_reduce [[7]] Float, number 7 of its group, in which others wait for it")
+
+
+def test_who_waits_in_another_group_is_not_to_blame_for_what_it_never_came_to() -> None:
+    """Rank 1 waits for rank 2 in a group of their own, and therefore does not come to rank 0."""
+    first = at(0, overdue="o", reached=(reached(7, waits=True),), **WAITS)
+    second = at(1, reached=(reached(6), reached(3, waits=True, group="own")), **WAITS)
+    assert to_blame(first, second, at(2, reached=(reached(7), reached(2, group="own")), **WAITS)) == (
+        2,
+        "it never came to all_reduce [[3]] Float, number 3 of its group, in which others wait for it",
+    )
+
+
+def test_where_each_waits_for_the_other_in_another_group_the_record_of_collectives_blames_nobody() -> None:
+    first = at(0, overdue="o", reached=(reached(7, waits=True), reached(2, group="own")), **WAITS)
+    assert to_blame(first, at(1, reached=(reached(6), reached(3, waits=True, group="own")), **WAITS)) is None
+
+
+def test_who_has_gone_ahead_while_nobody_waits_makes_nobody_late() -> None:
+    assert to_blame(at(0, overdue="o", reached=(reached(7),)), at(1, reached=(reached(6),))) is None
+
+
+def test_a_rank_without_a_record_is_not_taken_for_one_that_never_came() -> None:
+    assert to_blame(at(0, overdue="o", reached=(reached(7, waits=True),), **WAITS), at(1, **WAITS)) is None
 
 
 def test_of_those_that_are_behind_the_one_that_is_not_in_a_collective() -> None:

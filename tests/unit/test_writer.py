@@ -14,7 +14,9 @@ import pytest
 
 from holdfast.client import writer as module
 from holdfast.client.writer import Section, Writer
+from holdfast.core import page as layout
 from holdfast.core.signs import Limits, SectionSigns
+from holdfast.diagnosis.recorder_file import reached
 from holdfast.runtime.shm import Page, create_page
 
 INFINITY = float("inf")
@@ -262,6 +264,10 @@ def test_a_script_that_scribbles_over_its_page_harms_only_itself(page: Page, fil
     assert len(seen.sections) == 32 and seen.beats > 0
     assert page.asked() is None
     assert page.ask_for_stacks() != "" and page.stacks() == ""
+    assert page.ask_for_collectives() == bool(page.words[layout.HEARS])
+    page.words[layout.REQUEST_SEEN] = page.words[layout.REQUEST_COUNT]
+    said = page.collectives()
+    assert said is not None and reached(said[0]) == () and len(said[0] + said[1]) <= layout.RECORD_ROOM
     assert page.error_at_unix is not None and len(page.trouble) <= 256
 
 

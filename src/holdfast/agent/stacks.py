@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.words import LookAtWorkers
     from holdfast.agent.workers import Workers
+    from holdfast.core.failure import Reached
     from holdfast.core.machine import Observation
+    from holdfast.runtime.shm import Page
 
 POLL_S = 0.001
 """Between two looks at what the ranks have written: none of them would tell us that it is done."""
@@ -41,6 +43,10 @@ lets it run; and a rank that hangs is to be killed within 50 ms after its limit.
 BUSY_S = 0.25
 """The same for one that has heard the request and waits for a processor: on a host with too few of them it will answer, and the
 agent is late itself."""
+
+COLLECTIVES_S = 0.5
+"""For a rank's own record of its collectives, where it has one: 0.02 s do for 2000 of them, 0.2 s where processors are busy.
+All of it is spent on a rank whose script holds the GIL."""
 
 PY_SPY_S = 0.5
 """For py-spy, which some 0.1 s do where the machine has time. Only where it is installed, and only for ranks that are
@@ -67,6 +73,11 @@ class Rank:
         self.has_been_spied_on = False
         self.unable = ""
         """Why it cannot show its stacks. Empty: it was asked."""
+        self.asked_for: Page | None = None
+        """Where it is going to say how far its collectives have come. None: it has, or cannot."""
+        self.reached: tuple[Reached, ...] = ()
+        self.record = b""
+        """torch's record of its collectives."""
         self.evidence = ""
         """What the kernel says of it; empty: it was not asked."""
 
@@ -86,7 +97,7 @@ class Stacks:
         self.path = ""
         self.ranks: list[Rank] = []
         self.look_at = NEVER
-        self.stacks_until = self.busy_until = self.spies_until = self.records_until = NEVER
+        self.stacks_until = self.busy_until = self.spies_until = self.records_until = self.collectives_until = NEVER
         self.records: flight_recorder.Records | None = None
 
     def begin(self, wanted: LookAtWorkers, monitoring: Monitoring | None) -> None:
@@ -110,7 +121,10 @@ class Stacks:
             rank.unable = unable.get(rank.local_rank, "")
             if rank.state == "T":
                 kill_group(rank.pid, signal.SIGCONT)
+            page = host.children[rank.pid].page
+            rank.asked_for = page if page is not None and page.ask_for_collectives() else None
         self.stacks_until, self.busy_until, self.spies_until = now + STACKS_S, now + BUSY_S, -NEVER
+        self.collectives_until = now + COLLECTIVES_S
         self.records = flight_recorder.Records(os.environ, [rank.rank for rank in self.ranks], now)
         self.records_until = now + wanted.within_s - RESERVE_S
         self.look_at = now + POLL_S
@@ -128,6 +142,7 @@ class Stacks:
         for rank in self.ranks:
             if rank.is_silent:
                 rank.stacks = self.workers.dumped(rank.local_rank) or rank.stacks
+            self._hear_collectives(rank, late=now >= self.collectives_until)
         silent = [rank for rank in self.ranks if rank.is_silent]
         awaited = [rank for rank in silent if self._may_answer(rank, now)]
         if silent and not awaited and self.spies_until == -NEVER:
@@ -135,7 +150,7 @@ class Stacks:
         spying = [rank for rank in silent if not self._has_spied(rank, late=now >= self.spies_until)]
         assert self.records is not None
         recorded = self.records.look(now) or now >= self.records_until
-        if awaited or spying or not recorded:
+        if awaited or spying or not recorded or any(rank.asked_for is not None for rank in self.ranks):
             return []
         self.look_at = NEVER
         return [Looked(positions=tuple(self._position(rank, now) for rank in self.ranks))]
@@ -148,14 +163,29 @@ class Stacks:
     def keeper(self, reason: str) -> Callable[[], None]:
         """What writes what was found, each rank into a file of its own. It raises OSError where that cannot be."""
         path, told = self.path, {self._file(rank): "\n".join(self._told(rank, reason)) for rank in self.ranks}
+        records = {os.path.join(path, f"record-rank-{rank.rank}"): rank.record for rank in self.ranks if rank.record}
 
         def keep() -> None:
             os.makedirs(path, 0o700, exist_ok=True)
             for name, text in told.items():
                 with open(name, "w", encoding="utf-8", errors="replace") as file:
                     file.write(text)
+            for name, record in records.items():
+                with open(name, "wb") as raw:
+                    raw.write(record)
 
         return keep
+
+    def _hear_collectives(self, rank: Rank, *, late: bool) -> None:
+        if rank.asked_for is None:
+            return
+        said = rank.asked_for.collectives() if rank.pid in self.workers.host.children else (b"", b"")
+        if said is not None and said[0]:
+            from holdfast.diagnosis.recorder_file import reached  # most jobs never need it
+
+            rank.reached, rank.record = reached(said[0]), said[1]
+        if said is not None or late:
+            rank.asked_for = None
 
     # --- one rank -------------------------------------------------------------------------------------------------------
 
@@ -174,6 +204,7 @@ class Stacks:
             state=rank.state,
             where=where(frames),
             waits=waits(frames),
+            reached=rank.reached,
             stacks_path=self._file(rank),
         )
 
@@ -183,6 +214,9 @@ class Stacks:
         if self.records is not None and (record := self.records.paths.get(rank.rank)) is not None:
             late = "" if rank.rank in self.records.written else " (was not written in time)"
             yield f"torch's flight recorder: {record}{late}"
+        for last in rank.reached:
+            state = "it waits there" if last.waits else "which has ended"
+            yield f"its last collective in group {last.group}: {last.what}, number {last.seq}; {state}"
         if rank.unable:
             yield f"it cannot show its stacks itself: {rank.unable}"
         yield f"\n{rank.stacks}" if rank.stacks else "\nit has not shown its stacks"

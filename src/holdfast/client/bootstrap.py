@@ -17,6 +17,7 @@ has its pidfd.
   is never unlocked, so that the mark comes at the end of every life; the agent asks the kernel for the exit code then;
 - asks to die with the agent;
 - where the agent wishes it, has what an unmodified script does count as signs of life (`client.hooks`);
+- once the script has a process group, has a thread answer how far its collectives have come (`client.collectives`);
 - enables faulthandler, as torch's `record` does;
 - wraps sys.excepthook, to write the error record and raise the page's error flag before the traceback is printed;
 - leaves a mark when the interpreter begins to end in good order.
@@ -25,10 +26,10 @@ A spare (`client.spare`) is started in the very same way, but ahead of time. It 
 imports what its worker is going to import, and waits, here: `park` returns when it has become a worker, and Python then runs
 the script as it always does. What it has been given meanwhile (`adopt`) is what a worker gets at its start.
 
-The script can see of it: a few modules more in sys.modules (`_holdfast_bootstrap` among them, by which `holdfast.client`
-finds the page), faulthandler enabled, one function in the place of sys.excepthook, and one descriptor of a high number, the
-page's file, which it may close. Forked children are none of the agent's workers: in them `words` is None, and the hook only
-prints.
+The script can see of it: a few modules more in sys.modules (`_holdfast_bootstrap` among them, by which `holdfast.client` finds
+the page), faulthandler enabled, a thread that sleeps in C, one function in the place of sys.excepthook, and one descriptor of a
+high number, the page's file, which it may close. Forked children are none of the agent's workers: in them `words` is None, and
+the hook only prints.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ stash = ""
 """Where this worker may leave its state (`core.stash.VARIABLE`). Its children are not to find that in their environment."""
 spare: ModuleType | None = None
 """`client.spare`, in an interpreter that has been started to wait."""
+
+_sleep: Callable[[int], None] | None = None
+"""Returns once REQUEST_COUNT is no longer what is given, or sooner."""
 
 _error_file: str | None = None
 """Where the error record is to go: absolute, since the script may change directory."""
@@ -207,12 +211,21 @@ def _watch_script(hook: int) -> None:
     if hook:
         hooks = _load("_holdfast_hooks", "client", "hooks.py")
         notebook = hooks.Notebook(layout, lambda: words) if hook & layout.HOOK_MODULES else None
-        hooks.watch(writer, notebook, signs=hook & layout.HOOK_SIGNS != 0)
+        hooks.watch(writer, notebook, signs=hook & layout.HOOK_SIGNS != 0, joined=_offer_collectives)
+
+
+def _offer_collectives() -> None:
+    if _sleep is None or words is None:
+        return
+    try:
+        load("_holdfast_collectives", "client", "collectives.py").offer(layout, lambda: words, _sleep)
+    except Exception:  # another version of torch, or as many threads as are allowed are there
+        return
 
 
 def _lock(libc: ctypes.CDLL, base: int) -> None:
     """Take the mutex of the page mapped at `base`, and tell the agent, who waits for that."""
-    global _wake_agent
+    global _sleep, _wake_agent
     import ctypes
 
     assert layout is not None
@@ -240,7 +253,12 @@ def _lock(libc: ctypes.CDLL, base: int) -> None:
         one = ctypes.c_int(1)
         return int(libc.syscall(ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_long(wake_code), one, None, None, 0))
 
-    wake_code = layout.FUTEX_WAKE
+    def sleep(seen: int) -> None:
+        at, expected = ctypes.c_void_p(base + count_at), ctypes.c_uint32(seen)
+        libc.syscall(ctypes.c_long(number), at, ctypes.c_long(wait_code), expected, None, None, 0)
+
+    wake_code, wait_code, count_at = layout.FUTEX_WAKE, layout.FUTEX_WAIT, layout.REQUEST_COUNT * 8
+    _sleep = sleep
     wake(base + layout.LOCK_AT * 8)
     _wake_agent = lambda: wake(base + lock_at)
 

@@ -5,7 +5,8 @@
 - has every optimizer's step count as a heartbeat, and the steps of the one that has made most of them as the script's progress,
   unless the script tells that itself (`holdfast.client.progress`);
 - has `torch.save` and torch.distributed.checkpoint's `save` and `async_save` be sections called `checkpoint`;
-- notes when the script first joins a process group, when it has, and how long it loads its state before its first step;
+- notes when the script first joins a process group, when it has (from then on it can be asked how far its collectives have
+  come: `client.collectives`), and how long it loads its state before its first step;
 - with torch or without, has the time that a debugger or another prompt waits for somebody be a section called `debugger`;
 - if the script imports NVRx's client, has ours stand in for it (`integrations.nvrx`), where Holdfast is installed beside it.
 
@@ -51,9 +52,15 @@ MOST_OPTIMIZERS = 10_000
 """So many are told apart; a script that makes one for each step begins to be counted anew then."""
 
 
-def watch(writer: Callable[[], Writer], note: Notebook | None = None, *, signs: bool = True) -> None:
+def watch(
+    writer: Callable[[], Writer],
+    note: Notebook | None = None,
+    *,
+    signs: bool = True,
+    joined: Callable[[], None] = lambda: None,
+) -> None:
     """Do the above for this process (`signs`), and note in `note` which modules are loaded, where there is one. `writer()` is
-    asked for at torch's import, no sooner."""
+    asked for at torch's import, no sooner; `joined()` is called when the script has a process group."""
     hooked: list[Step] = []
 
     def step_hook() -> Step:
@@ -81,7 +88,9 @@ def watch(writer: Callable[[], Writer], note: Notebook | None = None, *, signs: 
             "torch.serialization": files,
             "torch.distributed.checkpoint.state_dict_saver": marking(CHECKPOINT, "save", "async_save"),
             "torch.distributed.checkpoint.state_dict_loader": lambda module: _around(module, "load", _as_restore, writer()),
-            "torch.distributed.distributed_c10d": lambda module: _around(module, "init_process_group", _as_joining, writer()),
+            "torch.distributed.distributed_c10d": lambda module: _around(
+                module, "init_process_group", lambda function, to: _as_joining(function, to, joined), writer()
+            ),
             "nvidia_resiliency_ext.fault_tolerance.rank_monitor_client": _stand_in,
             **{module: marking(DEBUGGER, method, of=holder) for module, (holder, method) in PROMPTS.items()},
         }
@@ -135,7 +144,7 @@ def _around(module: ModuleType, name: str, wrapped: Callable[..., Callable[..., 
     setattr(module, name, wrapped(getattr(module, name), writer))
 
 
-def _as_joining(function: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
+def _as_joining(function: Callable[..., Any], writer: Writer, joined: Callable[[], None]) -> Callable[..., Any]:
     from functools import wraps
 
     @wraps(function)
@@ -143,6 +152,7 @@ def _as_joining(function: Callable[..., Any], writer: Writer) -> Callable[..., A
         writer.joining()
         answer = function(*args, **kwargs)
         writer.joined()
+        joined()
         return answer
 
     return joining

@@ -25,6 +25,18 @@ class Evidence(Value):
     log_path: str | None = None
 
 
+class Reached(Value):
+    """How far one rank has come in the collectives of one process group."""
+
+    group: str
+    seq: int
+    """Number of its last one in that group, from 1."""
+    what: str
+    """`all_reduce [[4]] Float`"""
+    waits: bool
+    """Whether that or another before it has not ended."""
+
+
 class Position(Value):
     """Where one rank was when all of them were looked at, because some rank had hung."""
 
@@ -50,6 +62,8 @@ class Position(Value):
     """Innermost frame of its main thread, `load (data.py:88)`. Empty: it has not shown its stacks."""
     waits: bool | None = None
     """Whether it was waiting for other ranks there, in a collective. None: not known."""
+    reached: tuple[Reached, ...] = ()
+    """Its last collectives by torch's own record. Empty: it has none, or does not say."""
     stacks_path: str | None = None
     """Where its stacks are, on its own host. None: they are not kept."""
 

@@ -2,8 +2,8 @@
 
 A page is memory shared by one worker and its agent. Every field has exactly one writer and one reader, is eight bytes wide
 and eight-aligned (so that one store is one machine store), and is named here by its index into the page seen as 64-bit words.
-Fields that different sides write lie on different cache lines. The fields take 8192 bytes; behind them is room for a long text,
-which costs no memory before it is used.
+Fields that different sides write lie on different cache lines. The fields take 8192 bytes; behind them is room for a long text
+and a record, which costs no memory before it is used.
 
     words    writer   what
     0-15     agent    magic, version, agent's pid, wishes and requests to the worker
@@ -17,6 +17,7 @@ which costs no memory before it is used.
     240      worker   how long the text of modules is
     512-1023 worker   sections: 32 slots
     1024-    worker   text: the modules that the script has had loaded
+    32768-   worker   its record of collectives
     others   -        reserved
 
 Times are nanoseconds of CLOCK_MONOTONIC; 0 means never. The layout has a version, since the worker's interpreter may hold
@@ -28,7 +29,9 @@ from __future__ import annotations
 FIELDS_BYTES = 8192
 MODULES_BYTES = 256 * 1024 - FIELDS_BYTES
 """Some 8,000 names: four times as many as torch and transformers have together."""
-SIZE = FIELDS_BYTES + MODULES_BYTES
+RECORD_ROOM = 1 << 20
+"""Of bytes: torch's record of 2000 collectives takes a quarter of that."""
+SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
 VERSION = 5
 
@@ -50,6 +53,8 @@ HOOK_MODULES = 2
 
 REQUEST_CHECKPOINT = 2
 REQUEST_STOP = 4
+REQUEST_RECORD = 8
+"""How far it has come in its collectives."""
 
 # Worker → agent: the lock.
 LOCK_AT = 16
@@ -60,6 +65,13 @@ DUMP_SIGNAL = 25
 """The signal at which the worker writes its stacks behind the page, into the same nameless file; 0: it does not."""
 DUMP_FD = 26
 """The worker's descriptor for that. Whoever sends the signal looks first whether it still is that file."""
+
+HEARS = 27
+"""1: somebody waits for REQUEST_COUNT to change, in futex(2), and knows of REQUEST_RECORD."""
+REACHED_BYTES = 28
+"""Of JSON at RECORD: the last collective of each group."""
+RECORD_BYTES = 29
+"""Of torch's whole record, behind that; 0: there is none, or no room for it."""
 
 MUTEX = 32
 MUTEX_BYTES = 64
@@ -138,6 +150,7 @@ TROUBLE_BYTES = 256
 MODULES_END = 240
 """Bytes of text at MODULES. Lines, each a mark and a name, in the order in which their loading began."""
 MODULES = 1024
+RECORD = MODULES + MODULES_BYTES // 8
 LOADING, LOADED = b" ", b"+"
 """The marks. What fails to load, or is still at it, has the first."""
 

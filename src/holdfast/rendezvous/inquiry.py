@@ -6,10 +6,11 @@ failure that was reported is held until they have answered, or had their time. T
 still, by one sign after the other, as long as some differ in it from the rest:
 
 1. the kernel has stopped them (SIGSTOP, a debugger);
-2. they are behind in steps, where all ranks report steps;
-3. they are *not* waiting for others, by their stacks, or sleep in the kernel, deaf to signals; or they alone show no stacks;
-4. they wait elsewhere, by their stacks, than most of the others do: in another collective, or called in another place;
-5. they are behind in sections, where nobody reports steps but all use sections (last: a rank may have sections of its own).
+2. they never came to a collective that others wait in, by torch's own record of them, and wait in none themselves;
+3. they are behind in steps, where all ranks report steps;
+4. they are *not* waiting for others, by their stacks, or sleep in the kernel, deaf to signals; or they alone show no stacks;
+5. they wait elsewhere, by their stacks, than most of the others do: in another collective, or called in another place;
+6. they are behind in sections, where nobody reports steps but all use sections (last: a rank may have sections of its own).
 
 Of those left it is the one that has been quiet longest. Where nothing tells them apart, nobody is blamed: the failure is told
 of the first whose limit was exceeded, with words that say so (`undecided`).
@@ -23,6 +24,8 @@ from holdfast.core.value import Value, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from holdfast.core.failure import Reached
 
 FEW = 0.25
 """At most this share of the ranks is out of place; one always may be, where most of the others are in one place."""
@@ -87,7 +90,7 @@ def culprit(positions: Mapping[str, tuple[Position, ...]]) -> Blame | None:
     seen = [(node, position) for node, those in positions.items() for position in those]
     still = _still(seen)
     left, why = still, list[str]()
-    for narrow in (_stopped, _behind, _not_waiting, _elsewhere, _behind_in_sections):
+    for narrow in (_stopped, _never_came, _behind, _not_waiting, _elsewhere, _behind_in_sections):
         some, words = narrow([position for _, position in left])
         if some and len(some) < len(left):
             left, why = [(node, position) for node, position in left if position.rank in some], [*why, words]
@@ -154,6 +157,21 @@ def _still(seen: list[tuple[str, Position]]) -> list[tuple[str, Position]]:
 
 def _stopped(seen: list[Position]) -> tuple[set[int], str]:
     return {one.rank for one in seen if one.state in ("T", "t")}, ""
+
+
+def _never_came(seen: list[Position]) -> tuple[set[int], str]:
+    groups: dict[str, list[tuple[Position, Reached]]] = {}
+    for one in seen:
+        for last in one.reached:
+            groups.setdefault(last.group, []).append((one, last))
+    absent: dict[int, Reached] = {}
+    for those in groups.values():
+        furthest = max((last for _, last in those if last.waits), key=lambda last: last.seq, default=None)
+        absent |= {one.rank: furthest for one, last in those if furthest is not None and last.seq < furthest.seq}
+    culprits = {one.rank for one in seen if one.rank in absent and not any(last.waits for last in one.reached)}
+    awaited = absent[min(culprits)] if culprits else None
+    where = f"{awaited.what}, number {awaited.seq} of its group" if awaited is not None else ""
+    return culprits, f"it never came to {where}, in which others wait for it"
 
 
 def _behind(seen: list[Position]) -> tuple[set[int], str]:

@@ -176,6 +176,26 @@ class Page:
             os.close(self._stacks[0])
         self._stacks = -1, 0
 
+    def ask_for_collectives(self) -> bool:
+        """Have the worker say how far its collectives have come, which takes it some hundredths of a second, unless somebody
+        holds the GIL. False: nobody there would hear."""
+        if not self.words[layout.HEARS]:
+            return False
+        futex = _Futex()
+        self.words[layout.REQUEST] |= layout.REQUEST_RECORD
+        self.words[layout.REQUEST_COUNT] = (self.words[layout.REQUEST_COUNT] + 1) & 0xFFFF_FFFF
+        futex.wake(futex.ctypes.addressof(futex.ctypes.c_char.from_buffer(self.map)) + layout.REQUEST_COUNT * 8)
+        return True
+
+    def collectives(self) -> tuple[bytes, bytes] | None:
+        """What it has said since it was asked last: of each group the last one, as JSON (`client.collectives`), and torch's
+        whole record; either is empty where it could not. None: nothing yet."""
+        words, start = self.words, layout.RECORD * 8
+        if words[layout.REQUEST_SEEN] != words[layout.REQUEST_COUNT]:
+            return None
+        middle = start + min(words[layout.REACHED_BYTES], layout.RECORD_ROOM)
+        return self.map[start:middle], self.map[middle : min(middle + words[layout.RECORD_BYTES], layout.SIZE)]
+
     def close_fd(self) -> None:
         """Give the fd back once the worker has it; the mapping stays."""
         if self.fd >= 0:
