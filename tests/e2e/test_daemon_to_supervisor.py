@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
 from infra.google_parts import GOOGLE, Talking
+from infra.ports import port_of, ports
 
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client
 
@@ -25,23 +25,22 @@ class Fleet:
 
     def __init__(self, holdfast: Any, tmp_path: Path, wait_until: Any) -> None:
         self.holdfast, self.wait_until, self.folder = holdfast, wait_until, tmp_path
-        self.state, self.port = tmp_path / "fleet", _port()
+        self.state, self.port = tmp_path / "fleet", 0
         self.daemons: dict[str, Any] = {}
         self.ports: dict[str, int] = {}
 
     def start(self, *flags: object) -> None:
         """The supervisor."""
-        where = "--listen", f"127.0.0.1:{self.port}", "--state", self.state
-        self.holdfast.start("supervisor", *where, "--lease", "2", *flags).wait_for_output("listening at")
+        where = "--listen", f"127.0.0.1:{self.port}", "--http", "off", "--state", self.state
+        self.port = port_of(self.holdfast.start("supervisor", *where, "--lease", "2", *flags))
 
     def daemon(self, name: str, *flags: object) -> int:
         """Of a host of that name; its port."""
-        self.ports[name] = port = _port()
-        where = "--port", port, "--state-dir", self.folder / name, "--node-name", name
+        where = "--port", 0, "--state-dir", self.folder / name, "--node-name", name
         told = "--supervisor", f"127.0.0.1:{self.port}"
         self.daemons[name] = self.holdfast.start("daemon", *where, *told, *flags)
-        self.daemons[name].wait_for_output("listening at")
-        return port
+        self.ports[name] = port_of(self.daemons[name])
+        return self.ports[name]
 
     def rank(self, name: str, rank: int, **more: Any) -> GoogleCloudResiliencyClient:
         """One that runs on that host."""
@@ -80,12 +79,6 @@ def fleet(holdfast: Any, tmp_path: Path, wait_until: Any) -> Iterator[Fleet]:
     client._shared.clear()
 
 
-def _port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_rank_that_fails_and_runs_again_is_known_with_what_came_of_it(fleet: Fleet) -> None:
     fleet.start("--policy", "google")
     fleet.daemon("a")
@@ -101,7 +94,8 @@ def test_a_rank_that_fails_and_runs_again_is_known_with_what_came_of_it(fleet: F
 
 
 def test_a_failure_that_the_supervisor_has_not_heard_outlives_the_daemon(fleet: Fleet) -> None:
-    fleet.daemon("a")  # and there is no supervisor yet
+    (fleet.port,) = ports(1)  # where there is no supervisor yet
+    fleet.daemon("a")
     fleet.rank("a", 3).update_state(DeviceState.FAILED)
     fleet.wait_until(lambda: "is FAILED" in fleet.daemons["a"].stderr)
     fleet.daemons["a"].kill()

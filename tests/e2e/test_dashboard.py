@@ -6,19 +6,18 @@ one with a real supervisor and a real job.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
 import shutil
 import signal
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from infra import dashboard_stage as made_up
 from infra.dashboard_stage import Stage
+from infra.ports import port_of
 from infra.ranks import Cluster
 
 CHROMIUM = shutil.which("chromium")
@@ -337,24 +336,11 @@ def test_what_is_made_up_here_is_what_the_api_says(stage):
     jsonschema.validate(stage.fleet, {"$ref": "#/components/schemas/FleetShown", "components": schemas})
 
 
-def port_below(taken: int) -> int:
-    """A free one that is no ephemeral one, so that nobody is given it meanwhile."""
-    for port in range(taken - 1, taken - 1000, -1):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("no port")
-
-
-def test_a_real_job_is_seen_live_and_one_of_its_nodes_drained(
-    page, holdfast: Any, job: Cluster, tmp_path: Any, wait_until: Any
-):
+def test_a_real_job_is_seen_live_and_one_of_its_nodes_drained(page, holdfast: Any, job: Cluster, tmp_path: Any):
     pytest.importorskip("starlette", reason="starlette is not installed: pip install 'holdfast[supervisor]'")
-    link = f"127.0.0.1:{port_below(job.port)}"
-    running = holdfast.start(
-        "supervisor", "--listen", link, "--http", "127.0.0.1:0", "--state", tmp_path / "fleet", "--lease", "2"
-    )
-    url = wait_until(lambda: re.search(r"http://\S+/", running.stdout + running.stderr)).group()
+    anywhere = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    running = holdfast.start("supervisor", *anywhere, "--state", tmp_path / "fleet", "--lease", "2")
+    link, url = f"127.0.0.1:{port_of(running)}", f"http://127.0.0.1:{port_of(running, 'dashboard at')}/"
     agents = [job.agent(name, "2", "--supervisor", link, "--max-restarts", "3", nproc=2) for name in ("a", "b")]
     job.rank(3, 0, 1)  # so that it is known who waits
     agents.append(job.agent("c", "2", "--supervisor", link, nproc=2))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.ports import ports
+from infra.ports import port_of, ports
 from infra.ranks import Cluster
 from infra.supervised import Supervised
 
@@ -55,6 +55,15 @@ def test_a_rank_that_fails_is_told_at_once_and_what_came_of_it_is_known(fleet):
     fleet.job.rank(1, 1, 2)
     fleet.job.finish()
     assert [agent.wait().returncode for agent in agents] == [0, 0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_whoever_has_it_listen_at_any_port_is_told_which_one_it_got(fleet, host):
+    fleet.where = f"{host}:0"
+    fleet.where = f"{host}:{port_of(fleet.start())}"
+    (agent,) = fleet.agents("a")
+    fleet.wait_until(lambda: fleet.states() == {"a": "spare"})
+    agent.kill()
 
 
 def test_an_unknown_node_is_not_drained(fleet):

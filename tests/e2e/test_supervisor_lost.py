@@ -8,16 +8,15 @@ import signal
 from typing import Any
 
 import pytest
-from infra.ports import another_port
+from infra.ports import port_of
 from infra.ranks import Cluster, agent_pid
 
 
 @pytest.fixture
-def supervisor(holdfast: Any, tmp_path: Any, free_port: int) -> str:
+def supervisor(holdfast: Any, tmp_path: Any) -> str:
     """Where it listens."""
-    endpoint = f"127.0.0.1:{another_port(free_port)}"
-    holdfast.start("supervisor", "--listen", endpoint, "--state", tmp_path / "fleet").wait_for_output("listening at")
-    return endpoint
+    running = holdfast.start("supervisor", "--listen", "127.0.0.1:0", "--http", "off", "--state", tmp_path / "fleet")
+    return f"127.0.0.1:{port_of(running)}"
 
 
 def test_a_node_that_dies_is_drained_and_the_spare_that_took_over_is_the_outcome(holdfast, job: Cluster, supervisor, tmp_path):

@@ -1,10 +1,12 @@
-"""Free ports beside the one that a test has."""
+"""Free ports beside the one that a test has, and those that commands have got for themselves."""
 
 from __future__ import annotations
 
 import contextlib
 import random
+import re
 import socket
+from typing import Any
 
 
 def another_port(port: int) -> int:
@@ -29,3 +31,11 @@ def ports(count: int) -> list[int]:
         if port not in found:
             found.append(port)
     return found
+
+
+def port_of(running: Any, says: str = "listening at") -> int:
+    """Of a command that was told to take any port: the one that it says it has."""
+    running.wait_for_output(says)
+    found = re.search(rf"{says} \S+:(\d+)", running.stdout)
+    assert found, running.stdout
+    return int(found[1])

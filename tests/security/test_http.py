@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from infra.ports import port_of
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install httpx")
 pytest.importorskip("starlette", reason="the extra `supervisor` is not installed")
@@ -32,12 +33,12 @@ OUT = (
 class Door:
     """A supervisor with an API, which knows one node that is drained where somebody gets through."""
 
-    def __init__(self, holdfast: Any, port: int, folder: Path, *flags: str) -> None:
-        self.port, self.folder, self.holdfast = port, folder, holdfast
-        where = ("--listen", "127.0.0.1:0", "--state", folder, "--lease", "0.2", "--http", f"127.0.0.1:{port}")
+    def __init__(self, holdfast: Any, folder: Path, *flags: str) -> None:
+        self.folder, self.holdfast = folder, holdfast
+        where = ("--listen", "127.0.0.1:0", "--state", folder, "--lease", "0.2", "--http", "127.0.0.1:0")
         self.running = holdfast.start("supervisor", *where, "--policy", "google", *flags)  # it says the reason as it was given
-        self.running.wait_for_output("dashboard at")
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+        self.port = port_of(self.running, "dashboard at")
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
 
     def raw(self, head: str, body: bytes = b"") -> str:
         """What comes back for these bytes, as they are."""
@@ -68,16 +69,16 @@ def node(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def door(holdfast, free_port, node) -> Door:
+def door(holdfast, node) -> Door:
     """Without tokens."""
-    return Door(holdfast, free_port, node)
+    return Door(holdfast, node)
 
 
 @pytest.fixture
-def locked(holdfast, free_port, node, tmp_path) -> Door:
+def locked(holdfast, node, tmp_path) -> Door:
     """With tokens."""
     (tmp_path / "tokens").write_text(f"read {LOOKS}\noperate {ACTS}\n")
-    return Door(holdfast, free_port, node, "--http-token-file", str(tmp_path / "tokens"))
+    return Door(holdfast, node, "--http-token-file", str(tmp_path / "tokens"))
 
 
 def bearer(token: str) -> dict[str, str]:

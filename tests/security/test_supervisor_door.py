@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from certificates import Certificates
-from infra.ports import ports
+from infra.ports import port_of
 from security_peer import TOKEN, Peer
 
 from holdfast.core.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
@@ -24,11 +24,10 @@ class Door:
     """A supervisor's port."""
 
     def __init__(self, holdfast: Any, folder: Path) -> None:
-        (self.port,) = ports(1)
         self.holdfast, self.state = holdfast, folder / "fleet"
-        where = ("--listen", f"127.0.0.1:{self.port}", "--state", self.state)
+        where = ("--listen", "127.0.0.1:0", "--http", "off", "--state", self.state)
         self.running = holdfast.start("supervisor", *where, env={"HOLDFAST_SUPERVISOR_TOKEN": TOKEN})
-        self.running.wait_for_output("listening at")
+        self.port = port_of(self.running)
 
     def member(self, name: str) -> Peer:
         """An agent as good as any."""
@@ -120,10 +119,10 @@ def test_a_node_is_not_taken_from_another_address(door):
 
 def test_a_certificate_has_to_be_for_its_node(holdfast, tmp_path, script, wait_until):
     pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")
-    ours, (port,), state, end = Certificates(tmp_path / "ours"), ports(1), tmp_path / "fleet", tmp_path / "end"
-    where = ("--listen", f"127.0.0.1:{port}", "--state", state, "--tls-names")
+    ours, state, end = Certificates(tmp_path / "ours"), tmp_path / "fleet", tmp_path / "end"
+    where = ("--listen", "127.0.0.1:0", "--http", "off", "--state", state, "--tls-names")
     supervisor = holdfast.start("supervisor", *where, *ours.flags("supervisor"))
-    supervisor.wait_for_output("listening at")
+    port = port_of(supervisor)
     waits = script(f"import os, time\nwhile not os.path.exists({str(end)!r}): time.sleep(0.02)")
     for name in ("a", "b"):
         holdfast.start("run", "--node-name", name, "--supervisor", f"localhost:{port}", *ours.flags("a"), waits)
@@ -137,9 +136,8 @@ def test_google_s_wire_is_for_this_host_only_and_noise_on_it_ends_nothing(holdfa
     pytest.importorskip("grpc", reason="grpcio is not installed")
     refused = holdfast.run("daemon", "--host", "0.0.0.0", "--port", "0")
     assert refused.returncode == 2 and "loopback" in refused.stderr
-    (port,) = ports(1)
-    daemon = holdfast.start("daemon", "--port", port)
-    daemon.wait_for_output("listening at")
+    daemon = holdfast.start("daemon", "--port", "0")
+    port = port_of(daemon)
     rng = random.Random(7)
     idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(200)]
     for sock in idle:

@@ -93,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
     receivers = notify(options, folder)
 
     def one_life() -> None:
+        nonlocal port  # any, the first time: then agents know it
         service = Service(
             endpoint=(host, port),
             token=token,
@@ -111,6 +112,7 @@ def run(options: argparse.Namespace) -> int:
             if not service.listen():
                 hint = "does another supervisor run? choose another port"
                 raise HoldfastError(f"--listen: {options.listen} is taken", hint=hint)
+            _, port = service.network.endpoint
             life = f"policy {chosen.name}, generation {service.fleet.generation}"
             print(f"listening at {service.network.listens_at}, {life}", flush=True)
             service.run()

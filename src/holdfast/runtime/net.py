@@ -169,7 +169,8 @@ class Network:
     # --- asked for by actions -------------------------------------------------------------------------------------------
 
     def listen(self) -> bool:
-        """Serve the endpoint. False when somebody else does already; RendezvousError when it cannot be served at all."""
+        """Serve the endpoint, at any port where that is 0: `endpoint` then has the one that was got. False when somebody else
+        does already; RendezvousError when it cannot be served at all."""
         name, port = self.endpoint
         try:
             addresses = bind_addresses(name, port)
@@ -178,14 +179,15 @@ class Network:
                 f"cannot serve the rendezvous at {name}:{port}: the name does not resolve ({error.strerror})",
                 hint="give an address of this host in --rdzv-endpoint",
             ) from error
-        for family, address in addresses:
+        for family, (address, _, *scope) in addresses:
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                sock.bind(address)
+                sock.bind((address, port, *scope))
                 sock.listen(BACKLOG)
+                port = sock.getsockname()[1]
             except OSError as error:
                 sock.close()
                 if error.errno == errno.EADDRINUSE:
@@ -200,6 +202,7 @@ class Network:
             sock.setblocking(False)
             self.listeners.append(sock)
             self._welcome(sock)
+        self.endpoint = name, port
         return bool(self.listeners)
 
     def warm(self) -> None:

@@ -22,6 +22,7 @@ from holdfast.agent.control import ControlSocket
 from holdfast.agent.voice import Voice
 from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.core.google_wire import Command, Message, WorkerInfo, WorkloadInfo
+from holdfast.core.grammar import shown_endpoint
 from holdfast.core.machine import NEVER, Say, Tick
 from holdfast.core.value import replace
 from holdfast.supervisor.google_service import GOODBYE, serve
@@ -88,7 +89,7 @@ class Daemon:
         self._agents: dict[int, Agent] = {}
         """By pidfd."""
         self.server, self.port = serve(host, port, self._hear)
-        self.listens = f"{host}:{self.port}"
+        self.listens = shown_endpoint(host, self.port)
         try:
             self.control = ControlSocket(daemon_socket(home))
         except OSError as error:
