@@ -45,6 +45,10 @@ def checked(options: argparse.Namespace) -> tuple[str, int, dict[str, str]]:
     refuse_an_open_door(host, known)
     if options.http_key and not options.http_cert:
         raise UsageError("--http-key is of no use without --http-cert")
+    if options.http_cert:
+        from holdfast.runtime.tls import check_https
+
+        check_https(options.http_cert, options.http_key)
     return host, port, known
 
 

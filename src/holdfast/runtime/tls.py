@@ -41,28 +41,43 @@ def shelter(cert: str, key: str | None, ca: str) -> Shelter:
     return lambda ours: Tunnel(client if ours else server, ours=ours)
 
 
+def check_https(cert: str, key: str | None) -> None:
+    """UsageError: HTTPS cannot be served with these files."""
+    _show(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key, "--http")
+
+
 def _load(context: ssl.SSLContext, cert: str, key: str | None, ca: str) -> None:
-    for flag, path in (("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)):
-        if path is not None and not os.access(path, os.R_OK):
-            what = "cannot be read" if os.path.exists(path) else "does not exist"
-            raise UsageError(f"{flag}: {path} {what}")
+    _readable("--tls-ca", ca)
     try:
         context.load_verify_locations(cafile=ca)
     except (ssl.SSLError, OSError) as error:
         raise UsageError(f"--tls-ca: {ca} holds no certificate: {_words(error)}", hint="it must be in PEM format") from error
+    _show(context, cert, key, "--tls")
+
+
+def _show(context: ssl.SSLContext, cert: str, key: str | None, flags: str) -> None:
+    """Have `context` show this certificate. `flags`: how those begin that have named the files."""
+
+    def no_password() -> str:
+        hint = "give one that is not"
+        raise UsageError(f"{flags}-key: the key is encrypted, and there is nobody to ask for its password", hint=hint)
+
+    _readable(f"{flags}-cert", cert)
+    if key is not None:
+        _readable(f"{flags}-key", key)
     try:
-        context.load_cert_chain(cert, key, password=_no_password)
+        context.load_cert_chain(cert, key, password=no_password)
     except (ssl.SSLError, OSError) as error:
-        where = f"{cert} and {key}" if key else f"{cert} (which must hold the key too, without --tls-key)"
+        where = f"{cert} and {key}" if key else f"{cert} (which must hold the key too, without {flags}-key)"
         raise UsageError(
-            f"--tls-cert: {where} cannot be used together: {_words(error)}", hint="a PEM certificate and its own private key"
+            f"{flags}-cert: {where} cannot be used together: {_words(error)}", hint="a PEM certificate and its own private key"
         ) from error
 
 
-def _no_password() -> str:
-    raise UsageError(
-        "--tls-key: the key is encrypted, and there is nobody to ask for its password", hint="give one that is not"
-    )
+def _readable(flag: str, path: str) -> None:
+    if not os.access(path, os.R_OK):
+        what = "cannot be read" if os.path.exists(path) else "does not exist"
+        raise UsageError(f"{flag}: {path} {what}")
 
 
 class Tunnel:
