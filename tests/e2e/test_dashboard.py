@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,10 @@ from infra import dashboard_stage as made_up
 from infra.dashboard_stage import Stage
 from infra.ports import port_of
 from infra.ranks import Cluster
+
+from holdfast.core.fleet import NodeKept
+from holdfast.supervisor.store import SqliteStore
+from holdfast.supervisor.words import Keep
 
 CHROMIUM = shutil.which("chromium")
 if importlib.util.find_spec("playwright") is None:
@@ -29,6 +34,7 @@ if CHROMIUM is None:
 from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
 
 PATIENCE_MS = 30_000
+LOOKS, ACTS = "look-" + "x" * 20, "act-" + "y" * 20
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
 
 
@@ -44,7 +50,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """An empty page. Whatever a script or the content policy complained of while the test ran fails it."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, ignore_https_errors=True)
     context.set_default_timeout(PATIENCE_MS)
     opened, complaints = context.new_page(), []
     opened.on("pageerror", lambda error: complaints.append(str(error)))
@@ -263,7 +269,7 @@ def test_a_node_is_drained_after_a_question_and_with_a_reason(page, stage):
 
 
 def test_who_may_only_read_finds_no_button_that_works(page, stage):
-    stage.answers["/api/role"] = {"role": "read"}
+    stage.answers["/api/role"] = {"role": "read", "logged_in": False}
     page.goto(f"{stage.url}#/jobs/train")
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
     expect(page.get_by_role("button", name="Restart")).to_be_disabled()
@@ -323,6 +329,90 @@ def test_light_and_dark_are_chosen_and_remembered(page, stage):
     page.reload()
     expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
     assert page.evaluate(ground) == light
+
+
+# --- logging in --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["http", "https"])
+def locked(request: pytest.FixtureRequest, holdfast: Any, tmp_path: Path) -> tuple[str, Any]:
+    """Address of a real supervisor that asks for a token and knows one node, `n1`; and its process."""
+    pytest.importorskip("starlette", reason="starlette is not installed: pip install 'holdfast[supervisor]'")
+    state, flags = tmp_path / "fleet", ["--http-token-file", tmp_path / "tokens"]
+    (tmp_path / "tokens").write_text(f"read {LOOKS}\noperate {ACTS}\n")
+    if request.param == "https":
+        trustme = pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")
+        trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+        flags += ["--http-cert", tmp_path / "both.pem"]
+    store = SqliteStore(str(state))
+    store.keep([Keep(table="nodes", key="n1", value=NodeKept(name="n1", state="spare", standing="fit", reason=""))])
+    store.close()
+    running = holdfast.start("supervisor", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--state", state, *flags)
+    return f"{request.param}://127.0.0.1:{port_of(running, 'dashboard at')}/", running
+
+
+def tab_to(page: Page, name: str) -> None:
+    """As one does who has no mouse."""
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == name:
+            return
+    raise AssertionError(f"Tab does not lead to {name}")
+
+
+def test_one_logs_in_and_out_by_the_keyboard_alone(page, locked):
+    url, _ = locked
+    page.goto(f"{url}#/nodes/n1")
+    expect(page.get_by_label("Token")).to_be_focused()
+    expect(page.locator("#link")).to_have_text("log in")
+    for _ in range(2):
+        page.keyboard.type("no such token at all")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert").filter(has_text="there is no such token")).to_be_visible()
+        expect(page.get_by_label("Token")).to_be_focused()
+    page.keyboard.type(ACTS)  # in place of the wrong one, which is selected
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name=re.compile("^n1"))).to_be_visible()
+    expect(page.get_by_role("button", name="Drain")).to_be_enabled()
+    (cookie,) = page.context.cookies()
+    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and cookie["secure"] == url.startswith("https")
+    page.reload()
+    expect(page.get_by_role("heading", level=1, name=re.compile("^n1"))).to_be_visible()
+    other = page.context.new_page()
+    other.goto(url)
+    expect(tile(other, "n1")).to_be_visible()
+    tab_to(page, "Log out")
+    page.keyboard.press("Enter")
+    for one in (page, other):
+        expect(one.get_by_label("Token")).to_be_visible()
+        expect(one.get_by_role("button", name="Log out")).to_be_hidden()
+    assert page.context.cookies() == []
+    page.reload()
+    expect(page.get_by_label("Token")).to_be_focused()
+
+
+def test_who_has_a_token_to_read_sees_the_fleet_and_finds_the_buttons_off(page, locked):
+    url, _ = locked
+    page.goto(url)
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Decisions").click()
+    page.get_by_label("Token").fill(LOOKS)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", level=1, name="Decisions")).to_be_visible()
+    page.get_by_role("link", name="Fleet").click()
+    tile(page, "n1").click()
+    expect(page.get_by_role("button", name="Drain")).to_be_disabled()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+
+
+def test_the_login_form_outlives_a_supervisor_that_is_away(page, locked):
+    url, running = locked
+    page.goto(url)
+    page.get_by_label("Token").fill(LOOKS)
+    running.kill()
+    expect(page.locator("#link")).to_have_text("no supervisor")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert").filter(has_text="web server does not answer")).to_be_visible()
+    expect(page.get_by_label("Token")).to_have_value(LOOKS)
 
 
 # --- the real thing ----------------------------------------------------------------------------------------------------------

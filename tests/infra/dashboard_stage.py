@@ -91,7 +91,7 @@ class Stage:
         self.refuses = ""
         """The sentence by which a POST is refused. Empty: it is not."""
         self.is_up = True
-        self.answers["/api/role"] = {"role": "operate"}
+        self.answers["/api/role"] = {"role": "operate", "logged_in": False}
         self.answers["/api/deeds"] = shown["deeds"]
         self._streams: list[queue.SimpleQueue[bytes]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))

@@ -135,7 +135,8 @@ class Api:
 
     async def role(self, request: Request) -> Response:
         """What whoever asks may do."""
-        return JSONResponse({"role": self.gate.role(request.headers)})
+        shown = view.Permission(role=self.gate.role(request.headers), logged_in=self.gate.logged_in(request.headers))
+        return JSONResponse(to_plain(shown))
 
     async def fleet(self, request: Request) -> Response:
         """All that the supervisor knows."""

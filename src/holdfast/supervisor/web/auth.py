@@ -97,6 +97,11 @@ class Gate:
         """What who sends these may do. Empty: nothing."""
         return self._role(headers) if self.known else OPERATE
 
+    def logged_in(self, headers: Mapping[str, str]) -> bool:
+        """Whether they hold a cookie that is worth something."""
+        shown = _cookie(headers)
+        return any(_same(_made_of(known), shown) for known in self.known)
+
     def cookie(self, token: str) -> str:
         """What a browser gets for a token. Empty: there is no such token."""
         return next((_made_of(known) for known in self.known if hmac.compare_digest(known.encode(), token.encode())), "")
@@ -104,14 +109,7 @@ class Gate:
     def _role(self, headers: Mapping[str, str]) -> str:
         kind, _, token = headers.get("authorization", "").partition(" ")
         shown = token.strip() if kind.lower() == "bearer" else ""
-        cookie = next(
-            (
-                value
-                for name, _, value in (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
-                if name == COOKIE
-            ),
-            "",
-        )
+        cookie = _cookie(headers)
         for known, role in self.known.items():
             if _same(known, shown) or _same(_made_of(known), cookie):
                 return role
@@ -171,6 +169,11 @@ def _as_in_proc(host: str, port: int) -> tuple[str, ...]:
         return ()
     said = [packed] if family == socket.AF_INET6 else [packed, b"\0" * 10 + b"\xff\xff" + packed]
     return tuple("".join(f"{word:08X}" for word in struct.unpack(f"={len(one) // 4}I", one)) + f":{port:04X}" for one in said)
+
+
+def _cookie(headers: Mapping[str, str]) -> str:
+    pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+    return next((value for name, _, value in pairs if name == COOKIE), "")
 
 
 def _made_of(token: str) -> str:

@@ -217,6 +217,8 @@ class Permission(Value):
 
     role: str
     """read · operate"""
+    logged_in: bool
+    """By a cookie, which /logout takes back"""
 
 
 class Told(Value):

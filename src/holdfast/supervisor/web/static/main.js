@@ -5,7 +5,7 @@ import { h, say, set } from "./dom.js";
 import * as fleetPage from "./fleet.js";
 import * as incident from "./incident.js";
 import * as job from "./job.js";
-import { get, live, refusal } from "./live.js";
+import { get, live, post, refusal } from "./live.js";
 import * as node from "./node.js";
 import { badge, tickTimes } from "./parts.js";
 import { change, fleet, listen, replace } from "./store.js";
@@ -63,7 +63,8 @@ function go(moved) {
   page?.close?.();
   if (!fleet.about) {
     page = null;
-    return main.replaceChildren(h("p", { class: "faint" }, "Waiting for the supervisor…"));
+    if (main.querySelector(".login")) return; // what is asked for is shown after it
+    return main.replaceChildren(h("p", { class: "faint", id: "waiting" }, "Waiting for the supervisor…"));
   }
   const { open, name } = route();
   page = open();
@@ -98,7 +99,10 @@ function heard(event, value) {
   else if (event === "fleet") {
     replace(value);
     get("/api/role").then(
-      ({ role }) => mayDo(role),
+      (permission) => {
+        mayDo(permission.role);
+        $("logout").hidden = !permission.logged_in;
+      },
       () => {},
     ); // who may not act is refused in any case
   }
@@ -127,19 +131,42 @@ function linked(state, why = "") {
   if (state === "login" && !main.querySelector(".login")) {
     page?.close?.();
     page = fleet.about = null;
+    $("logout").hidden = true;
     main.replaceChildren($("login").content.cloneNode(true));
     main.querySelector("form").addEventListener("submit", login);
+    $("token").focus();
   }
   showLink();
 }
 
 async function login(event) {
   event.preventDefault();
-  const form = event.target;
-  const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
-  if (answer.ok) location.reload();
-  else say(form.querySelector("[role=alert]"), await refusal(answer));
+  const form = event.target,
+    problem = form.querySelector("[role=alert]");
+  say(problem, ""); // the same again is told again
+  try {
+    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    if (answer.ok) return location.reload();
+    say(problem, await refusal(answer));
+  } catch {
+    say(problem, "the supervisor's web server does not answer");
+  }
+  form.elements.token.select();
 }
+
+const tabs = new BroadcastChannel("logout"); // who logs out is to be seen in no other tab either
+tabs.addEventListener("message", () => location.reload());
+
+async function logout() {
+  try {
+    await post("/logout", {});
+  } catch {
+    return; // that it does not answer is shown already
+  }
+  tabs.postMessage("");
+  location.reload();
+}
+$("logout").addEventListener("click", logout);
 
 function showLink() {
   const sign = $("link"),
@@ -160,7 +187,7 @@ function showLink() {
     );
     say(stale.lastElementChild, ` (${span((Date.now() - link.since) / 1000)})`);
   }
-  if (lost && !fleet.about) say(main.firstElementChild, `Waiting for the supervisor… ${link.why}`);
+  if (lost && $("waiting")) say($("waiting"), `Waiting for the supervisor… ${link.why}`);
 }
 
 // --- keys ----------------------------------------------------------------------------------------------------------------
