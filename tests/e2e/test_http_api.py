@@ -202,6 +202,19 @@ def test_a_ranks_step_its_time_and_the_age_of_its_heartbeat_are_told(fleet, web,
     assert ended([agent]) == [0]
 
 
+def test_a_quiet_fleet_is_told_from_a_stale_one(fleet, web):
+    first = web.get("/api/fleet", "FleetShown")
+    with web.live() as stream:
+        name, whole = next(stream)
+        assert (name, whole["version"]) == ("fleet", first["version"])
+        name, beat = next(stream)
+        assert name == "beat" and shaped("Beat", beat)["version"] == first["version"]
+        assert beat["at_unix"] > whole["at_unix"] >= first["at_unix"]
+    last = web.get("/api/fleet", "FleetShown")
+    assert last["at_unix"] > beat["at_unix"]
+    assert {**last, "at_unix": 0} == {**first, "at_unix": 0}, "nothing else has changed"
+
+
 # --- what is wanted -------------------------------------------------------------------------------------------------------
 
 

@@ -34,8 +34,8 @@ curl -H 'Content-Type: application/json' -d '{"reason": "its fan is loud"}' http
 ```
 
 `/api/live` first sends `event: fleet` with all there is, then `event: change` as it happens, at most five in a second; whoever
-reads slowly is told less often, and misses nothing. `event: silent` says that the supervisor is gone; when it is back the
-stream goes on.
+reads slowly is told less often, and misses nothing. `event: beat` after 10 s without news says when the supervisor said
+last that there is none. `event: silent` says that the supervisor is gone; when it is back the stream goes on.
 """
 
 

@@ -3,6 +3,7 @@
 The supervisor is asked what has changed since the version that the mirror knows: once for all who ask in a tenth of a second,
 and while somebody watches by a request that it holds. A watcher has no queue: one that is slow is told less often, and then
 everything. When the supervisor is gone its watchers are told so (`event: silent`), and when it is back they are told all of it.
+While nothing changes they are told when it last said so (`event: beat`): a quiet fleet is not a stale one.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import json
 import time
 
 from holdfast.agent.ask import Reachable
+from holdfast.core.value import to_plain
 from holdfast.supervisor.changes import Changes
 from holdfast.supervisor.picture import Picture
 from holdfast.supervisor.web.auth import Refused
+from holdfast.supervisor.web.view import Beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import Any
 
-ANSWER_S, HOLD_S = 10.0, 20.0
-"""How long the supervisor has for an answer, and for how long it is asked to hold a request."""
+ANSWER_S, HOLD_S = 10.0, 5.0
+"""How long the supervisor has for an answer, and for how long it is asked to hold a request: what is watched is never known
+as of longer ago."""
 
 FRESH_S, RETRY_S, BEAT_S = 0.1, 0.5, 10.0
 """How old an answer may be, the pause before a supervisor that is gone is asked again, and that between two signs of life."""
@@ -110,7 +114,9 @@ class Mirror:
         if "gone" not in answer:
             self.wholes, self.changes = self.wholes + 1, Changes()
         elif version <= self.version:
-            return  # another question was answered meanwhile
+            # Nothing has happened, or another question was answered meanwhile.
+            self.picture.head["at_unix"] = max(self.picture.head["at_unix"], answer["at_unix"])
+            return
         for table, key in self.picture.take(answer):
             self.changes.mark(table, key, version)
             if table == "deeds" and key not in self.picture.tables[table]:
@@ -147,7 +153,7 @@ class Mirror:
                     wholes, version, heard = self.wholes, self.version, True
                     yield self._message(wholes, since)
                 elif await self._nothing_new(wholes, version, heard):
-                    yield b": beat\n\n"
+                    yield self._beat() if heard else b": beat\n\n"
         finally:
             self._watched(-1)
 
@@ -167,6 +173,10 @@ class Mirror:
             name, value = ("change", self.changed(since)) if since else ("fleet", self.shown())
             self._told[key] = f"event: {name}\nid: {self.version}\ndata: {json.dumps(value)}\n\n".encode()
         return self._told[key]
+
+    def _beat(self) -> bytes:
+        shown = Beat(version=self.version, at_unix=self.picture.head["at_unix"])
+        return f"event: beat\ndata: {json.dumps(to_plain(shown))}\n\n".encode()
 
     def _watched(self, more: int) -> None:
         self.watchers += more

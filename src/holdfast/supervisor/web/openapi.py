@@ -50,7 +50,7 @@ ROUTES = (
         path="/api/live",
         role=READ,
         says="server-sent events: `fleet` (FleetShown), then `change` (FleetChanged) as it happens; `silent` when the "
-        "supervisor is gone, and `fleet` or `change` when it is back; a comment every 10 s",
+        "supervisor is gone, and `fleet` or `change` when it is back; `beat` (Beat) after 10 s without news",
         answer=EVENTS,
     ),
     Route(name="node", method="GET", path="/api/nodes/{node}", role=READ, says="one node", answer="NodeStory"),
@@ -132,7 +132,7 @@ def schema(kind: type[Value]) -> dict[str, Any]:
 def used() -> dict[str, type[Value]]:
     """Those that a route names, or sends as an event, with those that they name."""
     found: dict[str, type[Value]] = {}
-    left = ["Refusal", "FleetChanged", *(shape.strip("[]") for route in ROUTES for shape in (route.answer, route.body))]
+    left = ["Refusal", "FleetChanged", "Beat", *(shape.strip("[]") for route in ROUTES for shape in (route.answer, route.body))]
     while left:
         name = left.pop()
         if name in SHAPES and name not in found:

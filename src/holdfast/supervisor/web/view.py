@@ -99,6 +99,7 @@ class FleetPart(Value):
 
     version: int
     at_unix: float
+    """When the supervisor said so: a later one with the same version says that nothing has changed since."""
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     swaps: tuple[Swap, ...]
@@ -210,6 +211,13 @@ class JobStory(Job):
     rounds: tuple[Round, ...]
     goodput: Goodput | None
     incidents: tuple[IncidentBrief, ...]
+
+
+class Beat(Value):
+    """Nothing has changed, as the supervisor said at that time."""
+
+    version: int
+    at_unix: float
 
 
 class Permission(Value):
