@@ -25,10 +25,10 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .NOTPARALLEL:
-.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx google frameworks system
+.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx google frameworks promtool system
 .DEFAULT_GOAL = test
 
-test: lint torch nvrx google frameworks system
+test: lint torch nvrx google frameworks promtool system
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev
@@ -101,6 +101,13 @@ frameworks: torch
 	@test -e $(VENV)/.frameworks || test ! -e $(VENV)/.torch || { echo "installing Lightning, Transformers and JAX"; \
 	    $(PIP) install --editable ".[lightning,transformers,jax]" && touch $(VENV)/.frameworks; } \
 	    || echo "Lightning, Transformers and JAX are not in reach: their tests are skipped"
+
+# What judges the alert rules. Taken out of Debian's package of Prometheus, which would start one if it were installed.
+promtool: $(VENV)/.dev
+	@test -x $(BIN)/promtool || command -v promtool >/dev/null || { cd $(BIN) && { apt-get -qq download prometheus \
+	    || { apt-get -qq update && apt-get -qq download prometheus; }; } && dpkg --fsys-tarfile prometheus_*.deb \
+	    | tar -x --strip-components=3 ./usr/bin/promtool && rm prometheus_*.deb; } >/dev/null 2>&1 \
+	    || echo "promtool is not in reach: the alert rules are not shown to it"
 
 # What only tests use of the system: hosts played by network namespaces, an etcd and a Slurm of their own, a browser. As root on Debian it is
 # installed where it is missing, and no daemon of it is started; elsewhere those tests are skipped and say why.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +24,8 @@ from holdfast.cli import parser
 
 ROOT = Path(__file__).parents[2]
 BASE, SLURM = ROOT / "deploy/kubernetes/base", ROOT / "deploy/slurm"
+UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
+WHERE = "/opt/holdfast/bin/holdfast"
 
 
 def base() -> list[dict[str, Any]]:
@@ -129,9 +133,9 @@ def commands() -> list[list[str]]:
     for _, pod in pods():
         (container,) = pod["containers"]
         found += [container["command"], container["livenessProbe"]["exec"]["command"]]
-    (unit,) = re.findall(r"^ExecStart=(.*)$", (SLURM / "supervisor.service").read_text(), re.MULTILINE)
+    started = [re.findall(rf"^ExecStart={WHERE} (.*) \$OPTIONS$", unit.read_text(), re.MULTILINE) for unit in UNITS]
     (batch,) = re.findall(r"^srun .*? (holdfast run [^$]*?) \"\$", joined("train.sbatch"), re.MULTILINE)
-    return [*found, unit.split(), [*batch.split(), "slurmctl:29800", "train.py"]]
+    return [*found, *(["holdfast", *line.split()] for (line,) in started), [*batch.split(), "slurmctl:29800", "train.py"]]
 
 
 def joined(name: str) -> str:
@@ -141,6 +145,20 @@ def joined(name: str) -> str:
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_every_command_is_one_of_ours(command):
     assert options(command)
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed: it judges its units")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_takes_the_units_and_what_they_start_has_few_rights(unit, tmp_path):
+    here = tmp_path / unit.name
+    here.write_text(unit.read_text().replace(WHERE, sys.executable))
+    judged = subprocess.run(["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60)
+    assert judged.returncode == 0 and unit.name not in judged.stderr, judged.stderr
+    ask = ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(here)]  # of 100; 92 where nothing is said
+    rated = subprocess.run(ask, capture_output=True, text=True, timeout=60)
+    if "unrecognized option" in rated.stderr:
+        pytest.skip("this systemd-analyze is too old to rate a file")
+    assert rated.returncode == 0, rated.stdout
 
 
 def test_the_batch_script_is_one_of_a_shell_s_and_leaves_a_node_to_spare():
