@@ -44,7 +44,7 @@ demo: $(VENV)/.core torch
 example-etcd: $(VENV)/.dev torch
 	@$(BIN)/python examples/multi_container/without_docker.py
 
-bench: $(VENV)/.core torch nvrx google frameworks
+bench: $(VENV)/.dev torch nvrx google frameworks
 	@$(BIN)/python -m compileall -q src  # as pip does for a user; an editable install leaves it out
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 

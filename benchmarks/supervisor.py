@@ -10,17 +10,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from footprint import cpu_ns, launcher_processes, memory_kb
 from harness import HOLDFAST, Bench, Launch, Row, clean_environment, command, free_port, launch, node_name, worker
 from host_reports import THEIRS
 from lost_node import everything, wait_until_served
+from table import say
+
+from holdfast.supervisor.web.serve import missing
 
 LEASE_S = 5.0
 """The supervisor's default."""
@@ -34,15 +39,18 @@ MEASURED = {"failed": 18.4, "silent": 48.4, "dead": 29.3}
 MANY, AT_ONCE, BEATING_S = 4096, 64, 10
 REACH_PERCENT, REACH_MB = 30, 300
 
+SHOWN, WATCHERS, WATCHED_S = 1000, (0, 1, 10), 10
+"""Hosts, dashboards that are open, and for how long."""
+
 
 class Watched:
-    """A supervisor, each of whose lines is kept with the moment at which it came."""
+    """A supervisor, each of whose lines on stderr is kept with the moment at which it came."""
 
     def __init__(self, job: Launch, lease_s: float = LEASE_S) -> None:
         self.port, self.state = free_port(), job.folder / "fleet"
         holdfast = command(HOLDFAST)[0]
         argv = [holdfast, "supervisor", "--listen", f"127.0.0.1:{self.port}", "--state", str(self.state)]
-        argv += ["--lease", str(lease_s)]
+        argv += ["--lease", str(lease_s), "--http", "127.0.0.1:0"]
         env = clean_environment() | {"HOLDFAST_STATE_DIR": str(job.folder / "state")}
         self.asks = [holdfast, "nodes", "--json", "--state", str(self.state)]
         self.env, self.lines = env, list[tuple[float, str]]()
@@ -51,6 +59,14 @@ class Watched:
         self.process.stdout.readline()
         self.ready_at = time.monotonic() + lease_s  # before, it only listens
         threading.Thread(target=self._hear, daemon=True).start()
+
+    def http_port(self) -> int:
+        """Of its dashboard, once that is there. Asked for once, where its libraries are installed."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not (found := re.search(r"dashboard at http://127.0.0.1:(\d+)/", line)):
+            raise RuntimeError(f"the supervisor has no dashboard: {line}{self.lines}")
+        return int(found[1])
 
     def _hear(self) -> None:
         assert self.process.stderr is not None
@@ -155,46 +171,109 @@ def worker_dies_beside_a_hung_host() -> float:
                     os.kill(pid, signal.SIGKILL)
 
 
+class Hosts:
+    """Many simulated hosts, which one process holds, and the supervisor that hears them."""
+
+    def __init__(self, job: Launch, count: int) -> None:
+        self.watched = Watched(job)
+        argv = [sys.executable, worker("fleet_crowd"), str(self.watched.port), str(count)]
+        self.holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment())
+
+    def connect(self) -> None:
+        """Until the supervisor knows them, and acts."""
+        self.ask("connect")
+        self.answer()
+        time.sleep(max(0.0, self.watched.ready_at - time.monotonic()))
+
+    def ask(self, what: str) -> None:
+        """Have them do it; see `workers/fleet_crowd.py`."""
+        assert self.holder.stdin is not None
+        self.holder.stdin.write(f"{what}\n")
+        self.holder.stdin.flush()
+
+    def answer(self) -> dict[str, float]:
+        """What came of it."""
+        assert self.holder.stdout is not None
+        if not (line := self.holder.stdout.readline()):
+            raise RuntimeError(f"the hosts went away: {self.watched.lines[-3:]}")
+        found: dict[str, float] = json.loads(line)
+        return found
+
+    def cost(self, what: str, seconds: int) -> dict[str, float]:
+        """While they do this for so long: processor time in percent of a core, of the supervisor and all that is below it, and
+        of that below it alone, which serves the dashboard; and their memory in MB."""
+        self.ask(f"{what} {seconds}")
+        self.answer()
+        processes = launcher_processes(self.watched.process.pid, set())
+        before, begun = list(map(cpu_ns, processes)), time.monotonic()
+        time.sleep(seconds - 1.0)
+        spent = [after - first for after, first in zip(map(cpu_ns, processes), before)]
+        percent = 100 / 1e9 / (time.monotonic() - begun)
+        rss = sum(memory_kb(pid, "Rss") for pid in processes) / 1024
+        if (took_s := self.answer()["took_s"]) > 1.1 * seconds + 1:
+            raise RuntimeError(f"the hosts took {took_s:.1f} s for {seconds} s of {what}")
+        return {"cpu": percent * sum(spent), "web": percent * sum(spent[1:]), "rss": rss}
+
+    def close(self) -> None:
+        """End both."""
+        self.holder.kill()
+        self.holder.wait()
+        self.watched.close()
+
+
 def crowd(count: int, dying: int, seconds: int) -> dict[str, float]:
     """What the supervisor takes while `count` hosts beat, and milliseconds until `dying` of them, silent at once, are acted
     on."""
-    with launch() as job:
-        watched = Watched(job)
-        argv = [sys.executable, worker("fleet_crowd"), str(watched.port), str(count)]
-        holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment())
-        assert holder.stdin is not None and holder.stdout is not None
+    with launch() as job, contextlib.closing(Hosts(job, count)) as hosts:
+        hosts.connect()
+        cost = hosts.cost("beat", seconds)
+        hosts.ask(f"die {dying}")
+        died = hosts.answer()
+        if died["orders"] != dying:
+            raise RuntimeError(f"of {dying} hosts that died {died['orders']:.0f} were acted on")
+        return cost | {"died": 1000 * (died["last_at"] - died["died_at"])}
 
-        def ask(what: str) -> None:
-            holder.stdin.write(f"{what}\n")
-            holder.stdin.flush()
 
-        def answer() -> dict[str, float]:
-            if not (line := holder.stdout.readline()):
-                raise RuntimeError(f"the hosts went away: {watched.lines[-3:]}")
-            return json.loads(line)
+def dashboards(count: int, opened: Sequence[int], seconds: int) -> list[dict[str, float]]:
+    """What the supervisor takes while `count` hosts are well and one of them tells a step each second, for each number of
+    dashboards that are open; `told`: how many changes each was told of at least."""
+    found = []
+    with launch() as job, contextlib.closing(Hosts(job, count)) as hosts:
+        hosts.connect()
+        port = hosts.watched.http_port()
+        for number in opened:
+            watchers = [Watcher(port) for _ in range(number)]
+            found.append(hosts.cost("change", seconds))
+            for watcher in watchers:
+                watcher.close()
+            told = min((watcher.told for watcher in watchers), default=seconds)
+            if told < seconds / 2:
+                raise RuntimeError(f"a dashboard was told of {told} changes in {seconds} s")
+    return found
 
-        try:
-            ask("connect")
-            answer()
-            time.sleep(max(0.0, watched.ready_at - time.monotonic()))
-            ask(f"beat {seconds}")
-            answer()
-            processes = launcher_processes(watched.process.pid, set())
-            before, begun = sum(map(cpu_ns, processes)), time.monotonic()
-            time.sleep(seconds - 1.0)
-            spent, passed = sum(map(cpu_ns, processes)) - before, time.monotonic() - begun
-            rss = sum(memory_kb(pid, "Rss") for pid in processes) / 1024
-            if (took_s := answer()["took_s"]) > 1.1 * seconds + 1:
-                raise RuntimeError(f"the hosts took {took_s:.1f} s for {seconds} s of beats")
-            ask(f"die {dying}")
-            died = answer()
-            if died["orders"] != dying:
-                raise RuntimeError(f"of {dying} hosts that died {died['orders']:.0f} were acted on")
-            return {"cpu": 100 * spent / 1e9 / passed, "rss": rss, "died": 1000 * (died["last_at"] - died["died_at"])}
-        finally:
-            holder.kill()
-            holder.wait()
-            watched.close()
+
+class Watcher:
+    """An open dashboard, as far as the supervisor can tell."""
+
+    def __init__(self, port: int) -> None:
+        self.told = 0
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self.sock.sendall(f"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        self.stream = self.sock.makefile("rb")
+        while not self.stream.readline().startswith(b"event: fleet"):
+            pass
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        for line in self.stream:
+            self.told += line.startswith(b"event: change")
+
+    def close(self) -> None:
+        """Close it."""
+        self.sock.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.sock.close()
 
 
 def theirs(bench: Bench) -> tuple[dict[str, float | None], str]:
@@ -212,7 +291,7 @@ def theirs(bench: Bench) -> tuple[dict[str, float | None], str]:
 
 
 def run(bench: Bench) -> list[Row]:
-    """Seven rows."""
+    """Eleven rows."""
     google, origin = theirs(bench)
 
     def row(what: str, samples: list[float], reach_ms: float, fault: str, more: str = "") -> Row:
@@ -240,4 +319,11 @@ def run(bench: Bench) -> list[Row]:
     for what, unit, kind, limit in (("processor time", "% of a core", "cpu", REACH_PERCENT), ("memory", "MB", "rss", REACH_MB)):
         what = f"supervisor's {what} while {count:,} hosts of {8} ranks beat each 1.25 s"
         rows.append(Row(what, unit, {HOLDFAST: [held[kind]]}, f"≤ {limit} {unit}", held[kind] <= limit))
+    if lacks := missing():
+        say(f"no dashboard to watch: {lacks} not installed")
+        return rows
+    shown = 64 if bench.quick else SHOWN
+    for number, cost in zip(WATCHERS, dashboards(shown, WATCHERS, 3 if bench.quick else WATCHED_S)):
+        what = f"supervisor's processor time, {shown:,} hosts, a change a second, open dashboards: {number}"
+        rows.append(Row(what, "% of a core", {HOLDFAST: [cost["cpu"]]}, note=f"{cost['web']:.2g} of it in its HTTP process"))
     return rows

@@ -6,6 +6,7 @@ Told what to do by lines on stdin, answers each with a line of JSON. What is sai
 
     connect          connect, prove, and say how things stand                          → seconds
     beat SECONDS     four signs of life in a lease of 5 s, and the ranks' steps every 5 s → how many were sent, in which time
+    change SECONDS   the same signs of life, and once a second the steps of one host's ranks     → as for beat
     die COUNT        the last COUNT hosts say no more; the others do, and host 0 that they are gone → when they had spoken last,
                      and when the first and the last order about one of them came
 """
@@ -15,6 +16,7 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 from crowd import Crowd, Member, say
 
@@ -78,11 +80,17 @@ class Fleet(Crowd):
         return took
 
     def beat(self, seconds: int) -> dict[str, float]:
+        return self._speak(seconds, lambda turn, number: not (turn + number) % STEPS_EACH)
+
+    def change(self, seconds: int) -> dict[str, float]:
+        count = len(self.members)
+        return self._speak(seconds, lambda turn, number: not (turn * count + number) % round(count / BEAT_S))
+
+    def _speak(self, seconds: int, tells: Callable[[int, int], bool]) -> dict[str, float]:
         turns = round(seconds / BEAT_S)
         for member in self.members:
             member.prepared = [
-                encode(Alive(node=member.node) if (turn + member.number) % STEPS_EACH else member.standing())
-                for turn in range(turns)
+                encode(member.standing() if tells(turn, member.number) else Alive(node=member.node)) for turn in range(turns)
             ]
             if not member.number % 256:
                 self.keep_alive()
