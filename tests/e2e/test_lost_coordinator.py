@@ -31,6 +31,29 @@ def test_the_next_in_line_takes_over_and_the_endpoint_s_node_comes_back_as_a_mem
     assert "leads the job no longer" in back.stderr
 
 
+def test_a_coordinator_s_node_whose_guardian_is_killed_makes_way_and_the_others_train_on(job, holdfast):
+    agents = begin(job, "abc", "2:3")
+    ended = [agent_pid(holdfast, "a"), *(event["pid"] for event in job.started(3) if event["node"] == "a")]
+    agents["a"].kill(signal.SIGKILL)
+    assert [job.rank(rank, 0, 2)[1] for rank in range(2)] == [2, 2]
+    assert len(ended) == 2 and not [pid for pid in ended if os.path.exists(f"/proc/{pid}")]
+    job.finish()
+    assert [agents[name].wait().returncode for name in "bc"] == [0, 0]
+    agents["a"].wait()
+    why = "this agent leads the job no longer: its guardian was killed; the others choose another coordinator"
+    assert agents["a"].stderr.count(why) == 1, agents["a"].stderr
+    assert "this agent leads the job now, with the votes of 2 of 3 nodes" in agents["b"].stderr + agents["c"].stderr
+
+
+def test_a_coordinator_s_node_whose_guardian_is_killed_ends_the_job_where_nobody_can_take_over(job, holdfast):
+    agents = begin(job, "ab", "1:2")
+    agents["a"].kill(signal.SIGKILL)
+    assert agents["b"].wait().returncode == 1
+    agents["a"].wait()
+    assert "lost its guardian: the process that was started was killed" in agents["b"].stderr
+    assert {event["round"] for event in holdfast.events("WorkerStarted")} == {1}
+
+
 def test_fresh_agents_at_the_endpoint_run_nothing_beside_the_successor(job, holdfast):
     agents = begin(job, "abc", "2")
     lose(job, agents, "a")

@@ -9,6 +9,7 @@ import stories
 from stories import Start, formed_at, story, told
 
 from holdfast.agent.heir import HeirNode
+from holdfast.agent.words import Unguarded
 from holdfast.core.events import JobEnded, NodeLost
 from holdfast.core.value import replace
 from holdfast.sim.cluster import Cluster, Job
@@ -110,6 +111,40 @@ def test_one_that_others_cannot_follow_still_stops_the_job(start: Start) -> None
     cluster.signal("a", signal.SIGTERM)
     cluster.finish()
     assert rounds(cluster, "b") == ["ab", "b"] and not leaders(cluster) and cluster.codes["b"] == 1
+
+
+def test_a_host_whose_guardian_is_killed_makes_way_and_the_others_go_on(start: Start) -> None:
+    cluster = start("abc", min_nodes=2, runs_s=40.0)
+    cluster.agents["a"].world.see(Unguarded())
+    cluster.run_for(0.4)
+    assert cluster.codes["a"] == 1 and not cluster.agents["a"].world.live, "before a thread would do it by force"
+    cluster.finish()
+    assert leaders(cluster) == ["b"] and rounds(cluster, "c") == ["abc", "bc"]
+    assert cluster.codes == {"a": 1, "b": 0, "c": 0}
+    assert said(cluster, "a", "its guardian was killed; the others choose another coordinator")
+
+
+@pytest.mark.parametrize("places", ["a", "ab"])
+def test_one_that_nobody_can_follow_ends_the_job_when_its_guardian_is_killed(start: Start, places: str) -> None:
+    cluster = start(places, min_nodes=1, max_nodes=2, runs_s=40.0)
+    cluster.agents["a"].world.see(Unguarded())
+    cluster.finish()
+    assert not leaders(cluster) and rounds(cluster, "a") == [places] and cluster.codes == dict.fromkeys(places, 1)
+
+
+def test_a_witness_lets_the_other_of_two_go_on_when_the_host_s_guardian_is_killed(start: Start) -> None:
+    cluster = start("ab", min_nodes=1, runs_s=40.0, witness=True)
+    cluster.agents["a"].world.see(Unguarded())
+    cluster.finish()
+    assert leaders(cluster) == ["b"] and rounds(cluster, "b") == ["ab", "b"] and cluster.codes["b"] == 0
+
+
+def test_a_host_that_was_told_to_stop_the_job_stops_it_though_its_guardian_is_killed_then(start: Start) -> None:
+    cluster = start("abc", min_nodes=2, runs_s=40.0, deaf="abc", grace_s=5.0)
+    cluster.signal("a", signal.SIGTERM)
+    cluster.agents["a"].world.see(Unguarded())
+    cluster.finish()
+    assert not leaders(cluster) and rounds(cluster, "b") == ["abc"]
 
 
 # --- the host dies ----------------------------------------------------------------------------------------------------------

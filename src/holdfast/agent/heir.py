@@ -22,7 +22,7 @@ from __future__ import annotations
 from signal import SIGTERM
 
 from holdfast.agent.elected import ElectedNode
-from holdfast.agent.words import Exit
+from holdfast.agent.words import Exit, Unguarded
 from holdfast.core.events import Decided
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled, Tick
@@ -92,7 +92,10 @@ class HeirNode(ElectedNode):
         self._hold_rounds(now)
         match seen:
             case Signalled() if self._goes_alone(seen):
-                return out + self._make_way()
+                why = "its node is excluded, and the agent was told to go; the others choose another coordinator"
+                return out + self._make_way(why, now) + self.group.exit(1, complaint=f"stopped: {why}")
+            case Unguarded() if self._others_can_go_on and not self.group.is_leaving:
+                out += self._make_way("its guardian was killed; the others choose another coordinator", now)
             case Arrived() | LinkUp() | LinkDown():
                 return out + self._over_a_link(seen, now)
             case Claimed():
@@ -123,16 +126,22 @@ class HeirNode(ElectedNode):
     def _goes_alone(self, seen: Signalled) -> bool:
         """Our agent is told to go, and the round that it coordinates does without our node, which is excluded: whoever ends it
         (an eviction) means the node and not the job, and the others can choose another coordinator."""
-        rendezvous, roster = self._rendezvous, self.election.roster
-        if rendezvous is None or roster is None or seen.signum != SIGTERM or self.group.has_workers:
+        rendezvous = self._rendezvous
+        if rendezvous is None or seen.signum != SIGTERM or self.group.has_workers or not self._others_can_go_on:
             return False
-        can_choose = roster.largest.size > 2 or roster.largest.witness or self.election.goes_on
-        return can_choose and rendezvous.phase == "running" and bool(rendezvous.excluded.why(self.group.join.name))
+        return rendezvous.phase == "running" and bool(rendezvous.excluded.why(self.group.join.name))
 
-    def _make_way(self) -> list[Action]:
+    @property
+    def _others_can_go_on(self) -> bool:
+        """The coordinator is here, its job has not ended, and the others could choose another without this node."""
+        rendezvous, roster = self._rendezvous, self.election.roster
+        if rendezvous is None or roster is None or rendezvous.phase not in ("running", "gathering"):
+            return False
+        return roster.largest.size > 2 or roster.largest.witness or self.election.goes_on
+
+    def _make_way(self, why: str, now: float) -> list[Action]:
         """As if we had died: for the others that is nothing new."""
-        why = "its node is excluded, and the agent was told to go; the others choose another coordinator"
-        return self._step_down(why) + self.group.exit(1, complaint=f"stopped: {why}")
+        return self._from_election(self.election.make_way(why, now), now)
 
     def _hold_rounds(self, now: float) -> None:
         """No round forms whose leases the mandate does not cover: those who are lost may be about to choose another

@@ -1,7 +1,8 @@
 """How does this node leave the job before its end? At a signal to its agent, or when its guardian is gone. Loaded by then.
 
-Where the coordinator is in this process, the job ends with it; else the others are told, and go on without this node. Workers
-get the agent's signal and their grace; a second signal ends both at once.
+Where the coordinator is in this process, the job ends with it, unless the node has made way for another (`agent.heir`); else
+the others are told, and go on without this node. Workers get the agent's signal and their grace; a second signal ends both at
+once.
 """
 
 from __future__ import annotations

@@ -229,6 +229,12 @@ class Succession:
         self.ballot.clear()
         return [StepDown(reason=reason), *self.dial.hang_up(now)]
 
+    def make_way(self, reason: str, now: float) -> list[Action]:
+        """Lead no longer, and do not seek to: this agent is about to end."""
+        stepped_down = self._step_down(reason, now)
+        self.forget()
+        return stepped_down
+
     def _mandate_over(self, now: float) -> list[Action]:
         assert self.mandate is not None
         loyal, all_ = self.mandate.heard_of(now)
