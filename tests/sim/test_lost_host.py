@@ -218,6 +218,63 @@ def test_whoever_is_next_but_dead_as_well_is_passed_over(start: Start) -> None:
     assert leaders(cluster) == ["c"] and rounds(cluster, "d") == ["abcde", "cde"]
 
 
+@pytest.mark.parametrize("lost", ["b", "c"])
+@pytest.mark.parametrize("after_s", [1.0, 2.0, 3.0])
+def test_an_agent_that_dies_and_comes_back_has_one_say_and_not_two(start: Start, lost: str, after_s: float) -> None:
+    """While the earlier life's lease lasts: were both counted, two of four would be left, and three be needed."""
+    cluster = start("abc", min_nodes=2, max_nodes=2, runs_s=60.0)
+    cluster.run(5.0)
+    cluster.kill_agent(lost)
+    cluster.run_for(0.2)
+    cluster.start(lost)
+    cluster.run_for(after_s)
+    cluster.kill_agent("a")
+    cluster.finish()
+    assert len(leaders(cluster)) == 1 and cluster.codes["b"] == cluster.codes["c"] == 0
+
+
+def test_of_four_two_that_die_one_after_the_other_leave_two_that_go_on(start: Start) -> None:
+    cluster = start("abcd", min_nodes=2, runs_s=60.0)
+    cluster.kill_agent("b")
+    cluster.run_for(1.0)
+    cluster.kill_agent("a")
+    cluster.finish()
+    assert len(leaders(cluster)) == 1 and rounds(cluster, "d")[-1] == "cd"
+
+
+def test_with_a_witness_the_one_of_three_that_is_left_goes_on(start: Start) -> None:
+    cluster = start("abc", witness=True, runs_s=60.0)
+    cluster.kill_agent("b")
+    cluster.run_for(1.0)
+    cluster.kill_agent("a")
+    cluster.finish()
+    assert leaders(cluster) == ["c"] and rounds(cluster, "c")[-1] == "c"
+
+
+def test_of_two_that_die_in_one_moment_the_one_at_the_endpoint_has_its_say_when_it_is_back(start: Start) -> None:
+    cluster = start("abc", min_nodes=2, max_nodes=2, runs_s=60.0)
+    cluster.run(5.0)
+    cluster.kill_agent("b")
+    cluster.kill_agent("a")
+    cluster.start("b")
+    cluster.run_for(20.0)
+    assert not leaders(cluster) and said(cluster, "c", "1 of 3 nodes are here, and 2 could go on")
+    cluster.start("a", host=True)
+    cluster.finish()
+    assert len(leaders(cluster)) == 1 and set(cluster.codes.values()) == {0}
+
+
+def test_a_node_whose_link_breaks_for_a_moment_keeps_its_say(start: Start) -> None:
+    cluster = start("abcd", min_nodes=3, runs_s=60.0)
+    cluster.break_links("b")
+    cluster.run_for(5.0)
+    node = cluster.agents["a"].node
+    assert isinstance(node, HeirNode) and node.election.mandate is not None
+    assert [body.size for body in node.election.mandate.bodies] == [4]
+    cluster.finish()
+    assert rounds(cluster, "b") == ["abcd"] and not leaders(cluster)
+
+
 def test_restarts_that_were_spent_stay_spent(start: Start) -> None:
     cluster = start("abc", runs_s=60.0, max_restarts=3)
     cluster.kill_worker("c", 0, exitcode=1)

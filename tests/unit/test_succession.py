@@ -442,6 +442,15 @@ def test_a_half_is_told_of_the_witness_too() -> None:
     assert "2 of 4 nodes are here, and 3 could go on" in said.text and "--witness DIR" in said.text
 
 
+def test_those_that_are_here_without_a_say_are_counted_apart() -> None:
+    five = roster("a", "b", "c", "d", "e")
+    node = Node("c", five)
+    node.hear(seek("new", replace(five, electorates=(Electorate(id=5, size=5),))), PROMISE_S)
+    node.wait(60.0)
+    (said,) = [said for said in node.of(Say) if said.level == "error"]
+    assert "1 of 5 nodes are here, and 3 could go on (1 more here came too late to have a say)" in said.text
+
+
 def test_one_that_has_just_lost_others_speaks_of_all_whose_votes_it_lacks() -> None:
     node = Node("c", roster("a", "c", older=3))
     node.wait(60.0)

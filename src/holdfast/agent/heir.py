@@ -37,7 +37,7 @@ from holdfast.rendezvous.succession import OF_HALF, Succession
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from holdfast.agent.group import Group
     from holdfast.core.messages import Message, Past
@@ -72,6 +72,8 @@ class HeirNode(ElectedNode):
         self.since_round = 0
         """The last round of our predecessor."""
         self.keep_at = -NEVER
+        self.line: tuple[str, ...] = ()
+        """Who comes after whom, as the mandate has been told last."""
         self.told: tuple[int, float] = (0, 0.0)
         self.of_late = self.kept
         """What members are told of the job; of that roster's version, and worked out then."""
@@ -193,6 +195,8 @@ class HeirNode(ElectedNode):
             case Renewed(mark=mark, roster=roster):
                 out = self._from_election(self.election.renewed(roster, now), now)
                 self.member.mark = mark
+                if roster is not None and len(roster.electorates) > 1:
+                    self.member.renew_soon(now)  # the older electorate has a say until half of it have told that they hold this
                 self._heed_the_roster()
                 over = Arrived(link=self.member.link, message=message)
                 return out + super()._over_a_link(over, now)
@@ -284,11 +288,15 @@ class HeirNode(ElectedNode):
             self.election.over = True
             return []
         seats = rendezvous.seats
-        noted = rendezvous.round, rendezvous.restarts, seats.arrivals, len(seats), rendezvous.excluded.changes
+        counts = seats.arrivals, len(seats), seats.link_changes
+        noted = rendezvous.round, rendezvous.restarts, rendezvous.excluded.changes, *counts
         fresh = noted[:1] != self.noted[:1]  # whoever hears of its round asks for the roster at once
         if noted != self.noted and rendezvous.round > self.since_round and (fresh or now >= self.keep_at):
+            line, only_links = self._line(), noted[:-1] == self.noted[:-1]
             self.noted, self.keep_at = noted, now + LOOK_S  # thousands may come back at once
-            self.election.write(self._line(), now)
+            if line != self.line or not only_links:
+                self.line = line
+                self.election.write(line, now)
         return []
 
     def _past_of_late(self, now: float) -> Past:
@@ -307,8 +315,11 @@ class HeirNode(ElectedNode):
             return seat.place.group_rank if seat.place is not None else NEVER, seat.arrival
 
         seats = sorted(self.server.rendezvous.seats.values(), key=turn)
-        others = (seat.join.endpoint for seat in seats if seat.join.endpoint)
-        return tuple(dict.fromkeys((self.election.endpoint, *others)))
+        ours = self.election.endpoint
+        linked = {ours: True}
+        for endpoint, is_linked in ((seat.join.endpoint, seat.linked) for seat in seats if seat.join.endpoint):
+            linked[endpoint] = linked.get(endpoint, False) or is_linked  # two lives of one agent may have the same
+        return without_absent(linked, self.election.claims.has_witness)
 
     def _lead(self, past: Past, reason: str, now: float) -> list[Action]:
         self.group.hosting = True
@@ -326,6 +337,18 @@ class HeirNode(ElectedNode):
     def _step_down(self, reason: str) -> list[Action]:
         self.group.hosting = False
         return super()._step_down(reason)
+
+
+def without_absent(linked: Mapping[str, bool], witness: bool) -> tuple[str, ...]:
+    """Which of these endpoints have a say: not those whose link has broken, who are dead most likely, and else come back.
+
+    Only where fewer votes than before are a majority then, and more than half are there: else one that lives all the same,
+    and is cut off from us alone, would be missed."""
+    absent = [endpoint for endpoint, is_linked in linked.items() if not is_linked]
+    if 2 * len(absent) >= len(linked):
+        return tuple(linked)
+    kept = absent[: 0 if witness else 1 - (len(linked) - len(absent)) % 2]
+    return tuple(endpoint for endpoint, is_linked in linked.items() if is_linked or endpoint in kept)
 
 
 def _known_as(seat: Seat) -> str:

@@ -53,6 +53,12 @@ class Ballot:
         assert self.roster is not None
         return [one for one in self.roster.electorates if self._votes(one, nodes) < one.majority]
 
+    def most_short(self, roster: Roster) -> tuple[int, Electorate]:
+        """The electorate of that roster in which those who are here lack most votes, and how many of them have a say in it."""
+        self.roster, willing = roster, self.willing
+        counted = [(len(self.of(one, willing)), one) for one in roster.electorates]
+        return max(counted, key=lambda each: (each[1].majority - each[0] - each[1].witness, each[1].size))
+
     def lacks_the_witness(self, short: list[Electorate]) -> bool:
         """Whether the witness's vote is all that these lack."""
         willing = self.willing

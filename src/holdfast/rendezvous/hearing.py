@@ -102,7 +102,7 @@ class Hearing:
             self.seats.look_at = min(self.seats.look_at, now + self.rules.lease_s)
         seat = self.seats.get(node)
         if seat is not None:
-            seat.heard_at, seat.linked = now, True
+            self.seats.heard(seat, now)
         elif max(getattr(message, "round", 0), getattr(message, "known_round", 0)) > job.round:
             # It was a member under an earlier life of the coordinator; others may still hold a lease from that.
             job.gathering.wait_until(job.started_at + self.rules.lease_s + FENCE_S)
@@ -155,7 +155,7 @@ class Hearing:
 
     def renewed(self, seat: Seat, renew: Renew, now: float) -> Renewed:
         """The answer to that member's `Renew`, whose lease begins anew."""
-        seat.heard_at, seat.linked = now, True
+        self.seats.heard(seat, now)
         self.seats.look_at = min(self.seats.look_at, now + self.rules.lease_s)
         clocks = self.clocks
         clocks.heard(renew.node, renew.ahead_s, now)

@@ -142,6 +142,10 @@ class Member:
         self.connect_at, self.retry_s = now + self._spread_s(), FIRST_RETRY_S
         return hang_up + self._due(now)
 
+    def renew_soon(self, now: float) -> None:
+        """Without waiting for the lease: the answer, or what the Renew says, is wanted."""
+        self.renew_at = min(self.renew_at, now + self._spread_s())
+
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
         if self.closed:
@@ -208,7 +212,7 @@ class Member:
         assigned, self.held, self.is_spare = self.held, None, False
         self.round, self.nodes, self.outbox = assigned.round, assigned.group_world_size, []
         # The answer brings the round's roster: until then this node cannot tell who comes after the coordinator.
-        self.renew_at = min(self.renew_at, now + self._spread_s())
+        self.renew_soon(now)
         return [Deliver(message=assigned)]
 
     def _due(self, now: float) -> list[Action | Deliver]:

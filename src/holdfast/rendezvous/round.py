@@ -136,7 +136,7 @@ class Rendezvous:
                 if isinstance(message, Renew) and not self.gathering.unsure:
                     return actions  # thousands a second, and nothing becomes possible by them
             case Unlinked(node=node) if node in self.seats:
-                self.seats[node].linked = False  # it may come back within its lease
+                self.seats.unlinked(self.seats[node])
             case HostLeaves(reason=reason):
                 actions += self.end("stopped", reason, now)
             case Tick():

@@ -127,6 +127,8 @@ class Seats(dict[str, Seat]):
         """Nodes that the last round had when it formed."""
         self.done_and_gone = 0
         """Those of them that had succeeded, and then left."""
+        self.link_changes = 0
+        """How often a member's link has broken, or another has taken its place."""
 
     # --- coming and going -----------------------------------------------------------------------------------------------
 
@@ -139,6 +141,18 @@ class Seats(dict[str, Seat]):
         seat.here = here
         self.know(seat, join)
         return seat
+
+    def heard(self, seat: Seat, now: float) -> None:
+        """Its lease begins anew."""
+        seat.heard_at = now
+        if not seat.linked:
+            seat.linked = True
+            self.link_changes += 1
+
+    def unlinked(self, seat: Seat) -> None:
+        """Its link has broken; it may come back within its lease."""
+        seat.linked = False
+        self.link_changes += 1
 
     def know(self, seat: Seat, join: Join) -> None:
         """Keep what a node said of itself."""

@@ -61,7 +61,10 @@ GONE_SPARE_S = 10.0
 OF_HALF = "let a third party decide: --witness DIR, which all nodes share; or risk two sides: --on-split continue"
 """What helps where one half is left: one of two nodes, above all."""
 
-OF_MORE = "it joins the others as soon as it reaches one; to go on without them, at the risk of two sides: --on-split continue"
+OF_MORE = (
+    "it joins the others as soon as it reaches one; if they are dead, start the agent at the job's endpoint again; to go on"
+    " without them, at the risk of two sides: --on-split continue"
+)
 """What helps where fewer than half are left."""
 
 
@@ -387,13 +390,16 @@ class Succession:
     def _trouble(self) -> str:
         """Why nobody leads, and what would help."""
         assert self.roster is not None
-        largest, here = self.roster.largest, len(self.ballot.willing)
+        largest = self.roster.largest
         what = f"the coordinator at {self.leader or self.roster.line[0]} is lost, or cut off from this node"
         if largest.size == 2 and not largest.witness:
             stays = "the other of two nodes cannot know which, so its ranks stay stopped"
             return f"{what}; {stays}\n  hint: {OF_HALF}"
-        short = f"{here} of {largest.size} nodes are here, and {largest.majority} could go on: the ranks stay stopped"
-        return f"{what}; {short}\n  hint: {OF_HALF if 2 * here == largest.size and not largest.witness else OF_MORE}"
+        here, lacking = self.ballot.most_short(self.roster)
+        late = len(self.ballot.willing) - here
+        more = f" ({late} more here came too late to have a say)" if late else ""
+        short = f"{here} of {lacking.size} nodes are here, and {lacking.majority} could go on{more}: the ranks stay stopped"
+        return f"{what}; {short}\n  hint: {OF_HALF if 2 * here == lacking.size and not lacking.witness else OF_MORE}"
 
     # --- voting -----------------------------------------------------------------------------------------------------------
 
