@@ -375,6 +375,28 @@ def test_a_job_that_was_begun_anew_unawares_gives_way_to_the_old_one(start: Star
     assert rounds(cluster, "a")[-1] == rounds(cluster, "b")[-1] == "abc"
 
 
+def test_a_host_that_comes_back_leads_nobody_who_was_cut_off_before_others_had_a_say(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = start("abc", runs_s=60.0, max_nodes=5)
+    cluster.partition("c")
+    cluster.run(15.0)
+    for place in "de":
+        cluster.start(place)
+    cluster.run(25.0)
+    assert rounds(cluster, "a")[-1] == "abde"
+    cluster.kill_agent("a")
+    one_side = lambda place: place in "ac"
+    monkeypatch.setattr(cluster.ether, "is_blocked", lambda source, target: one_side(source) != one_side(target))
+    cluster.heal("c")
+    cluster.start("a", host=True)
+    cluster.run(50.0)  # at whose every start the ranks of other rounds are looked for
+    assert len(leaders(cluster)) == 1 and rounds(cluster, leaders(cluster)[0])[-1] == "bde"
+    monkeypatch.undo()
+    cluster.heal("c")
+    cluster.finish()
+
+
 # --- a cut in the network ---------------------------------------------------------------------------------------------------
 
 

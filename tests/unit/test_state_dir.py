@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.core.errors import StartError, UsageError
 from holdfast.telemetry import state_dir
 from holdfast.telemetry.prune import prune
-from holdfast.telemetry.state_dir import JobDir, job_name, last_to_go, open_job, safe_name, split_run, state_home, was_cut_short
+from holdfast.telemetry.state_dir import JobDir, cut_short_in, job_name, last_to_go, open_job, safe_name, split_run, state_home
 
 
 @pytest.fixture
@@ -285,21 +285,21 @@ def test_pruning_does_not_follow_links(home: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "cut_short"),
     [
-        ((), False),
-        (("AgentStarted",), False),
-        (("AgentStarted", "RoundFormed"), True),
-        (("AgentStarted", "RoundFormed", "JobEnded"), False),
-        (("AgentStarted", "RoundFormed", "JobEnded", "AgentStarted", "RoundFormed", "FailureSeen"), True),
+        ((), 0),
+        (("AgentStarted",), 0),
+        (("AgentStarted", "RoundFormed"), 2),
+        (("AgentStarted", "RoundFormed", "JobEnded"), 0),
+        (("AgentStarted", "RoundFormed", "JobEnded", "AgentStarted", "RoundFormed", "FailureSeen"), 5),
     ],
 )
-def test_an_agent_that_died_in_a_round_was_cut_short(home: str, events: tuple[str, ...], cut_short: bool) -> None:
+def test_an_agent_that_died_in_a_round_was_cut_short_in_that(home: str, events: tuple[str, ...], cut_short: int) -> None:
     with_old_run = ended_job(home, "train", 0.0)
     agent = open_job(home, "train", "n1")
-    Path(agent.events_path).write_text("".join(f'{{"event": "{event}"}}\n' for event in events))
-    assert with_old_run.exists() and not was_cut_short(home, "train"), "it lives"
+    Path(agent.events_path).write_text("".join(f'{{"round": {n}, "event": "{event}"}}\n' for n, event in enumerate(events, 1)))
+    assert with_old_run.exists() and not cut_short_in(home, "train"), "it lives"
     agent.close()
-    assert was_cut_short(home, "train") == cut_short
-    assert not was_cut_short(home, "another") and not was_cut_short(home + "/nowhere", "train")
+    assert cut_short_in(home, "train") == cut_short
+    assert not cut_short_in(home, "another") and not cut_short_in(home + "/nowhere", "train")
 
 
 def test_the_last_to_go_are_the_agents_that_are_left_when_all_of_them_have_seen_the_end(home: str) -> None:
@@ -316,6 +316,6 @@ def test_the_last_to_go_are_the_agents_that_are_left_when_all_of_them_have_seen_
 def test_an_agent_of_another_job_of_that_id_was_cut_short_for_that_one_only(home: str) -> None:
     for port in (29400, 29500):
         agent = open_job(home, "train", "n1", endpoint=f"n1:{port}")
-        Path(agent.events_path).write_text('{"event":"RoundFormed"}\n' if port == 29400 else '{"event":"JobEnded"}\n')
+        Path(agent.events_path).write_text('{"round":1,"event":"RoundFormed"}\n' if port == 29400 else '{"event":"JobEnded"}\n')
         agent.close()
-    assert was_cut_short(home, "train", endpoint="n1:29400") and not was_cut_short(home, "train", endpoint="n1:29500")
+    assert cut_short_in(home, "train", endpoint="n1:29400") and not cut_short_in(home, "train", endpoint="n1:29500")

@@ -122,6 +122,16 @@ def test_a_founder_that_comes_back_counts_as_itself_when_its_earlier_promises_mu
     assert node.told(Propose), "two of two: b, and itself"
 
 
+def test_a_founder_chooses_nobody_by_a_roster_that_is_older_than_a_round_of_its_earlier_life() -> None:
+    node = Node("a", None, founder=True, known_round=5)
+    node.hear(seek("b", roster("a", "b", round=4)), 1.0)
+    node.wait(PROMISE_S)
+    assert node.it.roster is None and not node.told(Propose)
+    node.hear(seek("b", roster("a", "b", round=5)), PROMISE_S + 1.0)
+    node.wait(3 * PROMISE_S)
+    assert node.told(Propose)
+
+
 def test_a_founder_leads_on_when_a_node_comes_of_a_run_that_is_over() -> None:
     node = Node("a", None, founder=True, ended={"L": REPORT})
     assert node.it.knocked(5, "L", 1.0) == []
@@ -130,7 +140,7 @@ def test_a_founder_leads_on_when_a_node_comes_of_a_run_that_is_over() -> None:
 
 
 def test_a_founder_that_comes_after_one_that_was_cut_short_heeds_whoever_comes_though_older_runs_are_over() -> None:
-    node = Node("a", None, founder=True, again=True, ended={"older": REPORT})
+    node = Node("a", None, founder=True, known_round=1, ended={"older": REPORT})
     assert any(isinstance(did, StepDown) for did in node.it.knocked(5, "", 1.0))
 
 
@@ -501,6 +511,6 @@ def test_a_side_may_go_on_without_a_majority_if_it_is_told_to_and_meets_nobody_b
 
 
 def test_whoever_comes_after_one_that_was_cut_short_waits_for_the_knock_of_a_successor() -> None:
-    (led,) = Node("a", None, founder=True, again=True).of(Lead)
+    (led,) = Node("a", None, founder=True, known_round=1).of(Lead)
     assert led.past.fence_s > 2 * KNOCK_S
     assert led.past.fence_s >= LEASE_S + FENCE_S, "ranks of the old ones may live as long"

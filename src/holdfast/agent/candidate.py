@@ -75,10 +75,10 @@ def heir(
     rules: Rules,
     policy: Callable[[], RestartOnFailure],
     *,
-    again: bool,
+    known_round: int,
 ) -> tuple[HeirNode, Network, Store | None]:
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
-    `again`: an agent of this job did so before, on this host, and was cut short."""
+    `known_round`: the last round of an agent of this job that did so before, on this host, and was cut short; 0: none."""
     taken, ended = network.taken, ended_runs(config)
     witness = None if config.witness is None else open_witness(config.witness, host)
     endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(config, network, group.join.addr, host)
@@ -93,7 +93,7 @@ def heir(
         fresh_life=os.urandom(8).hex(),
         witness=witness is not None,
         goes_on=config.on_split == "continue",
-        again=again,
+        known_round=known_round,
         ended=ended,
         now=now,
     )

@@ -81,7 +81,7 @@ class Succession:
         fresh_life: str,
         witness: bool = False,
         goes_on: bool = False,
-        again: bool = False,
+        known_round: int = 0,
         ended: Mapping[str, JobReport] | None = None,
         now: float,
     ) -> None:
@@ -94,8 +94,8 @@ class Succession:
         self.life = fresh_life
         self.goes_on = goes_on
         """A side without a majority goes on all the same (--on-split continue)."""
-        self.again = again
-        """An agent of this job was at the endpoint before us, and did not see the job's end."""
+        self.known_round = known_round
+        """The last round of an agent of this job that was at the endpoint before us, and did not see the job's end; 0: none."""
         self.ended = ended or {}
         """How earlier runs of the job have ended, by their lives, as far as this host knows."""
         self.began_at = now
@@ -204,7 +204,7 @@ class Succession:
     def _found(self, now: float) -> list[Action]:
         self.founding, self.leader, self.lead_at = True, self.endpoint, NEVER
         self.mandate = Mandate(self.endpoint, term=self.term, lease_s=self.lease_s, witness=self.claims.has_witness)
-        if not self.again:
+        if not self.known_round:
             return [Lead(past=Past(life=self.life))]
         elder_s = max(ELDER_S, self.lease_s + FENCE_S)
         waits = f"an agent of this job was here before and did not see its end: {elder_s:g} s for its nodes, should they go on"
@@ -221,7 +221,7 @@ class Succession:
         which one."""
         if not (roster and self.founding) or self._end_of(life) is not None:
             return []
-        if not life and self.ended and not self.again:
+        if not life and self.ended and not self.known_round:
             return []  # the last run here is over: we do not step down for a node of it, and its Join will say what it is of
         self.lead_at = now + YIELD_S
         return self._step_down("this job was there before, and its nodes choose who leads it", now)
@@ -431,6 +431,8 @@ class Succession:
         """Take over a newer roster from one that would support us: what it says of itself does not hold for us."""
         if self.roster is not None and (self._is_of_another_run(roster) or self.roster.version >= roster.version):
             return
+        if self.roster is None and roster.past.round < self.known_round:
+            return  # by then others had a say: our earlier life had told them, and let go of these
         if self.roster is None:
             # We may have promised something as an elector under our endpoint's name in an earlier life, or by a `Renewed` that
             # brought us none. And the coordinator counts on whoever it has not heard of for a promise from when it drew the

@@ -176,9 +176,10 @@ class Cluster:
             node: Node = self._elected(agent, machine, world, links)
         else:
             # As the record on its disk tells it: somebody was here who did not see the job's end.
-            again = hosting and any(life.place == place and life.report is None for life in self.lives[:-1])
+            rounds = [life.node.group.round for life in self.lives[:-1] if life.place == place and life.report is None]
+            known = max(rounds, default=0) if hosting else 0
             endpoint = links.endpoint or ENDPOINT
-            node = self._heir(machine, endpoint, world, again=again) if succeeds else self._node(machine, world)
+            node = self._heir(machine, endpoint, world, known_round=known) if succeeds else self._node(machine, world)
         agent.begin(world, links, node)
         return agent
 
@@ -204,7 +205,7 @@ class Cluster:
         member.connect_at, member.give_up_s = NEVER, self.job.join_timeout_s
         return StoreNode(group, member, election, lambda now: self._found(group, world))
 
-    def _heir(self, group: Group, endpoint: str, world: SimHost, *, again: bool) -> HeirNode:
+    def _heir(self, group: Group, endpoint: str, world: SimHost, *, known_round: int) -> HeirNode:
         """A possible successor, as `agent.candidate` would make it."""
         succession = Succession(
             endpoint,
@@ -214,7 +215,7 @@ class Cluster:
             fresh_life=group.join.node,
             witness=self.job.witness,
             goes_on=self.job.on_split == "continue",
-            again=again,
+            known_round=known_round,
             ended=self._ended(group.join.name),
             now=world.now(),
         )

@@ -319,11 +319,11 @@ def is_running(path: str) -> bool:
     return bool(running_nodes(path))
 
 
-def was_cut_short(home: str, run_id: str, *, endpoint: str = "") -> bool:
-    """Whether an agent on this host was in a round of the job's newest run, and died before it saw the end."""
+def cut_short_in(home: str, run_id: str, *, endpoint: str = "") -> int:
+    """The last round of the job's newest run that an agent on this host was in which died before it saw the end; 0: none."""
     newest = _newest(home, run_id, endpoint)
     alive = running_nodes(newest) if newest else []
-    return any(node not in alive and _breaks_off(events) for node, events in events_files(newest))
+    return max((_breaks_off_in(events) for node, events in events_files(newest) if node not in alive), default=0)
 
 
 def last_to_go(home: str, run_id: str, *, endpoint: str = "") -> list[int]:
@@ -350,9 +350,12 @@ def _newest(home: str, run_id: str, endpoint: str) -> str:
     return next(iter(last_runs(home, run_id, endpoint=endpoint)), "")
 
 
-def _breaks_off(events: str) -> bool:
+def _breaks_off_in(events: str) -> int:
+    import re
+
     said = _said(events)
-    return b'"RoundFormed"' in said and not _ends(said)
+    formed = [] if _ends(said) else re.findall(rb'"round": ?(\d+).*"event": ?"RoundFormed"', said)
+    return int(formed[-1]) if formed else 0
 
 
 def _ends(said: bytes) -> bool:
