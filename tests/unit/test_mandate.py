@@ -162,6 +162,16 @@ def test_a_successor_counts_those_who_have_elected_it_until_its_own_electorate_i
     assert [body.size for body in mandate.bodies] == [2] and mandate.version > 1 << 20
 
 
+def test_a_person_is_told_of_the_electorate_that_is_lacking_and_not_of_the_newest() -> None:
+    office = Office("b", "c", "d", "e")
+    for member in "bcde":
+        office.roster(member, 0.0)
+    office.hear("b", mark=3.0, now=3.0)
+    office.mandate.change(("a", "b"), 3.0)
+    assert [body.size for body in office.mandate.bodies] == [2, 5]
+    assert office.mandate.heard_of(PROMISE_S + 0.1) == (2, 5)
+
+
 def test_whoever_holds_a_roster_from_elsewhere_is_not_loyal_before_it_says_so():
     mandate = Mandate("b", term=1, lease_s=LEASE_S, bodies=[Body(7, 3, {"b"}, witness=False)], loyal={})
     mandate.joined("c", 7, (7,))

@@ -234,7 +234,8 @@ class Mandate:
             self.change(self.line, now)
 
     def heard_of(self, now: float) -> tuple[int, int]:
-        """How many of the newest electorate are loyal, and how many there are: for a person."""
+        """How many are loyal of the electorate that ends the mandate first, and how many there are: for a person."""
         if not self.bodies:
             return 0, 0
-        return sum(self._loyal(one) > now for one in self.bodies[0].members), self.bodies[0].size
+        lacking = min(self.bodies, key=self._ends)
+        return sum(self._loyal(one) > now for one in lacking.members), lacking.size
