@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.client import stash as client
-from holdfast.client.stash_memory import Region, allowed_bytes, copy, memory_bytes
+from holdfast.client.stash_memory import Region, allowed_bytes, copy, memory_bytes, read
 from holdfast.core import stash as layout
 from holdfast.runtime.shm import nameless_file
 from holdfast.runtime.stash import held
@@ -273,6 +273,21 @@ def test_copies_by_several_threads_are_whole(count: int, monkeypatch: pytest.Mon
     target = ctypes.create_string_buffer(20_000_001)
     copy([(ctypes.addressof(target), ctypes.addressof(source), 20_000_001)])
     assert target.raw == source.raw
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_several_threads_read_is_whole_or_an_error(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ctypes
+
+    monkeypatch.setattr("holdfast.client.stash_memory.threads", lambda: count)
+    monkeypatch.setattr("holdfast.client.stash_memory.CHUNK_BYTES", 3_000_000)
+    file, content = nameless_file("read"), os.urandom(20_000_001)
+    os.write(file, content)
+    target = ctypes.create_string_buffer(20_000_001)
+    read(file, [(ctypes.addressof(target) + 1, 1, 20_000_000), (ctypes.addressof(target), 0, 1)])
+    assert target.raw == content
+    with pytest.raises(OSError, match="there is less in it than was to be read"):
+        read(file, [(ctypes.addressof(target), 2, 20_000_000)])
 
 
 @pytest.mark.torch

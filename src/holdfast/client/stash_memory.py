@@ -214,6 +214,25 @@ def copy(moves: Iterable[tuple[int, int, int]]) -> None:
     _share_out([(to + at, source + at, size) for to, source, whole in moves for at, size in _chunks(whole)], ctypes.memmove)
 
 
+def read(fd: int, moves: Iterable[tuple[int, int, int]]) -> None:
+    """Copy out of a file in memory: for each `(to, from, size)`, where `from` is a place in the file. For what is copied once
+    that is faster than out of a mapping, which first has to be made for each of its pages. OSError: it cannot be read."""
+    troubles: list[OSError] = []
+
+    def take(to: int, source: int, size: int) -> None:
+        try:
+            while size:
+                if not (taken := os.preadv(fd, [(ctypes.c_char * size).from_address(to)], source)):
+                    raise OSError(errno.EIO, "there is less in it than was to be read")
+                to, source, size = to + taken, source + taken, size - taken
+        except OSError as error:
+            troubles.append(error)
+
+    _share_out([(to + at, source + at, size) for to, source, whole in moves for at, size in _chunks(whole)], take)
+    if troubles:
+        raise troubles[0]
+
+
 def populate(address: int, size: int, *, to_write: bool) -> None:
     """Have the memory of a mapping at hand, at one stroke instead of by a fault for each page, where the kernel can (5.14).
     OSError: there is not enough of it."""

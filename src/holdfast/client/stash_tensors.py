@@ -16,7 +16,7 @@ from _thread import allocate_lock
 from weakref import ref
 
 from holdfast.client.stash_code import loaded
-from holdfast.client.stash_memory import STEP_BYTES, can_populate, copy, in_large_pages, make_own, populate
+from holdfast.client.stash_memory import STEP_BYTES, can_populate, copy, in_large_pages, make_own, populate, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,10 +97,11 @@ class Fetcher:
 
     def __init__(self, slot: Slot, begin: int, end: int, map_location: Any) -> None:
         assert slot.map is not None
-        self.area, self.address, self.begin = slot.map, slot.address + begin, begin
+        self.area, self.begin = slot.map, begin
         self.slot, self.end = slot, end
         self.map_location = map_location
         self.moves: list[tuple[int, int, int]] = []
+        """What is to be copied into arrays that are there: to which address, from where in the file, how much."""
         self.loan: Loan | None = None
         """What is lent to new arrays. None: nothing has been."""
 
@@ -122,7 +123,7 @@ class Fetcher:
         if not size:
             return into if fits else torch.empty(shape, dtype=dtype, device=device)
         if fits and into.device.type == "cpu" and into.is_contiguous() and not into.is_conj() and not into.is_neg():
-            self.moves.append((into.data_ptr(), self.address + at, size))
+            self.moves.append((into.data_ptr(), self.slot.at + self.begin + at, size))
             return into
         if fits or device.type != "cpu":
             there = _bytes_of(self.area, self.begin + at, size).view(dtype).view(shape)
@@ -141,7 +142,7 @@ class Fetcher:
             return numpy.frombuffer(self.area[self.begin + at : self.begin + at + size], dtype)[0]
         fits = isinstance(into, numpy.ndarray) and list(into.shape) == shape and into.dtype == dtype
         if fits and into.flags.c_contiguous and into.flags.writeable:
-            self.moves.append((into.ctypes.data, self.address + at, size))
+            self.moves.append((into.ctypes.data, self.slot.at + self.begin + at, size))
             return into
         if not size:
             return numpy.empty(shape, dtype)
@@ -156,9 +157,7 @@ class Fetcher:
 
     def finish(self) -> Loan | None:
         """Copy what there is to copy. What is lent from here on, if anything."""
-        if self.moves:
-            populate(self.slot.address, self.end, to_write=False)
-            copy(self.moves)
+        read(self.slot.fd, self.moves)
         if self.loan is not None:
             self.loan.begin()
         return self.loan
@@ -187,7 +186,7 @@ class Loan:
         if self.lends:
             populate(self.address, self.end, to_write=False)
         else:
-            copy((self.address + at, self.slot.address + at, size) for at, size in self.parts)
+            read(self.slot.fd, ((self.address + at, self.slot.at + at, size) for at, size in self.parts))
         del self.area
 
     def settle(self) -> bool:
