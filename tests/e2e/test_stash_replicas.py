@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from infra.certificates import Certificates
 
 from holdfast.agent.replicas import Replicas
 from holdfast.client import stash as client
 from holdfast.client.stash_memory import Region
 from holdfast.core import stash as layout
+from holdfast.core.errors import ProtocolError
 from holdfast.core.messages import Assigned
 from holdfast.runtime.blocking_link import BlockingLink
 from holdfast.runtime.frames import Identity, Turned
 from holdfast.runtime.shm import nameless_file
 from holdfast.runtime.stash import held
+from holdfast.runtime.tls import shelter
 
 LOCKSTEP = """
 import os, sys, time
@@ -40,11 +46,11 @@ dist.all_reduce(said, op=dist.ReduceOp.MAX)
 assert int(said) == done, "the ranks go on from different steps"
 os.write(1, f"{round} {rank} found {done}\\n".encode())
 for step in range(done + 1, 10_000):
-    total = torch.ones(1)
-    dist.all_reduce(total)
+    ends = torch.tensor([os.path.exists(sys.argv[1])], dtype=torch.int)
+    dist.all_reduce(ends)  # so that all end after the same step
     assert stash.save(step, {"rank": rank, "marks": torch.full((500_000,), step)})
     os.write(1, f"{round} {rank} saved {step}\\n".encode())
-    if os.path.exists(sys.argv[1]):
+    if ends:
         break
 dist.barrier()
 dist.destroy_process_group()
@@ -91,20 +97,58 @@ def lose(agent: Any) -> None:
     agent.process.wait()
 
 
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Where a process listens, on this host's own addresses of the fourth version."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            sockets.add(os.readlink(descriptor))
+    found = []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_, inode = line.split()[:10]
+        if state == "0A" and f"socket:[{inode}]" in sockets:
+            address, port = local.split(":")
+            host = socket.inet_ntoa(bytes.fromhex(address)[::-1])
+            found.append((host if host != "0.0.0.0" else "127.0.0.1", int(port, 16)))
+    return found
+
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Certificates:
+    pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")
+    return Certificates(tmp_path / "ours")
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "others")
+
+
+def sheltered(own: Certificates, ca: Certificates | None = None, **how: Any) -> Any:
+    """Links of a node with a certificate of `own`, which lets in those of `ca`."""
+    _, cert, _, key, *_ = own.flags(**how)
+    return shelter(cert, key, str((ca or own).ca_file))
+
+
 @pytest.mark.torch
-@pytest.mark.parametrize("secured", [False, True], ids=["no token", "token"])
+@pytest.mark.parametrize("secured", ["no token", "token", "TLS"])
 def test_a_lost_node_s_ranks_go_on_elsewhere_and_lose_a_step_at_most(
-    holdfast: Any, script: Any, free_port: int, wait_until: Any, tmp_path: Path, secured: bool
+    holdfast: Any, script: Any, free_port: int, wait_until: Any, tmp_path: Path, secured: str, request: Any
 ) -> None:
     program, end = script(LOCKSTEP), tmp_path / "end"
-    env = {"HOLDFAST_TOKEN": "0123456789abcdef0123456789abcdef"} if secured else {}
+    env = {"HOLDFAST_TOKEN": TOKEN} if secured != "no token" else {}
+    tls = request.getfixturevalue("ours") if secured == "TLS" else None
     agents: dict[str, Any] = {}
     said = Said(agents)
 
     def agent(name: str) -> None:
         agents[name] = holdfast.start(
             *("run", "--nnodes", "2", "--nproc-per-node", 2, "--node-name", name, "--rdzv-id", "swap", "--stash-replicate"),
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--max-restarts", 3, program, end),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--max-restarts", 3),
+            *(*(tls.flags(name) if tls else ()), program, end),
             env=env,
         )
 
@@ -119,6 +163,16 @@ def test_a_lost_node_s_ranks_go_on_elsewhere_and_lose_a_step_at_most(
     for spare in ("c", "d"):
         agent(spare)
         wait_until(lambda name=spare: any(event["node"] == name for event in holdfast.events("AgentStarted")))
+    if tls:  # who has the token, and no certificate or another CA's
+        _, agent_pid, *_ = tree(agents["b"].pid)  # the first is its guardian
+        ports = listening(agent_pid)
+        strange = sheltered(request.getfixturevalue("others"), tls)
+        assert len(ports) == 2, ports  # of its succession, and of what is stashed
+        for port, how in ((port, how) for port in ports for how in (None, strange)):
+            with pytest.raises((ProtocolError, OSError)):
+                BlockingLink(socket.create_connection(port), Identity("swap", TOKEN.encode()), how, ours=True)
+        for why in ("wrong version number", "its certificate is not accepted"):
+            agents["b"].wait_for_output(why)
     for round in (1, 2):
         newest = said.steps_of_all(round)
         wait_until(lambda: said.steps_of_all(round) >= newest + 10)  # noqa: B023
@@ -146,14 +200,43 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., client.Stash
     yield live
 
 
-def replicas(*, limit: str = "1000000000", token: bytes = b"", complaints: list[str] | None = None) -> Replicas:
+def replicas(
+    *, limit: str = "1000000000", token: bytes = b"", complaints: list[str] | None = None, shelter: Any = None
+) -> Replicas:
     tell = (complaints if complaints is not None else []).append
-    return Replicas(Identity("job", token), None, "127.0.0.1", nproc=1, limit=limit, tell=tell)
+    return Replicas(Identity("job", token), shelter, "127.0.0.1", nproc=1, limit=limit, tell=tell)
 
 
-def link_to(partner: Replicas, token: bytes) -> BlockingLink:
+def link_to(partner: Replicas, token: bytes, shelter: Any = None) -> BlockingLink:
     sock = socket.create_connection(("127.0.0.1", int(partner.at.rpartition(":")[2])))
-    return BlockingLink(sock, Identity("job", token), None, ours=True)
+    return BlockingLink(sock, Identity("job", token), shelter, ours=True)
+
+
+class Tap:
+    """Somebody on the wire: hands on to `partner` what comes, and back, and keeps it all. Without one, it says nothing."""
+
+    def __init__(self, partner: str = "") -> None:
+        self.partner, self.heard = partner, b""
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.at = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            came, _ = self.listener.accept()
+            on = socket.create_connection(("127.0.0.1", int(self.partner.rpartition(":")[2]))) if self.partner else None
+            for one, other in ((came, on), (on, came)):
+                if one is not None:
+                    Thread(target=self._hand_on, args=(one, other), daemon=True).start()
+
+    def _hand_on(self, one: socket.socket, other: socket.socket | None) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                self.heard += data
+                if other is not None:
+                    other.sendall(data)
+        if other is not None:
+            other.close()
 
 
 def assigned(round: int = 1, **more: Any) -> Assigned:
@@ -251,6 +334,87 @@ def test_without_the_token_nothing_is_given_and_nothing_is_taken(wait_until: Any
     wait_until(lambda: partner.complaints)
     partner.due()
     assert complaints == ["turned away a connection from 127.0.0.1: wrong job token (--token-file, HOLDFAST_TOKEN)"]
+
+
+SECRET = b"what nobody but the partner is to read"
+
+
+@pytest.mark.parametrize("encrypted", [True, False], ids=["TLS", "in the clear"])
+def test_what_is_stashed_crosses_the_wire_encrypted_where_tls_is_given(rank: Any, ours: Any, encrypted: bool) -> None:
+    how = partial(replicas, shelter=sheltered(ours)) if encrypted else replicas
+    mine, others = nameless_file("a"), nameless_file("b")
+    one, partner, replacement = how(), how(), how()
+    there, back = Tap(partner.at), Tap(partner.at)
+    one.begin(assigned(stash_partner=there.at), mine)
+    stash = rank(mine)
+    assert stash.save(4, SECRET * 100_000, False)
+    stash._await_partner()
+    assert partner.kept() == ((1, 4, 0, 2, 1),)
+    replacement.begin(assigned(2, stash=(1, 4), stash_from=back.at, stash_partner=there.at), others)
+    assert rank(others, round=2, agreed="1:4").latest(None, None) == (4, SECRET * 100_000)
+    for tap in (there, back):
+        assert len(tap.heard) > 100_000 * len(SECRET)
+        for word in (SECRET, b"generation", b"holdfast"):
+            assert (word in tap.heard) != encrypted, word
+
+
+def test_a_partner_of_another_ca_is_given_nothing_and_nor_is_one_without_tls(
+    rank: Any, ours: Any, others: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.runtime.blocking_link.HANDSHAKE_S", 1.0)  # one of them never answers
+    for partner, why in (
+        (replicas(shelter=sheltered(others)), "its certificate is not accepted: "),
+        (replicas(shelter=sheltered(others, ours)), "its certificate is not accepted: "),
+        (replicas(), "TLS failed: "),
+        (Tap(), "the other side does not answer"),
+    ):
+        complaints: list[str] = []
+        one, mine = replicas(shelter=sheltered(ours), complaints=complaints), nameless_file("a")
+        tap = Tap(partner.at) if isinstance(partner, Replicas) else partner
+        one.begin(assigned(stash_partner=tap.at), mine)
+        stash = rank(mine)
+        assert stash.save(1, SECRET, False)
+        stash._await_partner()
+        one.due()
+        (said,) = complaints
+        assert said.startswith(f"states are not replicated at present: {tap.at}: {why}"), said
+        assert tap.heard.startswith(b"\x16\x03") and SECRET not in tap.heard
+        assert not isinstance(partner, Replicas) or partner.kept() == ()
+
+
+LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("strange", "here", "there"),
+    [
+        ("another CA's", "its certificate is not accepted: ", "its CA did not sign ours"),
+        ("expired", "its certificate is not accepted: certificate has expired", "ours has expired"),
+        ("no TLS", "TLS failed: wrong version number", "127.0.0.1:"),
+    ],
+)
+def test_who_has_no_good_certificate_gets_nothing_and_both_sides_say_why(
+    rank: Any, ours: Any, others: Any, strange: str, here: str, there: str
+) -> None:
+    complaints: list[str] = []
+    one, partner = replicas(shelter=sheltered(ours)), replicas(shelter=sheltered(ours), complaints=complaints)
+    mine = nameless_file("a")
+    one.begin(assigned(stash_partner=partner.at), mine)
+    stash = rank(mine)
+    assert stash.save(4, SECRET, False)
+    stash._await_partner()
+    comes = None
+    if strange != "no TLS":
+        comes = sheltered(others, ours) if strange == "another CA's" else sheltered(ours, not_after=LONG_AGO)
+    said: list[str] = []
+    replacement, file = replicas(shelter=comes, complaints=said), nameless_file("b")
+    replacement.begin(assigned(2, stash=(1, 4), stash_from=partner.at, stash_partner=partner.at), file)
+    with pytest.raises(RuntimeError, match="could not be fetched"):
+        rank(file, round=2, agreed="1:4").latest(None, None)
+    replacement.due()
+    partner.due()
+    assert there in said[0], said
+    assert [line for line in complaints if line.startswith(f"turned away a connection from 127.0.0.1: {here}")], complaints
 
 
 def test_a_second_one_on_its_way_takes_the_first_one_s_place(rank: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Certificates
+from infra.certificates import Certificates
 from infra.ports import port_of
 from security_peer import TOKEN, Peer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Certificates
+from infra.certificates import Certificates
 
 pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import suppress
 
 from holdfast.core.errors import ProtocolError
 from holdfast.runtime.frames import FRAME_BYTES, NONCE_BYTES, SEAL_BYTES, Frames, Handshake, Seal, Turned, frame
@@ -106,6 +107,8 @@ class BlockingLink:
         """As `next`, into the beginning of `room`. ProtocolError: it is larger."""
         if self.seals is None or self.tunnel is not None:
             payload = self.next(until)
+            if len(payload) > len(room):
+                raise ProtocolError(f"it sends a frame of {len(payload)} bytes (at most {len(room)} are expected)")
             room[: len(payload)] = payload
             return room[: len(payload)]
         head = bytearray(4 + SEAL_BYTES)
@@ -132,7 +135,15 @@ class BlockingLink:
         if self.tunnel is None:
             self.frames.feed(data)
             return
-        self.frames.feed(self.tunnel.received(data))
-        if reply := self.tunnel.answer():
+        try:
+            self.frames.feed(self.tunnel.received(data))
+        except ProtocolError:
+            with suppress(OSError):
+                self._answer(self.tunnel)  # an alert: it says why to the other side
+            raise
+        self._answer(self.tunnel)
+
+    def _answer(self, tunnel: Tunnel) -> None:
+        if reply := tunnel.answer():
             self.sock.settimeout(HANDSHAKE_S)
             self.sock.sendall(reply)
