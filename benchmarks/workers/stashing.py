@@ -1,5 +1,6 @@
 """Saves and restores a state of so many MB, by torch and by the stash in turn. Prints the seconds of each, as JSON."""
 
+import ctypes
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ import holdfast.client.stash as stash
 
 size_mb, rounds, disk = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 PARTS = 50
+libc = ctypes.CDLL(None)
 state = {f"part {part}": torch.rand(size_mb * 1_000_000 // 4 // PARTS) for part in range(PARTS)}
 path = os.path.join(disk, "checkpoint.pt")
 seen: dict[str, list[float]] = {}
@@ -24,7 +26,8 @@ def timed(what: str, do: Callable[[], object]) -> None:
 
 
 def next_life() -> None:
-    """From here on the memory is mapped as by a process that has just started."""
+    """From here on the memory is mapped as by a process that has just started, and none is left of what was freed."""
+    libc.malloc_trim(0)
     stash._stash = None
     ours = stash._open()
     assert ours is not None
@@ -42,6 +45,7 @@ for step in range(2, 2 + rounds):
 torch.load(path)  # from here on the file is in the page cache, as what is stashed is in memory
 for _ in range(rounds):
     found: list[dict[str, torch.Tensor]] = []
+    next_life()
     timed("torch_load", lambda: found.append(torch.load(path)))  # noqa: B023
     timed("torch_load_changed", lambda: [part.add_(1) for part in found.pop().values()])  # noqa: B023
     next_life()

@@ -220,13 +220,14 @@ def read(fd: int, moves: Iterable[tuple[int, int, int]]) -> None:
     troubles: list[OSError] = []
 
     def take(to: int, source: int, size: int) -> None:
-        try:
-            while size:
-                if not (taken := os.preadv(fd, [(ctypes.c_char * size).from_address(to)], source)):
-                    raise OSError(errno.EIO, "there is less in it than was to be read")
+        while size and not troubles:
+            taken = _libc.pread(fd, ctypes.c_void_p(to), ctypes.c_size_t(size), ctypes.c_int64(source))
+            if taken > 0:
                 to, source, size = to + taken, source + taken, size - taken
-        except OSError as error:
-            troubles.append(error)
+            elif not taken:
+                troubles.append(OSError(errno.EIO, "there is less in it than was to be read"))
+            elif ctypes.get_errno() != errno.EINTR:
+                troubles.append(OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno())))
 
     _share_out([(to + at, source + at, size) for to, source, whole in moves for at, size in _chunks(whole)], take)
     if troubles:
@@ -299,3 +300,4 @@ def _share_out(tasks: list[tuple[int, ...]], do: Callable[..., object]) -> None:
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.pread.restype = ctypes.c_ssize_t
