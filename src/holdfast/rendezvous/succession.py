@@ -279,9 +279,11 @@ class Succession:
         ):
             self.roster, self.roster_at = roster, now
             self.term, self.life = max(self.term, roster.term), roster.past.life
-            nodes = f"the {roster.electorates[0].size} nodes choose another, first of all {', '.join(roster.line[1:4])}"
+            newest, *older = (one.size for one in roster.electorates)
+            nodes = f"{newest} nodes{''.join(f', and the {size} of before,' for size in older)}"
             if len(roster.line) > 1:
-                said = [Say(text=f"if the coordinator is lost, {nodes}", level="debug")]
+                what = f"the {nodes} choose another, first of all {', '.join(roster.line[1:4])}"
+                said = [Say(text=f"if the coordinator is lost, {what}", level="debug")]
         return said + self._bound(now)
 
     def _bound(self, now: float) -> list[Action]:
