@@ -22,6 +22,7 @@ from holdfast.client import stash as client
 from holdfast.client.stash_memory import Region
 from holdfast.core import stash as layout
 from holdfast.core.errors import ProtocolError
+from holdfast.core.machine import NEVER
 from holdfast.core.messages import Assigned
 from holdfast.runtime.blocking_link import BlockingLink
 from holdfast.runtime.frames import Identity, Turned
@@ -333,7 +334,16 @@ def test_without_the_token_nothing_is_given_and_nothing_is_taken(wait_until: Any
         link_to(partner, b"wrong")
     wait_until(lambda: partner.complaints)
     partner.due()
-    assert complaints == ["turned away a connection from 127.0.0.1: wrong job token (--token-file, HOLDFAST_TOKEN)"]
+    turned_away = "turned away a connection from 127.0.0.1: wrong job token (--token-file, HOLDFAST_TOKEN)"
+    assert complaints == [turned_away] and partner.deadline() == NEVER
+    for _ in range(2):
+        with pytest.raises(Turned, match="wrong job token"):
+            link_to(partner, b"wrong")
+    wait_until(lambda: partner.door.unsaid == 2)
+    assert partner.deadline() > time.monotonic()
+    partner.door.tell_at = time.monotonic()
+    partner.due()
+    assert complaints[1:] == [f"such connections came 2 times more; the last: {turned_away}"]
 
 
 SECRET = b"what nobody but the partner is to read"

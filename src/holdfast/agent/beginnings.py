@@ -74,8 +74,8 @@ class Beginnings:
             return  # no Python that we can reach
 
         def latest(moment: str) -> float | None:
-            known = [at - self.since for one in found if (at := getattr(one, moment)) is not None]
-            return max(known, default=None)
+            known = [max(0.0, at - self.since) for one in found if (at := getattr(one, moment)) is not None]
+            return max(known, default=None)  # a warm worker has booted before its round began
 
         event = RanksBegun(
             booted_s=latest("booted_at"),

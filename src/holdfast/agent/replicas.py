@@ -21,7 +21,6 @@ from _thread import allocate_lock, start_new_thread
 from holdfast.core import stash as layout
 from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.core.grammar import shown_endpoint
-from holdfast.core.machine import NEVER
 from holdfast.core.stash import Generation
 from holdfast.core.value import to_plain
 from holdfast.runtime import shm
@@ -117,11 +116,12 @@ class Replicas:
                 start_new_thread(self._send_all, (local_rank,))
 
     def deadline(self) -> float:
-        """What the threads want said can wait until the loop wakes up."""
-        return NEVER
+        """What the threads want said can wait until the loop wakes up; how many more were turned away, until it is time."""
+        return self.door.tell_at
 
     def due(self) -> list[Observation]:
         """Say it: nothing for the group."""
+        self.door.due(time.monotonic())
         while self.complaints:
             self.tell(self.complaints.pop(0))
         return []
