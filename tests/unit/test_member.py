@@ -273,6 +273,19 @@ def test_where_the_endpoint_is_on_this_host_and_taken_an_answer_comes_soon_or_ne
     assert isinstance(said, Refused) and "another program has that port" in said.hint
 
 
+def test_an_agent_of_the_job_that_leads_nobody_is_waited_for_as_long_as_it_is_there() -> None:
+    talk = Talk(taken=True, join_timeout_s=100.0)
+    talk.link_up(20.0)
+    talk.see(LinkDown(link=talk.member.link, reason="closed by the other side"), 20.0)
+    assert not delivered(talk.see(Tick(), 20.0 + TAKEN_S - 0.1))
+    (said,) = delivered(talk.see(Tick(), 20.0 + TAKEN_S))
+    assert isinstance(said, Refused) and "closed by the other side" in said.reason
+    assert "leads nobody" in said.hint
+    talk = Talk(taken=True, join_timeout_s=100.0)
+    talk.link_up(90.0)
+    assert delivered(talk.see(Tick(), 100.0)), "the time for joining is over"
+
+
 def test_whoever_speaks_another_protocol_at_the_endpoint_is_not_waited_for_as_long_as_for_nodes() -> None:
     talk = Talk(join_timeout_s=600.0)
     talk.see(LinkDown(link=1, reason="it speaks HTTP", foreign=True), 100.0)

@@ -27,6 +27,8 @@ NOTICE_S = 5.0
 
 TAKEN = "another program has that port: `ss -ltnp` on its host shows which; end it, or choose another port"
 
+LED_BY_NONE = "an agent of the job is there, and leads nobody: what it has said last tells what it waits for"
+
 LIKELY = "most likely the job ended while this node, a spare, was cut off; how it ended is not known here"
 ASK_THERE = "`holdfast report` on that host tells how it ended"
 
@@ -76,6 +78,8 @@ class Member:
         self.join_by = now + join_timeout_s
         self.answer_by = min(self.join_by, now + TAKEN_S) if taken else self.join_by
         """When there must have been a first answer. `taken`: somebody else on this host serves the endpoint already."""
+        self.has_met = False
+        """An agent of the job has been there, coordinator or not."""
         self.foreign_since = NEVER
         """Since when whoever answers is no agent."""
         self.lease_s = NEVER
@@ -109,6 +113,8 @@ class Member:
         match seen:
             case LinkUp(link=link, ours=True) if link == self.link:
                 self.up, self.refused_since = True, NEVER
+                self.has_met = True
+                self.answer_by = min(self.join_by, max(self.answer_by, now + TAKEN_S))
                 self.renew_at, self.held, self.mark = now, None, 0.0
                 out += [Transmit(link=link, message=message, more=True) for message in self.outbox]  # a Renew follows
             case LinkDown(link=link, reason=reason, final=final, foreign=foreign, refused=refused) if link == self.link:
@@ -234,7 +240,8 @@ class Member:
                 if self.lease_over:
                     lost += "; whether the job goes on without this node, or has ended, is not known here"
                 is_taken = self.lease_ends is None and now < self.join_by
-                return [self._give_up(lost, hint=TAKEN if is_taken else self.hint)]
+                hint = LED_BY_NONE if self.has_met and not self.lease_over else TAKEN if is_taken else self.hint
+                return [self._give_up(lost, hint=hint)]
             self.lease_over = True
             silence = f"the coordinator at {self.endpoint} has not answered for {silent_s:.1f} s"
             out.append(Deliver(lease_over=silence, until=self.lease_ends + KILL_S, patience_s=self.give_up_s))
