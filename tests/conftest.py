@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -172,11 +173,12 @@ class Holdfast:
         self.through = through
         self.state_dir = folder / "state"
         self._started: list[Running] = []
+        self._numbers = itertools.count()  # a stand-in for a cluster starts pods from threads of its own
 
     def start(self, *args: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> Running:
         """Start it; what is in `env` is added to this process's environment."""
         full = os.environ | {"HOLDFAST_STATE_DIR": str(self.state_dir)} | (env or {})
-        where = self.folder / f"command-{len(self._started)}"
+        where = self.folder / f"command-{next(self._numbers)}"
         command = (*self.through, sys.executable, "-m", "holdfast", *map(str, args))
         running = Running(command, full, where, cwd or self.folder)
         self._started.append(running)
