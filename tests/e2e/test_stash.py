@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.client import stash as client
-from holdfast.client.stash_memory import Region, allowed_bytes, copy, memory_bytes, read
+from holdfast.client.stash_memory import Region, Slot, allowed_bytes, copy, memory_bytes, read
 from holdfast.core import stash as layout
 from holdfast.runtime.shm import nameless_file
 from holdfast.runtime.stash import held
@@ -196,6 +196,21 @@ def test_memory_is_bounded_and_given_back(stashed: Any, file: int) -> None:
     stash.drop()
     assert memory_of(file) < 1_000_000 and held(file, 1) == ()
     assert stash.save(4, "again", False)
+
+
+def test_a_rank_that_makes_room_takes_none_from_another(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, other = (Slot(file, layout.slot_at(local_rank, 0)) for local_rank in range(2))
+    fstat = os.fstat
+
+    def another_makes_room_then(fd: int) -> os.stat_result:
+        seen = fstat(fd)
+        monkeypatch.undo()
+        other.reserve(1_000_000)
+        return seen
+
+    monkeypatch.setattr(os, "fstat", another_makes_room_then)
+    first.reserve(1_000_000)
+    assert os.fstat(file).st_size >= other.at + other.capacity > first.at + first.capacity
 
 
 def test_memory_is_made_ready_behind_the_scripts_back(stashed: Any, file: int) -> None:

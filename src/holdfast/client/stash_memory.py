@@ -68,7 +68,8 @@ class Slot:
                 self.give_back()
             self.unmap()
             if os.fstat(self.fd).st_size < self.at + size:
-                os.ftruncate(self.fd, self.at + size)
+                # Not ftruncate: another rank, further on in the file, may have made it longer meanwhile.
+                os.posix_fallocate(self.fd, self.at + size - 1, 1)
             self.map_as_it_is(size)
         try:
             populate(self.address, size, to_write=True)

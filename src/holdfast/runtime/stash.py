@@ -40,7 +40,7 @@ def words(fd: int, local_rank: int) -> memoryview:
     """A local rank's page of headers, to read and to write; it is made where there is none."""
     at = layout.header_at(local_rank)
     if os.fstat(fd).st_size < at + layout.HEADER_BYTES:
-        os.ftruncate(fd, at + layout.HEADER_BYTES)
+        os.posix_fallocate(fd, at, layout.HEADER_BYTES)  # not ftruncate: a rank may make it longer meanwhile
     return memoryview(mmap.mmap(fd, layout.HEADER_BYTES, offset=at)).cast("Q")
 
 
