@@ -16,6 +16,7 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import pytest
@@ -332,9 +333,10 @@ os._exit(0 if last else 3)
     assert holdfast("run", *args).returncode == 0
     seen = [tuple(map(int, line.split())) for line in notes.read_text().splitlines()]
     assert len(seen) == 101
-    early, late = seen[20:50], seen[70:100]  # the last life has nobody waiting to come after it
-    fds, threads, rss_kb = (min(row[i] for row in late) - min(row[i] for row in early) for i in range(3))
-    assert (fds, threads) == (0, 0), (early, late)  # the least: a rank may look while the round before is still being put away
+    early, late = seen[20:50], seen[71:101]
+    # As a rule: a rank may look while the round before is still being put away, or before the other is there.
+    fds, threads, rss_kb = (median_low(row[i] for row in late) - median_low(row[i] for row in early) for i in range(3))
+    assert (fds, threads) == (0, 0), (early, late)
     assert rss_kb < 1024, "fifty restarts may not cost a megabyte"
 
 
