@@ -92,6 +92,12 @@ def test_a_known_name_with_any_fields_is_a_message_or_a_protocol_error(name: str
     assert decode(encode(message)) == message
 
 
+@pytest.mark.parametrize("failure", ["null", "3", "[]", '"x"'])
+def test_what_is_no_value_in_the_place_of_one_is_a_protocol_error(failure: str) -> None:
+    with pytest.raises(ProtocolError, match="is no Failure"):
+        decode(f'{{"is": "Failed", "node": "a", "round": 1, "failure": {failure}}}'.encode())
+
+
 @given(of_value(Join), st.data())
 def test_a_message_with_a_byte_changed_is_a_message_or_a_protocol_error(message: Message, choice: st.DataObject) -> None:
     wire = bytearray(encode(message))

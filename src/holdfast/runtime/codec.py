@@ -139,9 +139,11 @@ def _limited(field: str, hint: Any) -> Any:
 
 
 def _value(kind: type, plain: Any) -> Any:
-    if isinstance(kind, type) and issubclass(kind, Value) and isinstance(plain, dict):
-        return build(kind, plain)
-    raise NotImplementedError(f"{kind} cannot come over a wire")
+    if not issubclass(kind, Value):
+        raise NotImplementedError(f"{kind} cannot come over a wire")
+    if not isinstance(plain, dict):
+        raise ValueError(f"{plain!r:.60} is no {kind.__name__}")
+    return build(kind, plain)
 
 
 def warm(family: type[Message] = Message) -> None:
