@@ -24,11 +24,6 @@ def private_bytes(pid: int) -> int:
     return 1024 * (said.get("Private_Clean:", 0) + said.get("Private_Dirty:", 0) + said.get("Swap:", 0))
 
 
-def share_bytes(pid: int) -> int:
-    """Its proportional share (PSS), of what it has alone and of what it has together with others."""
-    return 1024 * _lines(f"/proc/{pid}/smaps_rollup").get("Pss:", 0)
-
-
 def _cgroups() -> list[str]:
     """Folders of our own control group and of those that it is part of (version 2)."""
     try:
