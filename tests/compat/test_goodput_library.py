@@ -9,11 +9,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
-from holdfast.telemetry.goodput_published import Steps, as_entries, by_steps
+from holdfast.telemetry.goodput_published import Steps, by_steps
 
 LIBRARY = Path(sys.prefix) / "goodput"
 PROBE = Path(__file__).parents[1] / "probes/goodput_library.py"
@@ -25,6 +27,23 @@ AT = 1_700_000_000.0
 
 def life(first: int, last: int, began_s: float, step_s: float = 2.0) -> Steps:
     return Steps(first=first, last=last, began_at=AT + began_s, ended_at=AT + began_s + (last + 1 - first) * step_s)
+
+
+def as_entries(lives: Sequence[Steps], job: str) -> list[dict[str, str | int | float]]:
+    """These lives as ml-goodput-measurement's recorder would have logged them (its keys), for its own calculator.
+
+    The step after a life's last is taken to have begun, unless the next life begins with it: then it ended between two steps.
+    """
+    entries: list[dict[str, str | int | float]] = []
+    for life, following in zip_longest(lives, lives[1:]):
+        begun = life.last + (following is None or following.first != life.last + 1)
+        entries.append({"job_name": job, "job_start_time": life.began_at})
+        for step in range(life.first, begun + 1):
+            at = life.began_at + (step - life.first) * life.step_s
+            entries.append({"job_name": job, "step_count": step, "step_start_time": at})
+    if lives:
+        entries.append({"job_name": job, "job_end_time": lives[-1].ended_at})
+    return entries
 
 
 @pytest.mark.parametrize(

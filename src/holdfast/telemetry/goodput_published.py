@@ -11,7 +11,7 @@ Both are blind to capacity: a job at half its size is whole to them. See `teleme
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from statistics import median
 
 from holdfast.core.events import RanksBegun, RanksEnded, WorkerStarted
@@ -92,20 +92,3 @@ def by_checkpoints(lives: Sequence[Steps], begin: float, end: float) -> float | 
         return None
     made = max(saved) + 1 - min(life.first for life in lives)
     return made * median(life.step_s for life in lives) / (end - begin)
-
-
-def as_entries(lives: Sequence[Steps], job: str) -> list[dict[str, str | int | float]]:
-    """The same lives as ml-goodput-measurement's recorder would have logged them (its keys), for its own calculator.
-
-    The step after a life's last is taken to have begun, unless the next life begins with it: then it ended between two steps.
-    """
-    entries: list[dict[str, str | int | float]] = []
-    for life, following in zip_longest(lives, lives[1:]):
-        begun = life.last + (following is None or following.first != life.last + 1)
-        entries.append({"job_name": job, "job_start_time": life.began_at})
-        for step in range(life.first, begun + 1):
-            at = life.began_at + (step - life.first) * life.step_s
-            entries.append({"job_name": job, "step_count": step, "step_start_time": at})
-    if lives:
-        entries.append({"job_name": job, "job_end_time": lives[-1].ended_at})
-    return entries
