@@ -54,18 +54,8 @@ def one_node(contender: str, extra_env: Mapping[str, str] | None = None) -> floa
         return kill_and_wait(job, contender, ranks=2)
 
 
-def two_agents(contender: str, tries: int = 3) -> float:
-    """Milliseconds; two agents with one rank each. The one killed is on the node that does not host the store. torchrun's
-    two agents do not always find together again; what is counted is a time at which they did."""
-    try:
-        return _two_agents(contender)
-    except RuntimeError:
-        if contender == HOLDFAST or not tries:
-            raise
-        return two_agents(contender, tries - 1)
-
-
-def _two_agents(contender: str) -> float:
+def two_agents(contender: str) -> float:
+    """Milliseconds; two agents with one rank each. The one killed is on the node that does not host the store."""
     with launch() as job:
         port = free_port()
         for number in range(2):
@@ -111,9 +101,19 @@ def memory() -> dict[str, float]:
     return {MEMORY[0]: found["worker, spawn"], MEMORY[1]: found["spawn"], MEMORY[2]: found["fork"]}
 
 
+def come_back(measure: Callable[[str], float], contender: str, tries: int = 3) -> float:
+    """What `measure` says. torchrun's ranks do not always find together again; what is counted is a time at which they did."""
+    try:
+        return measure(contender)
+    except RuntimeError:
+        if contender == HOLDFAST or not tries:
+            raise
+        return come_back(measure, contender, tries - 1)
+
+
 def compared(bench: Bench, what: str, times: int, reach: int, measure: Callable[[str], float]) -> Row:
     """One row, against torchrun."""
-    samples = bench.interleave(times, measure)[""]
+    samples = bench.interleave(times, partial(come_back, measure))[""]
     row = Row(f"worker SIGKILL → first all_reduce of the new group, {what}", "ms", samples, f"≤ 1/{reach} of torchrun")
     return Row(row.what, row.unit, samples, row.reach, row.ratio and row.ratio <= 1 / reach)
 
