@@ -55,6 +55,7 @@ def as_json(rows: list[Row], quick: bool) -> dict[str, object]:
                 "ratio": row.ratio,
                 "reach": row.reach,
                 "met": row.met,
+                "note": row.note,
             }
             for row in rows
         ],

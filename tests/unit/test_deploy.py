@@ -6,6 +6,7 @@ Kubernetes' own published schemas are the judge, as in test_kubernetes_examples.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -58,6 +59,24 @@ def test_every_file_of_the_base_is_in_its_kustomization_and_valid():
     assert files == {*yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]}
     for thing in base():
         validate(thing)
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed: it judges the kustomization")
+def test_kubectl_takes_the_base_and_an_overlay_moves_all_of_it(tmp_path):
+    overlay = {"resources": [os.path.relpath(BASE, tmp_path)], "namespace": "training"}
+    overlay["images"] = [{"name": "registry.example/holdfast", "newName": "registry.of.yours/holdfast", "newTag": "1"}]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    things = list(yaml.safe_load_all(done.stdout))
+    made, given = ([(thing["kind"], thing["metadata"]["name"]) for thing in some] for some in (things, base()))
+    assert sorted(made) == sorted(given)
+    for thing in things:
+        validate(thing)
+        assert thing["kind"].startswith("Cluster") or thing["metadata"]["namespace"] == "training"
+        assert all(subject["namespace"] == "training" for subject in thing.get("subjects", ()))
+        for container in thing.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+            assert container["image"] == "registry.of.yours/holdfast:1"
 
 
 @pytest.mark.parametrize("kind, pod", pods())
