@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import logging
 import os
 import pickle
+import socket
 import subprocess
 import threading
 
@@ -171,6 +173,25 @@ def test_free_ports_are_free_and_held_ones_are_held(names):
     held = names("utils.distributed").get_socket_with_port()
     with held:
         assert held.getsockname()[1] != names("utils.distributed").get_free_port() > 0
+
+
+def test_a_kernel_without_one_family_of_addresses_has_free_ports_all_the_same(ours, monkeypatch):
+    both = [(family, socket.SOCK_STREAM, 6, "", ("", 0)) for family in (socket.AF_INET6, socket.AF_INET)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    made = socket.socket
+
+    def only_ipv4(family, *rest):
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return made(family, *rest)
+
+    monkeypatch.setattr(socket, "socket", only_ipv4)
+    with ours("utils").get_socket_with_port() as held:
+        assert held.family == socket.AF_INET
+    del both[1]
+    with pytest.raises(RuntimeError, match=r"^Failed to create a socket$") as failed:
+        ours("utils").get_socket_with_port()
+    assert isinstance(failed.value.__cause__, OSError)
 
 
 def test_a_variable_that_must_be_there(names, monkeypatch):

@@ -22,14 +22,16 @@ def get_socket_with_port() -> socket.socket:
     """A socket that listens on a free port of this host's loopback address; the caller closes it."""
     refused: OSError | None = None
     for family, kind, proto, _, _ in socket.getaddrinfo("localhost", None, type=socket.SOCK_STREAM):
-        held = socket.socket(family, kind, proto)
+        held = None
         try:
+            held = socket.socket(family, kind, proto)  # fails where the kernel has no IPv6, though the name has such an address
             held.bind(("localhost", 0))
             held.listen(0)
             return held
         except OSError as error:
-            held.close()
             refused = error
+            if held is not None:
+                held.close()
     raise RuntimeError("Failed to create a socket") from refused
 
 
