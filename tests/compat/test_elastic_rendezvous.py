@@ -252,6 +252,17 @@ def test_this_machine_knows_itself(names):
         assert not matches(host), host
 
 
+def test_another_name_of_one_of_our_addresses_is_this_machine(names):
+    address_of = {"alias": "10.9.8.7", "stranger": "10.9.8.6", socket.gethostname(): "10.9.8.7"}
+
+    def resolved(name, *_, **__):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, f"{name}.example.com", (address_of[name], 0))]
+
+    matches = names("rendezvous.utils")._matches_machine_hostname
+    with patch("socket.getaddrinfo", resolved):
+        assert matches("alias") and not matches("stranger")
+
+
 def test_a_timer_calls_until_it_is_cancelled(names):
     called = threading.Semaphore(0)
     timer = names("rendezvous.utils")._PeriodicTimer(timedelta(seconds=0.01), called.release)

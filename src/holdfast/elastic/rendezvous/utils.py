@@ -68,11 +68,8 @@ def _matches_machine_hostname(host: str) -> bool:
     this_host = socket.gethostname()
     if host == this_host:
         return True
-    ours = _resolve(this_host)
-    if host in {canonical for canonical, _ in ours if canonical}:
-        return True
     theirs = {address for _, address in _resolve(host)} | {_as_written_by_the_system(host)}
-    return any(address in theirs for _, address in ours)
+    return any(canonical == host or address in theirs for canonical, address in _resolve(this_host))
 
 
 def _is_loopback(host: str) -> bool:
