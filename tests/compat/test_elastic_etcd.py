@@ -198,6 +198,7 @@ def test_a_server_starts_answers_and_leaves_nothing(tmp_path):
     assert server.get_port() == -1
     server.start(timeout=30, stderr=subprocess.DEVNULL)
     assert server.get_endpoint() == f"{server.get_host()}:{server.get_port()}" and folder.exists()
+    assert server.get_host() == "localhost"
     store = EtcdStore(server.get_client(), "x")
     store.set("k", "v")
     assert store.get("k") == b"v"

@@ -52,7 +52,7 @@ class EtcdServer:
     """The server. `data_dir`: a folder for its data, which is removed at the end; a temporary one without."""
 
     def __init__(self, data_dir: str | None = None) -> None:
-        self._port, self._host = -1, "127.0.0.1"
+        self._port, self._host = -1, "localhost"
         self._etcd_binary_path = os.environ.get(BINARY_VARIABLE) or shutil.which("etcd") or ""
         self._base_data_dir = data_dir
         self._etcd_proc: Popen[Any] | None = None
