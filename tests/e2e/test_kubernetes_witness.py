@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from infra.kubernetes import Kubernetes, Real
 from infra.kubernetes_standin import Standin
 from infra.succession import LOGS, begin, lose
 
-from holdfast.agent.witness import asker
+from holdfast.agent.programs import program
 
 US, THEM = "10.0.0.2:4000", "train-0.train.default.svc.cluster.local:29400"
 POWER, SHUTDOWN = "node.kubernetes.io/out-of-service", "node.cloudprovider.kubernetes.io/shutdown"
@@ -33,7 +32,7 @@ def cluster(kubernetes_api: Kubernetes) -> Kubernetes:
 
 def ask(cluster: Kubernetes, us: str = US, *missing: str) -> str:
     """What the program says that the agent runs."""
-    command = [sys.executable, "-I", "-S", asker("kubernetes"), "20", us, *(missing or (THEM,))]
+    command = [*program("kubernetes_witness"), "20", us, *(missing or (THEM,))]
     return subprocess.run(command, env=os.environ | cluster.env, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 
+from holdfast.agent.programs import program
 from holdfast.core.flags import SCHEDULERS
 from holdfast.core.machine import Action, Observation
 from holdfast.rendezvous.claims import Claim, Claimed
@@ -57,7 +58,7 @@ class Witness:
 
     def __init__(self, folder: str, host: Host) -> None:
         self.folder, self.host = folder, host
-        self.asker = asker(folder) if folder in SCHEDULERS else ""
+        self.asks = program(f"{folder}_witness") if folder in SCHEDULERS else []
         self.asked: dict[int, tuple[subprocess.Popen[bytes], Claim]] = {}
         """Descriptor of a child's answer → the child, and what it asks."""
 
@@ -69,11 +70,11 @@ class Witness:
     def perform(self, action: Action) -> list[Observation]:
         """Begin to ask; `Claimed` follows. Told at once: nobody could be asked."""
         assert isinstance(action, Claim), f"a witness cannot do {action!r}"
-        if self.asker:
-            words = [self.asker, str(DEADLINE_S), action.endpoint, *action.missing]
+        if self.asks:
+            argv = [*self.asks, str(DEADLINE_S), action.endpoint, *action.missing]
         else:
-            words = ["-c", ASKS, self.folder, f"holdfast-{action.life}-{action.id}", action.endpoint, str(DEADLINE_S)]
-        argv = [sys.executable, "-I", "-S", *words]
+            words = [self.folder, f"holdfast-{action.life}-{action.id}", action.endpoint, str(DEADLINE_S)]
+            argv = [sys.executable, "-I", "-S", "-c", ASKS, *words]
         try:
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
         except OSError as error:  # no process or descriptor is left: there may be one when it is asked again
@@ -112,12 +113,3 @@ class Witness:
         for fd, (child, _) in self.asked.items():
             self.host.unwatch(fd)
             os.killpg(child.pid, signal.SIGKILL)
-
-
-def asker(scheduler: str) -> str:
-    """Path of the program that asks it."""
-    from importlib.util import find_spec
-
-    found = find_spec(f"holdfast.integrations.{scheduler}_witness")
-    assert found is not None and found.origin is not None, "it comes with Holdfast"
-    return found.origin

@@ -20,64 +20,31 @@ from __future__ import annotations
 import json
 import os
 import signal
-import ssl
-import sys
 import urllib.error
 import urllib.parse
-import urllib.request
-from typing import Any
 
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where Kubernetes gives a pod its token, the API server's CA and the name of its namespace."""
+from holdfast.integrations.kubernetes_api import WRONG, Api, Refused, Thing, words
 
 NO_POWER = frozenset(("node.kubernetes.io/out-of-service", "node.cloudprovider.kubernetes.io/shutdown"))
-WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What an API server that is not there, or is none, comes to."""
-
-Thing = dict[str, Any]
-"""An object of Kubernetes' API, as it comes in JSON."""
 
 
-class Refused(OSError):
-    """The API server does not let us."""
-
-
-class Api:
-    """The API server of this cluster."""
-
-    def __init__(self, environ: Any, account: str) -> None:
-        host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
-        self.url = f"https://{f'[{host}]' if ':' in host else host}:{port}/api/v1"
-        trusted = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=os.path.join(account, "ca.crt")))
-        self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), trusted)  # no proxy knows the cluster
-        self.token, self.namespace = _read(account, "token"), _read(account, "namespace")
+class Cluster(Api):
+    """What is asked of it here."""
 
     def pods(self) -> list[Thing]:
         """Those of our namespace. Raises Refused, or another OSError."""
-        return list((self._get(f"/namespaces/{self.namespace}/pods") or {})["items"])
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        return list(self.ask(f"list the pods of namespace {self.namespace}", path)["items"])
 
     def node(self, name: str) -> Thing | None:
         """None: there is none of that name (any more)."""
-        return self._get(f"/nodes/{urllib.parse.quote(name, safe='')}")
-
-    def _get(self, path: str) -> Thing | None:
-        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
+        path = f"nodes/{urllib.parse.quote(name, safe='')}"
         try:
-            with self.opener.open(request) as answer:
-                found: Thing = json.load(answer)
-                return found
+            return self.ask(f"see {path}", f"/api/v1/{path}")
         except urllib.error.HTTPError as error:
             if error.code == 404 and json.load(error).get("details", {}).get("kind") == "nodes":
                 return None  # and not whatever else answers at that address
-            if error.code in (401, 403):
-                what = "list the pods of namespace " + self.namespace if path.endswith("/pods") else "see " + path[1:]
-                raise Refused(f"the service account may not {what} ({error.code})") from error
             raise
-
-
-def _read(folder: str, name: str) -> str:
-    with open(os.path.join(folder, name), encoding="utf-8") as file:
-        return file.read().strip()
 
 
 def pods_at(endpoint: str, pods: list[Thing], since: str) -> list[Thing]:
@@ -123,7 +90,7 @@ def fate(pod: Thing, node: Thing | None) -> tuple[bool, str]:
     return False, f"pod {name} is {phase} on node {on}, which is {state}"
 
 
-def judge(api: Api, us: str, missing: list[str]) -> str:
+def judge(api: Cluster, us: str, missing: list[str]) -> str:
     """What Kubernetes says, in the words of this program."""
     pods, refused = api.pods(), ""
     ours = pods_at(us, pods, "")
@@ -152,10 +119,6 @@ def main(deadline_s: str, us: str, *missing: str) -> None:
     """Ask, and say what came of it."""
     signal.alarm(int(deadline_s))
     try:
-        print(judge(Api(os.environ, os.environ.get("HOLDFAST_SERVICE_ACCOUNT", ACCOUNT)), us, list(missing)))
+        print(judge(Cluster(os.environ), us, list(missing)))
     except WRONG as error:
-        print("trouble", str(getattr(error, "reason", error)) or type(error).__name__)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        print("trouble", words(error))

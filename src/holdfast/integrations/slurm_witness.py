@@ -11,7 +11,6 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 
 DOWN = frozenset(("DOWN", "POWERED_DOWN"))
 FLAGS = "*~#!%$@^-"
@@ -62,7 +61,3 @@ def main(deadline_s: str, us: str, *missing: str) -> None:
         return print("speaks for", us)
     told = (one + " " + ("+".join(nodes.states(one)) or "is none of its nodes") for one in (us, *missing))
     print("silent" if nodes.states(us) else "trouble", ", ".join(told))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
