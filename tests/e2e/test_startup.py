@@ -48,10 +48,18 @@ FOR_AN_END = {f"holdfast.{name}" for name in ("agent.stopping", "agent.leaving",
 """What only a failure or an end needs."""
 
 
-@pytest.mark.parametrize("words", [("run",), ("ft_launcher", "--ft-rank-heartbeat-timeout", "60")], ids=" ".join)
+POD = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1", "JOBSET_NAME": "a", "POD_NAME": "a"}
+"""What tells an agent that it is in one; nobody answers there."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("run",), ("run", "--in-place-restart"), ("ft_launcher", "--ft-rank-heartbeat-timeout", "60")],
+    ids=" ".join,
+)
 def test_nothing_heavy_is_loaded_before_the_first_worker_of_one_node_starts(script, tmp_path: Path, words) -> None:
     loaded = tmp_path / "loaded.json"
-    env = os.environ | {"LOADED": str(loaded), "HOLDFAST_STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(SRC)}
+    env = os.environ | POD | {"LOADED": str(loaded), "HOLDFAST_STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(SRC)}
     # -S: what this environment's own .pth files load is not ours.
     command = [sys.executable, "-S", "-c", PROBE, *words, "--nproc-per-node", "2", str(script(UNTIL_SETTLED))]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
@@ -61,5 +69,6 @@ def test_nothing_heavy_is_loaded_before_the_first_worker_of_one_node_starts(scri
     heavy = sorted({module.split(".")[0] for module in modules} & set(HEAVY.split()))
     assert not heavy, f"{heavy} loaded before the first worker; import inside the function that needs it"
     assert not FOR_AN_END & set(modules)
+    assert ("holdfast.agent.in_place" in modules) == ("--in-place-restart" in words)
     # But not only when it is needed: by then there may be no descriptor left to read it by.
     assert set(json.loads((tmp_path / "loaded.json.at-the-end").read_text())) >= FOR_AN_END

@@ -25,10 +25,12 @@ from infra.etcd import Etcd, _free_ports
 
 MISSING = "no kube-apiserver on the PATH, and Debian has none: tests/infra/apiserver.sh FOLDER builds FOLDER/bin/kube-apiserver"
 ROOT = Path(__file__).parents[2]
-WITNESS, SUPERVISOR = ROOT / "examples/kubernetes/witness.yaml", ROOT / "deploy/kubernetes/base/rbac.yaml"
-"""Manifests: what each of the two may do."""
+WITNESS, IN_PLACE = (ROOT / "examples/kubernetes" / name for name in ("witness.yaml", "in-place-restart.yaml"))
+SUPERVISOR = ROOT / "deploy/kubernetes/base/rbac.yaml"
+"""Manifests: what each of them may do. The first two are for the same account."""
 PATIENCE_S = 60.0
 NAMESPACE = "default"
+JOBSETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
 SINCE = "2026-01-01T00:00:00Z"
 """When the pods of a test began."""
 
@@ -106,6 +108,21 @@ class Kubernetes:
         counts = {"currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1, "disruptionsAllowed": allowed}
         seen = {"observedGeneration": made["metadata"].get("generation", 1)}
         self.ask("PATCH", f"{path}/{name}/status", {"status": {**counts, **seen}})
+
+    def add_jobset(self, name: str, pods: int, strategy: str = "InPlaceRestart", **annotations: str) -> None:
+        """A JobSet that wants so many pods; nobody makes them."""
+        self.serve_jobsets()
+        job = {"spec": {"completions": pods, "parallelism": pods}}
+        spec = {"failurePolicy": {"restartStrategy": strategy, "maxRestarts": 1000}}
+        meta = {"name": name, "namespace": NAMESPACE, "annotations": annotations}
+        kind = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta}
+        self.ask("POST", JOBSETS, {**kind, "spec": {**spec, "replicatedJobs": [{"name": "a", "replicas": 1, "template": job}]}})
+
+    def serve_jobsets(self) -> None:
+        """Know JobSets."""
+
+    def jobset(self, name: str) -> Any:
+        return self.ask("GET", f"{JOBSETS}/{name}")
 
     def node(self, name: str) -> Any:
         return self.ask("GET", f"/api/v1/nodes/{name}")
@@ -194,20 +211,31 @@ class Real(Kubernetes):
         self.server = subprocess.Popen(command, env=env, stdout=self.log, stderr=self.log)
         try:
             self._wait()
-            for manifest in (WITNESS, SUPERVISOR):
-                for thing in yaml.safe_load_all(manifest.read_text()):
-                    self.apply(thing)
+            things = [thing for file in (WITNESS, IN_PLACE, SUPERVISOR) for thing in yaml.safe_load_all(file.read_text())]
+            for thing in {(thing["kind"], thing["metadata"]["name"]): thing for thing in things}.values():
+                self.apply(thing)
             self._give_token(self.env, "holdfast")
         except BaseException:
             self.stop()
             raise
 
-    def _wait(self) -> None:
+    def serve_jobsets(self) -> None:
+        names = {"plural": "jobsets", "singular": "jobset", "kind": "JobSet", "listKind": "JobSetList"}
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        version = {"name": "v1alpha2", "served": True, "storage": True, "schema": schema, "subresources": {"status": {}}}
+        spec = {"group": "jobset.x-k8s.io", "names": names, "scope": "Namespaced", "versions": [version]}
+        crds, name = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "jobsets.jobset.x-k8s.io"
+        if name not in {thing["metadata"]["name"] for thing in self.ask("GET", crds)["items"]}:
+            kind = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+            self.ask("POST", crds, {**kind, "metadata": {"name": name}, "spec": spec})
+        self._wait(JOBSETS)
+
+    def _wait(self, path: str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin") -> None:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self.ask("GET", "/api/v1/namespaces/default")
-                return self.ask("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin") and None
+                return self.ask("GET", path) and None
             except (OSError, urllib.error.HTTPError):
                 assert self.server.poll() is None and time.monotonic() < deadline, Path(self.log.name).read_text()[-3000:]
                 time.sleep(0.1)

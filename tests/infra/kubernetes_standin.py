@@ -1,16 +1,19 @@
 """The tests' own API server of Kubernetes: objects by path over HTTPS, with what our parts rely on.
 
-Versions and conflicts, selectors, evictions and budgets, pods that end only when their kubelet says so, rights by account.
+Versions and conflicts, selectors, watches, evictions and budgets, pods that end only when their kubelet says so, rights by
+account.
 What it keeps is held to Kubernetes' own schemas; the same tests run against a real API server where there is one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import re
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import trustme
 import yaml
-from infra.kubernetes import SUPERVISOR, WITNESS, Kubernetes
+from infra.kubernetes import IN_PLACE, SUPERVISOR, WITNESS, Kubernetes
 
 VERSION = "1.31"
 PATH = re.compile(r"/apis?(/[^/]+){1,2}?(/namespaces/[^/]+)?/(?P<kind>[a-z]+)(/(?P<name>[^/]+))?(/(?P<sub>[a-z]+))?")
@@ -33,21 +36,40 @@ class Standin(Kubernetes):
         ca = trustme.CA()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         ca.issue_cert("127.0.0.1").configure_cert(context)
+        self.context = context
         self.things: dict[str, dict[str, Any]] = {}
-        self.may_see = ["pods", "nodes"]
+        self.may_see = ["pods", "nodes", "jobsets"]
         """Of the agents' rights, what is left of them."""
-        self.rights = {"holdfast": rights_of(WITNESS), "holdfast-supervisor": rights_of(SUPERVISOR)}
+        self.rights = {
+            "holdfast": rights_of(WITNESS) | rights_of(IN_PLACE),
+            "holdfast-supervisor": rights_of(SUPERVISOR),
+        }
         self.asked: list[tuple[str, str, str]] = []
         self.troubles: list[tuple[int, str]] = []
         """(HTTP status, words) of the next answers, whatever is asked."""
+        self.selects_custom = True
+        """Field selectors are for objects that are not Kubernetes' own, too."""
         self.version = 0
+        self.history: list[tuple[int, str, str, dict[str, Any]]] = []
+        """(version, kind of event, path, object) of each change that a watch may still ask for."""
+        self.forgotten = 0
+        """The version of the last of those that are gone."""
+        self.ends = 0
+        """How often all watches have been ended."""
         self.lock = threading.Lock()
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.changed = threading.Condition(self.lock)
+        self.port = 0
+        self.start()
+        super().__init__(folder, self.port, ca.cert_pem.bytes())
+
+    def start(self) -> None:
+        """Be there; again, after `stop`."""
+        self.http = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler())
+        self.port = self.http.server_address[1]
         self.http.daemon_threads = True
-        self.http.socket = context.wrap_socket(self.http.socket, server_side=True, do_handshake_on_connect=False)
+        self.http.socket = self.context.wrap_socket(self.http.socket, server_side=True, do_handshake_on_connect=False)
         self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02})
         self.thread.start()
-        super().__init__(folder, self.http.server_address[1], ca.cert_pem.bytes())
 
     def pod_env(self, account: str) -> dict[str, str]:
         env = super().pod_env(account)
@@ -58,6 +80,16 @@ class Standin(Kubernetes):
         self.http.shutdown()
         self.thread.join()
         self.http.server_close()
+        self.end_watches()
+
+    def end_watches(self, *, forget: bool = False) -> None:
+        """As when their time is over. `forget`: whoever goes on from what it has seen comes too late."""
+        with self.changed:
+            self.ends += 1
+            if forget:
+                self.version += 1
+                self.history, self.forgotten = [], self.version
+            self.changed.notify_all()
 
     # --- answers --------------------------------------------------------------------------------------------------------
 
@@ -68,7 +100,8 @@ class Standin(Kubernetes):
         if (found := PATH.fullmatch(path)) is None:
             return status(404, f"there is no {path}")
         kind, name, sub = found["kind"], found["name"] or "", found["sub"] or ""
-        verb = {"GET": "get" if name else "list", "POST": "create", "PATCH": "patch", "DELETE": "delete"}[method]
+        read = "get" if name else "watch" if "watch" in query else "list"
+        verb = {"GET": read, "POST": "create", "PATCH": "patch", "DELETE": "delete"}[method]
         resource = f"{kind}/{sub}" if sub else kind
         if token not in ("admin", *self.rights):
             return status(401, "Unauthorized")
@@ -79,6 +112,10 @@ class Standin(Kubernetes):
             if self.troubles:
                 return status(*self.troubles.pop(0))
         where = path.removesuffix("/status")
+        if kind == "jobsets" and "fieldSelector" in query and not self.selects_custom:
+            return status(400, f"field label not supported: {query['fieldSelector']}")
+        if verb == "watch":
+            return 200, self._events(path, query)
         if verb == "list":
             return 200, {"metadata": {"resourceVersion": str(self.version)}, "items": list(self._found(path, query))}
         if verb == "create" and not sub:
@@ -96,21 +133,44 @@ class Standin(Kubernetes):
         return self._patch(where, what) if verb == "patch" else (200, self.things[where])
 
     def _found(self, path: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
-        for where, thing in self.things.items():
-            labels, node = thing["metadata"].get("labels", {}), thing.get("spec", {}).get("nodeName", "")
-            has_labels = all(label in labels for label in filter(None, query.get("labelSelector", "").split(",")))
-            is_there = query.get("fieldSelector") in (None, f"spec.nodeName={node}")
-            if where.startswith(path + "/") and has_labels and is_there:
-                yield thing
+        return (thing for where, thing in self.things.items() if where.startswith(path + "/") and _selected(thing, query))
+
+    def _events(self, path: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
+        """What a watch sees. Runs without the lock."""
+        seen, ends = int(query["resourceVersion"]), self.ends
+        until = time.monotonic() + int(query["timeoutSeconds"])
+        if seen < self.forgotten:
+            yield {"type": "ERROR", "object": status(410, f"too old resource version: {seen} ({self.forgotten})")[1]}
+            return
+
+        def is_news() -> bool:
+            return self.version > seen or self.ends > ends
+
+        while True:
+            with self.changed:
+                if not self.changed.wait_for(is_news, until - time.monotonic()) or self.ends > ends:
+                    return
+                fresh, seen = [change for change in self.history if change[0] > seen], self.version
+            yield from (
+                {"type": kind, "object": thing}
+                for _, kind, where, thing in fresh
+                if where.startswith(path + "/") and _selected(thing, query)
+            )
+            yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen)}}}
 
     def _keep(self, where: str, thing: dict[str, Any]) -> tuple[int, Any]:
         self.version += 1
         thing["metadata"] = {"uid": f"uid-{self.version}", "creationTimestamp": SINCE, **thing["metadata"]}
         thing["metadata"]["resourceVersion"] = str(self.version)
-        if (schemas := _schemas()) is not None:
+        if thing["kind"] != "JobSet" and (schemas := _schemas()) is not None:
             schemas.validate(thing, VERSION, strict=True)
+        self._note("MODIFIED" if where in self.things else "ADDED", where, thing)
         self.things[where] = thing
         return 200, thing
+
+    def _note(self, kind: str, where: str, thing: dict[str, Any]) -> None:
+        self.history.append((self.version, kind, where, copy.deepcopy(thing)))
+        self.changed.notify_all()
 
     def _patch(self, where: str, what: dict[str, Any]) -> tuple[int, Any]:
         old = self.things[where]
@@ -138,6 +198,9 @@ class Standin(Kubernetes):
         if running and thing.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
             thing["metadata"].setdefault("deletionTimestamp", SINCE)
             return 200, thing
+        self.version += 1
+        thing["metadata"]["resourceVersion"] = str(self.version)
+        self._note("DELETED", where, thing)
         return 200, self.things.pop(where)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -153,12 +216,25 @@ class Standin(Kubernetes):
                 what = json.loads(self.rfile.read(size)) if size else None
                 with standin.lock:
                     code, thing = standin.answer(self.command, self.path, token, what)
-                    body = json.dumps(thing).encode()
+                    body = b"" if isinstance(thing, Iterator) else json.dumps(thing).encode()
+                if isinstance(thing, Iterator):
+                    return self._stream(thing)
                 self.send_response(code)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def _stream(self, events: Iterator[dict[str, Any]]) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                with contextlib.suppress(OSError):  # whoever watches may be gone
+                    for event in events:
+                        line = json.dumps(event).encode() + b"\n"
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+                    self.wfile.write(b"0\r\n\r\n")
 
             do_GET = do_POST = do_PATCH = do_DELETE = _serve
 
@@ -180,6 +256,13 @@ def rights_of(manifest: Path) -> set[tuple[str, str]]:
     return {
         (verb, resource) for role in roles for rule in role["rules"] for verb in rule["verbs"] for resource in rule["resources"]
     }
+
+
+def _selected(thing: dict[str, Any], query: dict[str, str]) -> bool:
+    """Whether the selectors of a query mean it."""
+    meta, node = thing["metadata"], thing.get("spec", {}).get("nodeName", "")
+    has_labels = all(label in meta.get("labels", {}) for label in filter(None, query.get("labelSelector", "").split(",")))
+    return has_labels and query.get("fieldSelector") in (None, f"spec.nodeName={node}", f"metadata.name={meta['name']}")
 
 
 def _merged(old: Any, new: Any) -> Any:

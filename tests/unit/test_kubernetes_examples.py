@@ -48,7 +48,7 @@ def environment(pod: dict[str, Any], labels: dict[str, str]) -> dict[str, str]:
         if "value" in entry:
             env[entry["name"]] = entry["value"]
         elif field := entry["valueFrom"].get("fieldRef"):
-            labels = {"spec.nodeName": "gpu-7", **labels}
+            labels = {"spec.nodeName": "gpu-7", "metadata.name": "train-x7", **labels}
             env[entry["name"]] = labels[field["fieldPath"].removeprefix("metadata.labels['").removesuffix("']")]
         else:
             assert entry["valueFrom"]["secretKeyRef"]["optional"]
@@ -100,6 +100,19 @@ def test_the_witness_s_account_may_do_what_its_program_does():
     assert f"# serviceAccountName: {account} " in (FOLDER / "indexed-job.yaml").read_text()
 
 
+def test_the_account_of_in_place_restarts_may_do_what_their_program_does():
+    things = documents("in-place-restart.yaml")
+    for thing in things.values():
+        validate(thing)
+    rights = {rule["resources"][0]: (rule["apiGroups"], rule["verbs"]) for rule in things["Role"]["rules"]}
+    assert rights == {"jobsets": (["jobset.x-k8s.io"], ["list", "watch"]), "pods": ([""], ["patch"])}
+    assert things["RoleBinding"]["roleRef"]["name"] == things["Role"]["metadata"]["name"]
+    account = things["ServiceAccount"]["metadata"]["name"]
+    assert things["RoleBinding"]["subjects"] == [{"kind": "ServiceAccount", "name": account}]
+    pod = documents("jobset-in-place.yaml")["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account == documents("witness.yaml")["ServiceAccount"]["metadata"]["name"]
+
+
 def jobset_pods(jobset: dict[str, Any], attempt: int = 0) -> Iterator[tuple[dict[str, Any], dict[str, str], str]]:
     """Pod, environment and full name of each, with the labels that JobSet's controller puts on them."""
     name = jobset["metadata"]["name"]
@@ -130,6 +143,21 @@ def test_the_jobset_is_valid_and_its_pods_meet_at_the_first():
     assert {one.rdzv_id for one in found} == {"train"}
     assert [one.domain for one in found] == ["0"] * 4 + ["1"] * 4
     assert {config(*pod).rdzv_id for pod in jobset_pods(jobset, attempt=1)} == {"train-r1"}
+
+
+def test_the_jobset_that_restarts_in_place_is_as_jobset_demands_and_its_agents_know_their_pod():
+    jobset, plain = documents("jobset-in-place.yaml")["JobSet"], documents("jobset.yaml")["JobSet"]
+    assert set(jobset["spec"]) <= JOBSET_FIELDS and jobset["spec"]["failurePolicy"]["restartStrategy"] == "InPlaceRestart"
+    for part in jobset["spec"]["replicatedJobs"]:
+        job = part["template"]["spec"]
+        validate(as_job(job))
+        assert (job["backoffLimit"], job["podReplacementPolicy"]) == (2**31 - 1, "Failed")
+        assert job["completions"] == job["parallelism"]
+    pods, others = list(jobset_pods(jobset)), list(jobset_pods(plain))
+    assert {(env["POD_NAME"], env["JOBSET_NAME"]) for _, env, _ in pods} == {("train-x7", "train")}
+    for found, other in zip((config(*pod) for pod in pods), (config(*pod) for pod in others), strict=True):
+        assert found.in_place_restart and not other.in_place_restart
+        assert (found.rdzv_endpoint, found.max_nodes, found.is_host) == (other.rdzv_endpoint, other.max_nodes, other.is_host)
 
 
 def test_the_pytorchjob_is_valid_and_its_pods_have_the_ranks_that_its_operator_gives():

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.agent.checking import Checking
     from holdfast.agent.cycles import Cycles
     from holdfast.agent.desk import Desk
+    from holdfast.agent.in_place import InPlace
     from holdfast.agent.injections import Injections
     from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.node import Node
@@ -93,6 +94,7 @@ class Hands:
         """None: no host daemon is to hear of the ranks, or none has been started yet."""
         self.supervised: Supervised | None = None
         """None: there is no supervisor, or it has not been spoken to yet."""
+        self.in_place = self._open_in_place() if config.in_place_restart else None
         self.secret = self._supervisor_secret()
         self.early: list[Event] = []
         """What the supervisor is to be told as soon as it is spoken to."""
@@ -132,6 +134,8 @@ class Hands:
         self._warm_up()
         introduce(self.config.state_dir, self.config.rdzv_id, self.job_dir)
         self._open_supervised()
+        if self.in_place is not None:
+            self.all.append(self.in_place)
         return self._watch(*self.unwatched) if self.unwatched is not None else []
 
     def begin_round(self, assigned: Assigned, started: list[Observation]) -> list[Observation]:
@@ -158,7 +162,8 @@ class Hands:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        for hand in (self.player, self.reports, self.checker, self.supervised, self.watchdog, self.attribution):
+        hands = (self.player, self.reports, self.checker, self.supervised, self.in_place, self.watchdog, self.attribution)
+        for hand in hands:
             if hand is not None:
                 hand.close()
         if self.cycles is not None:
@@ -221,6 +226,13 @@ class Hands:
         self.telling.listener = self.supervised.saw
         for event in self.early:
             self.supervised.saw(event)
+
+    # --- the JobSet -----------------------------------------------------------------------------------------------------
+
+    def _open_in_place(self) -> InPlace:
+        from holdfast.agent.in_place import InPlace
+
+        return InPlace(self.host, os.environ, self.telling.say)
 
     # --- cycles ---------------------------------------------------------------------------------------------------------
 

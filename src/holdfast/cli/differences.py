@@ -193,9 +193,10 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ),
     (
         "KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT, HOLDFAST_SERVICE_ACCOUNT",
-        "the API server that `--witness kubernetes` asks, as Kubernetes says itself; and the folder with token, ca.crt and "
-        "namespace, where that is not /var/run/secrets/kubernetes.io/serviceaccount",
+        "the API server that `--witness kubernetes` and `--in-place-restart` ask, as Kubernetes says itself; and the folder "
+        "with token, ca.crt and namespace, where that is not /var/run/secrets/kubernetes.io/serviceaccount",
     ),
+    ("POD_NAME", "name of this pod, for `--in-place-restart`, which needs `JOBSET_NAME` too"),
     (
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE, TORCH_ELASTIC_WORKER_IDENTICAL",
         "no effect: what they switch on is always so, and needs no switch",

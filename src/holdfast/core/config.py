@@ -70,6 +70,8 @@ class RunConfig(Value):
     """Directory that the nodes share, absolute; or `slurm`, or `kubernetes`. None: nobody decides between two halves."""
     on_split: str = "stop"
     """stop · continue: what a side without a majority does once the coordinator is lost."""
+    in_place_restart: bool = False
+    """Whether the pod's JobSet is told that it takes part in restarts in place."""
     token_file: str | None = None
     """File with the job's secret. None: `HOLDFAST_TOKEN`, if anything."""
     tls_cert: str | None = None

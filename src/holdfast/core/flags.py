@@ -418,6 +418,13 @@ FLAGS: tuple[Flag, ...] = (
         env="HOLDFAST_ON_SPLIT",
     ),
     _ours(
+        "--in-place-restart",
+        "tell this pod's JobSet, whose restartStrategy is InPlaceRestart, that the pod takes part in each restart, so that no "
+        "container is started again for that",
+        kind="switch",
+        env="HOLDFAST_IN_PLACE_RESTART",
+    ),
+    _ours(
         "--monitor",
         "auto: a rank that makes no more progress is found and the job restarted; off: only deaths are seen",
         default="auto",

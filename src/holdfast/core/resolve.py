@@ -293,6 +293,7 @@ def _state(draft: Draft) -> None:
     witness = draft.text("witness")
     draft.keep("witness", witness if witness in SCHEDULERS else grammar.absolute(witness, draft.host.cwd) or None)
     draft.keep("on_split", draft.text("on_split"))
+    draft.keep("in_place_restart", draft.on("in_place_restart"))
     for dest in ("witness", "on_split"):
         if draft.settings[dest].origin.startswith("--") and draft.fields["rdzv_backend"] != "embedded":
             draft.tell("WARNING", f"{draft.name(dest)} is ignored: only nodes of the embedded rendezvous choose a successor")
