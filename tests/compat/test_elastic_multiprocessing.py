@@ -12,6 +12,7 @@ import textwrap
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import elastic_workers as workers
 import pytest
@@ -372,3 +373,12 @@ def test_only_the_signals_that_are_named_are_handled(names, start, monkeypatch):
     start(names, [python("pass")]).wait(period=0.05)
     assert signal.getsignal(signal.SIGHUP) is names("multiprocessing.api")._terminate_process_handler
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_signals_are_handled_before_the_workers_start(names, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGHUP")
+    api, seen = names("multiprocessing.api"), []
+    group = Mock(spec=api.PContext, _tail_logs=[])
+    group._start = lambda: seen.append(signal.getsignal(signal.SIGHUP))
+    api.PContext.start(group)
+    assert seen == [api._terminate_process_handler]

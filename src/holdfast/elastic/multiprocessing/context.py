@@ -95,10 +95,14 @@ class PContext(ABC):
 
         api._register_signal_handlers()
         self._start()
-        self._last_watch = LastWatch(self._mark)
-        self._last_watch.begin_away()
+        self._watch()
         for tail_log in self._tail_logs:
             tail_log.start()
+
+    def _watch(self) -> None:
+        """Should this process be killed, whatever the workers have started goes too."""
+        self._last_watch = LastWatch(self._mark)
+        self._last_watch.begin_away()
 
     @abstractmethod
     def _start(self) -> None:
