@@ -18,7 +18,9 @@ from holdfast.agent.wake import Wake
 class Followed:
     """Files that are written to, and the pipe that they are shown on, under a clock that is moved by hand."""
 
-    def __init__(self, folder: Path, ranks: int = 2, kept: str = "", words: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, ranks: int = 2, kept: str = "", words: tuple[str, ...] = (), filed: bool = False
+    ) -> None:
         self.now = 1000.0
         folder.mkdir()
         self.paths = [folder / str(rank) for rank in range(ranks)]
@@ -28,7 +30,8 @@ class Followed:
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)
         os.set_blocking(self.reader, False)
         self.tee = Tee(lambda: self.now)
-        self.tee.follow([Source(str(path), f"[{rank}]:", True) for rank, path in enumerate(self.paths)], writer, kept, words)
+        sources = [Source(str(path), f"[{rank}]:", True, filed) for rank, path in enumerate(self.paths)]
+        self.tee.follow(sources, writer, kept, words)
         os.close(writer)
 
     def write(self, rank: int, text: bytes) -> None:
@@ -106,6 +109,29 @@ def test_a_progress_bar_is_shown_at_a_walking_pace_and_at_its_end(followed: Foll
 def test_redraws_within_one_read_leave_the_last_state(followed: Followed):
     followed.write(0, b"\r 1%\r 2%\r100%\nplain\r\n   \r\n")
     assert followed.pump() == b"[0]:100%\n[0]:plain\r\n[0]:   \r\n"
+
+
+@pytest.fixture
+def filed(tmp_path: Path) -> Iterator[Followed]:
+    """What is shown in a file."""
+    made = Followed(tmp_path / "files", filed=True)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("draw", [b"Loading ... ", b"\r 10%"], ids=["a piece", "a progress bar"])
+def test_in_a_file_a_line_is_whole_however_long_it_takes(filed: Followed, draw: bytes):
+    filed.write(0, draw)
+    assert filed.pump() == b"" == filed.pump(3600.0)
+    filed.write(0, b"\r100%\nlast")
+    assert filed.pump() == b"[0]:100%\n"
+    filed.tee.drain()
+    assert filed.shown() == b"[0]:last\n"
+
+
+def test_a_file_stays_text_whatever_ranks_write(filed: Followed):
+    filed.write(0, b"a\0b\0\n\xff\xfe \xc3\xa9\n")
+    assert filed.pump().decode() == "[0]:a<NUL>b<NUL>\n[0]:\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} é\n"
 
 
 def test_a_file_that_is_cut_short_is_followed_from_its_new_beginning(followed: Followed):

@@ -33,7 +33,7 @@ class AppLog:
         self.path = path
         self.trouble = ""
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._sources = [Source(path=file, prefix=prefix, shown=True) for file, prefix in sources]
+        self._sources = [Source(path=file, prefix=prefix, shown=True, filed=True) for file, prefix in sources]
         self._over = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._done: SimpleQueue[None] = SimpleQueue()
         _thread.start_new_thread(self._follow, ())

@@ -6,7 +6,8 @@ amount of work, and `fileno` says when to call it again.
 
 A line is shown when it is complete, so ranks' lines are never joined. What stays without a line end for `PARTIAL_S` (a prompt,
 a program that prints dots) is shown as a line of its own, and what follows as another. A progress bar, redrawn with carriage
-returns, is shown as it stands every `PROGRESS_S`, and once more when it ends; its other states are only in the file.
+returns, is shown as it stands every `PROGRESS_S`, and once more when it ends; its other states are only in the file. What is
+shown in a file instead (`agent.app_log`) waits for the line's end.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ STALL_S = 10.0
 class Source:
     """One worker's stream: its file, how far we are in it, and the line that has no end yet."""
 
-    def __init__(self, path: str, prefix: str, shown: bool) -> None:
+    def __init__(self, path: str, prefix: str, shown: bool, filed: bool = False) -> None:
+        """`filed`: it is shown in a file that people search. There lines are whole, however long they take, and text."""
         self.path = path
         self.prefix = prefix.encode("utf-8", "surrogateescape")
         self.shown = shown
+        self.filed = filed
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._offset = 0
         self._end: int | None = None  # where to stop; None: nowhere
@@ -58,10 +61,10 @@ class Source:
         self._cut = False  # the held piece was shown with a line end of ours: its own, if it comes now, is left out
 
     @property
-    def due(self) -> float | None:
-        """When (monotonic) the piece without a line end is to be shown; None: there is none."""
-        if not self._held:
-            return None
+    def due(self) -> float:
+        """When (monotonic) the piece without a line end is to be shown; infinity: not before the end, or there is none."""
+        if not self._held or self.filed:
+            return float("inf")
         soonest = self._held_since + PARTIAL_S
         return max(soonest, self._redraw_shown_at + PROGRESS_S) if self._redrawn else soonest
 
@@ -79,7 +82,7 @@ class Source:
 
     def overdue(self, now: float) -> bytes:
         """The piece without a line end, given one, if its time has come."""
-        if self.due is None or now < self.due:
+        if not self._held or now < self.due:
             return b""
         if self._redrawn:
             self._redraw_shown_at = now
@@ -153,7 +156,8 @@ class Outlet:
         if not lines:
             return
         if source.shown and not self.console.gone:
-            self.console.write(source.prefix + lines[:-1].replace(b"\n", b"\n" + source.prefix) + b"\n")
+            text = _as_text(lines) if source.filed else lines
+            self.console.write(source.prefix + text[:-1].replace(b"\n", b"\n" + source.prefix) + b"\n")
         if self._kept_fd is not None and any(word in lines for word in self._words):
             _write_all(
                 self._kept_fd,
@@ -212,8 +216,8 @@ class Tee:
         elif used:
             self._wake.rest(0.0 if used >= PUMP_BYTES else BATCH_S, listen=False)
         else:
-            dues = [source.due for outlet in self._outlets for source in outlet.sources if source.due is not None]
-            self._wake.rest(min(dues) - now if dues else None, listen=True)
+            due = min((source.due for outlet in self._outlets for source in outlet.sources), default=float("inf"))
+            self._wake.rest(due - now if due < float("inf") else None, listen=True)
         return not used and not blocked
 
     def drain(self, stall_s: float = STALL_S, limit_s: float = float("inf")) -> bool:
@@ -260,6 +264,12 @@ def _without_redraws(lines: bytes) -> bytes:
         return last_drawn(body) + line[len(body) :]
 
     return b"\n".join(settled(line) if b"\r" in line else line for line in lines.split(b"\n"))
+
+
+def _as_text(lines: bytes) -> bytes:
+    """Without what makes grep take a file for a binary one: NUL, and what is no UTF-8. ft_launcher's log shows them so too."""
+    text = lines if lines.isascii() else lines.decode("utf-8", "replace").encode()
+    return text.replace(b"\0", b"<NUL>")
 
 
 def _write_all(fd: int, text: bytes) -> None:
