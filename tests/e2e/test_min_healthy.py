@@ -22,10 +22,10 @@ class Cluster:
         self.holdfast, self.port, self.wait_until = holdfast, port, wait_until
         self.agents: dict[str, Any] = {}
 
-    def start(self, name: str, nnodes: str, nproc: int, *rest: object) -> None:
+    def start(self, name: str, nnodes: str, nproc: int, *rest: object, command: str = "run") -> None:
         meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{self.port}", "--rdzv-id", "tolerant")
         line = ("--nnodes", nnodes, "--nproc-per-node", nproc, "--node-name", name, *meet, *MIN_HEALTHY, *rest)
-        self.agents[name] = self.holdfast.start("run", *line)
+        self.agents[name] = self.holdfast.start(command, *line)
 
     def decided(self, what: str) -> list[str]:
         return [event["reason"] for event in self.holdfast.events("Decided") if event["decision"] == what]
@@ -116,6 +116,22 @@ def test_losses_and_an_exclusion_are_borne_with_until_too_few_are_left_and_then_
     ranks.finish()
     assert {name: cluster.agents[name].wait().returncode for name in (host, failing, "d")} == {host: 0, failing: 0, "d": 0}
     assert cluster.rounds == {1, 2}
+
+
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGTERM], ids=["is lost", "is told to leave"])
+def test_under_ft_launcher_too_all_nodes_run_and_one_may_go(cluster, ranks, script, holdfast, wait_until, ends):
+    program = script(WAITS)
+    for name in "abc":
+        cluster.start(name, "2:3", 1, "--max-restarts", 1, program, ranks.folder, command="ft_launcher")
+    assert {ranks.rank(rank, 0, 1)[1] for rank in range(3)} == {3}
+    goes = min({"a", "b", "c"} - {cluster.host()})
+    os.kill(agent_pid(holdfast, goes), ends)
+    (reason,) = wait_until(lambda: cluster.decided("carry-on"))
+    assert reason.endswith("the others carry on: 2 of 3 nodes healthy (min-healthy: 2)")
+    cluster.agents.pop(goes).wait()
+    ranks.finish()
+    assert [agent.wait().returncode for agent in cluster.agents.values()] == [0, 0]
+    assert cluster.rounds == {1}
 
 
 def joined(holdfast: Any) -> list[str]:

@@ -294,6 +294,16 @@ def test_ft_launchers_defaults_are_its_own():
     assert (run.membership, run.shutdown_timeout_s, run.term_timeout_s, run.join_timeout_s) == ("elastic", 30.0, None, 600.0)
 
 
+@pytest.mark.parametrize("said", [("--ft-restart-policy", "min-healthy"), ("--restart-policy=Min-Healthy",)])
+def test_with_min_healthy_its_spares_run_too_since_they_are_what_may_be_lost(said):
+    several = ("--nnodes", "2:3", "--rdzv-endpoint", "a:1")
+    found = told(*several, *said, command="ft_launcher").config
+    assert (found.membership, found.min_nodes, found.most_nodes, found.last_call_s) == ("fixed", 2, 3, 30.0)
+    usual = told(*several, command="ft_launcher").config
+    assert (usual.most_nodes, usual.last_call_s) == (2, 1.0)
+    assert told(*several, *said, "--rdzv-conf", "last_call_timeout=2", command="ft_launcher").config.last_call_s == 2.0
+
+
 def test_its_stop_timeouts_are_flags_of_both():
     for command in ("run", "ft_launcher"):
         found = told("--workers-stop-timeout", "3", "--term_timeout", "60", command=command).config

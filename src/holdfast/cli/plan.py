@@ -42,7 +42,7 @@ def plan(config: RunConfig, environ: Mapping[str, str]) -> str:
 def _nodes(config: RunConfig) -> str:
     if config.max_nodes == 1:
         return "1, this one"
-    if config.membership == "fixed":
+    if config.most_nodes < config.max_nodes:
         return f"{config.min_nodes}; further ones are spares"
     few = str(config.max_nodes) if config.min_nodes == config.max_nodes else f"{config.min_nodes} to {config.max_nodes}"
     return f"{few}; this one is rank {config.node_rank}" if config.rdzv_backend == "static" else few

@@ -32,7 +32,8 @@ class RunConfig(Value):
     segment: int | None = None
     """Nodes per segment, all within one domain. None: domains do not matter."""
     membership: str = "elastic"
-    """elastic: a round has from `min_nodes` to `max_nodes` nodes. fixed: always `min_nodes`, and the others are spares."""
+    """elastic: a round has from `min_nodes` to `max_nodes` nodes. fixed: always `min_nodes`, and the others are spares; but see
+    `most_nodes`."""
     grow: str = "at-once"
     """When nodes that come later are taken in: at-once · next-failure (at the next restart) · never (they only replace)."""
     node_unit: int = 1
@@ -174,8 +175,9 @@ class RunConfig(Value):
 
     @property
     def most_nodes(self) -> int:
-        """How many nodes a round has at most."""
-        return self.min_nodes if self.membership == "fixed" else self.max_nodes
+        """How many nodes a round has at most. With min-healthy those above `min_nodes` are what may be lost."""
+        others_wait = self.membership == "fixed" and self.ft.restart_policy != "min-healthy"
+        return self.min_nodes if others_wait else self.max_nodes
 
 
 class HostFacts(Value):

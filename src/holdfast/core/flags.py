@@ -347,8 +347,8 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _ours(
         "--membership",
-        "elastic: the job runs with as many nodes as there are, from MIN to MAX; fixed: always with MIN, the others are "
-        "spares, and TORCHELASTIC_RESTART_COUNT counts rounds (as ft_launcher has it)",
+        "elastic: the job runs with as many nodes as there are, from MIN to MAX; fixed: always with MIN "
+        "(min-healthy: MIN to MAX), the others are spares; TORCHELASTIC_RESTART_COUNT counts rounds (as ft_launcher has it)",
         default="elastic",
         choices=MEMBERSHIPS,
         metavar="WORD",

@@ -280,6 +280,12 @@ def _job_id(draft: Draft) -> None:
         draft.put("rdzv_id", "none", "default")
 
 
+def _bears_losses(draft: Draft) -> bool:
+    """Is the policy min-healthy? Its field is settled later."""
+    policy = draft.settings.get("ft_restart_policy")
+    return policy is not None and str(policy.value).lower() == "min-healthy"
+
+
 def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     """Durations: ours, and those of --rdzv-conf that mean something to us."""
     name = draft.name("rdzv_conf")
@@ -294,10 +300,11 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     if "close_timeout" in durations:
         draft.tell("NOTE", f"{name} close_timeout means nothing here: a job ends by itself, and no rendezvous has to be closed")
     join = "timeout" if backend == "static" or (backend == "etcd" and "join_timeout" not in durations) else "join_timeout"
-    fixed = draft.fields["membership"] == "fixed"  # then nobody waits for more nodes than have to come
+    fixed = draft.fields["membership"] == "fixed"
     usual = 900.0 if backend == "static" else 300.0 if fixed else 600.0
     draft.put("join_timeout_s", durations.get(join, usual), name if join in durations else "default")
-    last_call = durations.get("last_call_timeout", 1.0 if fixed else 30.0)
+    nobody_waits = fixed and not _bears_losses(draft)  # no more nodes are taken than have to come
+    last_call = durations.get("last_call_timeout", 1.0 if nobody_waits else 30.0)
     draft.put("last_call_s", last_call, name if "last_call_timeout" in durations else "default")
     draft.keep("lease", grammar.seconds(draft.text("lease"), draft.name("lease"), zero=False), "lease_s")
     if "keep_alive_interval" in durations and not draft.given("lease"):
