@@ -123,6 +123,15 @@ def test_too_few_gpus_for_virtual_local_ranks(shop, monkeypatch):
         shop.script("", virtual_local_rank=True).run()
 
 
+def test_a_subclass_chooses_local_ranks_and_gpus(shop, monkeypatch):
+    def from_the_last(self, worker_env, local_rank, spec):
+        worker_env |= {"LOCAL_RANK": str(local_rank), "CUDA_VISIBLE_DEVICES": str(spec.local_world_size - 1 - local_rank)}
+
+    monkeypatch.setattr(shop.local.LocalElasticAgent, "_set_local_rank_env", from_the_last)
+    shop.script("tell(gpu=os.environ['CUDA_VISIBLE_DEVICES'])").run()
+    assert [each["gpu"] for each in shop.told.values()] == ["1", "0"]
+
+
 def test_functions_return_values(shop):
     result = shop.agent(answer, "foo", 3, start_method="fork").run()
     assert result.return_values == {0: ("0", "foo", 3), 1: ("1", "foo", 3)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import subprocess
@@ -120,6 +121,23 @@ def test_numa_binding_becomes_torchs_options(config_of):
 def test_switches_are_numbers_in_the_environment(run, monkeypatch, value, on):
     monkeypatch.setenv("PET_STANDALONE", value)
     assert run.parse_args(["s"]).standalone is on
+
+
+def test_flags_of_a_parser_of_ones_own(names, monkeypatch):
+    actions = names("argparse_util")
+
+    def parsed(*words):
+        parser = argparse.ArgumentParser()
+        parser.add_argument("-d", "--depth", action=actions.env, type=int, required=True)
+        parser.add_argument("--dry", action=actions.check_env)
+        return vars(parser.parse_args(words))
+
+    assert parsed("-d", "1", "--dry") == {"depth": 1, "dry": True}
+    with pytest.raises(SystemExit):
+        parsed()
+    monkeypatch.setenv("PET_DEPTH", "2")
+    monkeypatch.setenv("PET_DRY", "1")
+    assert parsed() == {"depth": 2, "dry": True} and parsed("--depth", "3")["depth"] == 3
 
 
 def test_all_after_the_script_is_its_own(run):

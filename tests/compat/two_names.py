@@ -6,7 +6,7 @@ import warnings
 from importlib import import_module
 from typing import Any
 
-BESIDE_ELASTIC = ("launcher", "run", "launch")
+BESIDE_ELASTIC = ("argparse_util", "launcher", "run", "launch")
 """Packages that torch keeps beside its elastic one, and we inside."""
 
 

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from argparse import REMAINDER, Action, ArgumentParser, Namespace
+from argparse import REMAINDER, ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.flags import FLAGS, NUMA_MODES, Flag
-
-
-class env(Action):
-    """A flag with a value whose default the variable `PET_<dest>` overrules, for `add_argument(action=env)`."""
-
-    def __init__(self, dest: str, default: Any = None, required: bool = False, **rest: Any) -> None:
-        default = os.environ.get(f"PET_{dest.upper()}", default)
-        super().__init__(dest=dest, default=default, required=required and not default, **rest)
-
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
-        setattr(namespace, self.dest, values)
-
-
-class check_env(Action):
-    """A flag without a value that `PET_<dest>` set to a whole number other than 0 turns on."""
-
-    def __init__(self, dest: str, default: bool = False, **rest: Any) -> None:
-        default = bool(int(os.environ.get(f"PET_{dest.upper()}", int(default))))
-        super().__init__(dest=dest, const=True, default=default, nargs=0, **rest)
-
-    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
-        setattr(namespace, self.dest, self.const)
+from holdfast.elastic.argparse_util import check_env, env
 
 
 def _list(text: str) -> list[str]:

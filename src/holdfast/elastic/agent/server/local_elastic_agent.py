@@ -127,6 +127,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             rank = worker.local_rank
             args[rank] = tuple(macros.substitute(list(spec.args), str(rank)))
             envs[rank] = worker_env(worker_group, worker, restart_count, use_agent_store)
+            self._set_local_rank_env(envs[rank], rank, spec)
             prefixes[rank] = Template(self._log_line_prefix_template or "").safe_substitute(
                 role_name=spec.role, rank=worker.global_rank, local_rank=rank
             )
@@ -151,8 +152,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._exit_watch = ExitWatch(pids.values())
         return dict(pids)
 
-    @staticmethod
-    def _set_local_rank_env(worker_env: dict[str, str], local_rank: int, spec: WorkerSpec) -> None:
+    def _set_local_rank_env(self, worker_env: dict[str, str], local_rank: int, spec: WorkerSpec) -> None:
+        """Add the worker's local rank and its GPUs; a subclass may choose them otherwise."""
         worker_env.update(local_rank_env(local_rank, spec))
 
     @prof

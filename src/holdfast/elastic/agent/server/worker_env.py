@@ -8,7 +8,7 @@ from .worker_group import Worker, WorkerGroup, WorkerSpec
 
 
 def worker_env(group: WorkerGroup, worker: Worker, restart_count: int, use_agent_store: object) -> dict[str, str]:
-    """The variables of one worker in this round."""
+    """The variables of one worker in this round, but for its `local_rank_env`."""
     spec = group.spec
     env = {
         "RANK": str(worker.global_rank),
@@ -29,7 +29,7 @@ def worker_env(group: WorkerGroup, worker: Worker, restart_count: int, use_agent
     }
     if "OMP_NUM_THREADS" in os.environ:
         env["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
-    return env | local_rank_env(worker.local_rank, spec)
+    return env
 
 
 def local_rank_env(local_rank: int, spec: WorkerSpec) -> dict[str, str]:
