@@ -129,7 +129,7 @@ def in_pod(job: Any, name: str, env: dict[str, str], nodes: int) -> Any:
     return job.agent(name, nodes, "--lease", 2, "--max-restarts", 0, "--in-place-restart", "--verbose", nproc=1, env=env)
 
 
-def test_of_three_pods_one_is_made_again_and_the_agents_of_the_others_go_on(pods, job, alive):
+def test_of_three_pods_one_is_made_again_and_the_agents_of_the_others_go_on(pods, job, alive, wait_until):
     there = pods(3)
     agents = {"a": in_pod(job, "a", there.add("a"), 3)}
     job.host()
@@ -141,7 +141,7 @@ def test_of_three_pods_one_is_made_again_and_the_agents_of_the_others_go_on(pods
     for attempt, (lost, fresh) in enumerate([("c", "d"), ("d", "e")], 1):
         os.kill(agent_pid(job.holdfast, lost), signal.SIGKILL)
         assert agents.pop(lost).wait().returncode != 0
-        assert len(programs(alive)) == 2, "its program has ended with it"
+        wait_until(lambda: len(programs(alive)) == 2, what="the end of its program")
         there.cluster.end_pod(lost)
         agents[fresh] = in_pod(job, fresh, there.add(fresh), 3)
         assert {world for _, world, _ in (job.rank(rank, 0, attempt + 1) for rank in range(3))} == {3}
