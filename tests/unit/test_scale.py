@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 from round_stage import Job
 
+from holdfast.core.fleet import RankSaid, Standing
+from holdfast.core.machine import Tick
 from holdfast.core.messages import Assigned, Finish, Message, Stop, Succeeded
 from holdfast.runtime.codec import encode
+from holdfast.supervisor.fleet import Fleet
+from holdfast.supervisor.policies import policy
+from holdfast.supervisor.words import Said, Tell
 from holdfast.telemetry.report_text import report_text
 
 FEW, MANY = 100, 400
@@ -76,3 +81,22 @@ def test_the_report_of_a_large_job_names_some_and_counts_the_rest() -> None:
     report = whole_life(MANY).report
     assert (len(report.nodes), report.nodes_left_out) == (64, MANY - 64)
     assert f"on {MANY} nodes" in report_text(report)
+
+
+def test_what_a_supervisor_does_about_a_lost_node_does_not_grow_with_the_others() -> None:
+    def taken_out(nodes: int) -> int:
+        """Calls from the end of a node's lease to the order that its job is to exclude it."""
+        fleet = Fleet(policy("default"), generation=1, lease_s=5.0, now=0.0, now_unix=0.0)
+        names = [f"n{number}" for number in range(nodes)]
+        for name in reversed(names):  # the last is lost: the first's coordinator does not hear it either
+            how = {"node": f"{name}-1", "number": 1, "name": name, "job": "train", "life": "1", "state": "running", "round": 1}
+            members, ranks = tuple(names[:-1]), (RankSaid(rank=0, local_rank=0, state="running"),)
+            said = Standing(**how, ranks=ranks, members=members if name == names[0] else None)
+            fleet.observe(Said(message=said), 0.0 if name == names[-1] else 4.0)
+        told: list[Any] = []
+        count = calls(lambda: told.extend(fleet.observe(Tick(), 5.0)))
+        (order,) = [action for action in told if isinstance(action, Tell)]
+        assert (order.node, order.message.target) == ("n0-1", names[-1])
+        return count
+
+    assert taken_out(MANY) < taken_out(FEW) + 10

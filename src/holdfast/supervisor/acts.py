@@ -66,7 +66,7 @@ class Acts:
         if job is None:
             return Case(trouble=trouble, node=node, job="", what=what)
         taken = {node, *self.swaps.promised}
-        waiting = self.nodes if job.is_watched else sorted(one.name for one in job.reports.values() if one.spare_because)
+        waiting = self.nodes if job.is_watched else job.spares
         may_have = [name for name in waiting if name not in taken]
         spares = tuple(name for name in may_have if self.nodes[name].spares_for(job_name, is_watched=job.is_watched))
         size = len(job.ranked) + (node not in job.ranked)

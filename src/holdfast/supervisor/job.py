@@ -13,6 +13,7 @@ from holdfast.core.value import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from typing import TypeVar
 
     from holdfast.core.fleet import Standing
@@ -37,8 +38,12 @@ class FleetJob:
         self._rounds: Counter[int] = Counter()
         """Reports by round; and below, of those whose ranks run."""
         self._running: Counter[int] = Counter()
+        self._leasts: Counter[int] = Counter()
+        """Reports by how many nodes they say that a round needs."""
         self._coordinators: dict[str, Standing] = {}
-        """Reports of those that say who is a member."""
+        """Reports of those that say who is a member; and below, of those that wait as spares, and that tell of limits."""
+        self._waiting: dict[str, Standing] = {}
+        self._limited: dict[str, Standing] = {}
         self._watchers = 0
         """Reports of hosts' daemons."""
 
@@ -60,7 +65,7 @@ class FleetJob:
     @property
     def limits(self) -> dict[str, int]:
         """What its own clients have told of how it may be treated."""
-        return next((report.limits for report in self.reports.values() if report.limits), {})
+        return next((report.limits for report in self._limited.values()), {})
 
     @property
     def members(self) -> tuple[str, ...] | None:
@@ -71,7 +76,12 @@ class FleetJob:
     @property
     def least(self) -> int:
         """A round needs so many nodes."""
-        return max((report.least for report in self.reports.values()), default=1)
+        return max(self._leasts, default=1)
+
+    @property
+    def spares(self) -> list[str]:
+        """Names of the nodes that wait for a place in it."""
+        return sorted(report.name for report in self._waiting.values())
 
     @property
     def outcome(self) -> str:
@@ -82,11 +92,12 @@ class FleetJob:
         """Names of the nodes on which ranks run."""
         return sorted(self.ranked)
 
-    def speakers(self, *, but: str) -> list[str]:
+    def speakers(self, *, but: str) -> Iterator[str]:
         """Reporters to which an order for the job can be said, the best first: where the coordinator is, then others, and the
-        node that it is about last."""
-        order = [(report.name == but, report.members is None, report.name, node) for node, report in self.reports.items()]
-        return [node for *_, node in sorted(order)]
+        node that it is about last. Who comes first is known without a look at thousands of others."""
+        for is_own in (False, True):
+            yield from _by_name(self._coordinators.values(), but, is_own)
+            yield from _by_name([report for report in self.reports.values() if report.members is None], but, is_own)
 
     # --- what happens to it ---------------------------------------------------------------------------------------------
 
@@ -114,11 +125,16 @@ class FleetJob:
         if report.ranks and report.state != "ended":
             _add(self.ranked, report.name, by)
         self._watchers += by * report.is_watcher
-        if report.members is not None:
-            if by > 0:
-                self._coordinators[report.node] = report
+        _add(self._leasts, report.least, by)
+        for some, is_one in (
+            (self._coordinators, report.members is not None),
+            (self._waiting, report.spare_because),
+            (self._limited, report.limits),
+        ):
+            if is_one and by > 0:
+                some[report.node] = report
             else:
-                self._coordinators.pop(report.node, None)
+                some.pop(report.node, None)
 
     def _ended(self, report: Standing) -> bool:
         for index, life in enumerate(self.lives):
@@ -139,6 +155,11 @@ class FleetJob:
         job = cls(kept.name)
         job.lives = list(kept.lives)
         return job
+
+
+def _by_name(reports: Iterable[Standing], name: str, is_own: bool) -> list[str]:
+    """Reporters, in order of their nodes' names; of the node of that name, or of all others."""
+    return [node for _, node in sorted((one.name, one.node) for one in reports if (one.name == name) is is_own)]
 
 
 def _add(counts: Counter[K], key: K, by: int) -> None:

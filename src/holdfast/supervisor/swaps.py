@@ -148,13 +148,12 @@ class Swaps:
         if job is not None and job.is_watched:
             why = "exclude: its launcher takes no orders from us; whoever gives it nodes is told"
             return self.fleet.ledger.note(swap.id, why) + self._go_on(swap, now)
-        linked = [one for one in (job.speakers(but=swap.node) if job else ()) if self.fleet.is_linked(one)]
-        left = [one for one in linked if one not in progress.tried]
-        if left:
-            progress.tried.append(left[0])
+        left = (one for one in (job.speakers(but=swap.node) if job else ()) if one not in progress.tried)
+        if speaker := next(filter(self.fleet.is_linked, left), ""):
+            progress.tried.append(speaker)
             order = self.fleet.order(f"{swap.id}.exclude", "exclude", swap.reason, target=swap.node)
-            return self.fleet.queues.push(_told(left[0], self._name(left[0]), order), now)
-        progress.tries += bool(linked)
+            return self.fleet.queues.push(_told(speaker, self._name(speaker), order), now)
+        progress.tries += any(map(self.fleet.is_linked, progress.tried))
         if progress.tries >= TRIES:
             return self._refused(swap, "no agent of its job has answered", now)
         progress.tried, progress.wake_at = [], now + RETRY_S
