@@ -6,6 +6,7 @@ modules with `HELP`, `arguments(parser)` and `run(options)`.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -35,30 +36,47 @@ def main(argv: Sequence[str]) -> int:
     command = argv[0] if argv else ""
     _mend_streams()
     try:
-        if command in LAUNCHING:
-            from holdfast.cli.run import run
-
-            return run(argv[1:], command=command)
-        if command in ASKING:
-            return _ask(command, argv[1:])
-        if command == "torchrun":
-            from holdfast.elastic.reporting import torchrun
-
-            return torchrun(argv[1:])
-        if command == "simulate":
-            # Another driver, which nothing imports: it is started here as `python -m holdfast.sim` would start it.
-            from importlib import import_module
-
-            return int(import_module("holdfast.sim.__main__").main(argv[1:]))
-        return _about(command, argv[1:])
+        code = _perform(command, argv[1:])
+        sys.stdout.flush()  # here, where it is known what to do if nobody reads
+        return code
     except HoldfastError as error:
         _complain(f"holdfast {command}: {error}" if command in (*LAUNCHING, *ASKING) else f"holdfast: {error}")
         return error.exit_code
     except BrokenPipeError:  # `holdfast events | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the interpreter's last flush has somewhere to go
+        _print_nowhere()
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _complain(f"holdfast {command}: what it has to say cannot be written: {error.strerror}")
+        _print_nowhere()
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _print_nowhere() -> None:
+    """The interpreter's last flush has somewhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _perform(command: str, argv: Sequence[str]) -> int:
+    if command in LAUNCHING:
+        from holdfast.cli.run import run
+
+        return run(argv, command=command)
+    if command in ASKING:
+        return _ask(command, argv)
+    if command == "torchrun":
+        from holdfast.elastic.reporting import torchrun
+
+        return torchrun(argv)
+    if command == "simulate":
+        # Another driver, which nothing imports: it is started here as `python -m holdfast.sim` would start it.
+        from importlib import import_module
+
+        return int(import_module("holdfast.sim.__main__").main(argv))
+    return _about(command, argv)
 
 
 def _complain(text: str) -> None:
@@ -92,7 +110,6 @@ def _ask(command: str, argv: Sequence[str]) -> int:
         known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
         raise UsageError(f"there is no argument {unknown[0]}", hint=did_you_mean(unknown[0], known))
     code: int = module.run(options)
-    sys.stdout.flush()
     return code
 
 
