@@ -328,7 +328,8 @@ def test_a_run_that_is_started_while_the_last_one_s_end_is_told_is_a_run_of_its_
         os.kill(asleep, signal.SIGKILL)
 
 
-def test_a_spare_that_slept_through_the_end_gives_up_soon_and_says_what_is_likely(cluster, tmp_path):
+@pytest.mark.parametrize("is_lost", [False, True], ids=["was still counted on", "had been given up"])
+def test_a_spare_that_slept_through_the_end_hears_it_or_gives_up_soon_and_says_what_is_likely(cluster, tmp_path, is_lost):
     elsewhere = tmp_path / "elsewhere"
     agents = [cluster.agent(name, "2", "--lease", 2, nproc=1) for name in "ab"]
     cluster.rank(1, 0, 1)
@@ -338,12 +339,14 @@ def test_a_spare_that_slept_through_the_end_gives_up_soon_and_says_what_is_likel
     asleep = json.loads(cluster.wait_until(started, what="its record")[0])["pid"]
     os.kill(asleep, signal.SIGSTOP)
     try:
+        if is_lost:
+            cluster.wait_until(lambda: cluster.holdfast.events("NodeLost"), what="the end of its lease")
         cluster.finish()
         assert [agent.wait().returncode for agent in agents] == [0, 0]
     finally:
         os.kill(asleep, signal.SIGCONT)
-    assert spare.wait().returncode == 1
-    assert "most likely this node, a spare, was cut off as it ended" in spare.stderr
+    assert spare.wait().returncode == int(is_lost)
+    assert ("most likely this node, a spare, was cut off as it ended" in spare.stderr) == is_lost
 
 
 def test_a_node_that_was_cut_off_at_the_end_is_told_it_by_the_next_run_and_takes_no_part_in_that(cluster, tmp_path):
