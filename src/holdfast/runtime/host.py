@@ -97,8 +97,8 @@ class Host(Ready):
         """What happens next, at the latest at `until` (monotonic seconds); empty when nothing did."""
         timeout = -1.0 if until == float("inf") else min(max(0.0, until - time.monotonic()), LONGEST_SLEEP_S)
         try:
-            # A wait that SIGSTOP has interrupted until after its end returns without a look (PEP 475). What was said meanwhile is
-            # to be heard before anything is too late.
+            # A wait that SIGSTOP has held up beyond its end returns without a look (PEP 475). What was said meanwhile is to be
+            # heard before anything is too late.
             ready = self.epoll.poll(timeout) or self.epoll.poll(0)
         except InterruptedError:
             return []
