@@ -41,8 +41,8 @@ PATIENCE_S = 60.0
 class Agent:
     """One node's agent, as far as files and socket go. It leaves when it is asked to stop, unless it is `deaf`."""
 
-    def __init__(self, home: Path, job: str, node: str, *, began: float = 1_790_000_000.0) -> None:
-        self.job = open_job(str(home), job, node)
+    def __init__(self, home: Path, job: str, node: str, *, began: float = 1_790_000_000.0, alone: bool = False) -> None:
+        self.job = open_job(str(home), job, node, alone=alone)
         self.recorder = Recorder(self.job.events_path, self.job.node)
         self.recorder.flush()
         self.now, self.round, self.attempt = began, 0, 0
@@ -404,6 +404,14 @@ def test_stop_asks_every_agent_and_waits_for_their_end(agent: Make, holdfast_say
     assert said.code == 0 and "has ended" in said.out
     assert one.asked == two.asked == [{"ask": "stop", "reason": "maintenance", "grace_s": 5.0}]
     assert holdfast_says("jobs", "--running").out == "no jobs\n"
+
+
+def test_of_several_runs_the_newest_that_still_runs_is_stopped(agent: Make, holdfast_says: Say) -> None:
+    first = agent("train").started().serve()
+    ended(agent, "train", alone=True)
+    said = holdfast_says("stop", "train")
+    assert said.code == 0 and [request["ask"] for request in first.asked] == ["stop"]
+    assert "train, the newest that runs of 2 runs" in said.err
 
 
 def test_stopping_a_job_that_has_ended_is_no_mistake(agent: Make, holdfast_says: Say) -> None:

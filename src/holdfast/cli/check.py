@@ -96,7 +96,7 @@ def _by_agents(job: str, asked: Sequence[str]) -> dict[str, list[Any]]:
     from holdfast.telemetry.plain import plain as plain_text
     from holdfast.telemetry.state_dir import running_nodes
 
-    path = choose(job)
+    path = choose(job, to_act=True)
     here = running_nodes(path)
     if not here:
         raise HoldfastError(f"job {os.path.basename(path)} does not run on this host", hint="`holdfast jobs --running`")

@@ -5,6 +5,8 @@
     17         the newest step and life of Slurm job 17
     path/to/   a job's directory anywhere: a copy, or another user's
 
+Who wants something done to a job means one that runs: of several runs of a name the newest that does.
+
 What is then said about it is not decided here.
 """
 
@@ -41,14 +43,15 @@ def all_jobs() -> list[str]:
     return sorted(found, key=lambda path: (-found[path], path))
 
 
-def choose(wanted: str | None) -> str:
-    """The directory of the run that is meant. UsageError: none, or more than one."""
+def choose(wanted: str | None, *, to_act: bool = False) -> str:
+    """The directory of the run that is meant, by somebody who looks at it or wants `to_act` on it. UsageError: none, or more
+    than one."""
     if wanted and "/" in wanted and events_files(wanted):
         return os.path.abspath(wanted)
     jobs = all_jobs()
     if not jobs:
         raise UsageError(f"there are no jobs in {homes(os.environ)[0]}", hint="did they run with another HOLDFAST_STATE_DIR?")
-    return jobs[0] if wanted is None else _named(wanted, jobs)
+    return jobs[0] if wanted is None else _named(wanted, jobs, to_act)
 
 
 def story(path: str) -> tuple[Timeline, list[Record]]:
@@ -58,7 +61,7 @@ def story(path: str) -> tuple[Timeline, list[Record]]:
     return timeline(os.path.basename(path), records, running), records
 
 
-def _named(wanted: str, jobs: list[str]) -> str:
+def _named(wanted: str, jobs: list[str], to_act: bool) -> str:
     by_name = {os.path.basename(path): path for path in jobs}
     if "~" in wanted:
         name = wanted.removesuffix("~1")
@@ -68,12 +71,12 @@ def _named(wanted: str, jobs: list[str]) -> str:
     runs = _runs(jobs)
     for name in (wanted, safe_name(wanted)):
         if name in runs:
-            return _newest(runs[name])
+            return _newest(runs[name], to_act)
     if parts := [path for path in jobs if _is_part(wanted, split_run(os.path.basename(path))[0])]:
         return parts[0]
     starting = sorted(name for name in runs if name.startswith(wanted))
     if len(starting) == 1:
-        return _newest(runs[starting[0]])
+        return _newest(runs[starting[0]], to_act)
     if starting:
         raise UsageError(f"{wanted!r} may be any of {_some(starting)}", hint="give more of the name")
     raise UsageError(f"there is no job {wanted!r}", hint=did_you_mean(wanted, sorted(runs)[:20]))
@@ -91,11 +94,13 @@ def _runs(jobs: Iterable[str]) -> dict[str, list[str]]:
     return runs
 
 
-def _newest(runs: list[str]) -> str:
-    newest = max(runs, key=lambda path: split_run(os.path.basename(path))[1])
+def _newest(runs: list[str], to_act: bool) -> str:
+    running = [path for path in runs if running_nodes(path)] if to_act and len(runs) > 1 else []
+    newest = max(running or runs, key=lambda path: split_run(os.path.basename(path))[1])
     if len(runs) > 1:
         first = split_run(os.path.basename(newest))[0] + "~1"
-        print(f"holdfast: {os.path.basename(newest)}, the newest of {len(runs)} runs ({first} is the first)", file=sys.stderr)
+        which = "the newest that runs" if running else "the newest"
+        print(f"holdfast: {os.path.basename(newest)}, {which} of {len(runs)} runs ({first} is the first)", file=sys.stderr)
     return newest
 
 

@@ -45,7 +45,7 @@ def request(what: str, node: str, job: str | None, reason: str) -> int:
 def ask_job(job: str | None, request: dict[str, Any], first: str = "") -> dict[str, Any]:
     """The answer of an agent of the job on this host, of node `first` if that is here. HoldfastError: none answers, or it
     refuses."""
-    path = choose(job)
+    path = choose(job, to_act=True)
     name, here = os.path.basename(path), sorted(running_nodes(path), key=lambda node: node != first)
     if not here:
         raise HoldfastError(f"job {name} does not run on this host", hint="`holdfast jobs --running` lists those that do")

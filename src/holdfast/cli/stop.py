@@ -104,7 +104,7 @@ def ordered(act: str, options: argparse.Namespace) -> str | None:
     if not options.supervisor:
         there_is_one = os.path.exists(socket_of(options))
         try:
-            path = choose(options.job)
+            path = choose(options.job, to_act=True)
         except UsageError:
             if not there_is_one:
                 raise
