@@ -11,7 +11,7 @@ from holdfast.core.config import HostFacts, Resolved, RunConfig, gather
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve import resolve
 
-ENTRY_POINTS = {"torchrun.handlers": ("raft", "zoo"), "torchrun.logs_specs": ("mylogs",)}
+ENTRY_POINTS = {"torchrun.handlers": ("raft", "zoo"), "torchrun.logs_specs": ("default", "mylogs")}
 
 
 def host(

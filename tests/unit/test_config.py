@@ -209,6 +209,7 @@ MISTAKES = [
     ((*TWO, "--rdzv-conf", "store_type=file"), "store_type=file is not supported", ""),
     (("--local-ranks-filter", "0,x"), "--local-ranks-filter: '0,x' is not a list of local ranks", "0,1,2"),
     (("--logs-specs", "mylog"), "--logs-specs: no entry point torchrun.logs_specs[mylog]", "did you mean mylogs?"),
+    (("--logs-specs", "else"), "--logs-specs: no entry point torchrun.logs_specs[else]", "known: default, mylogs"),
     (("-r", "4"), "--redirects: '4' names no streams", "0:1,10:3"),
     (("-t", "0:1,1"), "--tee: '1' names no streams", "stdout"),
     (("--shutdown-timeout", "-1"), "--shutdown-timeout: -1 is negative", ""),

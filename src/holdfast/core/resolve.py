@@ -257,7 +257,7 @@ def _logs(draft: Draft) -> None:
     draft.keep("local_ranks_filter", grammar.local_ranks(draft.text("local_ranks_filter"), draft.name("local_ranks_filter")))
     specs = draft.text("logs_specs") or None
     if specs and specs not in (known := draft.host.entry_points("torchrun.logs_specs")) and specs != "default":
-        hint = grammar.did_you_mean(specs, ("default", *known))
+        hint = grammar.did_you_mean(specs, dict.fromkeys(("default", *known)))
         raise UsageError(f"{draft.name('logs_specs')}: no entry point torchrun.logs_specs[{specs}]", hint=hint)
     draft.keep("logs_specs", specs)
     for dest in ("redirects", "tee"):
