@@ -25,6 +25,7 @@
     stopped siblings are failures with exit code -15        kept          here::test_the_failure_box_is_torchrun_s_to_the_letter
     odd spaces in the failure box                           kept          here::test_the_failure_box_is_torchrun_s_to_the_letter
     events: time 0, numbers in lists                        shape kept    compat/test_elastic_agent::test_an_events_metadata
+    events on the console                                   shape kept    here::test_the_console_shows_torch_elastic_s_events
     events: time 0                                          filled in     compat/test_elastic_events_metrics::test_a_missing_timestamp_is_filled_in_when_the_event_is_recorded
     --shutdown-timeout is not for stopped siblings          fixed         here::test_the_grace_period_holds_for_stopped_siblings_too
     defaults of command line and LaunchConfig differ        kept          here::test_the_two_sets_of_defaults_stay_as_they_are
@@ -38,6 +39,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -294,6 +296,29 @@ def test_the_two_sets_of_defaults_stay_as_they_are(holdfast, script):
     assert (library.max_restarts, library.role) == (3, "default_role")
     program = script("import os; print(os.environ['TORCHELASTIC_MAX_RESTARTS'], os.environ['ROLE_NAME'])")
     assert holdfast("run", program).stdout == "0 default\n"
+
+
+@pytest.mark.torch
+def test_the_console_shows_torch_elastic_s_events(holdfast, script, tmp_path):
+    program = script("import os, time\nif os.environ['RANK'] == '1':\n    raise SystemExit(3)\ntime.sleep(300)\n")
+    args = ["--event-log-handler", "console", "--nproc-per-node", "2", "--max-restarts", "1", "--role", "r", str(program)]
+    theirs = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *args], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert _shown(holdfast("run", *args).stderr) == _shown(theirs.stderr)
+    assert not _shown(holdfast("run", script("")).stderr)
+
+
+def _shown(stderr):
+    """What each event says, without what differs from run to run, and from launcher to launcher."""
+    events = [json.loads(line) for line in stderr.splitlines() if line.startswith('{"name": "torchelastic.')]
+    for event in events:
+        del event["timestamp"]
+        kept = event["metadata"]
+        for key in ("run_id", "hostname", "rdzv_backend", "total_run_time", "worker_id", "raw_error", "duration_ms"):
+            kept[key] = kept[key] is not None
+        kept["metadata"] = {name: value for name, value in json.loads(kept["metadata"]).items() if name != "worker_pid"}
+    return events
 
 
 # --- the box ----------------------------------------------------------------------------------------------------------------

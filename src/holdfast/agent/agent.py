@@ -119,6 +119,8 @@ class Agent:
         self.hands = Hands(
             config, self.host, self.telling, self.node, self.network, self.workers, self.desk, self.job_dir, self.perform
         )
+        if config.event_log_handler == "console":
+            self._show_torch_events()
         if config.health_check_port is not None:
             self.desk.open_health(config.health_check_port, self._progress_at_unix)
 
@@ -281,6 +283,13 @@ class Agent:
             self.hands.look_at_cycles()  # before the workers start, which may look for the file
         self.telling.record(event, at_unix, life)
         self.hands.recorded(event)
+
+    def _show_torch_events(self) -> None:
+        from holdfast.agent.launch import program_name
+        from holdfast.telemetry.torch_events import TorchEvents
+
+        shown, group = TorchEvents(self.config, self.name, program_name(self.config)), self.node.group
+        self.telling.torch_events = lambda event, at_unix: shown.heard(event, at_unix, group.assigned)
 
     def _write_down(self) -> None:
         """Once nothing is pressing, and the first worker is on its way."""

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from holdfast.telemetry.state_dir import JobDir
 
 
-RUN_PATH_NAME = "run_script_path"
-"""What torchrun's box calls the job under `--run-path`: the function that runs the script."""
-
 CAUSE_S = 0.5
 """How long the report waits to be told what the failures mean: reading the rules takes 0.05 s, unless their disk hangs."""
 
@@ -47,7 +44,7 @@ def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, fo
 
         program, *args = launch.command(config, 0)
         hand_on(report.failures[0], config.error_file)
-        name = RUN_PATH_NAME if config.run_path else entrypoint_name(program, args)
+        name = launch.RUN_PATH_NAME if config.run_path else entrypoint_name(program, args)
         say(failure_box(name, report.failures) + "\n")
 
 

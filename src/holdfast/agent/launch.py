@@ -22,6 +22,9 @@ STASH, AGREED = "HOLDFAST_STASH", "HOLDFAST_STASH_AGREED"
 PAGE_AT = 100
 """The worker's descriptor of its page, until the bootstrap has mapped it: above any that a shell's redirections use."""
 
+RUN_PATH_NAME = "run_script_path"
+"""What torchrun calls the job under `--run-path`: by the function that runs the script."""
+
 
 def page_at() -> int:
     """`PAGE_AT`, or a number that a small `ulimit -n` allows, with room above it for the copies that a start needs."""
@@ -43,6 +46,11 @@ def command(config: RunConfig, local_rank: int) -> list[str]:
         local_rank=local_rank,
     )
     return [*binding.prefix, *argv] if binding is not None else argv
+
+
+def program_name(config: RunConfig) -> str:
+    """What torch elastic's events call the workers' program: for a script the interpreter."""
+    return RUN_PATH_NAME if config.run_path else os.path.basename(command(config, 0)[0])
 
 
 def environment(

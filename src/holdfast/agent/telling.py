@@ -46,6 +46,8 @@ class Telling:
         """Rounds in which ranks of this node failed or were stopped, with those: what else there is to keep is not yet."""
         self.listener: Callable[[Event], None] | None = None
         """Who else wants to know what happens, as it happens. None: nobody."""
+        self.torch_events: Callable[[Event, float], Iterable[str]] | None = None
+        """What to say on stderr of an event and its time, for `--event-log-handler console`. None: nothing."""
         self.verdicts: Callable[[], list[Mapping[str, Any]]] = list
         """What the node's checks say now, as plain data. Nothing, where there are none."""
         self.health: dict[int, list[Mapping[str, Any]]] = {}
@@ -87,6 +89,9 @@ class Telling:
         self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
         if self.listener is not None:
             self.listener(event)
+        if self.torch_events is not None:
+            for line in self.torch_events(event, at_unix):
+                self.voice.say(f"{line}\n")
         if isinstance(event, FailureSeen):
             if not event.failure.innocent:
                 self.incidents.append(event.failure)
