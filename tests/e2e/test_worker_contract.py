@@ -122,6 +122,14 @@ def test_our_own_error_file_gets_the_root_cause(holdfast, script, tmp_path):
     assert (message["message"], message["errorCode"]) == ("ValueError: x", 1)
 
 
+def test_it_is_said_when_our_own_error_file_cannot_be_written(holdfast, script, tmp_path):
+    path = tmp_path / "no" / "such" / "root.json"
+    env = {"TORCHELASTIC_ERROR_FILE": str(path)}
+    done = holdfast("run", script("raise ValueError('x')"), env=env)
+    assert f"cannot write the first failure's record to {path}" in done.stderr
+    assert str(path) not in holdfast("run", script("raise SystemExit(3)"), env=env).stderr, "it left no record"
+
+
 @pytest.mark.parametrize("code", [1, 3, 77])
 def test_the_exit_code_is_torchrun_s(holdfast, script, code):
     assert holdfast("run", script(f"raise SystemExit({code})")).returncode == 1

@@ -43,7 +43,9 @@ def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, fo
         from holdfast.telemetry.box import entrypoint_name, failure_box
 
         program, *args = launch.command(config, 0)
-        hand_on(report.failures[0], config.error_file)
+        root = report.failures[0]
+        if not hand_on(root, config.error_file) and config.error_file and root.error_record is not None:
+            say(f"holdfast: cannot write the first failure's record to {config.error_file} (TORCHELASTIC_ERROR_FILE)\n")
         name = launch.RUN_PATH_NAME if config.run_path else entrypoint_name(program, args)
         say(failure_box(name, report.failures) + "\n")
 

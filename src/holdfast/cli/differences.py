@@ -98,8 +98,9 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "`--rdzv-conf`",
-        "unknown keys are ignored",
-        "named in a warning. `keep_alive_interval` x `keep_alive_max_attempt` gives the lease unless `--lease` does",
+        "unknown keys are ignored; `store_type=file` meets in a file",
+        "named in a warning. `keep_alive_interval` x `keep_alive_max_attempt` gives the lease unless `--lease` does. "
+        "`store_type=file` is an error: an agent serves the job, at a port",
     ),
     (
         "Empty `--rdzv-id`",

@@ -140,7 +140,7 @@ FLAGS: tuple[Flag, ...] = (
         default="",
         metavar="K=V,…",
         group=RENDEZVOUS,
-        note="A key nobody reads is named in a warning. close_timeout means nothing: no rendezvous is closed here.",
+        note="An unknown key is named in a warning. read_timeout, heartbeat_timeout and close_timeout mean nothing here.",
     ),
     _torchrun(
         "--standalone",
