@@ -179,30 +179,34 @@ def test_a_program_that_is_closed_takes_its_whole_tree_with_it(ours, start, tmp_
 
 @pytest.mark.parametrize("kind", ["program", *METHODS])
 def test_workers_die_with_whoever_started_them(ours, kind, tmp_path, wait_until):
+    """Both run: while a fork server has a worker, it does not end with us."""
     parent = f"""
         import os, sys, time
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
         from holdfast.elastic.multiprocessing import DefaultLogsSpecs, start_processes
 
+        def work(folder):
+            open(os.path.join(folder, f"pid{{os.getpid()}}"), "w").close()
+            time.sleep(600)
+
         if __name__ == "__main__":
-            kind = {kind!r}
+            kind, folder = sys.argv[1:]
             if kind == "program":
-                how = dict(entrypoint=sys.executable, args={{0: ("-c", "import time; time.sleep(600)")}})
+                code = f"import sys; sys.path.insert(0, {{os.getcwd()!r}}); import parent; parent.work({{folder!r}})"
+                how = dict(entrypoint=sys.executable, args={{0: ("-c", code), 1: ("-c", code)}})
             else:
-                how = dict(entrypoint=time.sleep, args={{0: (600,)}}, start_method=kind)
-            group = start_processes(name="x", envs={{0: {{}}}}, logs_specs=DefaultLogsSpecs({str(tmp_path)!r}), **how)
-            print(group.pids()[0], flush=True)
+                how = dict(entrypoint=work, args={{0: (folder,), 1: (folder,)}}, start_method=kind)
+            logs = DefaultLogsSpecs({str(tmp_path)!r})
+            group = start_processes(name="x", envs={{0: {{}}, 1: {{}}}}, logs_specs=logs, **how)
             time.sleep(600)
     """
-    script = tmp_path / "parent.py"
+    script, begun = tmp_path / "parent.py", tmp_path / "begun"
     script.write_text(textwrap.dedent(parent))
-    running = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    pid = int(running.stdout.readline())
-    assert alive(pid)
+    begun.mkdir()
+    running = subprocess.Popen([sys.executable, script, kind, begun], cwd=tmp_path)
+    wait_until(lambda: len(list(begun.iterdir())) == 2)
     running.kill()
     running.wait()
-    running.stdout.close()
-    wait_until(lambda: not alive(pid))
+    wait_until(lambda: not any(alive(int(file.name.removeprefix("pid"))) for file in begun.iterdir()))
 
 
 BELOW = """

@@ -81,10 +81,10 @@ def _bound(fn: Callable[..., Any], local_rank: int, numa_options: Any) -> Callab
     return bound
 
 
-def _enter(from_main_thread: bool, *args: Any) -> None:
+def _enter(by_main_thread: bool, *args: Any) -> None:
     """The child's first function."""
     _forget_signal_handlers()
-    _die_with_parent(from_main_thread)
+    _die_with_parent(by_main_thread)
     try:
         _wrap(*args)
     except KeyboardInterrupt:
@@ -103,11 +103,11 @@ def _forget_signal_handlers() -> None:
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
 
 
-def _die_with_parent(from_main_thread: bool) -> None:
+def _die_with_parent(by_main_thread: bool) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     # The kernel's signal comes when the thread that started us ends, which only for a main thread is the end of its process.
-    if not (from_main_thread and die_with_parent(signal.SIGKILL)):
+    if not (by_main_thread and die_with_parent(signal.SIGKILL)):
         threading.Thread(target=_end_after, args=(parent,), name="parent-watch", daemon=True).start()
     elif multiprocessing.connection.wait([parent.sentinel], timeout=0):
         os._exit(1)
@@ -130,13 +130,13 @@ def start(
     numa_options: Any,
 ) -> ProcessContext:
     """Start one process per local rank in `context` (of `multiprocessing`). Those started are ended if one cannot be."""
-    # A fork server's own main thread is what starts the worker, and the server ends with us.
-    from_main_thread = context.get_start_method() == "forkserver" or threading.current_thread() is threading.main_thread()
+    # A fork server's worker is not ours to the kernel but the server's, which lives as long as any worker of it.
+    by_main_thread = context.get_start_method() != "forkserver" and threading.current_thread() is threading.main_thread()
     processes: list[BaseProcess] = []
     try:
         for rank in range(len(args)):
             own = [{rank: mapping[rank]} for mapping in (args, envs, stdouts, stderrs, ret_vals)]
-            process = context.Process(target=_enter, args=(from_main_thread, rank, fn, *own, finished, numa_options))
+            process = context.Process(target=_enter, args=(by_main_thread, rank, fn, *own, finished, numa_options))
             process.start()
             processes.append(process)
     except BaseException:
