@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 
-from holdfast.cli import parser
+from holdfast.cli import parser, shorthand
 from holdfast.cli.help import run_help
 from holdfast.cli.reference import page
 from holdfast.core.errors import UsageError
+from holdfast.core.fault_tolerance_flags import launcher_flags
 from holdfast.core.flags import FLAGS, USE_ENV, by_dest
+from holdfast.core.value import replace
 
 THEIRS = {
     # dest: (short, default, variable, kind), from torchrun 2.13
@@ -184,3 +189,41 @@ def test_help_shows_every_flag_and_variable_and_keeps_to_the_width():
 def test_the_reference_page_is_made_from_the_table():
     written = Path(__file__).parents[2] / "docs" / "reference" / "torchrun.md"
     assert written.read_text() == page(), "run: python -m holdfast.cli.reference > docs/reference/torchrun.md"
+
+
+# Two readers: of lines that are written out, and of all others.
+
+NAMES = sorted(name for flag in launcher_flags() for name in flag.names)
+VALUES = ["1", "2:4", "-1", "-x", "--", "", "a b", "k=v", "x,,y", "yes", "OFF", "t.py", "--bogus", "-", "-r3", "json", "--h"]
+PIECES = st.one_of(
+    st.tuples(st.sampled_from(NAMES)),
+    st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)),
+    st.tuples(st.builds("{}={}".format, st.sampled_from(NAMES), st.sampled_from(VALUES))),
+    st.tuples(st.sampled_from(["--print-config", "--print-config=json", "--print_config=x", "--standalone=yes", "-h"])),
+)
+
+
+@settings(max_examples=1500, deadline=None, derandomize=True)
+@drawn(st.lists(PIECES, max_size=3), st.lists(st.sampled_from(["t.py", "--", "-x", "", "--nnodes"]), max_size=4))
+def test_what_is_written_out_means_what_argparse_makes_of_it(pieces, rest):
+    words = [word for piece in pieces for word in piece] + rest
+    plainly = parser._written_out(words, launcher_flags())
+    if plainly is not None:
+        before = len(words) - len(plainly.script_args)
+        # argparse may take offence at the script's own words, as the test after the next one tells.
+        harmless = [word if word == "--" else "word" for word in words[before:]]
+        by_argparse = shorthand.read([*words[:before], *harmless], launcher_flags())
+        assert by_argparse == replace(plainly, script_args=tuple(harmless))
+        assert list(plainly.script_args) == words[before:]
+
+
+@pytest.mark.parametrize("line", ["--nnodes 2 --standalone t.py --lr 3", "-m --tee=3 --rdzv-id job t", "t.py -r3 --no-python"])
+def test_ordinary_lines_are_read_without_argparse(line):
+    assert parser._written_out(line.split(), FLAGS) is not None
+
+
+@pytest.mark.parametrize("argument", ["--n", "--log", "--r", "--max", "--nproc", "--help", "-h"])
+def test_an_argument_of_the_scripts_is_never_taken_for_a_flag(argument):
+    """argparse, up to Python 3.11, refuses `torchrun train.py --n 3`: `--n` could be several flags of its own."""
+    typed = parser.read(["--nproc-per-node", "2", "train.py", argument, "3"])
+    assert (typed.script, typed.script_args) == ("train.py", (argument, "3"))

@@ -100,13 +100,25 @@ WORDS = st.one_of(
 )  # fmt: skip
 
 
+def assert_read_alike(argv: list[str]) -> None:
+    """Both read it alike; or torchrun's argparse, up to Python 3.11, took an argument of the script's for an ambiguous flag."""
+    mine, other = ours(argv), theirs(argv)
+    if other is None and mine is not None:
+        arguments = mine["training_script_args"]
+        before = argv[: len(argv) - len(arguments)]
+        assert theirs(before) == mine | {"training_script_args": []}
+        assert any(theirs([*before, argument]) is None for argument in arguments)
+    else:
+        assert mine == other
+
+
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(st.lists(WORDS, max_size=6))
 def test_any_line_is_read_as_torchrun_reads_it(words):
-    assert ours([*words, "end.py", "--x"]) == theirs([*words, "end.py", "--x"])
+    assert_read_alike([*words, "end.py", "--x"])
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(WORDS, max_size=4))
 def test_any_line_without_a_script_too(words):
-    assert ours(words) == theirs(words)
+    assert_read_alike(words)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import signal
 
 from holdfast.agent import farewell, logs
 from holdfast.agent.assembly import assemble, open_doors, room_for_links
@@ -44,6 +43,7 @@ from holdfast.core.events import AgentStarted, RoundFormed
 from holdfast.core.links import Arrived, Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.messages import Finish
+from holdfast.core.signals import signal
 from holdfast.runtime import guardian
 from holdfast.runtime.host import Host
 from holdfast.telemetry.state_dir import open_job

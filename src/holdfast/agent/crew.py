@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.agent.words import SignalWorkers
 from holdfast.core.events import WatchdogExpired
 from holdfast.core.failure import Evidence, Failure
 from holdfast.core.machine import NEVER, Action, Record, Say
+from holdfast.core.signals import name_of, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ class Crew(dict[int, WorkerSeat]):
                 text = f"rank {worker.rank} {worker.charge[1]}"
                 return [
                     noted,
-                    Say(text=f"{text}; sent {signal.Signals(seen.signum).name}", level="warning"),
+                    Say(text=f"{text}; sent {name_of(seen.signum)}", level="warning"),
                     SignalWorkers(local_ranks=(worker.local_rank,), signum=seen.signum),
                 ]
         text = f"process {seen.pid}, which is no rank's main process, did not leave scope {seen.scope} in time; left alone"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 
 from holdfast.agent.words import ExaminationAsked, ExclusionAsked, InjectionAsked, RestartAsked, StopAsked
 from holdfast.core.errors import UsageError
 from holdfast.core.machine import NEVER, Signalled
+from holdfast.core.signals import NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -232,8 +232,8 @@ class Desk:
 
     def _signal(self, request: Request | OrderRequest) -> list[Observation]:
         name = str(request.arguments.get("signal"))
-        signum = getattr(signal, name, None)
-        if not isinstance(signum, signal.Signals):
+        signum = NUMBERS.get(name)
+        if signum is None:
             request.refuse(f"there is no signal {name!r}")
             return []
         request.reply({})

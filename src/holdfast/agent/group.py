@@ -15,8 +15,6 @@ how the node leaves before the job's end for `agent.leaving`.
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.agent.crew import Crew, WorkerSeat
 from holdfast.agent.orders import Orders
 from holdfast.agent.reclaim import Reclaim
@@ -84,6 +82,7 @@ from holdfast.core.messages import (
     Stopped,
     Succeeded,
 )
+from holdfast.core.signals import name_of, signal
 from holdfast.core.value import replace
 
 TYPE_CHECKING = False
@@ -423,7 +422,7 @@ class Group:
     # --- signals and timers ---------------------------------------------------------------------------------------------
 
     def _signalled(self, signum: int, now: float) -> list[Action]:
-        name = signal.Signals(signum).name
+        name = name_of(signum)
         noted: list[Action] = [Record(event=SignalReceived(signal=name))]
         if self.state == "ended":
             return noted

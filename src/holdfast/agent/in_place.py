@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 
 from holdfast.agent.programs import program
 from holdfast.core.errors import UsageError
 from holdfast.core.machine import NEVER
+from holdfast.core.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 
 from holdfast.agent.injector import Answered, Asked, Halt, Injector, LetGo, Plant, RankOver, RoundOver, Strike
 from holdfast.agent.words import FaultPlayed
 from holdfast.core.events import StopSent, WorkerDying, WorkerExited
 from holdfast.core.machine import Tick
+from holdfast.core.signals import signal
 from holdfast.health.injected import WHERE
 from holdfast.runtime.accelerators import names
 from holdfast.runtime.process import kill_group

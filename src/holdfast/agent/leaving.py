@@ -7,12 +7,11 @@ once.
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.agent.words import Send
 from holdfast.core.events import GuardianLost
 from holdfast.core.machine import NEVER, Action, Record, Say
 from holdfast.core.messages import Leave, StopJob, Stopped
+from holdfast.core.signals import name_of, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Leaving:
         if self.by:
             echo = signum == self.by and now - self.since < ECHO_S
             return [] if echo else self._hurry(now)
-        name, group = signal.Signals(signum).name, self.group
+        name, group = name_of(signum), self.group
         group.grace_s = group.term_grace_s
         text = f"received {name}; stopping the workers, SIGKILL in {group.grace_s:g} s, or at another signal"
         said: list[Action] = [] if group.is_early else [Say(text=text, level="warning")]

@@ -7,13 +7,12 @@ where all ranks were, and what they have shown is kept. Then it is a failure lik
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.agent.words import KeepStacks, LookAtWorkers, Send, SignalWorkers
 from holdfast.core.events import RankHung
 from holdfast.core.failure import hung
 from holdfast.core.machine import NEVER, Action, Record, Say
 from holdfast.core.messages import HangFound, Positions
+from holdfast.core.signals import name_of
 from holdfast.core.value import replace
 
 TYPE_CHECKING = False
@@ -75,7 +74,7 @@ class Look:
         self.until = NEVER
         there = self.there = {position.local_rank: position for position in positions}
         hanging = [worker for worker in workers.values() if worker.hangs]
-        name, actions = signal.Signals(self.signum).name, list[Action]()
+        name, actions = name_of(self.signum), list[Action]()
         for worker in hanging:
             if (position := there.get(worker.local_rank)) is not None:
                 there[worker.local_rank] = replace(position, overdue=worker.overdue)

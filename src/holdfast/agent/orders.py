@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.agent.words import Answer, HeedPace, KillWorkers, LearnImports, PlayFault, RunChecks, Send, Sweep, TellExamined
 from holdfast.core.events import Decided
 from holdfast.core.machine import NEVER, Action, Record, Say
@@ -27,6 +25,7 @@ from holdfast.core.messages import (
     ToImport,
     Waiting,
 )
+from holdfast.core.signals import signal
 from holdfast.core.value import replace
 
 TYPE_CHECKING = False

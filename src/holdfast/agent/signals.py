@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.core.machine import NEVER
+from holdfast.core.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

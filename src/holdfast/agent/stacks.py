@@ -10,12 +10,12 @@ py-spy is asked, where it is installed, in a child with a deadline; else there i
 from __future__ import annotations
 
 import os
-import signal
 
 from holdfast.agent import flight_recorder
 from holdfast.agent.words import Looked
 from holdfast.core.failure import ASLEEP, Position
 from holdfast.core.machine import NEVER
+from holdfast.core.signals import signal
 from holdfast.core.signs import Signs
 from holdfast.core.stack_text import is_whole, main_thread, waits, where
 from holdfast.runtime.kernel_view import kernel_view

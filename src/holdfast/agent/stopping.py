@@ -8,11 +8,10 @@ is for `agent.group` to say.
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.agent.words import KillWorkers, SignalWorkers
 from holdfast.core.events import StopSent
 from holdfast.core.machine import NEVER, Action, Record, Say
+from holdfast.core.signals import name_of, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Stopping:
         if not local_ranks:
             return []
         signum, ranks = self.workers.stop_signal, self.workers.ranks(local_ranks)
-        sent = StopSent(signal=signal.Signals(signum).name, grace_s=grace_s, reason=reason, ranks=ranks)
+        sent = StopSent(signal=name_of(signum), grace_s=grace_s, reason=reason, ranks=ranks)
         return [SignalWorkers(local_ranks=local_ranks, signum=signum), Record(event=sent)]
 
     def _give_up(self) -> list[Action]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 
 from holdfast.agent.words import TimerExpired
 from holdfast.core.machine import NEVER
+from holdfast.core.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 
 from holdfast.agent.programs import program
 from holdfast.core.flags import SCHEDULERS
 from holdfast.core.machine import Action, Observation
+from holdfast.core.signals import signal
 from holdfast.rendezvous.claims import Claim, Claimed
 
 TYPE_CHECKING = False

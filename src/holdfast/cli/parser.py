@@ -1,29 +1,21 @@
 """What did the user type? argv → a text or True for each option that was given, the script, and the script's arguments.
 
-argparse does the splitting, because torchrun's rules (prefixes, `-r3`, `--`, REMAINDER, numbers that look like flags) are
-argparse's. It does nothing else here: every option is text to it, without type, default or help, so that building it costs
-little and all checking, with one kind of message, happens in `core.resolve`.
+torchrun's rules are argparse's. A line with every flag written out needs few of them, and is read here: argparse takes 10 ms
+to load and to be told of all flags, which is a fifth of a launcher's start. Whatever else there is, mistakes too, is
+read by argparse itself (`cli.shorthand`).
 """
 
 from __future__ import annotations
 
-import argparse
-
-from holdfast.core.errors import UsageError
 from holdfast.core.flags import FLAGS
-from holdfast.core.grammar import nearest
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, NoReturn
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from holdfast.core.flags import Flag
-
-argparse._ = lambda message: message  # type: ignore[attr-defined]
-# argparse has its headings translated, for which gettext searches the disk for catalogues: more than half of the time it takes.
-
 
 YES_OR_NO = ("true", "false", "1", "0", "yes", "no", "t", "f", "y", "n", "on", "off")
 
@@ -43,117 +35,48 @@ class Typed(Value):
 
 def read(argv: Sequence[str], flags: Sequence[Flag] = FLAGS) -> Typed:
     """Take `argv` (without the program's name and subcommand) apart. UsageError: it cannot be understood."""
-    words = list(argv)
-    parser = _Parser(flags)
-    try:
-        found, unknown = parser.parse_known_args(words)
-    except _HelpAsked:
-        return Typed(given={}, help=True)
-    if unknown:
-        raise parser.unknown_flag(unknown[0])
-    given = vars(found)
-    for dest, value in given.items():
-        if isinstance(value, list) and dest != "training_script_args":  # What argparse makes of `--role=--`.
-            raise UsageError(f"--{dest.replace('_', '-')} needs a value")
-    script, script_args = given.pop("training_script"), tuple(given.pop("training_script_args"))
-    print_config, dry_run = given.pop("print_config", ""), given.pop("dry_run", False)
-    return Typed(given=given, script=script, script_args=script_args, print_config=print_config, dry_run=dry_run)
+    typed = _written_out(argv, flags)
+    if typed is None:
+        from holdfast.cli.shorthand import read as read_any
+
+        typed = read_any(argv, flags)
+    return typed
 
 
-class _HelpAsked(Exception):
-    pass
+def typed_of(given: Mapping[str, Any], script: str, script_args: Sequence[str]) -> Typed:
+    """A command line with these options, some of which only ask to be told something."""
+    options = dict(given)
+    print_config, dry_run = options.pop("print_config", ""), options.pop("dry_run", False)
+    return Typed(given=options, script=script, script_args=tuple(script_args), print_config=print_config, dry_run=dry_run)
 
 
-class _Help(argparse.Action):
-    def __call__(self, *args: Any, **options: Any) -> None:
-        raise _HelpAsked
-
-
-class _NoFormatter(argparse.HelpFormatter):
-    """argparse makes a formatter for each option to check its metavar, and each measures the terminal."""
-
-    def __init__(self, prog: str) -> None:
-        pass
-
-    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        return ""
-
-
-class _Parser(argparse.ArgumentParser):
-    def __init__(self, flags: Sequence[Flag]) -> None:
-        super().__init__(prog="holdfast run", add_help=False, argument_default=argparse.SUPPRESS, formatter_class=_NoFormatter)
-        self.flags = flags
-        self.words: list[str] = []
-        self.add_argument("-h", "--help", action=_Help, nargs=0)
-        self._by_prefix = {"help"}
-        """What a prefix may stand for: what it may stand for in torchrun, so that none becomes ambiguous because of us."""
-        for flag in flags:
-            self._add(flag)
-        self.add_argument("training_script")
-        self.add_argument("training_script_args", nargs=argparse.REMAINDER)
-
-    def _add(self, flag: Flag) -> None:
-        if flag.torchrun:
-            self._by_prefix.add(flag.dest)
+def _written_out(argv: Sequence[str], flags: Sequence[Flag]) -> Typed | None:
+    """Flags by their full names, values that do not look like flags, and a script. None: there is something else."""
+    named = {name: flag for flag in flags for name in flag.names}
+    given: dict[str, str | bool] = {}
+    words = iter(enumerate(argv, 1))
+    for after, word in words:
+        if not word.startswith("-"):
+            return None if "--" in argv else typed_of(given, word, argv[after:])
+        name, joined, value = word.partition("=")
+        flag = named.get(name)
+        follows = argv[after] if after < len(argv) else "-"
+        if flag is None or (joined and not (name.startswith("--") and value not in ("", "--"))):
+            return None
         if flag.dest == "print_config":
-            for name in flag.names:  # A whole word with its `=`: the flag must not swallow the script as its value.
-                self.add_argument(name, dest="print_config", action="store_const", const="text")
-                self.add_argument(f"{name}=json", dest="print_config", action="store_const", const="json")
+            if joined and value != "json":
+                return None
+            given[flag.dest] = value or "text"
         elif flag.kind == "switch":
-            self.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True)
-        elif flag.kind == "yes":
-            self.add_argument(*flag.names, dest=flag.dest, nargs="?", const="true")
+            if joined:
+                return None
+            given[flag.dest] = True
+        elif joined:
+            given[flag.dest] = value
+        elif flag.kind == "yes" and follows.lower() not in YES_OR_NO:
+            given[flag.dest] = "true"
+        elif follows.startswith("-"):
+            return None
         else:
-            self.add_argument(*flag.names, dest=flag.dest)
-
-    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
-        if action.nargs == "?":  # takes the next word only if that is a yes or no: it may be the script
-            at = len(self.words) - len(arg_strings_pattern)
-            if self.words[at - 1] in action.option_strings:
-                return int(arg_strings_pattern[:1] == "A" and self.words[at].lower() in YES_OR_NO)
-        return super()._match_argument(action, arg_strings_pattern)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self.words = args
-        return super().parse_known_args(args, namespace)
-
-    def _get_option_tuples(self, option_string: str) -> list[Any]:
-        found: list[Any] = super()._get_option_tuples(option_string)
-        return [match for match in found if match[0].dest in self._by_prefix]
-
-    def error(self, message: str) -> NoReturn:
-        """argparse's complaint in our words."""
-        if "ambiguous option" in message:
-            word, _, candidates = message.partition("ambiguous option: ")[2].partition(" could match ")
-            raise UsageError(f"{word} is ambiguous: it could be {' or '.join(candidates.split(', '))}", hint="write it out")
-        if "required" in message:
-            raise self._no_script()
-        where, _, what = message.removeprefix("argument ").partition(": ")
-        name = next((name for name in where.split("/") if name.startswith("--")), where)
-        if what.startswith("expected"):
-            raise UsageError(f"{name} needs a value")
-        if what.startswith("ignored explicit argument"):
-            raise UsageError(f"{name} takes no value, but got {what.split('argument ')[-1]}")
-        raise UsageError(message)
-
-    def _no_script(self) -> UsageError:
-        # An unknown flag before the script swallows nothing, but the script may look like its value: name the flag first.
-        for word in self.words:
-            if word.startswith("-") and len(word) > 1 and word != "--" and not self._is_known(word):
-                return self.unknown_flag(word)
-        return UsageError(
-            "no script to run", hint="holdfast run [options] SCRIPT [script's arguments]; see `holdfast run --help`"
-        )
-
-    def _is_known(self, word: str) -> bool:
-        name = word.split("=")[0]
-        if name in self._option_string_actions or self._get_option_tuples(word):
-            return True
-        return word.lstrip("-").replace(".", "").isdigit() or " " in word
-
-    def unknown_flag(self, word: str) -> UsageError:
-        """There is no such flag; the nearest is …"""
-        name = word.split("=")[0]
-        meant = nearest(name.lstrip("-").replace("_", "-"), [flag.name[2:] for flag in self.flags])
-        hint = f"did you mean --{meant}?" if meant else "see `holdfast run --help`"
-        return UsageError(f"there is no flag {name}", hint=hint)
+            given[flag.dest] = next(words)[1]
+    return None

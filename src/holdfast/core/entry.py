@@ -8,7 +8,6 @@ the script, and nothing about `__main__`, tracebacks or exit codes is imitated.
 from __future__ import annotations
 
 import os
-import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ SPARE = "HOLDFAST_SPARE"
 USER_PYTHONPATH = "HOLDFAST_USER_PYTHONPATH"
 """The user's own PYTHONPATH, which the bootstrap puts back. Not set: the user had none."""
 
-_MACRO = re.compile(r"\$(?:(\$)|([_a-zA-Z][_a-zA-Z0-9]*)|\{([_a-zA-Z][_a-zA-Z0-9]*)\})")
+_MACRO = r"\$(?:(\$)|([_a-zA-Z][_a-zA-Z0-9]*)|\{([_a-zA-Z][_a-zA-Z0-9]*)\})"
 
 
 def worker_argv(
@@ -82,10 +81,11 @@ def substitute(word: str, local_rank: int) -> str:
     those of `string.Template.safe_substitute`, which torchrun applies to every argument."""
     if "$" not in word:
         return word
+    import re  # which takes a launcher 6 ms, where few scripts have such an argument
 
     def value(found: re.Match[str]) -> str:
         if found[1]:
             return "$"
         return str(local_rank) if (found[2] or found[3]) == "local_rank" else found[0]
 
-    return _MACRO.sub(value, word)
+    return re.sub(_MACRO, value, word)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.core.cycles import cycle_of
+from holdfast.core.signals import name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def worker_env(
         "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
         "TORCHELASTIC_RUN_ID": job,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(signal.Signals(signum).name for signum in config.signals_to_handle),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(name_of(signum) for signum in config.signals_to_handle),
         "TORCHELASTIC_ERROR_FILE": error_file,
         "JAX_COORDINATOR_ADDRESS": f"{bracketed(assigned.master_addr)}:{assigned.master_port}",
         "JAX_PROCESS_ID": str(rank),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-
+from holdfast.core.signals import name_of
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
@@ -123,10 +122,7 @@ def signal_name(exitcode: int | None) -> str | None:
     """Name of the signal behind a negative exit code."""
     if exitcode is None or exitcode >= 0:
         return None
-    try:
-        return signal.Signals(-exitcode).name
-    except ValueError:
-        return f"signal {-exitcode}"
+    return name_of(-exitcode)
 
 
 ASLEEP = {"T": "stopped (SIGSTOP)", "t": "held by a debugger", "D": "asleep in the kernel, deaf to signals"}

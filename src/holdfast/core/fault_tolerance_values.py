@@ -7,13 +7,12 @@ error wherever it stands.
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.core import grammar
 from holdfast.core.config import Setting
 from holdfast.core.errors import UsageError
 from holdfast.core.fault_tolerance import AUTO
 from holdfast.core.fault_tolerance_flags import ACCEPTED, DESTS, LATER, ROWS
+from holdfast.core.signals import NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,13 +178,12 @@ def number(text: str, name: str) -> float:
 def signal_number(text: str, name: str) -> int:
     """`9`, `SIGKILL`, `sigkill` or `kill`; ft_launcher's own YAML may say `Signals.SIGKILL`."""
     word = text.strip().upper().removeprefix("SIGNALS.")
-    known = signal.Signals.__members__
-    if word.isdecimal() and int(word) in {int(one) for one in known.values()}:
+    if word.isdecimal() and int(word) in NUMBERS.values():
         return int(word)
     word = f"SIG{word.removeprefix('SIG')}"
-    if word not in known:
-        raise UsageError(f"{name}: there is no signal {text}", hint=grammar.did_you_mean(word, known))
-    return int(known[word])
+    if word not in NUMBERS:
+        raise UsageError(f"{name}: there is no signal {text}", hint=grammar.did_you_mean(word, NUMBERS))
+    return NUMBERS[word]
 
 
 def level(text: str, name: str) -> str:

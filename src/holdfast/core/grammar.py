@@ -6,9 +6,8 @@ returns a value or raises `UsageError`. How several options fit together is `cor
 
 from __future__ import annotations
 
-import signal
-
 from holdfast.core.errors import UsageError
+from holdfast.core.signals import NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -243,16 +242,14 @@ def signals(text: str, name: str) -> tuple[int, ...]:
     """`SIGTERM,SIGINT` → their numbers, each once, in the order given."""
     numbers: dict[int, None] = {}
     for word in filter(None, map(str.strip, text.split(","))):
-        known = signal.Signals.__members__
-        if word not in known:
-            raise UsageError(f"{name}: there is no signal {word}", hint=_meant_signal(word, known))
+        if word not in NUMBERS:
+            raise UsageError(f"{name}: there is no signal {word}", hint=_meant_signal(word))
         if word in ("SIGKILL", "SIGSTOP"):
             raise UsageError(f"{name}: {word} cannot be handled by any program", hint="leave it out")
-        numbers[int(known[word])] = None
+        numbers[NUMBERS[word]] = None
     return tuple(numbers)
 
 
-def _meant_signal(word: str, known: Iterable[str]) -> str:
-    names = list(known)
+def _meant_signal(word: str) -> str:
     with_prefix = f"SIG{word.upper().removeprefix('SIG')}"
-    return f"did you mean {with_prefix}?" if with_prefix in names else did_you_mean(word, names)
+    return f"did you mean {with_prefix}?" if with_prefix in NUMBERS else did_you_mean(word, NUMBERS)

@@ -24,11 +24,11 @@ itself awake. The agent does not watch for a stopped guardian: workers lose noth
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from holdfast.core.errors import StartError
 from holdfast.core.machine import NEVER
+from holdfast.core.signals import signal
 from holdfast.runtime import last_watch, process
 
 TYPE_CHECKING = False
@@ -141,7 +141,7 @@ def guard(agent: Callable[[], int]) -> int:
     lease = Lease()
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started us: exit codes would be lost
-    passed_on = signal.valid_signals() - _NOT_PASSED_ON
+    passed_on = {int(signum) for signum in signal.valid_signals()} - _NOT_PASSED_ON
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         passed_on.discard(signal.SIGHUP)  # nohup means it
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
@@ -184,7 +184,7 @@ def _expect_loss(reader: int) -> None:
 class _Guardian:
     """The loop of the process that the user started. It ends with the process."""
 
-    def __init__(self, agent: int, passed_on: set[signal.Signals], lease: Lease, watch: last_watch.LastWatch) -> None:
+    def __init__(self, agent: int, passed_on: set[int], lease: Lease, watch: last_watch.LastWatch) -> None:
         self.agent = agent
         self.passed_on = passed_on
         self.lease = lease

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 
 from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.machine import Signalled
 from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.signals import signal
 from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, pidfd_open, reap, spawn, state
 from holdfast.runtime.shm import DeathWatch, Page, create_page
 

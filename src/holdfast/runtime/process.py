@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import time
 
 from holdfast.core.errors import StartError
+from holdfast.core.signals import signal
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False

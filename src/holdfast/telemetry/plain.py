@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_COLOUR = r"\x1b\[[0-9;:]*m"
 """A change of colour. Programs mean it well, and as an escape it would only be in the way."""
 
 
@@ -17,7 +15,11 @@ def plain(text: str, keep: str = "\n\t") -> str:
 
 def uncoloured(text: str) -> str:
     """`text` without changes of colour."""
-    return _COLOUR.sub("", text) if "\x1b" in text else text
+    if "\x1b" not in text:
+        return text
+    import re  # here, since a launcher that shows no such text starts without it
+
+    return re.sub(_COLOUR, "", text)
 
 
 def one_line(text: str, limit: int = 300) -> str:
