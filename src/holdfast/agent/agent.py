@@ -11,7 +11,7 @@ import errno
 import os
 import select
 
-from holdfast.agent import farewell, logs
+from holdfast.agent import logs
 from holdfast.agent.assembly import assemble, open_doors, room_for_links
 from holdfast.agent.desk import Desk
 from holdfast.agent.hands import Hands
@@ -52,6 +52,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.agent.farewell import SharedEnd
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
     from holdfast.core.machine import Action, Observation
@@ -62,7 +63,7 @@ FAREWELL_S = 5.0
 included. On purpose longer than a lease: a node that was cut off as the job ended would else look for us in vain, and take a
 success for a failure."""
 
-SETTLE_S = 0.05
+SETTLE_S = 0.1
 """How long after the agent's start to put off what costs time and no worker needs: the control socket and the monitor. By then
 workers run, where they can, and had their processors to themselves; and a node that waits for others can be asked how it is."""
 
@@ -107,7 +108,7 @@ class Agent:
         meet = {"endpoint": config.rdzv_endpoint, "listens": self.network.listens_at if self.network is not None else ""}
         self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, alone=alone, **meet)
         self.telling.open(self.job_dir, self.host.unix)
-        self.shared_end = farewell.SharedEnd(self.job_dir.report_path)
+        self.shared_end = self._open_shared_end() if self.network is not None else None
         self.look_at = NEVER
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
         self.desk = Desk(self.node.group, self.host, self.name)
@@ -203,11 +204,17 @@ class Agent:
         elif self.look_at == NEVER or now >= self.look_at:
             self.look_at = now + LOOK_S
             found: list[JobReport | None] = []
-            self.telling.recorder.aside.attempt(lambda: found.append(self.shared_end.look()))
+            if (shared_end := self.shared_end) is not None:
+                self.telling.recorder.aside.attempt(lambda: found.append(shared_end.look()))
             if found and found[0] is not None:
                 self.telling.say(f"the job has ended, as {self.job_dir.report_path} tells", "warning")
                 return [Told(message=Finish(report=found[0]))]
         return []
+
+    def _open_shared_end(self) -> SharedEnd:
+        from holdfast.agent.farewell import SharedEnd
+
+        return SharedEnd(self.job_dir.report_path)
 
     def _guardian_lost(self, fd: int) -> list[Observation]:
         self.host.unwatch(fd)
@@ -292,8 +299,8 @@ class Agent:
         self.telling.torch_events = lambda event, at_unix: shown.heard(event, at_unix, group.assigned)
 
     def _write_down(self) -> None:
-        """Once nothing is pressing, and the first worker is on its way."""
-        if self.settle_at == NEVER or self.workers.attempt is not None or self.exit is not None:
+        """Once nothing is pressing, and the first workers have had their time."""
+        if self.settle_at == NEVER or self.exit is not None:
             self.telling.write_down()
 
     def _record_start(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 
 from holdfast.agent.assembly import no_progress_cycles
-from holdfast.agent.introduction import introduce
 from holdfast.agent.words import Stashed
 from holdfast.core.errors import HoldfastError
 from holdfast.core.events import StacksKept, WorkerStarted
@@ -126,7 +125,11 @@ class Hands:
 
     def settle(self) -> list[Observation]:
         """Do what was put off, lest it hold up the first workers."""
+        from holdfast.agent import error_files, farewell  # noqa: F401  # only a failure or an end needs them, which is not to wait
+        from holdfast.agent.introduction import introduce
+
         self.settled = True
+        self.workers.settle()
         self.desk.open_control(self.job_dir.socket_path)
         if self.network is not None:
             self.network.warm()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from holdfast.agent import farewell
 from holdfast.agent.voice import Voice
 from holdfast.core.events import Degraded, FailureSeen, WorkerStarted
 from holdfast.telemetry.plain import plain
@@ -107,6 +106,8 @@ class Telling:
         failures, self.incidents = self.incidents, []
         keepers, self.evidence = self.evidence, []
         if failures:
+            from holdfast.agent import farewell
+
             keepers.append(lambda: farewell.keep_incidents(failures, self.job_dir))
         for keep in keepers:
             if trouble := self.recorder.aside.attempt(keep):
@@ -135,6 +136,8 @@ class Telling:
 
     def report(self, report: JobReport) -> None:
         """The job's end, for people and for programs."""
+        from holdfast.agent import farewell
+
         found = farewell.cause(report.failures)
         if trouble := self.recorder.aside.attempt(lambda: farewell.keep(report, self.job_dir, found=found)):
             self.say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import select
 
-from holdfast.agent import error_files, launch, logs
-from holdfast.agent.stuck import Sleepers
+from holdfast.agent import launch, logs
 from holdfast.agent.words import TOO_LATE, ControlAsked, Ended, PortHeld, Started, StartFailed, Stashed, Stuck
 from holdfast.core.cycles import cycle_of, log_path
 from holdfast.core.errors import HoldfastError, StartError, UsageError
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.agent.parking import Parking
     from holdfast.agent.reached import Mileage
     from holdfast.agent.replicas import Replicas
+    from holdfast.agent.stuck import Sleepers
     from holdfast.agent.tee import Tee
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Observation
@@ -58,6 +58,9 @@ class Workers:
         self.plan = plan
         self.attempt: AttemptLogs | None = None
         self.tee: Tee | None = None
+        self.settled = False
+        self.unfollowed: Assigned | None = None
+        """The round of workers that run unfollowed so far."""
         self.local_ranks: dict[int, int] = {}
         """pid → local rank"""
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
@@ -73,12 +76,19 @@ class Workers:
         """None: no log is to have all lines."""
         self.mileage: Mileage | None = None
         """None: nobody asks how far the job is."""
-        limit_s = config.uninterruptible_timeout_s
-        self.sleepers = Sleepers(limit_s) if limit_s is not None else None
+        self.sleepers = self._open_sleepers(config.uninterruptible_timeout_s)
         self.stash = -1
         """Where this node's ranks leave their states (`core.stash`): a file without a name, which goes with us."""
         self.replicas: Replicas | None = None
         """None: no other node has any of that."""
+
+    @staticmethod
+    def _open_sleepers(limit_s: float | None) -> Sleepers | None:
+        if limit_s is None:
+            return None
+        from holdfast.agent.stuck import Sleepers
+
+        return Sleepers(limit_s)
 
     def hold_port(self) -> PortHeld:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
@@ -105,9 +115,22 @@ class Workers:
                 seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.host.unix()))
                 break
         self.attempt.release()
-        self.host.watch_pages()
-        self._follow_logs(assigned)
+        self.unfollowed = assigned
+        if self.settled:
+            self.follow()
         return [*seen, self.hold_port()]
+
+    def settle(self) -> None:
+        """From now on workers are followed from their start. The first were not: it would have cost what they could use."""
+        self.settled = True
+        self.follow()
+
+    def follow(self) -> None:
+        """Begin to wait for the mutexes of the workers, and to show their logs."""
+        if (assigned := self.unfollowed) is not None:
+            self.unfollowed = None
+            self.host.watch_pages()
+            self._follow_logs(assigned)
 
     def _open_attempt(self, assigned: Assigned) -> AttemptLogs:
         try:
@@ -266,6 +289,8 @@ class Workers:
         return Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=self.host.unix(), evidence=evidence)
 
     def _evidence(self, local_rank: int) -> Evidence:
+        from holdfast.agent import error_files
+
         assert self.attempt is not None
         files = self.attempt[local_rank]
         record = error_files.read(files.error_file)
@@ -311,6 +336,7 @@ class Workers:
 
     def close_logs(self, *, patient: bool) -> None:
         """Show the rest of the logs; `patient`: however slow the console is."""
+        self.follow()
         if self.tee is not None:
             if patient:
                 self.tee.drain()

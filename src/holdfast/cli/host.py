@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 def this_host(environ: Mapping[str, str]) -> HostFacts:
     """The facts of the host we are on."""
-    from holdfast.runtime import accelerators
     from holdfast.telemetry.state_dir import state_home
 
     return HostFacts(
@@ -25,7 +24,7 @@ def this_host(environ: Mapping[str, str]) -> HostFacts:
         cwd=_cwd(),
         state_home=state_home(environ),
         cpus=_cpus,
-        accelerators=lambda kind: accelerators.count(kind, environ),
+        accelerators=lambda kind: _accelerators(kind, environ),
         fresh_id=_fresh_id,
         entry_points=_entry_points,
         full_name=_full_name,
@@ -34,6 +33,12 @@ def this_host(environ: Mapping[str, str]) -> HostFacts:
         topology=lambda mode: _topology(mode, environ),
         has_program=_has_program,
     )
+
+
+def _accelerators(kind: str, environ: Mapping[str, str]) -> int:
+    from holdfast.runtime.accelerators import count
+
+    return count(kind, environ)
 
 
 def _cwd() -> str:
