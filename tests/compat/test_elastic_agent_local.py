@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -370,28 +372,72 @@ def test_the_agents_progress_is_its_watchdogs(our_shop):
 # Ours: signals and orphans.
 
 AGENT = """
-    import os, sys
+    import os, signal, sys, time
     from holdfast.elastic.launcher import LaunchConfig, elastic_launch
+    from holdfast.elastic.multiprocessing import program_context
+    grace_s, ready, hasty = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     worker = ["import os, signal, time", "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))"]
-    worker = chr(10).join([*worker, "print('up', os.getpid(), flush=True)", "while True: time.sleep(600)"])
+    worker += ["print('up', os.getpid(), flush=True)", f"open({ready!r}, 'w').close()", "while True: time.sleep(600)"]
+    start = program_context.get_subprocess_handler
+    def interrupted(**given):
+        handler = start(**given)
+        while not os.path.exists(ready):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return handler
+    if hasty:
+        program_context.get_subprocess_handler = interrupted
     meet = dict(run_id="j", rdzv_backend="c10d", rdzv_endpoint="localhost:0")
-    config = LaunchConfig(1, 1, 1, shutdown_timeout=int(sys.argv[1]), **meet)
-    elastic_launch(config, sys.executable)("-c", worker)
+    config = LaunchConfig(1, 1, 1, shutdown_timeout=grace_s, **meet)
+    elastic_launch(config, sys.executable)("-c", chr(10).join(worker))
 """
+
+
+@contextlib.contextmanager
+def stubborn(folder, *arguments):
+    """An agent whose worker is deaf to SIGTERM, but tells of it; with a reader of what that says."""
+    (folder / "agent.py").write_text(textwrap.dedent(AGENT))
+    command = [PYTHON, str(folder / "agent.py"), arguments[0], str(folder / "ready"), *arguments[1:]]
+    agent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0)
+
+    def said():
+        assert select.select([agent.stdout], [], [], 60)[0], "the worker says nothing"
+        return agent.stdout.readline().decode().split()
+
+    word, pid = said()
+    assert word == "up"
+    try:
+        yield agent, int(pid), said
+    finally:
+        agent.stdout.close()
+        for left in (agent.pid, int(pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+        agent.wait(60)
+
+
+def is_gone(pid):
+    return not os.path.exists(f"/proc/{pid}") or process_state.read_proc_state(pid) in ("Z", "X")
 
 
 @pytest.mark.parametrize(("grace_s", "signals"), [("0", 1), ("600", 3)])
 def test_a_stubborn_worker_does_not_outlive_its_agent(grace_s, signals, tmp_path):
-    (tmp_path / "agent.py").write_text(textwrap.dedent(AGENT))
-    agent = subprocess.Popen(
-        [PYTHON, str(tmp_path / "agent.py"), grace_s], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    word, pid = agent.stdout.readline().split()
-    assert word == "up"
-    for _ in range(signals - 1):
+    with stubborn(tmp_path, grace_s) as (agent, worker, said):
+        for _ in range(signals - 1):
+            agent.send_signal(signal.SIGTERM)
+            assert said() == ["asked"]
         agent.send_signal(signal.SIGTERM)
-        assert agent.stdout.readline() == "asked\n"
-    agent.send_signal(signal.SIGTERM)
-    assert agent.wait(60) == 1
-    assert not os.path.exists(f"/proc/{pid}") or process_state.read_proc_state(int(pid)) in ("Z", "X")
-    agent.stdout.close()
+        assert agent.wait(60) == 1
+        assert is_gone(worker)
+
+
+def test_an_agent_told_to_end_while_it_starts_its_workers_ends_them_as_ever(tmp_path):
+    """The signal comes when a worker runs of which nobody has heard yet."""
+    with stubborn(tmp_path, "600", "hasty") as (agent, worker, said):
+        assert said() == ["asked"]
+        agent.send_signal(signal.SIGTERM)
+        assert said() == ["asked"]
+        assert agent.poll() is None
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(60) == 1
+        assert is_gone(worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.context
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
@@ -386,3 +387,29 @@ def test_the_signals_are_handled_before_the_workers_start(names, monkeypatch):
     group._start = lambda: seen.append(signal.getsignal(signal.SIGHUP))
     api.PContext.start(group)
     assert seen == [api._terminate_process_handler]
+
+
+@pytest.mark.parametrize("kind", ["program", "function"])
+def test_a_signal_while_workers_start_comes_once_they_can_be_ended(ours, start, monkeypatch, tmp_path, kind):
+    """Raised before the worker is known it would leave one behind."""
+    pids = []
+    programs, forks = ours("multiprocessing.program_context"), multiprocessing.context.ForkProcess
+    start_program, start_fork = programs.get_subprocess_handler, forks.start
+
+    def interrupted(start_one):
+        def start_it(*given, **named):
+            made = start_one(*given, **named)
+            pids.append(made.proc.pid if made else given[0].pid)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return made
+
+        return start_it
+
+    monkeypatch.setattr(programs, "get_subprocess_handler", interrupted(start_program))
+    monkeypatch.setattr(forks, "start", interrupted(start_fork))
+    with pytest.raises(ours("multiprocessing").SignalException, match="got signal: 15"):
+        if kind == "program":
+            start(ours, [python("import time; time.sleep(600)")])
+        else:
+            start(ours, [(str(tmp_path / "touched"),)], workers.touch_and_wait, start_method="fork")
+    assert len(pids) == 1 and not alive(pids[0])

@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from holdfast.elastic.multiprocessing.context import PContext, RunProcsResult
@@ -60,7 +62,33 @@ class SignalException(Exception):
         self.sigval = sigval
 
 
+_holders: list[int] = []
+"""This process, by its pid, once for each `signals_held` that it is in. A child that it forks meanwhile is in none."""
+_held: list[int] = []
+"""Signals that have come meanwhile."""
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """A signal that would raise `SignalException` in here does so at its end: who starts something gets to know what."""
+    if threading.current_thread() is not threading.main_thread():  # where none is ever raised
+        yield
+        return
+    if not _holders:
+        _held.clear()
+    _holders.append(os.getpid())
+    try:
+        yield
+    finally:
+        _holders.pop()
+        if _held and not _holders:
+            _terminate_process_handler(_held[0], None)
+
+
 def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
+    if os.getpid() in _holders:
+        _held.append(signum)
+        return
     sigval = signal.Signals(signum)
     raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
 

@@ -90,14 +90,15 @@ class PContext(ABC):
         self.filtered_stderr = filtered(dest.filtered_stderr, duplicate_stderr_filters, dest.tee_stderrs)
 
     def start(self) -> None:
-        """Start the workers. In the main thread, signals that shall end us now raise `SignalException`."""
+        """Start the workers. In the main thread, signals that shall end us raise `SignalException`, once all are started."""
         from holdfast.elastic.multiprocessing import api  # which needs us first; and is where torch's users replace things
 
         api._register_signal_handlers()
-        self._start()
-        self._watch()
-        for tail_log in self._tail_logs:
-            tail_log.start()
+        with api.signals_held():
+            self._start()
+            self._watch()
+            for tail_log in self._tail_logs:
+                tail_log.start()
 
     def _watch(self) -> None:
         """Should this process be killed, whatever the workers have started goes too."""

@@ -26,6 +26,7 @@ from holdfast.elastic.multiprocessing import (
     RunProcsResult,
     start_processes,
 )
+from holdfast.elastic.multiprocessing.api import signals_held
 from holdfast.elastic.utils import macros
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.elastic.utils.process_state import is_uninterruptible_state, read_proc_state
@@ -134,18 +135,19 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._setup_local_watchdog(envs=envs)
         self._setup_healthcheck()
         assert spec.entrypoint is not None
-        self._pcontext = start_processes(
-            name=spec.role,
-            entrypoint=spec.entrypoint,
-            args=args,
-            envs=envs,
-            logs_specs=self._logs_specs,
-            log_line_prefixes=prefixes if self._log_line_prefix_template else None,
-            start_method=self._start_method,
-            numa_options=spec.numa_options,
-            duplicate_stdout_filters=spec.duplicate_stdout_filters,
-            duplicate_stderr_filters=spec.duplicate_stderr_filters,
-        )
+        with signals_held():  # until the workers are ours: to be told to end is then to end them, with all of their grace
+            self._pcontext = start_processes(
+                name=spec.role,
+                entrypoint=spec.entrypoint,
+                args=args,
+                envs=envs,
+                logs_specs=self._logs_specs,
+                log_line_prefixes=prefixes if self._log_line_prefix_template else None,
+                start_method=self._start_method,
+                numa_options=spec.numa_options,
+                duplicate_stdout_filters=spec.duplicate_stdout_filters,
+                duplicate_stderr_filters=spec.duplicate_stderr_filters,
+            )
         self._pcontext.shutdown_timeout = self._shutdown_timeout
         pids = self._pcontext.pids()
         self._exit_watch.close()
