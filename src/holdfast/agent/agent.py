@@ -64,8 +64,8 @@ included. On purpose longer than a lease: a node that was cut off as the job end
 success for a failure."""
 
 SETTLE_S = 0.1
-"""How long after the agent's start to put off what costs time and no worker needs: the control socket and the monitor. By then
-workers run, where they can, and had their processors to themselves; and a node that waits for others can be asked how it is."""
+"""How long after the agent's start to put off what costs time and no worker needs: record, control socket, monitor, logs. By
+then workers run, where they can, and had the processors to themselves; a node that waits for others can be asked how it is."""
 
 LOOK_S = 1.0
 """How often an agent that has lost the coordinator looks whether another one has left a report of the job's end."""

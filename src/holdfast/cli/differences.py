@@ -9,6 +9,11 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
         "argparse's errors exit 2; all others are a traceback and exit 1",
         "every one exits 2, with one line that names the flag or variable and the nearest valid value",
     ),
+    (
+        "`train.py --n 3`",
+        "up to Python 3.11 refused: argparse takes the script's `--n` for one of several flags of torchrun's",
+        "the script's own, if all before it is written out",
+    ),
     ("Start-up", "imports torch before it starts a worker, which takes seconds", "imports no framework"),
     (
         "One node",
