@@ -120,7 +120,7 @@ def test_the_least_number_of_nodes_runs_and_a_spare_takes_a_lost_ones_place(agen
     first = [agent("a", "2:3"), agent("b", "2:3")]
     assert {ranks.rank(rank, 0, 1)[1] for rank in range(4)} == {4}  # WORLD_SIZE: two nodes, two workers each
     spare = agent("c", "2:3")
-    leaver = next(one for one in first if not _hosts(one, tmp_path))
+    leaver = next(one for one in first if not _hosts(one, tmp_path, wait_until))
     wait_until(lambda: _joined(tmp_path, "c"), what="the spare")
     leaver.kill(signal.SIGTERM)
     assert leaver.wait().returncode == 1  # its workers died of the signal
@@ -151,8 +151,9 @@ def _joined(tmp_path: Path, name: str) -> bool:
     return any(record["event"] == "NodeJoined" and record["name"] == name for record in _records(tmp_path))
 
 
-def _hosts(running: Any, tmp_path: Path) -> bool:
-    host = next(record["node"] for record in _records(tmp_path) if record["event"] == "NodeJoined")
+def _hosts(running: Any, tmp_path: Path, wait_until: Any) -> bool:
+    joined = lambda: [record["node"] for record in _records(tmp_path) if record["event"] == "NodeJoined"]
+    host = wait_until(joined, what="the coordinator's record")[0]
     return f"--node-name\0{host}\0" in Path(f"/proc/{running.pid}/cmdline").read_text()
 
 

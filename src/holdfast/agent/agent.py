@@ -190,6 +190,7 @@ class Agent:
         late: list[Observation] = []
         if now >= self.settle_at:
             self.settle_at = NEVER
+            self._write_down()  # first: whoever reads in a log that a rank is there, finds it in the record too
             late += self.hands.settle()
         late += self.hands.due()
         if self.network is not None:

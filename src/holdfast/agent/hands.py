@@ -129,8 +129,8 @@ class Hands:
         from holdfast.agent.introduction import introduce
 
         self.settled = True
-        self.workers.settle()
         self.desk.open_control(self.job_dir.socket_path)
+        self.workers.settle()
         if self.network is not None:
             self.network.warm()
         self.node.warm()
