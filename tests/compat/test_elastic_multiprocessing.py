@@ -389,6 +389,46 @@ def test_the_signals_are_handled_before_the_workers_start(names, monkeypatch):
     assert seen == [api._terminate_process_handler]
 
 
+def test_a_signal_while_a_program_is_waited_for_costs_nothing(ours, start, monkeypatch):
+    """`subprocess` would keep its lock for ever, and the program seem to run for ever."""
+    group = start(ours, [python("raise SystemExit(7)")])
+    program = group.subprocess_handlers[0].proc
+    lock = program._waitpid_lock
+
+    class Interrupted:
+        def acquire(self, *given):
+            program._waitpid_lock = lock
+            lock.acquire(*given)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return True
+
+        release = lock.release
+
+    program._waitpid_lock = Interrupted()
+    with pytest.raises(ours("multiprocessing").SignalException):
+        group.wait(period=0.05)
+    assert not lock.locked()
+    assert only_one(group.wait(period=0.05)).exitcode == 7
+
+
+def test_a_signal_while_a_function_is_waited_for_costs_nothing(ours, start, monkeypatch):
+    """Its exit code would be lost, and the function seem to run for ever."""
+    group = start(ours, [(7,)], workers.exit_or_wait, start_method="fork")
+    wait_for_one = os.waitpid
+
+    def interrupted(pid, options):
+        found = wait_for_one(pid, options)
+        if found[0]:
+            monkeypatch.setattr(os, "waitpid", wait_for_one)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(os, "waitpid", interrupted)
+    with pytest.raises(ours("multiprocessing").SignalException):
+        group.wait(period=0.05)
+    assert only_one(group.wait(period=0.05)).exitcode == 7
+
+
 @pytest.mark.parametrize("kind", ["program", "function"])
 def test_a_signal_while_workers_start_comes_once_they_can_be_ended(ours, start, monkeypatch, tmp_path, kind):
     """Raised before the worker is known it would leave one behind."""

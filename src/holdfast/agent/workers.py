@@ -116,7 +116,7 @@ class Workers:
                 break
         self.attempt.release()
         self.unfollowed = assigned
-        if self.settled:
+        if self.settled or self.config.ft.per_cycle_applog_prefix:  # whoever asks for that file may look for it at once
             self.follow()
         return [*seen, self.hold_port()]
 

@@ -10,9 +10,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 from holdfast.elastic.multiprocessing.context import PContext, RunProcsResult
 from holdfast.elastic.multiprocessing.context import validate_full_rank as _validate_full_rank
@@ -22,6 +19,7 @@ from holdfast.elastic.multiprocessing.function_worker import _wrap, get_std_cm
 from holdfast.elastic.multiprocessing.logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, Std, to_map
 from holdfast.elastic.multiprocessing.program_context import SubprocessContext
 from holdfast.elastic.multiprocessing.redirects import redirect_stderr, redirect_stdout
+from holdfast.elastic.multiprocessing.signal_exception import SignalException, _terminate_process_handler
 from holdfast.elastic.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from holdfast.elastic.multiprocessing.tail_log import TailLog
 
@@ -52,45 +50,6 @@ IS_WINDOWS = sys.platform == "win32"
 IS_MACOS = sys.platform == "darwin"
 
 logger = logging.getLogger(__name__)
-
-
-class SignalException(Exception):
-    """This process got one of the signals that shall end it, and the workers: `sigval`."""
-
-    def __init__(self, msg: str, sigval: signal.Signals) -> None:
-        super().__init__(msg)
-        self.sigval = sigval
-
-
-_holders: list[int] = []
-"""This process, by its pid, once for each `signals_held` that it is in. A child that it forks meanwhile is in none."""
-_held: list[int] = []
-"""Signals that have come meanwhile."""
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """A signal that would raise `SignalException` in here does so at its end: who starts something gets to know what."""
-    if threading.current_thread() is not threading.main_thread():  # where none is ever raised
-        yield
-        return
-    if not _holders:
-        _held.clear()
-    _holders.append(os.getpid())
-    try:
-        yield
-    finally:
-        _holders.pop()
-        if _held and not _holders:
-            _terminate_process_handler(_held[0], None)
-
-
-def _terminate_process_handler(signum: int, frame: FrameType | None) -> None:
-    if os.getpid() in _holders:
-        _held.append(signum)
-        return
-    sigval = signal.Signals(signum)
-    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
 
 
 def _get_kill_signal() -> signal.Signals:

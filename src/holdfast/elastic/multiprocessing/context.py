@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
+from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.multiprocessing.strays import MARK
 from holdfast.elastic.multiprocessing.tail_log import TailLog
 from holdfast.runtime.last_watch import LastWatch
@@ -94,7 +95,7 @@ class PContext(ABC):
         from holdfast.elastic.multiprocessing import api  # which needs us first; and is where torch's users replace things
 
         api._register_signal_handlers()
-        with api.signals_held():
+        with signals_held():
             self._start()
             self._watch()
             for tail_log in self._tail_logs:

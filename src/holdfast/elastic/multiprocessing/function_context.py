@@ -9,6 +9,8 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from holdfast.elastic.multiprocessing.context import (
@@ -22,6 +24,7 @@ from holdfast.elastic.multiprocessing.context import (
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.function_worker import ProcessContext, start
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
+from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.multiprocessing.strays import Strays, added, living
 from holdfast.runtime.process import descendants
 
@@ -110,7 +113,7 @@ class MultiprocessContext(PContext):
         for rank in range(self.nprocs):
             if rank in self._return_values:
                 continue
-            ended = pc.processes[rank].exitcode == 0
+            ended = _has_ended(pc.processes[rank], 0) and pc.processes[rank].exitcode == 0
             try:
                 if not self._ret_vals[rank].empty():
                     self._return_values[rank] = self._ret_vals[rank].get()
@@ -143,25 +146,31 @@ class MultiprocessContext(PContext):
         if not self._pc:
             return
         deadline = time.monotonic() + timeout
-        running = [process for process in self._pc.processes if process.is_alive()]
+        running = [process for process in self._pc.processes if not _has_ended(process, 0)]
         with Strays(pid for process in running for pid in descendants(process.pid or 0)) as strays:
             for process in running:
                 logger.warning("Closing process %s via signal %s", process.pid, death_sig.name)
                 _send(process.pid or 0, death_sig)
             for process in running:
-                process.join(max(0, deadline - time.monotonic()))
+                _has_ended(process, max(0, deadline - time.monotonic()))
             for process in running:
-                if process.is_alive():
+                if not _has_ended(process, 0):
                     warn_of_kill(process.pid, death_sig)
                     process.kill()
             for process in running:
-                process.join(timeout)
-                if process.is_alive():
+                if not _has_ended(process, timeout):
                     tell_of_unkillable(process.pid, timeout)
             strays.end(deadline)
         with Strays(living((), self._mark)) as left:  # of workers that had ended before
             left.signal(death_sig)
             left.end(deadline)
+
+
+def _has_ended(process: BaseProcess, timeout: float) -> bool:
+    """Has it, within `timeout` seconds?"""
+    wait([process.sentinel], timeout)
+    with signals_held():
+        return not process.is_alive()
 
 
 def _send(pid: int, signum: int) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from holdfast.elastic.multiprocessing.errors import record
 from holdfast.elastic.multiprocessing.redirects import redirect_stderr, redirect_stdout
+from holdfast.elastic.multiprocessing.signal_exception import _terminate_process_handler, signals_held
 from holdfast.runtime.affinity import take
 from holdfast.runtime.process import die_with_parent
 
@@ -96,8 +97,6 @@ def _enter(by_main_thread: bool, *args: Any) -> None:
 
 def _forget_signal_handlers() -> None:
     """A forked child has our parent's handlers: for it, a SIGTERM is the end and not an exception to be recorded."""
-    from holdfast.elastic.multiprocessing.api import _terminate_process_handler  # which needs us first
-
     for signum in signal.valid_signals():
         if signal.getsignal(signum) is _terminate_process_handler:
             signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
@@ -164,9 +163,11 @@ class ProcessContext:
             return True
         ready = multiprocessing.connection.wait(list(self.sentinels), timeout=timeout)
         for sentinel in [sentinel for sentinel in self.sentinels if sentinel in ready]:
-            rank = self.sentinels.pop(sentinel)
+            rank = self.sentinels[sentinel]
             process = self.processes[rank]
-            process.join()
+            with signals_held():
+                process.join()
+            del self.sentinels[sentinel]
             if process.exitcode:
                 raise WorkerFailed(rank, int(process.pid or 0), process.exitcode)
         return not self.sentinels

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import time
 from multiprocessing.connection import wait
 from typing import Any
@@ -19,7 +18,8 @@ from holdfast.elastic.multiprocessing.context import (
 )
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
-from holdfast.elastic.multiprocessing.strays import Strays, living
+from holdfast.elastic.multiprocessing.signal_exception import signals_held
+from holdfast.elastic.multiprocessing.strays import LOOK_S, Strays, living
 from holdfast.elastic.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from holdfast.runtime.process import pidfd_open
 
@@ -95,7 +95,8 @@ class SubprocessContext(PContext):
         ended = set()
         for local_rank in sorted(self._running_local_ranks):
             process = self.subprocess_handlers[local_rank].proc
-            exitcode = process.poll()
+            with signals_held():
+                exitcode = process.poll()
             if exitcode is None:
                 continue
             ended.add(local_rank)
@@ -111,7 +112,7 @@ class SubprocessContext(PContext):
             return
         deadline = time.monotonic() + timeout
         leaders = set(self.pids().values())
-        running = [handler for handler in self.subprocess_handlers.values() if handler.proc.poll() is None]
+        running = [handler for handler in self.subprocess_handlers.values() if not _wait(handler, 0)]
         groups = {handler.proc.pid for handler in running}
         with Strays(pid for pid in living(leaders, self._mark) if _group_of(pid) not in groups) as strays:
             strays.signal(death_sig)
@@ -121,7 +122,7 @@ class SubprocessContext(PContext):
         for handler in running:
             _wait(handler, max(0, deadline - time.monotonic()))
         for handler in running:
-            if handler.proc.poll() is None:
+            if not _wait(handler, 0):
                 warn_of_kill(handler.proc.pid, death_sig)
                 handler.close(death_sig=signal.SIGKILL)
         for handler in running:
@@ -158,8 +159,20 @@ def _group_of(pid: int) -> int:
 
 def _wait(handler: SubprocessHandler, timeout: float) -> bool:
     """Has it ended within `timeout` seconds?"""
+    deadline = time.monotonic() + timeout
+    pidfd = pidfd_open(handler.proc.pid)
     try:
-        handler.proc.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+        while True:
+            with signals_held():
+                if handler.proc.poll() is not None:
+                    return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            if pidfd is None:
+                time.sleep(min(left, LOOK_S))
+            else:
+                wait([pidfd], left)
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)

@@ -26,7 +26,7 @@ from holdfast.elastic.multiprocessing import (
     RunProcsResult,
     start_processes,
 )
-from holdfast.elastic.multiprocessing.api import signals_held
+from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.utils import macros
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.elastic.utils.process_state import is_uninterruptible_state, read_proc_state
