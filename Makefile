@@ -22,7 +22,7 @@ ARGS   ?=
 FUZZ_S ?= 60
 
 BIN     = $(VENV)/bin
-PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .NOTPARALLEL:
 .PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx google frameworks promtool system
@@ -64,7 +64,6 @@ $(VENV)/.core: pyproject.toml
 	    || { echo "$(PYTHON) is older than 3.11: name a newer one, as in make PYTHON=python3.12"; exit 1; }
 	@echo "making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --upgrade pip || true  # its console scripts start 6 ms sooner: they do without `re`
 	@$(PIP) install --editable .
 	@touch $@
 
@@ -91,7 +90,7 @@ nvrx: torch
 # are there for CPython 3.10 to 3.12 on x86-64 only.
 google: $(VENV)/.dev
 	@test -e $(VENV)/google/.done || { echo "installing Google's resiliency supervisor"; $(PYTHON) -m venv $(VENV)/google \
-	    && $(VENV)/google/bin/python -m pip --disable-pip-version-check --quiet --quiet install $(GOOGLE) && touch $(VENV)/google/.done; } \
+	    && $(VENV)/google/bin/python -m pip --disable-pip-version-check --quiet install $(GOOGLE) && touch $(VENV)/google/.done; } \
 	    2>/dev/null || { rm -rf $(VENV)/google; echo "Google's supervisor is not in reach: its side is skipped"; }
 	@test -e $(VENV)/goodput/.done || { $(PIP) install --no-deps --target $(VENV)/goodput $(GOODPUT) 2>/dev/null \
 	    && touch $(VENV)/goodput/.done; } || { rm -rf $(VENV)/goodput; echo "Google's goodput library is not in reach"; }

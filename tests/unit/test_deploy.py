@@ -139,10 +139,16 @@ def test_its_rights_are_bound_to_its_account_and_to_nobody_else_s():
 
 def test_the_image_has_what_it_copies_and_the_extras_that_it_names():
     text = (ROOT / "deploy/Dockerfile").read_text()
-    for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
-        assert all((ROOT / source).exists() for source in line.split())
+    copied = {source for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE) for source in line.split()}
+    assert all((ROOT / source).exists() for source in copied)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = settings["tool"]["hatch"]["build"]["targets"]["wheel"]
+    parts = {path.partition("/")[0] for path in (*wheel["packages"], *wheel["shared-scripts"], settings["project"]["readme"])}
+    assert {*parts, "pyproject.toml", "LICENSE"} == copied
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert let_in == {*copied, "examples"}
     (extras,) = re.findall(r"/src\[(.*)\]", text)
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    known = settings["project"]["optional-dependencies"]
     assert {*extras.split(",")} <= {*known} and re.search(r"^USER [1-9]", text, re.MULTILINE)
 
 
