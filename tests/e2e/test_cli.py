@@ -174,4 +174,4 @@ def test_the_first_worker_waits_for_nothing_heavy(tmp_path):
     first_worker_runs = loaded.index("holdfast.agent.beginnings")
     assert "holdfast.agent.agent" in loaded[:first_worker_runs]
     assert set(loaded[:first_worker_runs]).isdisjoint(HEAVY)
-    assert "json" in loaded[first_worker_runs:]
+    assert "holdfast.agent.tee" in loaded[first_worker_runs:]

@@ -64,8 +64,9 @@ included. On purpose longer than a lease: a node that was cut off as the job end
 success for a failure."""
 
 SETTLE_S = 0.1
-"""How long after the agent's start to put off what costs time and no worker needs: record, control socket, monitor, logs. By
-then workers run, where they can, and had the processors to themselves; a node that waits for others can be asked how it is."""
+"""How long after the agent's start to put off what costs time and no worker needs: control socket, monitor, logs; the record,
+where no worker has been started yet. By then workers run, where they can, and had the processors to themselves; a node that
+waits for others can be asked how it is."""
 
 LOOK_S = 1.0
 """How often an agent that has lost the coordinator looks whether another one has left a report of the job's end."""
@@ -190,7 +191,6 @@ class Agent:
         late: list[Observation] = []
         if now >= self.settle_at:
             self.settle_at = NEVER
-            self._write_down()  # first: whoever reads in a log that a rank is there, finds it in the record too
             late += self.hands.settle()
         late += self.hands.due()
         if self.network is not None:
@@ -300,8 +300,8 @@ class Agent:
         self.telling.torch_events = lambda event, at_unix: shown.heard(event, at_unix, group.assigned)
 
     def _write_down(self) -> None:
-        """Once nothing is pressing, and the first workers have had their time."""
-        if self.settle_at == NEVER or self.exit is not None:
+        """Once nothing is pressing, and the first worker is on its way."""
+        if self.settle_at == NEVER or self.workers.attempt is not None or self.exit is not None:
             self.telling.write_down()
 
     def _record_start(self) -> None:

@@ -5,8 +5,8 @@
 The envelope comes first, then the event's own fields. An event that carries its own `round` (a round that was formed, or
 is asked for) belongs to that round: its own wins. The environment is never recorded: it holds people's secrets.
 
-Records are kept in memory until the next `flush`, so that the way to the first worker loads no JSON, and the way from a failure
-to those who must hear of it touches no disk. Each then is one write() to a file opened for appending: lines of several writers
+Records are kept in memory until the next `flush`, so that the way to the first worker, and the way from a failure to those who
+must hear of it, touch no disk. Each then is one write() to a file opened for appending: lines of several writers
 never mix. The agent flushes whenever it is about to rest. A disk that is full or gone costs one line on stderr and the events
 of that time, never the job; one that hangs costs a tenth of a second, once (`aside`).
 """
@@ -118,9 +118,7 @@ class Recorder:
             self._missed += 1
 
     def _append(self, line: dict[str, Any]) -> None:
-        import json
-
-        text = json.dumps({"seq": self._seq + 1} | to_plain(line), default=str) + "\n"
+        text = as_json({"seq": self._seq + 1} | to_plain(line)) + "\n"
         encoded = (("\n" if self._is_torn else "") + text).encode()
         written = os.write(self._fd, encoded)
         self._is_torn = written < len(encoded)
@@ -137,6 +135,13 @@ class Recorder:
         tail = os.pread(self._fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
         self._is_torn = not tail.endswith(b"\n")
         self._seq = _last_seq(tail)
+
+
+def as_json(line: dict[str, Any]) -> str:
+    """As `json.dumps(line, default=str)`, by the C half of `json`: the other loads `re`, while the first workers start."""
+    from _json import encode_basestring_ascii, make_encoder
+
+    return "".join(make_encoder({}, str, encode_basestring_ascii, None, ": ", ", ", False, False, True)(line, 0))
 
 
 def _last_seq(tail: bytes) -> int:
