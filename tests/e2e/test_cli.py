@@ -161,17 +161,3 @@ def test_reading_the_command_line_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-I", "-c", source], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_the_first_worker_waits_for_nothing_heavy(tmp_path):
-    """Not even for what every Python program seems to load: 12 ms of argparse, regular expressions and enumerations."""
-    script = tmp_path / "train.py"
-    script.touch()
-    source = "from holdfast.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-I", "-X", "importtime", "-c", source, "run", "--nproc-per-node", "1", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    loaded = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
-    first_worker_runs = loaded.index("holdfast.agent.beginnings")
-    assert "holdfast.agent.agent" in loaded[:first_worker_runs]
-    assert set(loaded[:first_worker_runs]).isdisjoint(HEAVY)
-    assert "holdfast.agent.tee" in loaded[first_worker_runs:]

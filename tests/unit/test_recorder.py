@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from holdfast.core.events import CATALOGUE, Decided, Degraded, Event, FailureSeen, JobEnded, RoundFormed, SignalReceived
 from holdfast.core.failure import Failure
 from holdfast.telemetry import aside
-from holdfast.telemetry.recorder import HELD_LIMIT, Recorder, as_json
+from holdfast.telemetry.recorder import HELD_LIMIT, Recorder
 
 TERM, HUP = SignalReceived(signal="SIGTERM"), SignalReceived(signal="SIGHUP")
 
@@ -238,14 +236,3 @@ def test_two_writers_of_one_file_do_not_mix_their_lines(path: Path) -> None:
     for recorder in recorders:
         recorder.close()
     assert len(lines(path)) == 100
-
-
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
-
-
-@given(st.dictionaries(st.text(), ANYTHING))
-def test_a_line_is_what_json_makes_of_it(line: dict[str, Any]) -> None:
-    assert as_json(line) == json.dumps(line, default=str)

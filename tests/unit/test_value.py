@@ -1,10 +1,14 @@
-"""Values: what those are that are made so often that they have an `__init__` of their own."""
+"""Values: what those are that are made so often that they have an `__init__` of their own; and JSON without `json`."""
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from holdfast.core.value import Value, quicken, replace
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.value import Value, as_json, quicken, replace
 
 
 class Plain(Value):
@@ -49,3 +53,14 @@ def test_a_quick_value_refuses_what_any_other_does(given):
 
 def test_a_value_without_fields_can_be_quick_too():
     assert Empty() == Empty()
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(ANYTHING)
+def test_json_is_what_json_makes_of_it(plain):
+    assert as_json(plain) == json.dumps(plain, default=str)

@@ -7,7 +7,7 @@ import os
 from holdfast.core import entry
 from holdfast.core.cycles import CURRENT_INFO, InfoNames
 from holdfast.core.env import worker_env
-from holdfast.core.value import to_plain
+from holdfast.core.value import as_json, to_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,6 +93,4 @@ def _fault_tolerance(config: RunConfig) -> str:
     fields = {field: to_plain(said) for field in usual if (said := getattr(config.ft, field)) != usual[field]}
     if not fields:
         return ""
-    import json  # a millisecond, which most jobs save
-
-    return json.dumps(fields)
+    return as_json(fields)

@@ -17,7 +17,7 @@ import os
 import sys
 
 from holdfast.core.machine import NEVER
-from holdfast.core.value import to_plain
+from holdfast.core.value import as_json, to_plain
 from holdfast.telemetry.aside import Aside
 
 TYPE_CHECKING = False
@@ -135,13 +135,6 @@ class Recorder:
         tail = os.pread(self._fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
         self._is_torn = not tail.endswith(b"\n")
         self._seq = _last_seq(tail)
-
-
-def as_json(line: dict[str, Any]) -> str:
-    """As `json.dumps(line, default=str)`, by the C half of `json`: the other loads `re`, while the first workers start."""
-    from _json import encode_basestring_ascii, make_encoder
-
-    return "".join(make_encoder({}, str, encode_basestring_ascii, None, ": ", ", ", False, False, True)(line, 0))
 
 
 def _last_seq(tail: bytes) -> int:
