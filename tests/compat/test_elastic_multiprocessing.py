@@ -429,6 +429,15 @@ def test_a_signal_while_a_function_is_waited_for_costs_nothing(ours, start, monk
     assert only_one(group.wait(period=0.05)).exitcode == 7
 
 
+def test_a_function_that_has_let_go_of_its_descriptors_has_not_ended_yet(ours, start, tmp_path, caplog, wait_until):
+    """As any has in its last moment: whoever takes it for deaf then kills it, or tells of a worker that cannot be killed."""
+    shut = tmp_path / "shut"
+    group = start(ours, [(str(shut),)], workers.shut_and_end_slowly, start_method="fork")
+    wait_until(shut.exists)
+    group.close(timeout=30)
+    assert "forcefully" not in caplog.text and not alive(group.pids()[0])
+
+
 @pytest.mark.parametrize("kind", ["program", "function"])
 def test_a_signal_while_workers_start_comes_once_they_can_be_ended(ours, start, monkeypatch, tmp_path, kind):
     """Raised before the worker is known it would leave one behind."""

@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -24,8 +23,7 @@ from holdfast.elastic.multiprocessing.context import (
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.function_worker import ProcessContext, start
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
-from holdfast.elastic.multiprocessing.signal_exception import signals_held
-from holdfast.elastic.multiprocessing.strays import Strays, added, living
+from holdfast.elastic.multiprocessing.strays import Strays, added, ends_within, living
 from holdfast.runtime.process import descendants
 
 __all__ = ["MultiprocessContext"]
@@ -168,9 +166,7 @@ class MultiprocessContext(PContext):
 
 def _has_ended(process: BaseProcess, timeout: float) -> bool:
     """Has it, within `timeout` seconds?"""
-    wait([process.sentinel], timeout)
-    with signals_held():
-        return not process.is_alive()
+    return ends_within(timeout, process.pid or 0, lambda: not process.is_alive())
 
 
 def _send(pid: int, signum: int) -> None:

@@ -19,7 +19,7 @@ from holdfast.elastic.multiprocessing.context import (
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
 from holdfast.elastic.multiprocessing.signal_exception import signals_held
-from holdfast.elastic.multiprocessing.strays import LOOK_S, Strays, living
+from holdfast.elastic.multiprocessing.strays import Strays, ends_within, living
 from holdfast.elastic.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from holdfast.runtime.process import pidfd_open
 
@@ -159,20 +159,4 @@ def _group_of(pid: int) -> int:
 
 def _wait(handler: SubprocessHandler, timeout: float) -> bool:
     """Has it ended within `timeout` seconds?"""
-    deadline = time.monotonic() + timeout
-    pidfd = pidfd_open(handler.proc.pid)
-    try:
-        while True:
-            with signals_held():
-                if handler.proc.poll() is not None:
-                    return True
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            if pidfd is None:
-                time.sleep(min(left, LOOK_S))
-            else:
-                wait([pidfd], left)
-    finally:
-        if pidfd is not None:
-            os.close(pidfd)
+    return ends_within(timeout, handler.proc.pid, lambda: handler.proc.poll() is not None)

@@ -1,4 +1,4 @@
-"""Who is left of a worker: children in its session, and those that left it, or outlived their parent?
+"""Has a worker ended, and who is left of it: children in its session, and those that left it, or outlived their parent?
 
 A worker's processes are known by its session, or by a mark in the environment that all of them inherit.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 
+from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.utils.process_state import read_proc_state
 from holdfast.runtime.process import pidfd_open
 
-__all__ = ["MARK", "Strays", "added", "is_alive", "living"]
+__all__ = ["MARK", "Strays", "added", "ends_within", "is_alive", "living"]
 
 MARK = "HOLDFAST_WORKER_GROUP"
 """Variable in every worker's environment: a word for its own start of a group, after those of the groups around it."""
@@ -58,6 +59,27 @@ def _is_one(pid: int, sessions: Collection[int], mark: bytes) -> bool:
 def is_alive(pid: int) -> bool:
     """Is it there, and not a zombie?"""
     return read_proc_state(pid) not in (None, "Z", "X")
+
+
+def ends_within(timeout: float, pid: int, has_ended: Callable[[], bool]) -> bool:
+    """Wait up to `timeout` seconds for a process that we have started; `has_ended()` tells whether it has, and buries it."""
+    deadline, pidfd = time.monotonic() + timeout, pidfd_open(pid)
+    pause_s = LOOK_S if pidfd is None else 0.0
+    try:
+        while True:
+            with signals_held():
+                if has_ended():
+                    return True
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            if pidfd is not None:
+                wait([pidfd], left_s)
+            time.sleep(min(pause_s, left_s))
+            pause_s = pause_s or LOOK_S / 10  # a fork server buries it a moment later
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
 
 
 class Strays:
