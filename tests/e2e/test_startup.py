@@ -47,7 +47,7 @@ while time.monotonic() < until and not any(path.is_socket() for path in state.rg
 
 FOR_AN_END = {
     *("holdfast.agent.stopping", "holdfast.agent.leaving", "holdfast.agent.look", "holdfast.rendezvous.judge"),
-    *("holdfast.agent.farewell", "holdfast.agent.error_files"),
+    *("holdfast.agent.farewell", "holdfast.agent.error_files", "holdfast.runtime.accelerators", "json"),
 }
 """What only a failure or an end needs."""
 

@@ -125,8 +125,11 @@ class Hands:
 
     def settle(self) -> list[Observation]:
         """Do what was put off, lest it hold up the first workers."""
-        from holdfast.agent import error_files, farewell  # noqa: F401  # only a failure or an end needs them, which is not to wait
+        import json  # noqa: F401  # it and the next three only a failure or an end needs, which is not to wait
+
+        from holdfast.agent import error_files, farewell  # noqa: F401
         from holdfast.agent.introduction import introduce
+        from holdfast.runtime import accelerators  # noqa: F401
 
         self.settled = True
         self.desk.open_control(self.job_dir.socket_path)
