@@ -224,6 +224,6 @@ def test_ordinary_lines_are_read_without_argparse(line):
 
 @pytest.mark.parametrize("argument", ["--n", "--log", "--r", "--max", "--nproc", "--help", "-h"])
 def test_an_argument_of_the_scripts_is_never_taken_for_a_flag(argument):
-    """argparse, up to Python 3.11, refuses `torchrun train.py --n 3`: `--n` could be several flags of its own."""
+    """Python 3.11's argparse refuses `torchrun train.py --n 3`: `--n` could be several flags of its own."""
     typed = parser.read(["--nproc-per-node", "2", "train.py", argument, "3"])
     assert (typed.script, typed.script_args) == ("train.py", (argument, "3"))

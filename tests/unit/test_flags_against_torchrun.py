@@ -101,7 +101,7 @@ WORDS = st.one_of(
 
 
 def assert_read_alike(argv: list[str]) -> None:
-    """Both read it alike; or torchrun's argparse, up to Python 3.11, took an argument of the script's for an ambiguous flag."""
+    """Both read it alike; or torchrun's argparse (3.11's does) took an argument of the script's for an ambiguous flag."""
     mine, other = ours(argv), theirs(argv)
     if other is None and mine is not None:
         arguments = mine["training_script_args"]

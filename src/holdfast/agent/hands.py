@@ -75,8 +75,6 @@ class Hands:
         self.workers, self.desk, self.job_dir, self.perform = workers, desk, job_dir, perform
         self.all: list[Hand] = [telling.voice, workers, desk, *([network] if network is not None else [])]
         """Those that may have something to do at moments of their own."""
-        self.settled = False
-        """What was put off for the first workers' sake is done."""
         self.beginnings: Beginnings | None = None
         """How the ranks of the round began. None: none has been started."""
         self.stacks: Stacks | None = None
@@ -125,13 +123,13 @@ class Hands:
 
     def settle(self) -> list[Observation]:
         """Do what was put off, lest it hold up the first workers."""
-        import json  # noqa: F401  # it and the next three only a failure or an end needs, which is not to wait
+        # What is not used here only a failure or an end needs: neither is to wait for it.
+        import json  # noqa: F401
 
         from holdfast.agent import error_files, farewell  # noqa: F401
         from holdfast.agent.introduction import introduce
         from holdfast.runtime import accelerators  # noqa: F401
 
-        self.settled = True
         self.desk.open_control(self.job_dir.socket_path)
         self.workers.settle()
         if self.network is not None:
@@ -316,7 +314,7 @@ class Hands:
         """Have the monitor look after the ranks of a round that run; what it sees at once."""
         if self.config.ft.monitor == "off":
             return []
-        if not self.settled:
+        if not self.workers.settled:
             self.unwatched = assigned, started
             return []
         if self.monitoring is None:
@@ -334,7 +332,7 @@ class Hands:
 
     def _warm_up(self) -> None:
         """The workers of a round run."""
-        if self.config.warm_spares == 0 or not self.workers.given or not self.settled:
+        if self.config.warm_spares == 0 or not self.workers.given or not self.workers.settled:
             return
         if self.workers.parking is None:
             self.workers.parking = self._open_parking()

@@ -59,6 +59,7 @@ class Workers:
         self.attempt: AttemptLogs | None = None
         self.tee: Tee | None = None
         self.settled = False
+        """The first workers have had their time: what was put off for their sake is done."""
         self.unfollowed: Assigned | None = None
         """The round of workers that run unfollowed so far."""
         self.local_ranks: dict[int, int] = {}
@@ -117,15 +118,15 @@ class Workers:
         self.attempt.release()
         self.unfollowed = assigned
         if self.settled or self.config.ft.per_cycle_applog_prefix:  # whoever asks for that file may look for it at once
-            self.follow()
+            self._follow()
         return [*seen, self.hold_port()]
 
     def settle(self) -> None:
         """From now on workers are followed from their start. The first were not: it would have cost what they could use."""
         self.settled = True
-        self.follow()
+        self._follow()
 
-    def follow(self) -> None:
+    def _follow(self) -> None:
         """Begin to wait for the mutexes of the workers, and to show their logs."""
         if (assigned := self.unfollowed) is not None:
             self.unfollowed = None
@@ -336,7 +337,7 @@ class Workers:
 
     def close_logs(self, *, patient: bool) -> None:
         """Show the rest of the logs; `patient`: however slow the console is."""
-        self.follow()
+        self._follow()
         if self.tee is not None:
             if patient:
                 self.tee.drain()

@@ -11,7 +11,7 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "`train.py --n 3`",
-        "up to Python 3.11 refused: argparse takes the script's `--n` for one of several flags of torchrun's",
+        "refused by the argparse of Python 3.11: it takes the script's `--n` for one of several flags of torchrun's",
         "the script's own, if all before it is written out",
     ),
     ("Start-up", "imports torch before it starts a worker, which takes seconds", "imports no framework"),

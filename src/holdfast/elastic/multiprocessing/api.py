@@ -1,4 +1,4 @@
-"""torch's `multiprocessing.api`: the names, and what a signal to this process does while it has workers.
+"""torch's `multiprocessing.api`: the names, and which signals to this process are handled while it has workers.
 
 A group of workers is `context`'s, where their streams go `logs_specs`'s.
 """

@@ -112,7 +112,7 @@ class SubprocessContext(PContext):
             return
         deadline = time.monotonic() + timeout
         leaders = set(self.pids().values())
-        running = [handler for handler in self.subprocess_handlers.values() if not _wait(handler, 0)]
+        running = [handler for handler in self.subprocess_handlers.values() if not _has_ended(handler, 0)]
         groups = {handler.proc.pid for handler in running}
         with Strays(pid for pid in living(leaders, self._mark) if _group_of(pid) not in groups) as strays:
             strays.signal(death_sig)
@@ -120,13 +120,13 @@ class SubprocessContext(PContext):
             logger.warning("Sending process %s closing signal %s", handler.proc.pid, death_sig.name)
             handler.close(death_sig=death_sig)
         for handler in running:
-            _wait(handler, max(0, deadline - time.monotonic()))
+            _has_ended(handler, max(0, deadline - time.monotonic()))
         for handler in running:
-            if not _wait(handler, 0):
+            if not _has_ended(handler, 0):
                 warn_of_kill(handler.proc.pid, death_sig)
                 handler.close(death_sig=signal.SIGKILL)
         for handler in running:
-            if not _wait(handler, timeout):
+            if not _has_ended(handler, timeout):
                 tell_of_unkillable(handler.proc.pid, timeout)
         with Strays(pid for pid in living(leaders, self._mark) if pid not in leaders) as left:
             left.end(deadline)
@@ -157,6 +157,6 @@ def _group_of(pid: int) -> int:
         return -1
 
 
-def _wait(handler: SubprocessHandler, timeout: float) -> bool:
+def _has_ended(handler: SubprocessHandler, timeout: float) -> bool:
     """Has it ended within `timeout` seconds?"""
     return ends_within(timeout, handler.proc.pid, lambda: handler.proc.poll() is not None)
