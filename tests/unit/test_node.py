@@ -11,10 +11,12 @@ from made_up import assigned, report
 from holdfast.agent.elected import FAILURES_KEPT, shortened
 from holdfast.agent.group import Group
 from holdfast.agent.node import Node
-from holdfast.agent.words import Ended, Exit, Started, StartWorkers
+from holdfast.agent.reclaim import Reclaim
+from holdfast.agent.words import Ended, Exit, LookAtMemory, Started, StartWorkers, Sweep
+from holdfast.core.events import RoundFormed, WorkersStopped
 from holdfast.core.failure import Evidence, Failure
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.machine import NEVER, Signalled, Tick
+from holdfast.core.machine import NEVER, Record, Signalled, Tick
 from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed, Stop, Stopped, Succeeded
 from holdfast.core.value import replace
 from holdfast.recovery.policy import RestartOnFailure
@@ -90,6 +92,17 @@ def test_a_crash_of_a_lone_node_is_a_restart_within_one_observation() -> None:
     node.begin(0.0)
     node.observe(Started(local_rank=0, pid=1, argv=(), log_dir=None), 0.0)
     assert any(isinstance(action, StartWorkers) for action in node.observe(ended(1), 9.0))
+
+
+def test_a_restart_sweeps_behind_the_last_round_before_anything_of_the_next() -> None:
+    node = host(1, max_restarts=1, lease_s=NEVER)
+    node.group.memory = Reclaim(timeout_s=60.0)
+    node.begin(0.0)
+    node.observe(Started(local_rank=0, pid=1, argv=(), log_dir=None), 0.0)
+    actions = node.observe(ended(1), 9.0)
+    told = [type(action.event) if isinstance(action, Record) else type(action) for action in actions]
+    order = [kind for kind in told if kind in (Sweep, WorkersStopped, LookAtMemory, RoundFormed)]
+    assert order == [Sweep, WorkersStopped, LookAtMemory, RoundFormed]
 
 
 # --- hosting ----------------------------------------------------------------------------------------------------------------

@@ -102,28 +102,31 @@ class Node:
         return self._from_member(self.member.observe(seen, now), now)
 
     def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
+        """What a coordinator here answers reaches the group after all of `actions`, as another node's would: what the group
+        does of it comes behind what it had decided before."""
         out: list[Action] = []
+        answers: list[Message] = []
         for action in actions:
             if not isinstance(action, Send):
                 out.append(action)
                 if isinstance(action, Exit) and self.server is not None:
                     out += self._from_server(self.server.observe(HostLeaves(reason=_why(action)), now), now)
             elif self.server is not None:
-                out += self._from_server(self.server.hear(action.message, TO_HOST, now), now)
+                sent, told = _parted(self.server.hear(action.message, TO_HOST, now))
+                out += sent
+                answers += told
             elif self.member is not None:
                 out += self._from_member(self.member.say(action.message, now), now)
-        return out
+        return out + self._told(answers, now)
 
     def _from_server(self, actions: Iterable[Action], now: float) -> list[Action]:
         """Answers to the member in this process go to the group, after all others have been sent."""
+        sent, told = _parted(actions)
+        return sent + self._told(told, now)
+
+    def _told(self, messages: Iterable[Message], now: float) -> list[Action]:
         out: list[Action] = []
-        mine: list[Message] = []
-        for action in actions:
-            if isinstance(action, Transmit) and action.link == TO_HOST:
-                mine.append(action.message)
-            else:
-                out.append(action)
-        for message in mine:
+        for message in messages:
             out += self._from_group(self.group.observe(Told(message=message), now), now)
         return out
 
@@ -135,6 +138,18 @@ class Node:
                 continue
             out += self._from_group(self.group.observe(_delivered(action), now), now)
         return out
+
+
+def _parted(actions: Iterable[Action]) -> tuple[list[Action], list[Message]]:
+    """What a server has for others and the World, and what it says to the member in its own process."""
+    others: list[Action] = []
+    told: list[Message] = []
+    for action in actions:
+        if isinstance(action, Transmit) and action.link == TO_HOST:
+            told.append(action.message)
+        else:
+            others.append(action)
+    return others, told
 
 
 def _delivered(delivery: Deliver) -> Observation:
