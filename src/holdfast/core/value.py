@@ -7,6 +7,9 @@ it is validated by msgspec (`holdfast.runtime.codec`), which a one-node job neve
 
 from __future__ import annotations
 
+# Here, because what is loaded at its first use may find no descriptor left to be read by.
+from _json import encode_basestring_ascii, make_encoder
+
 TYPE_CHECKING = False  # typing costs 10 ms; type checkers read this name as True
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +120,4 @@ def to_plain(value: Any) -> Any:
 
 def as_json(plain: object) -> str:
     """As `json.dumps(plain, default=str)`, by the C half of `json`: the other loads `re`, and the first workers would wait."""
-    from _json import encode_basestring_ascii, make_encoder
-
     return "".join(make_encoder({}, str, encode_basestring_ascii, None, ": ", ", ", False, False, True)(plain, 0))
