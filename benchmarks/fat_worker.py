@@ -55,7 +55,7 @@ def run(bench: Bench) -> list[Row]:
     """Small and fat; within a node and across nodes."""
     rows = []
     for name, size in SIZES[: 1 if bench.quick else 2]:
-        samples = 7 if size < 1 << 30 else 3
+        samples = 7 if size < 1 << 30 else 5
         near = bench.interleave(samples, lambda contender, size=size: one_node(contender, size))
         far = bench.interleave(samples, lambda contender, size=size: two_agents(contender, size))
         for what, seen in (

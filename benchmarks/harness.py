@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -227,7 +228,10 @@ def node_name(contender: str, number: int) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free now, and that the kernel gives to nobody who asks for any."""
+    for _ in range(1000):
+        port = random.randrange(10_000, 20_000)  # below ip_local_port_range: two agents, with ports of their own, start at once
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("1,000 ports between 10,000 and 20,000 are taken")

@@ -81,18 +81,19 @@ class Orders:
             return []
         group.rejoin = stop.rejoin
         # The last word is the report's, which says the same.
-        heard: list[Action] = [Say(text=stop.reason, level="warning")] if stop.rejoin else []
+        said: list[Action] = [Say(text=stop.reason, level="warning")] if stop.rejoin else []
         if group.state == "stopped":
-            return heard + (group.begin(now) if group.rejoin else [])
+            return said + (group.begin(now) if group.rejoin else [])
+        struck: list[Action] = []
         if stop.hung is not None and stop.hung in group.workers:
-            heard += group.look.condemn(group.workers[stop.hung])
+            struck = group.look.condemn(group.workers[stop.hung])
         if group.state == "running" and group.look_until != NEVER:
             group.stop_after_look = stop.reason
         elif group.state == "running":
-            return heard + group.stop(signal.SIGTERM, stop.reason, now)
+            return [*struck, *group.stop(signal.SIGTERM, stop.reason, now), *said]  # signals wait for no terminal
         if group.state == "succeeded":
-            return heard + group.all_gone(now)
-        return heard
+            return said + group.all_gone(now)
+        return struck + said
 
     def _wait(self, waiting: Waiting) -> list[Action]:
         group, known = self.group, self.group.join.known_round
