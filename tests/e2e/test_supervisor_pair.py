@@ -148,7 +148,11 @@ def test_etcd_is_away_for_a_while(holdfast, job, tmp_path, wait_until, own_etcd)
 
 
 def test_what_is_no_store_is_said(holdfast, tmp_path):
-    for where, said in (("ftp://x/y", "is no store"), ("etcd://h:1/p?colour=red", "colour= is not known")):
+    for where, said in (
+        ("ftp://x/y", "is no store"),
+        ("etcd://h:1/p?colour=red", "colour= is not known"),
+        ("etcd://h:1/p", "127.0.0.1:0 with --store is a port that nobody knows"),
+    ):
         told = holdfast.run("supervisor", "--listen", "127.0.0.1:0", "--state", tmp_path / "fleet", "--store", where)
         assert told.returncode == 2 and said in told.stderr, told.output
 

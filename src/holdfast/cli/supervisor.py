@@ -90,6 +90,9 @@ def run(options: argparse.Namespace) -> int:
     if options.tls_names and shelter is None:
         raise UsageError("--tls-names: there are no certificates", hint="give --tls-cert, --tls-key and --tls-ca too")
     store = open_store(options.store, folder, f"{socket.gethostname()} ({options.listen})")
+    if options.store and not port:
+        hint = "choose a port: agents are told where each of several supervisors is before it leads"
+        raise UsageError(f"--listen: {options.listen} with --store is a port that nobody knows", hint=hint)
     receivers = notify(options, folder)
 
     def one_life() -> None:
