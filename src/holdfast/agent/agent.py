@@ -224,13 +224,15 @@ class Agent:
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
     def perform(self, actions: Iterable[Action]) -> None:
-        """Carry out actions, in order. What is to be recorded is only noted: nobody waits for a disk (`_write_down`)."""
+        """Carry out actions, in order; what is seen of them at once is observed when all are done, for what it leads to comes
+        after them. What is to be recorded is only noted: nobody waits for a disk (`_write_down`)."""
         decided_at_unix = self.host.unix()
+        seen: list[Observation] = []
         for action in actions:
             match action:
                 case Connect() | Transmit() | HangUp():
                     assert self.network is not None, "a job of one node has no links"
-                    self._observe(*self.network.perform(action))
+                    seen += self.network.perform(action)
                 case Record(event=event, life=life):
                     self._record(event, decided_at_unix, life)
                 case Say(text=text, level=level):
@@ -239,10 +241,9 @@ class Agent:
                     self._show_lease()  # to make their directories may take longer than it lasts, and others then go on
                     started = self.workers.start(assigned, self.node.lease_ends)
                     self.hands.look_at_beginnings()  # before: what ranks tell counts from when their start is recorded
-                    self._observe(*started)
-                    self._observe(*self.hands.begin_round(assigned, started))
+                    seen += [*started, *self.hands.begin_round(assigned, started)]
                 case CheckNode(after_failure=after_failure):
-                    self._observe(*self.hands.checking().before_join(after_failure))
+                    seen += self.hands.checking().before_join(after_failure)
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     if self.hands.monitoring is not None:
                         self.hands.monitoring.heed(longest_s, busy_s)
@@ -261,11 +262,11 @@ class Agent:
                     if self.hands.watchdog is not None:
                         self.hands.watchdog.timers.forget_all()
                 case LookAtMemory(above_mb=above_mb):
-                    self._observe(*self.workers.look_at_memory(above_mb))
+                    seen += self.workers.look_at_memory(above_mb)
                 case RunChecks(ask=ask, checks=checks):
-                    self._observe(*self.hands.checking().run_for(ask, checks))
+                    seen += self.hands.checking().run_for(ask, checks)
                 case PlayFault(ask=ask, injection=wanted):
-                    self._observe(self.hands.injections().play(ask, wanted))
+                    seen.append(self.hands.injections().play(ask, wanted))
                 case TellExamined(answer=answer):
                     self.desk.examined(answer)
                 case Answer():
@@ -274,8 +275,8 @@ class Agent:
                     self.exit, self.leave_at = action, self.host.now() + FAREWELL_S
                 case _:
                     assert self.store is not None, f"an agent cannot do {action!r}"
-                    for seen in self.store.perform(action):
-                        self._observe(seen)
+                    seen += self.store.perform(action)
+        self._observe(*seen)
 
     def _progress_at_unix(self) -> float:
         """When the watchdog last looked; without one there is nothing that could be stuck."""

@@ -230,7 +230,8 @@ class SimAgent:
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
     def perform(self, actions: Iterable[Action]) -> None:
-        """Carry out actions, in order."""
+        """Carry out actions, in order; what is seen of them at once is observed when all are done."""
+        seen: list[Observation] = []
         for action in actions:
             match action:
                 case Record(event=event):
@@ -244,7 +245,7 @@ class SimAgent:
                 case StartWorkers(assigned=assigned):
                     self.shown = self.node.lease_ends
                     self.write()  # it makes the attempt's directories
-                    self._start_when_written(assigned)
+                    self._start_when_written(assigned, self.shown)
                 case LearnImports(modules=modules):
                     self.spares.stand_by(modules)
                 case SignalWorkers(local_ranks=local_ranks, signum=signum):
@@ -254,8 +255,7 @@ class SimAgent:
                     self.world.kill(self._pids(local_ranks))
                 case CheckNode():
                     assert self.checking is not None
-                    for seen in self.checking.before_join():
-                        self.perform(self.node.observe(seen, self.world.now()))
+                    seen += self.checking.before_join()
                 case LookAtWorkers():
                     self.cluster.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
                 case KeepStacks():
@@ -263,8 +263,7 @@ class SimAgent:
                 case Sweep():
                     self.world.sweep()
                 case LookAtMemory():
-                    for seen in self.world.look_at_memory():
-                        self.perform(self.node.observe(seen, self.world.now()))
+                    seen += self.world.look_at_memory()
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     self.monitoring.monitor.heed(longest_s, busy_s, self.world.now())
                 case Answer(text=text):
@@ -273,8 +272,7 @@ class SimAgent:
                     self.exit, self.leave_at = action, self.world.now() + FAREWELL_S
                     self.cluster.checks.exited(self, action)
                 case Connect(link=link, endpoint=endpoint):
-                    for seen in self.links.connect(link, endpoint):
-                        self.perform(self.node.observe(seen, self.world.now()))
+                    seen += self.links.connect(link, endpoint)
                 case Transmit(link=link, message=message):
                     self.cluster.checks.transmitted(self, message)
                     self.links.transmit(link, message)
@@ -287,19 +285,21 @@ class SimAgent:
                     self.cluster.claim(self, action)
                 case _:
                     raise AssertionError(f"an agent cannot do {action!r}")
+        for one in seen:
+            self.perform(self.node.observe(one, self.world.now()))
 
-    def _start_when_written(self, assigned: Assigned) -> None:
+    def _start_when_written(self, assigned: Assigned, lease_ends: float | None) -> None:
         if self.ended:
             return
         if not self.stands_still:
-            self._start(assigned)
+            self._start(assigned, lease_ends)
             return
         again_s = PATIENCE_S if self.paused else self.busy_until - self.cluster.timeline.now
-        self.cluster.timeline.after(again_s, lambda: self._start_when_written(assigned))
+        self.cluster.timeline.after(again_s, lambda: self._start_when_written(assigned, lease_ends))
 
-    def _start(self, assigned: Assigned) -> None:
-        ends = self.node.lease_ends
-        is_late = ends is not None and self.world.now() >= ends
+    def _start(self, assigned: Assigned, lease_ends: float | None) -> None:
+        """`lease_ends`: as it was when the start was decided, whatever has been heard meanwhile."""
+        is_late = lease_ends is not None and self.world.now() >= lease_ends
         if not is_late:
             self.cluster.checks.starting(self, assigned)
         self.local_ranks = {}
