@@ -104,21 +104,25 @@ def _stand_in(module: ModuleType) -> None:
 
 
 def _counter(writer: Writer) -> Step:
-    steps: dict[int, int] = {}  # of each optimizer, by its id
-    most = 0
+    steps: dict[int, int] = {}  # of each optimizer but the last, by its id: most scripts have one
+    last = mine = most = 0
 
     def optimizer_stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-        nonlocal most
+        nonlocal last, mine, most
         try:
             if writer.steps_told:
                 return writer.heartbeat()
-            mine = steps[id(optimizer)] = steps.get(id(optimizer), 0) + 1
+            if last != id(optimizer):
+                steps[last] = mine
+                last = id(optimizer)
+                mine = steps.get(last, 0)
+                if len(steps) > MOST_OPTIMIZERS:
+                    steps.clear()
+            mine += 1
             if mine <= most:
                 return writer.heartbeat()
             most = mine
             writer.progress(mine, False)
-            if len(steps) > MOST_OPTIMIZERS:
-                steps.clear()
         except Exception:
             return
 

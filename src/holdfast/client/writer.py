@@ -90,7 +90,7 @@ class Writer:
     def progress(self, step: int, by_script: bool = True) -> None:
         """Say that `step` (0 or more) is done. It counts as a heartbeat. `by_script`: the script itself says so."""
         words = self.words
-        if not self.steps_told and by_script:
+        if by_script and not self.steps_told:
             self._tell_steps()
         if words is None:
             return
