@@ -58,8 +58,7 @@ class _Spare:
         self.began_with = dict(os.environb)
         self.command = _read("/proc/self/comm").strip()
         self.expendability = _read(_OOM).strip()
-        self.reads: set[str] = set()
-        self.lookup, self.walk = type(os.environ).__getitem__, type(os.environ).__iter__
+        self.reads = _Reads()
         self.files: dict[str, tuple[int, int]] = {}
 
     def say(self, word: str, *more: object) -> None:
@@ -80,26 +79,64 @@ class _Spare:
         """How soon the kernel takes this process when memory runs out."""
         _write(_OOM, value)
 
-    def note_reads(self) -> None:
-        """From now on it is noted which variables are read. Whoever copies or searches all of them has read none for that."""
-        reads, lookup, walk = self.reads, self.lookup, self.walk
-        walked: list[Any] = [None]
+
+class _Reads:
+    """Which variables are read. Whoever searches or copies all (`.items()`, `dict(os.environ)`) has read none for that."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._lookup, self._walk = type(os.environ).__getitem__, type(os.environ).__iter__
+        self._here: object = None
+        """Where somebody is who goes through all names."""
+        self._all: list[object] = []
+        """All names, by whoever went through them last and may be copying: asks for one after the other, in this order."""
+        self._copied = 0
+        """So many of them have been asked for since."""
+
+    def begin(self) -> None:
+        """From now on."""
 
         def noted(environ: Any, key: Any) -> Any:
-            if key != walked[0]:
-                reads.add(key if isinstance(key, str) else os.fsdecode(key))
-            return lookup(environ, key)
+            if key != self._here:
+                self._asked(key)
+            return self._lookup(environ, key)
 
         def walking(environ: Any) -> Any:
-            for walked[0] in walk(environ):
-                yield walked[0]
-            walked[0] = None
+            passed: list[object] = []
+            try:
+                for key in self._walk(environ):
+                    self._here = key
+                    passed.append(key)
+                    yield key
+                self._no_copy()
+                self._all = passed
+            finally:
+                self._here = None
 
         type(os.environ).__getitem__, type(os.environ).__iter__ = noted, walking  # type: ignore
 
-    def forget_reads(self) -> None:
+    def end(self) -> None:
         """As it was."""
-        type(os.environ).__getitem__, type(os.environ).__iter__ = self.lookup, self.walk  # type: ignore
+        self._no_copy()
+        type(os.environ).__getitem__, type(os.environ).__iter__ = self._lookup, self._walk  # type: ignore
+
+    def _asked(self, key: object) -> None:
+        if self._copied < len(self._all) and key == self._all[self._copied]:
+            self._copied += 1
+            if self._copied == len(self._all):
+                self._all, self._copied = [], 0
+            return
+        self._no_copy()
+        self._add(key)
+
+    def _no_copy(self) -> None:
+        """What looked like the beginning of a copy was none."""
+        for key in self._all[: self._copied]:
+            self._add(key)
+        self._all, self._copied = [], 0
+
+    def _add(self, key: object) -> None:
+        self.names.add(key if isinstance(key, str) else os.fsdecode(key))  # type: ignore[arg-type]
 
 
 _spare: _Spare | None = None
@@ -116,7 +153,7 @@ def begin(die_with: Callable[[Any, int], None]) -> int:
     die_with(libc, agent)
     libc.prctl(_PR_SET_NAME, NAME, 0, 0, 0)
     _spare.set_expendability(EXPENDABLE)
-    _spare.note_reads()
+    _spare.reads.begin()
     return hook
 
 
@@ -136,13 +173,13 @@ def park(bootstrap: ModuleType) -> None:
         unfit = f"{type(error).__name__}: {error}"
     if unfit:
         _refuse(spare, unfit)
-    spare.forget_reads()
+    spare.reads.end()
     if mode == b"fork":
         import gc
 
         gc.collect()
         gc.freeze()  # so that the collector does not write to pages that are shared
-    spare.say("ready", f"{monotonic() - began:.3f}", len(os.listdir("/proc/self/task")), *sorted(spare.reads))
+    spare.say("ready", f"{monotonic() - began:.3f}", len(os.listdir("/proc/self/task")), *sorted(spare.reads.names))
     while True:
         (_, streams, *changes), fds = spare.hear()
         if mode == b"fork" and not _fork(spare, fds):
