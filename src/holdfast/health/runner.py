@@ -6,7 +6,7 @@
 
 A process that cannot be killed is left alone, named with what it sleeps in, and the same check is not started again beside it:
 a mount that hangs costs one process, however often it is asked for. `Child` is one such process, for the agent's loop;
-`examine` runs several side by side and waits for all.
+`examine` runs several side by side and waits for all, once; an `Examination` may be taken again.
 """
 
 from __future__ import annotations
@@ -150,34 +150,54 @@ def unstartable(wanted: Wanted, error: StartError) -> Verdict:
 def examine(wanted: Sequence[Wanted], *, root: str = "/", environ: Mapping[str, str] | None = None) -> list[Verdict]:
     """All verdicts, in order: the checks run side by side, and the last one's deadline is the longest this can take (and
     KILL_S more)."""
-    environ = os.environ if environ is None else environ
-    verdicts: dict[str, Verdict] = {}
-    running: dict[int, Child] = {}
-    now = time.monotonic()
-    for one in wanted:
-        try:
-            child = Child(one, root, {}, environ, now)
-        except StartError as error:
-            verdicts[one.label] = unstartable(one, error)
-            continue
-        running[child.pid] = child
-    while running:
-        _wait([child.process.pidfd for child in running.values()], min(child.until for child in running.values()))
+    return Examination(wanted, root=root, environ=environ).take()
+
+
+class Examination:
+    """The same checks, as often as somebody asks. Each is given what it kept when it looked last, and none is started beside
+    itself where even SIGKILL has not ended it."""
+
+    def __init__(self, wanted: Sequence[Wanted], *, root: str = "/", environ: Mapping[str, str] | None = None) -> None:
+        self.wanted, self.root = wanted, root
+        self.environ = os.environ if environ is None else environ
+        self._kept: dict[str, dict[str, Any]] = {}
+        self._stuck: dict[str, Child] = {}
+
+    def take(self) -> list[Verdict]:
+        """As `examine`."""
+        verdicts: dict[str, Verdict] = {}
+        running: dict[int, Child] = {}
         now = time.monotonic()
-        for pid, child in list(running.items()):
-            if child.ended():
-                verdict = child.answer(now)
-            elif now < child.until:
+        for one in self.wanted:
+            if (child := self._stuck.get(one.label)) is not None:
+                if not child.ended():
+                    verdicts[one.label] = child.stuck(now)
+                    continue
+                self._stuck.pop(one.label).close()
+            try:
+                child = Child(one, self.root, self._kept.get(one.label, {}), self.environ, now)
+            except StartError as error:
+                verdicts[one.label] = unstartable(one, error)
                 continue
-            elif not child.overdue:
-                child.end(now)
-                continue
-            else:
-                verdict = child.stuck(now)
-            verdicts[child.wanted.label] = verdict
-            child.close()
-            del running[pid]
-    return [verdicts[one.label] for one in wanted]
+            running[child.pid] = child
+        while running:
+            _wait([child.process.pidfd for child in running.values()], min(child.until for child in running.values()))
+            now = time.monotonic()
+            for pid, child in list(running.items()):
+                label = child.wanted.label
+                if child.ended():
+                    verdicts[label] = child.answer(now)
+                    child.close()
+                elif now < child.until:
+                    continue
+                elif not child.overdue:
+                    child.end(now)
+                    continue
+                else:
+                    verdicts[label], self._stuck[label] = child.stuck(now), child
+                del running[pid]
+        self._kept |= {label: verdict.keep for label, verdict in verdicts.items() if verdict.keep}
+        return [verdicts[one.label] for one in self.wanted]
 
 
 def _wait(pidfds: Sequence[int | None], until: float) -> None:

@@ -10,10 +10,11 @@ import json
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
 from holdfast.core.errors import HoldfastError
-from holdfast.health.runner import examine
-from holdfast.health.verdict import DEGRADED, UNFIT
+from holdfast.health.runner import Examination
+from holdfast.health.verdict import DEGRADED, UNFIT, Standing
 from holdfast.health.wire import SERVICE, Request, Response
 
 TYPE_CHECKING = False
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.health.verdict import Verdict
 
 AT_ONCE = 4
-"""Requests that are answered at a time; each starts as many processes as there are checks."""
+"""Requests that may wait for an answer at a time."""
 
 
 def report(verdicts: Sequence[Verdict]) -> Response:
@@ -41,6 +42,21 @@ def report(verdicts: Sequence[Verdict]) -> Response:
     return Response(success=not failed, exit_code=1 if failed else 0, output=json.dumps(told), error=error)
 
 
+class Node:
+    """This node, as the service's clients ask about it: by checks that remember their last look, and by all their answers."""
+
+    def __init__(self, wanted: Sequence[Wanted], root: str = "/") -> None:
+        self.examination = Examination(wanted, root=root)
+        self.standings = [Standing(one.check.bad_in_a_row, one.check.good_in_a_row) for one in wanted]
+        self.turn = Lock()
+
+    def asked(self) -> Response:
+        """Look, and report. Who asks meanwhile has the next look: two side by side would each be the other's last."""
+        with self.turn:
+            verdicts = self.examination.take()
+            return report([standing.judge(verdict) for standing, verdict in zip(self.standings, verdicts)])
+
+
 def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o600) -> Any:
     """Listen on the Unix socket `path`, which gets `mode`; returns gRPC's server, which runs until its `stop`.
 
@@ -50,8 +66,10 @@ def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o60
     except ImportError as error:
         raise HoldfastError("grpcio is not installed", hint="pip install 'holdfast[grpc]'") from error
 
+    node = Node(wanted, root)
+
     def run(request: Request, context: object) -> Response:
-        return report(examine(wanted, root=root))
+        return node.asked()
 
     handler = grpc.unary_unary_rpc_method_handler(run, request_deserializer=Request.decode, response_serializer=Response.encode)
     server = grpc.server(ThreadPoolExecutor(AT_ONCE))

@@ -234,6 +234,12 @@ def state(pid: int) -> str | None:
     return fields[0] if fields else None
 
 
+def begun(pid: int) -> str:
+    """When it began, in the kernel's ticks since its own start: with its pid, nobody else's. Empty: it has ended."""
+    fields = _stat(pid)
+    return "" if fields is None or fields[0] in "ZX" else fields[19]
+
+
 def asleep(pid: int) -> str:
     """In which state a process is, and where in the kernel."""
     where = _line(pid, "wchan")

@@ -1,7 +1,8 @@
 """Does the storage answer? Lustre's own health check, every Lustre and NFS mount, and paths that the user names.
 
 A mount that hangs stops whoever touches it, so each is touched by a process of its own: the others' answers come, and the one
-that hangs is named.
+that hangs is named. Where not even SIGKILL ends that process, it is remembered, and none is sent after it: a mount that hangs
+costs one process, however often it is looked at.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import stat
 import time
 
 from holdfast.health.verdict import Findings, unfit
+from holdfast.runtime import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast.health.verdict import Verdict
 
     Probe = Callable[[str], str]
+    Stuck = dict[str, tuple[int, str]]
+    """What is touched → the process that waits for it, and when that began (`process.begun`)."""
 
 LUSTRE_HEALTH = "sys/fs/lustre/health_check"
 DISTRIBUTED = ("lustre", "nfs", "nfs4")
@@ -43,21 +47,22 @@ def mounts(look: Look) -> Verdict:
     if os.path.exists(look.path(LUSTRE_HEALTH)) and told != "healthy":
         return unfit(f"Lustre says of itself: {told or 'nothing'} (/{LUSTRE_HEALTH})", "see `lctl get_param health_check` here")
     found, targets = Findings(), _targets(look)
-    for target, trouble in _touch(targets, _list, min(MOUNT_S, look.deadline_s - MARGIN_S)).items():
-        if trouble:
-            found.unfit(f"mount {target}: {trouble}", "is its server reachable from this node?")
+    troubles, stuck = _touch(look, targets, _list, MOUNT_S)
+    for target, trouble in troubles.items():
+        found.unfit(f"mount {target}: {trouble}", "is its server reachable from this node?")
     lustre = "Lustre is healthy, " if told else ""
-    return found.verdict(f"{lustre}{len(targets)} distributed mounts answer" if targets else f"{lustre}no Lustre or NFS mount")
+    well = f"{len(targets)} distributed mounts answer" if targets else "no Lustre or NFS mount"
+    return found.verdict(f"{lustre}{well}", stuck=stuck)
 
 
 def paths(look: Look) -> Verdict:
     """Each of the paths behind `paths=`."""
     asked = [path for path in look.argument.split(":") if path]
     found = Findings()
-    for path, trouble in _touch(asked, _read, min(PATH_S, look.deadline_s - MARGIN_S)).items():
-        if trouble:
-            found.unfit(f"{path}: {trouble}")
-    return found.verdict(f"{len(asked)} of {len(asked)} can be read")
+    troubles, stuck = _touch(look, asked, _read, PATH_S)
+    for path, trouble in troubles.items():
+        found.unfit(f"{path}: {trouble}")
+    return found.verdict(f"{len(asked)} of {len(asked)} can be read", stuck=stuck)
 
 
 def _targets(look: Look) -> list[str]:
@@ -85,11 +90,25 @@ def _read(path: str) -> str:
     return ""
 
 
-def _touch(targets: list[str], probe: Probe, within_s: float) -> dict[str, str]:
-    """What is wrong with each, by a process for each; empty: nothing."""
+def _touch(look: Look, targets: list[str], probe: Probe, most_s: float) -> tuple[dict[str, str], Stuck]:
+    """What is wrong with which of them, by a process for each; and which of those processes, of this look and of those before
+    it, are there still."""
+    within_s = min(most_s, look.deadline_s - MARGIN_S)
     until = time.monotonic() + within_s
-    started = {target: _start(target, probe) for target in dict.fromkeys(targets)}
-    return {target: _answer(pid, fd, until, within_s) for target, (pid, fd) in started.items()}
+    stuck: Stuck = {target: one for target, one in look.before.get("stuck", {}).items() if process.begun(one[0]) == one[1]}
+    started = {target: _start(target, probe) for target in dict.fromkeys(targets) if target not in stuck}
+    troubles = {
+        target: f"no answer yet to process {pid}, which cannot be killed ({process.asleep(pid)})"
+        for target, (pid, _) in stuck.items()
+        if target in targets
+    }
+    for target, (pid, fd) in started.items():
+        trouble, left = _answer(pid, fd, until, within_s)
+        if trouble:
+            troubles[target] = trouble
+        if left:
+            stuck[target] = (pid, left)
+    return troubles, stuck
 
 
 def _start(target: str, probe: Probe) -> tuple[int, int]:
@@ -106,13 +125,14 @@ def _start(target: str, probe: Probe) -> tuple[int, int]:
     os._exit(0)
 
 
-def _answer(pid: int, fd: int, until: float, within_s: float) -> str:
+def _answer(pid: int, fd: int, until: float, within_s: float) -> tuple[str, str]:
+    """What is wrong, empty: nothing; and when the process began, if it has not ended."""
     ready, _, _ = select.select([fd], [], [], max(0.0, until - time.monotonic()))
     said = os.read(fd, BLOCK).decode(errors="replace") if ready else ""
     os.close(fd)
     if not ready:
         # Not waited for: it may sleep where no signal reaches it.
         os.kill(pid, signal.SIGKILL)
-        return f"no answer within {within_s:g} s"
+        return f"no answer within {within_s:g} s", process.begun(pid)
     os.waitpid(pid, 0)
-    return {"-": "", "": "the attempt was killed"}.get(said, said)
+    return {"-": "", "": "the attempt was killed"}.get(said, said), ""
