@@ -17,9 +17,10 @@ from infra import fuse
 from infra.checked_host import CheckedHost
 
 from holdfast.core.errors import UsageError
+from holdfast.core.value import replace
 from holdfast.health.check import CHECKS, Check, Look, Wanted, wanted, with_deadline
 from holdfast.health.checks.host import clock
-from holdfast.health.runner import examine
+from holdfast.health.runner import Examination, examine
 from holdfast.health.verdict import DEGRADED, FIT, UNFIT, Verdict
 from holdfast.runtime import process
 
@@ -69,6 +70,19 @@ def test_memory_of_our_cgroup(host, see):
     judged(see("memory"), UNFIT, "1 % of our cgroup")
     host.put("sys/fs/cgroup/job.slice/memory.stat", f"inactive_file {50 << 20}\n")
     judged(see("memory"), FIT, "51 % of our cgroup")
+    host.put("proc/self/cgroup", "0::/job.slice/step/task\n")
+    host.put("sys/fs/cgroup/job.slice/step/memory.max", "max")
+    judged(see("memory"), FIT, "51 % of our cgroup")
+
+
+def test_processes_of_the_cgroups_that_we_are_in(host, see):
+    host.put("proc/self/cgroup", "0::/job.slice/step\n")
+    host.put("sys/fs/cgroup/job.slice/step/pids.max", "max")
+    host.put("sys/fs/cgroup/job.slice/pids.max", "1000")
+    host.put("sys/fs/cgroup/job.slice/pids.current", "900")
+    assert see("files").state == FIT
+    host.put("sys/fs/cgroup/job.slice/pids.current", "990")
+    judged(see("files"), UNFIT, "990 processes and threads of at most 1000 in our cgroup /sys/fs/cgroup/job.slice")
 
 
 def test_file_handles_and_processes_that_run_out(host, see):
@@ -93,7 +107,11 @@ def test_a_clock_that_is_off(host, see):
 @pytest.mark.parametrize(
     ("line", "state", "word"),
     [
-        ("mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 4: Uncorrected error", UNFIT, "machine check"),
+        ("mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 4: be00000000800400", UNFIT, "machine check"),
+        ("mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 7: ac00000000010090", DEGRADED, "machine check"),
+        ("{1}[Hardware Error]: event severity: fatal", UNFIT, "fatal hardware error"),
+        ("{1}[Hardware Error]: event severity: recoverable", DEGRADED, "was borne"),
+        ("nvme nvme3: Removing after probe failure status: -19", UNFIT, "NVMe disk is gone"),
         ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", UNFIT, "memory error"),
         ("Memory failure: 0x3f2d40: recovery action for dirty page: Failed", UNFIT, "memory error"),
         ("pcieport 0000:80:01.0: AER: Uncorrectable (Fatal) error message received", UNFIT, "PCI bus"),
@@ -334,6 +352,26 @@ def test_a_mount_that_hangs_is_named_and_costs_its_deadline(silent, see, tmp_pat
     verdict = see(f"paths={tmp_path}/well:{silent.path}", 2.0)
     judged(verdict, UNFIT, f"{silent.path}: no answer within 1.5 s")
     assert "well" not in verdict.reason
+
+
+def test_a_mount_that_nobody_can_be_freed_of_costs_one_process_however_often_it_is_looked_at(tmp_path):
+    if reason := fuse.why_not():
+        pytest.skip(reason)
+    (tmp_path / "deaf").mkdir()
+    mount = fuse.SilentMount(tmp_path / "deaf", deaf=True)
+    try:
+        asked = with_deadline(wanted([f"paths={mount.path}"])[0], 1.0)
+        examination = Examination([asked])
+        looks = [examination.take()[0] for _ in range(3)]
+        judged(looks[0], UNFIT, "no answer within 0.5 s")
+        judged(looks[1], UNFIT, "no answer yet to process", "cannot be killed (state D")
+        assert looks[1] == replace(looks[2], took_s=looks[1].took_s) and looks[2].took_s < 0.5
+    finally:
+        mount.close()
+    wait_for = int(looks[2].reason.split("process ")[1].split(",")[0])
+    while process.begun(wait_for):
+        time.sleep(0.01)
+    judged(examination.take()[0], FIT, "1 of 1")
 
 
 # --- commands and the user's own checks ---------------------------------------------------------------------------------------

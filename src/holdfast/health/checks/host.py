@@ -38,8 +38,8 @@ def memory(look: Look) -> Verdict:
     text = f"{share:.0f} % of {told['MemTotal'] / PAGE_KIB**2:.0f} GiB free"
     if share < least:
         found.unfit(f"memory: only {text}", "see what holds it: `ps aux --sort -rss`, /dev/shm, huge pages")
-    used, limit = _cgroup(look)
-    if limit and used is not None and limit < told["MemTotal"] * 1024:
+    used, limit = _cgroup_memory(look)
+    if limit and limit < told["MemTotal"] * 1024:
         left = 100.0 * (limit - used) / limit
         text += f"; {left:.0f} % of our cgroup's {limit / PAGE_KIB**3:.1f} GiB"
         if left < least:
@@ -47,19 +47,26 @@ def memory(look: Look) -> Verdict:
     return found.verdict(text)
 
 
-def _cgroup(look: Look) -> tuple[int | None, int]:
-    """Bytes in use that cannot be given back, and the limit; 0: there is none."""
+def _cgroups(look: Look) -> list[str]:
+    """Folders of the cgroups that we are in, from our own to the outermost: a limit of any is ours."""
     own = next((line.split(":", 2)[2] for line in look.text("proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
-    folder = f"sys/fs/cgroup{own}".rstrip("/")
-    limit, used = look.text(f"{folder}/memory.max"), look.text(f"{folder}/memory.current")
-    if not limit.isdigit() or not used.isdigit() or int(limit) >= UNLIMITED:
-        return None, 0
-    cache = re.search(r"^inactive_file (\d+)", look.text(f"{folder}/memory.stat"), re.M)
-    return int(used) - (int(cache[1]) if cache else 0), int(limit)
+    parts = [part for part in own.split("/") if part and part != ".."]
+    return ["/".join(("sys/fs/cgroup", *parts[:deep])) for deep in range(len(parts), -1, -1)]
+
+
+def _cgroup_memory(look: Look) -> tuple[int, int]:
+    """Of the cgroup that has least left: bytes in use that cannot be given back, and its limit. (0, 0): there is no limit."""
+    found = []
+    for folder in _cgroups(look):
+        limit, used = look.text(f"{folder}/memory.max"), look.text(f"{folder}/memory.current")
+        if limit.isdigit() and used.isdigit() and 0 < int(limit) < UNLIMITED:
+            cache = re.search(r"^inactive_file (\d+)", look.text(f"{folder}/memory.stat"), re.M)
+            found.append((int(used) - (int(cache[1]) if cache else 0), int(limit)))
+    return max(found, key=lambda one: one[0] / one[1], default=(0, 0))
 
 
 def files(look: Look) -> Verdict:
-    """File descriptors and processes of the whole host."""
+    """File descriptors of the whole host; processes of the host, and of the cgroups that we and the workers run in."""
     least = float(look.argument or LEAST_FILES)
     found, told = Findings(), []
     handles = look.text("proc/sys/fs/file-nr").split()
@@ -75,6 +82,10 @@ def files(look: Look) -> Verdict:
         told.append(f"{tasks} of {most} processes and threads")
         if free < least:
             found.unfit(f"{tasks} processes and threads of at most {most}", "sysctl kernel.pid_max; what has forked so many?")
+    for folder in _cgroups(look):
+        now, limit = look.text(f"{folder}/pids.current"), look.text(f"{folder}/pids.max")
+        if now.isdigit() and limit.isdigit() and 100.0 * (int(limit) - int(now)) < least * int(limit):
+            found.unfit(f"{now} processes and threads of at most {limit} in our cgroup /{folder}", "raise its pids.max")
     return found.verdict(", ".join(told) or "the host does not say")
 
 

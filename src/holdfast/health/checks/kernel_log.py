@@ -42,7 +42,8 @@ ADVICE = {
 }
 
 PATTERNS: tuple[tuple[str, str, str], ...] = (
-    (UNFIT, "machine check that was not corrected", r"\[Hardware Error\].*(?:Uncorrected|Fatal)|mce:.*Uncorrected"),
+    (UNFIT, "machine check that was not corrected", r"\[Hardware Error\].*(?:Uncorrected|Fatal)|mce:.*(?:Uncorr|Exception)"),
+    (UNFIT, "fatal hardware error", r"\[Hardware Error\]: event severity: fatal"),
     (UNFIT, "memory error that was not corrected", r"EDAC .*\bUE\b|Memory failure: .*(?:unrecoverable|Failed|Ignored)"),
     (UNFIT, "fatal error on the PCI bus", r"AER:.*Uncorrect\w+ \(Fatal\)"),
     (UNFIT, "a file system is read-only after an error", r"Remounting filesystem read-only|Filesystem has been shut down"),
@@ -51,6 +52,7 @@ PATTERNS: tuple[tuple[str, str, str], ...] = (
     (UNFIT, "a NIC's firmware has failed", r"mlx5_core .*(?:health compromised|Fatal error \d+ detected|firmware is not)"),
     (UNFIT, "an NVMe disk is gone", r"nvme nvme\d+: (?:Removing after probe failure|controller is down)"),
     (DEGRADED, "machine check", r"mce: \[Hardware Error\]|Machine check events logged"),
+    (DEGRADED, "hardware error that was borne", r"\[Hardware Error\]: event severity: (?:recoverable|corrected)"),
     (DEGRADED, "memory error that was corrected", r"EDAC .*\bCE\b"),
     (DEGRADED, "a disk fails to read or write", r"I/O error,? (?:on )?dev|metadata I/O error|nvme.*timeout, aborting"),
     (DEGRADED, "a task hangs in the kernel", r"INFO: task .* blocked for more than \d+ seconds"),
