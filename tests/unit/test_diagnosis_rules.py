@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.core.errors import UsageError
 from holdfast.core.finding import ACTIONS, CLASSES
+from holdfast.core.xid import CATALOGUE, REBOOT, RESET, SERVICE, Xid
 from holdfast.diagnosis import rule as rules_of
 from holdfast.diagnosis.prefix import Speaker, split
 
@@ -34,6 +35,22 @@ def test_a_rule_knows_its_own_sample_and_where_the_message_is_from(rule: rules_o
 @pytest.mark.parametrize("rule", RULES.rules, ids=lambda rule: rule.name)
 def test_what_a_rule_says_needs_no_more_than_its_pattern_gives(rule: rules_of.Rule) -> None:
     assert set(re.findall(r"\{(\w+)\}", rule.says)) <= re.compile(rule.pattern).groupindex.keys()
+
+
+@pytest.mark.parametrize("one", CATALOGUE.values(), ids=lambda one: str(one.number))
+def test_of_an_xid_the_rules_advise_what_the_checks_judge_by(one: Xid) -> None:
+    line = f"NVRM: Xid (0000:1b:00): {one.number}, changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+    best = RULES.best(line)
+    assert best is not None and best[0].name == f"xid-{one.number}"
+    of_the_node = one.action in (RESET, REBOOT, SERVICE)
+    assert (best[0].action == "exclude") == (of_the_node and one.number != 109)
+
+
+def test_an_xid_that_nobody_knows_and_a_gpu_that_needs_nothing_are_no_reason() -> None:
+    unknown = RULES.best("NVRM: Xid (PCI:0000:1b:00): 4711, x")
+    needless = RULES.best("NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x1 (Reset) to 0x0 (None)")
+    assert unknown is not None and unknown[0].name == "xid-unknown" and unknown[1]["what"] == "4711"
+    assert needless is not None and needless[0].action == "restart"
 
 
 def test_no_two_rules_have_one_name() -> None:

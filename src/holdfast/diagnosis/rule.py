@@ -16,7 +16,7 @@ from holdfast.core.value import Value, to_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from holdfast.diagnosis.tables import Row
@@ -96,10 +96,14 @@ def load(files: Sequence[str] = ()) -> Rules:
     from importlib import import_module
 
     rows: list[Row] = []
+    actions: dict[str, str] = {}
     for table in TABLES:
-        rows += import_module(f"holdfast.diagnosis.tables.{table}").RULES
+        module = import_module(f"holdfast.diagnosis.tables.{table}")
+        rows += module.RULES
+        actions |= getattr(module, "ACTIONS", {})
     own = [rule for path in files for rule in _read(path)]
-    return Rules([*own, *(rule for rule in map(_of_row, rows) if rule.name not in {one.name for one in own})])
+    ours = (_of_row(row, actions) for row in rows)
+    return Rules([*own, *(rule for rule in ours if rule.name not in {one.name for one in own})])
 
 
 def own_files() -> list[str]:
@@ -115,11 +119,12 @@ def own_files() -> list[str]:
         return []
 
 
-def _of_row(row: Row) -> Rule:
+def _of_row(row: Row, actions: Mapping[str, str]) -> Rule:
     name, kind, depth, confidence, words, pattern, says, advice, source, sample = row
+    action = actions.get(name) or (ADVISED[kind] if depth > 1 else "restart")
     return Rule(
         name=name, kind=kind, depth=depth, confidence=confidence / 100, words=tuple(words.split("|")), pattern=pattern,
-        says=says, advice=advice, source=source, sample=sample, action=ADVISED[kind] if depth > 1 else "restart",
+        says=says, advice=advice, source=source, sample=sample, action=action,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.xid import CATALOGUE, DRIVER, NONE, NVLINK, PROGRAM, REBOOT, RESET, RESTART, SERVICE, WATCH
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM, Row
 
 XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
@@ -13,15 +14,15 @@ DRAIN = "drain the node, reset the GPU, and have it tested (dcgmi diag -r 3)"
 DEBUG = "run it with CUDA_LAUNCH_BLOCKING=1, or compute-sanitizer, to see where"
 
 
-def _xid(code: int, kind: str, depth: int, confidence: int, says: str, advice: str, tail: str) -> Row:
+def _xid(code: int, kind: str, depth: int, confidence: int, says: str, advice: str, tail: str, more: str = "") -> Row:
     return (
-        f"xid-{code}", kind, depth, confidence, "NVRM: Xid", rf"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): {code}\b",
+        f"xid-{code}", kind, depth, confidence, "NVRM: Xid", rf"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): {code}\b{more}",
         f"its GPU's driver reported {says} (Xid {code})", advice, XID,
         f"[ 4711.123456] NVRM: Xid (PCI:0000:1b:00): {code}, {tail}",
     )  # fmt: skip
 
 
-RULES: tuple[Row, ...] = (
+_OWN: tuple[Row, ...] = (
     _xid(13, USER, CAUSE, 75, "a graphics engine exception: mostly an access out of bounds in a kernel", DEBUG, "pid=71234, name=python, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address"),
     _xid(31, USER, CAUSE, 75, "a memory page fault: mostly an illegal address in a kernel", DEBUG, "pid=71234, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1_CLIENT_T1_1 faulted @ 0x7f2a_1c000000"),
     _xid(32, GPU, MACHINE, 80, "an invalid or corrupted push buffer stream", DRAIN, "pid=71234, Channel ID 00000001 intr0 00040000"),
@@ -110,3 +111,35 @@ RULES: tuple[Row, ...] = (
     ("cublas-no-memory", "oom-gpu", CAUSE, 90, "CUBLAS_STATUS_ALLOC_FAILED", r"CUBLAS_STATUS_ALLOC_FAILED", "its GPU had no memory left for cuBLAS", "lower the batch, and look for other processes on that GPU",
      "https://docs.nvidia.com/cuda/cublas/#cublasstatus-t", "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 )
+
+HELPS = {
+    NONE: "nothing", RESTART: "start the program again", WATCH: "look after it", RESET: DRAIN,
+    REBOOT: "restart the host; if it comes again, have the GPU tested", SERVICE: "have the hardware looked at",
+}  # fmt: skip
+"""What helps, by the catalogue's action."""
+
+HARDWARE = (RESET, REBOOT, SERVICE)
+"""Of these actions: the node cannot go on as it is."""
+
+_CLASS = {PROGRAM: USER, DRIVER: FRAMEWORK, NVLINK: FABRIC}
+_NEEDS = r".* to \S+ \((?!None|Drain P2P)"
+"""Xid 154 tells what a GPU needs to recover, nothing included."""
+
+RULES: tuple[Row, ...] = (
+    *_OWN,
+    _xid(154, GPU, MACHINE, 90, "that the GPU needs a reset, or its host a restart", HELPS[REBOOT], "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", _NEEDS),
+    *(
+        _xid(one.number, _CLASS.get(one.kind, GPU), MACHINE if one.action in HARDWARE else EFFECT, 85 if one.action in HARDWARE else 50, f'"{one.what}"', HELPS[one.action], "pid='<unknown>', name=<unknown>")
+        for one in CATALOGUE.values()
+        if one.number != 154 and f"xid-{one.number}" not in {row[0] for row in _OWN}
+    ),
+    ("xid-unknown", UNKNOWN, EFFECT, 40, "NVRM: Xid", r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<what>\d+)", "its GPU's driver reported Xid {what}", "look it up in NVIDIA's table of Xid errors", XID,
+     "[ 4711.123456] NVRM: Xid (PCI:0000:1b:00): 1999, pid='<unknown>', name=<unknown>"),
+)
+
+ACTIONS: dict[str, str] = {
+    "cuda-nvlink": "exclude",
+    **{f"xid-{one.number}": "exclude" if one.action in HARDWARE else "restart" for one in CATALOGUE.values() if one.kind != PROGRAM},
+    "xid-109": "stop",  # most often the program's doing, though a reset is what helps the GPU
+}
+"""What is advised of some, whatever their class: NVIDIA's word counts, by which the checks judge a node, too."""
