@@ -73,6 +73,8 @@ def test_a_finding_of_broken_hardware_excludes_the_node_and_a_spare_takes_its_pl
     assert excluded["name"] == victim and "an error that cannot be corrected" in excluded["reason"]
     for agent in agents:
         agent.wait()
+    kept = holdfast.jobs()[-1] / "incidents" / "round-1" / victim
+    assert (kept / "memory.txt").read_text(), "no worker starts there again, and the job ends well: it is kept all the same"
 
 
 @pytest.mark.parametrize("said", ["gpu=restart", "none"])

@@ -9,6 +9,7 @@ import os
 
 from holdfast.agent.voice import Voice
 from holdfast.core.events import Degraded, FailureSeen, WorkerStarted
+from holdfast.core.machine import NEVER
 from holdfast.telemetry.plain import plain
 from holdfast.telemetry.recorder import Recorder
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from holdfast.core.failure import Failure
     from holdfast.core.report import JobReport
     from holdfast.telemetry.state_dir import JobDir
+
+KEEP_S = 30.0
+"""How long what there is to keep of a failure waits for the next workers here. The kernel's log is read back ten minutes."""
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
@@ -43,6 +47,8 @@ class Telling:
         """Not on disk yet: failures, and what puts the stacks there."""
         self.unkept: dict[int, list[int]] = {}
         """Rounds in which ranks of this node failed or were stopped, with those: what else there is to keep is not yet."""
+        self.keep_by = NEVER
+        """Seconds since the epoch. NEVER: nobody here has failed since, or it is kept."""
         self.listener: Callable[[Event], None] | None = None
         """Who else wants to know what happens, as it happens. None: nobody."""
         self.torch_events: Callable[[Event, float], Iterable[str]] | None = None
@@ -94,6 +100,7 @@ class Telling:
         if isinstance(event, FailureSeen):
             if not event.failure.innocent:
                 self.incidents.append(event.failure)
+                self.keep_by = min(self.keep_by, at_unix + KEEP_S)
             self.unkept.setdefault(event.failure.round, []).append(event.failure.rank)
             if event.failure.round not in self.health:
                 self.health[event.failure.round] = self.verdicts()
@@ -103,6 +110,8 @@ class Telling:
     def write_down(self) -> None:
         """Put on disk what has been noted."""
         self.recorder.flush()
+        if self.unix() >= self.keep_by:  # its node is excluded, or nobody takes the place of another
+            self._keep_the_rest()
         failures, self.incidents = self.incidents, []
         keepers, self.evidence = self.evidence, []
         if failures:
@@ -115,7 +124,7 @@ class Telling:
 
     def _keep_the_rest(self) -> None:
         """Of failures: what is not the failing worker's own. Not before the next workers run, so that they wait for nothing."""
-        unkept, self.unkept = self.unkept, {}
+        unkept, self.unkept, self.keep_by = self.unkept, {}, NEVER
         health, self.health = self.health, {}
         later = self.verdicts()
         incidents, node, environ = self.job_dir.incidents_path, self.job_dir.node, os.environ
@@ -150,6 +159,9 @@ class Telling:
 
     def close(self) -> None:
         """Let go of the directory and the terminal. After everything else: others may still have something to tell."""
+        if self.keep_by != NEVER:
+            self._keep_the_rest()
+            self.write_down()
         self.recorder.close()
         self.job_dir.close()
         self.voice.close()
