@@ -23,6 +23,7 @@ from holdfast.core.fault_tolerance import FaultTolerance
 from holdfast.core.machine import Record, Say
 from holdfast.core.messages import Assigned
 from holdfast.monitor import liveness
+from holdfast.monitor.service import Monitor
 from holdfast.runtime.host import Host
 
 PATIENCE_S = 30.0
@@ -181,12 +182,16 @@ def test_a_stopped_rank_hangs_by_a_learned_limit_though_others_spin(ranks: Calla
     assert "learned limit 1.5 s" in job.hung[0].reason
 
 
+FAILING = {"a look": (liveness.Liveness, "_seen"), "its deadline": (Monitor, "deadline"), "news": (Monitor, "heed")}
+
+
+@pytest.mark.parametrize("place", FAILING.values(), ids=FAILING)
 def test_a_monitor_that_fails_is_made_anew_and_the_ranks_notice_nothing(
-    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
 ) -> None:
     job = ranks(BEATING, 2, rank_heartbeat_timeout=1.0)
     job.until(lambda: job.shown(0).get("step"))
-    broken = liveness.Liveness._seen
+    broken = getattr(*place)
     calls = 0
 
     def fails_once(self: Any, *args: Any) -> Any:
@@ -196,7 +201,8 @@ def test_a_monitor_that_fails_is_made_anew_and_the_ranks_notice_nothing(
             raise RuntimeError("injected")
         return broken(self, *args)
 
-    monkeypatch.setattr(liveness.Liveness, "_seen", fails_once)
+    monkeypatch.setattr(*place, fails_once)
+    job.monitoring.heed({}, 0.0)
     job.until(lambda: job.complaints)
     assert "the monitor failed (RuntimeError: injected" in job.complaints[0]
     steps = {rank: job.host.children[job.pid(rank)].page.signs().step for rank in (0, 1)}  # type: ignore[union-attr]
@@ -236,6 +242,7 @@ def test_what_is_learned_is_told_and_holds_for_the_next_round(
 INJECTED = """
 import runpy, sys
 from holdfast.monitor import liveness
+from holdfast.monitor.service import Monitor
 
 real, calls = liveness.Liveness._seen, []
 

@@ -108,13 +108,23 @@ class Monitoring:
     def heed(self, job_s: Mapping[str, float], busy_s: float) -> None:
         """The coordinator says what the whole job needs, and for how long to wait for another node."""
         self.job_s = job_s
-        self.monitor.heed(job_s, busy_s, self.host.now())
+
+        def heeded() -> list[Observation]:
+            self.monitor.heed(job_s, busy_s, self.host.now())
+            return []
+
+        self._guarded(heeded)
 
     def deadline(self) -> float:
         """When to call `due`."""
         if not self.ranks:
             return NEVER
-        return min(self.monitor.deadline(), self.gpus_at) if self.back_at == -NEVER else self.back_at
+        if self.back_at == -NEVER:
+            try:
+                return min(self.monitor.deadline(), self.gpus_at)
+            except Exception as error:
+                self._failed(error)
+        return self.back_at
 
     def due(self) -> list[Observation]:
         """What the passing of time has brought."""
@@ -157,21 +167,24 @@ class Monitoring:
     # --- the monitor itself ---------------------------------------------------------------------------------------------
 
     def _guarded(self, step: Callable[[], list[Observation]]) -> list[Observation]:
-        """The one place where a failure of the monitor ends."""
         if self.host.now() < self.back_at:
             return []
         try:
             return step()
         except Exception as error:
-            now = self.host.now()
-            soon = now - self.failed_at < max(SOON_S, 2 * self.wait_s)
-            self.failed_at, self.back_at = now, now + (self.wait_s if soon else 0.0)
-            self.wait_s = min(2 * self.wait_s, LATEST_S) if soon else SOON_S
-            then = f"another begins in {self.back_at - now:.0f} s" if soon else "another takes its place"
-            self.complain(f"the monitor failed ({_described(error)}): {then}; the ranks are not affected")
-            self.monitor = self._anew()
-            self.job_s = {**self.known_s, **self.job_s}
+            self._failed(error)
             return []
+
+    def _failed(self, error: Exception) -> None:
+        """The one place where a failure of the monitor ends."""
+        now = self.host.now()
+        soon = now - self.failed_at < max(SOON_S, 2 * self.wait_s)
+        self.failed_at, self.back_at = now, now + (self.wait_s if soon else 0.0)
+        self.wait_s = min(2 * self.wait_s, LATEST_S) if soon else SOON_S
+        then = f"another begins in {self.back_at - now:.0f} s" if soon else "another takes its place"
+        self.complain(f"the monitor failed ({_described(error)}): {then}; the ranks are not affected")
+        self.monitor = self._anew()
+        self.job_s = {**self.known_s, **self.job_s}
 
     def _anew(self) -> Monitor:
         start_up_s = START_UP_S if self.config.membership == "fixed" else 0.0
