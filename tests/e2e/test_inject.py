@@ -133,6 +133,8 @@ def test_a_slow_rank_becomes_a_straggler(job, tmp_path):
         inject(job, "slow", "a", "--rank", "2")
         (seen,) = job.wait_until(lambda: job.holdfast.events("StragglerSeen"))
         assert (seen["name"], seen["rank"], seen["series"]) == ("a", 2, "step")
+        (line,) = (line for line in job.holdfast("status").stdout.splitlines() if line.split()[:1] == ["straggler"])
+        assert "rank 2 on a: step takes" in line
         job.finish()
         assert running.wait(60) == 0
     finally:

@@ -16,6 +16,8 @@ from holdfast.core.events import (
     NodeReadmitted,
     RankHung,
     RoundFormed,
+    StragglerOver,
+    StragglerSeen,
     WorkerDying,
     WorkerExited,
     WorkerStarted,
@@ -290,6 +292,21 @@ def test_what_a_coordinator_took_over_is_known_since_it_was_decided_and_is_no_de
     story.then("b", NodeExcluded(name="c", reason="its fan is broken", by="operator", age_s=100.0))
     told = story.told("b")
     assert [(one.name, one.since_unix) for one in told.excluded] == [("c", story.now - 100.0)] and not told.decisions
+
+
+def test_who_is_slow_is_known_until_it_is_over_or_a_new_round_begins() -> None:
+    story = Story()
+    story.agents("a", "b")
+    story.life(1, 0, "a", "b")
+    slow = {"name": "a", "series": "step", "against": "the node's other ranks"}
+    for rank in (0, -1):
+        story.then("a", StragglerSeen(rank=rank, took_s=2.0, typical_s=1.0, **slow))
+    node, rank = "a: step takes 2 s, the node's other ranks 1 s", "rank 0 on a: step takes 2 s, the node's other ranks 1 s"
+    assert story.told("a", "b").stragglers == (rank, node)
+    story.then("a", StragglerOver(rank=-1, **slow))
+    assert story.told("a", "b").stragglers == (rank,)
+    story.life(2, 1, "a", "b")
+    assert story.told("a", "b").stragglers == ()
 
 
 def test_where_the_coordinator_is_as_this_node_last_knew_it() -> None:
