@@ -151,6 +151,19 @@ def test_a_spare_that_dies_is_replaced_and_disturbs_nobody(holdfast, wait_until,
     job.finish()
 
 
+def test_spares_that_do_not_answer_cost_a_second_together(holdfast, wait_until, tmp_path: Path) -> None:
+    job = Job(holdfast, wait_until, tmp_path)
+    pids = job.begun(0)
+    for spare in job.spares(2):
+        os.kill(spare, signal.SIGSTOP)
+    job.kill(pids[0])
+    job.begun(1)
+    (first, one), (second, other) = job.starts(1)
+    assert not first and not second
+    assert (one, other) == ("it did not answer within 1 s", "it did not answer within 0.05 s")
+    job.finish()
+
+
 @pytest.mark.parametrize("mode", ["spawn", "fork"])
 def test_spares_die_with_the_agent(holdfast, wait_until, tmp_path: Path, alive, mode: str) -> None:
     job = Job(holdfast, wait_until, tmp_path, "--warm-mode", mode)

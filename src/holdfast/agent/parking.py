@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.host import Host
     from holdfast.runtime.shm import Page
 
-ANSWER_S = 0.5
-"""How long a spare has to take over. It takes it half a millisecond; more than this on a host that is crowded, or stopped."""
+ANSWER_S, LEAST_S = 1.0, 0.05
+"""How long the spares of a round have to take over, in all, and each of them at least. It takes them half a millisecond each;
+more than this on a host that is crowded, or where they are stopped. The agent does nothing else meanwhile, and a lease is 3 s."""
 
 SAID_BYTES = 65536
 
@@ -97,12 +98,14 @@ class Parking:
         """By pid."""
         self.modules: dict[str, None] = {}
         """What the script has loaded, in all its lives."""
+        self.patience_s = ANSWER_S
+        """What is left of it in this round."""
 
     # --- what the agent tells -------------------------------------------------------------------------------------------
 
     def round_began(self) -> None:
         """The workers of a round have been started."""
-        self.standing_by, self.told = False, 0
+        self.standing_by, self.told, self.patience_s = False, 0, ANSWER_S
         self._show(RoundBegan())
 
     def stand_by(self, modules: Iterable[str]) -> None:
@@ -183,15 +186,18 @@ class Parking:
 
     def _hand_over(self, one: Parked, order: bytes, fds: list[int]) -> tuple[int, str]:
         """Pid of the worker, or why there is none."""
+        patience_s, began = max(LEAST_S, self.patience_s), self.host.now()
         try:
             socket.send_fds(one.link, [order], fds)
             waiting = select.poll()
             waiting.register(one.link, select.POLLIN)
-            if not waiting.poll(1000 * ANSWER_S):
-                return -1, f"it did not answer within {ANSWER_S:g} s"
+            if not waiting.poll(1000 * patience_s):
+                return -1, f"it did not answer within {patience_s:.2g} s"
             word, *said = one.link.recv(SAID_BYTES).decode("utf-8", "replace").split("\0")
         except OSError as error:
             return -1, f"it cannot be reached: {error.strerror}"
+        finally:
+            self.patience_s -= self.host.now() - began
         if word == "taken":
             return int(said[0]), ""
         return -1, said[0] if said else "it has ended"
