@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 ANSWER_S, LEAST_S = 1.0, 0.05
 """How long the spares of a round have to take over, in all, and each of them at least. It takes them half a millisecond each;
-more than this on a host that is crowded, or where they are stopped. The agent does nothing else meanwhile, and a lease is 3 s."""
+more on a host that is crowded, or where they are stopped. The agent does nothing else meanwhile, and a lease is 3 s."""
 
 SAID_BYTES = 65536
 
