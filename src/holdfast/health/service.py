@@ -42,8 +42,8 @@ def report(verdicts: Sequence[Verdict]) -> Response:
     return Response(success=not failed, exit_code=1 if failed else 0, output=json.dumps(told), error=error)
 
 
-class Node:
-    """This node, as the service's clients ask about it: by checks that remember their last look, and by all their answers."""
+class ThisNode:
+    """What the service's clients ask about: judged by checks that remember their last look, and by all their answers."""
 
     def __init__(self, wanted: Sequence[Wanted], root: str = "/") -> None:
         self.examination = Examination(wanted, root=root)
@@ -66,7 +66,7 @@ def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o60
     except ImportError as error:
         raise HoldfastError("grpcio is not installed", hint="pip install 'holdfast[grpc]'") from error
 
-    node = Node(wanted, root)
+    node = ThisNode(wanted, root)
 
     def run(request: Request, context: object) -> Response:
         return node.asked()

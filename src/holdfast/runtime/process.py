@@ -446,10 +446,8 @@ def _strike(pid: int, started: str | None, signum: int) -> bool:
     before we reap it)."""
     fd = pidfd_open(pid)
     try:
-        if started is not None:
-            fields = _stat(pid)
-            if fields is None or fields[19] != started or fields[0] in "ZX":
-                return False
+        if started is not None and begun(pid) != started:
+            return False
         if fd is None:
             os.kill(pid, signum)
         else:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.xid import CATALOGUE, DRIVER, NONE, NVLINK, PROGRAM, REBOOT, RESET, RESTART, SERVICE, WATCH
+from holdfast.core.xid import CATALOGUE, DRIVER, NVLINK, PROGRAM, REBOOT, RESET, RESTART, SERVICE, WATCH
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM, Row
 
 XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"
@@ -113,7 +113,7 @@ _OWN: tuple[Row, ...] = (
 )
 
 HELPS = {
-    NONE: "nothing", RESTART: "start the program again", WATCH: "look after it", RESET: DRAIN,
+    RESTART: "start the program again", WATCH: "look after it", RESET: DRAIN,
     REBOOT: "restart the host; if it comes again, have the GPU tested", SERVICE: "have the hardware looked at",
 }  # fmt: skip
 """What helps, by the catalogue's action."""
@@ -121,6 +121,7 @@ HELPS = {
 HARDWARE = (RESET, REBOOT, SERVICE)
 """Of these actions: the node cannot go on as it is."""
 
+_NAMED = {row[0] for row in _OWN}
 _CLASS = {PROGRAM: USER, DRIVER: FRAMEWORK, NVLINK: FABRIC}
 _NEEDS = r".* to \S+ \((?!None|Drain P2P)"
 """Xid 154 tells what a GPU needs to recover, nothing included."""
@@ -131,7 +132,7 @@ RULES: tuple[Row, ...] = (
     *(
         _xid(one.number, _CLASS.get(one.kind, GPU), MACHINE if one.action in HARDWARE else EFFECT, 85 if one.action in HARDWARE else 50, f'"{one.what}"', HELPS[one.action], "pid='<unknown>', name=<unknown>")
         for one in CATALOGUE.values()
-        if one.number != 154 and f"xid-{one.number}" not in {row[0] for row in _OWN}
+        if one.number != 154 and f"xid-{one.number}" not in _NAMED
     ),
     ("xid-unknown", UNKNOWN, EFFECT, 40, "NVRM: Xid", r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<what>\d+)", "its GPU's driver reported Xid {what}", "look it up in NVIDIA's table of Xid errors", XID,
      "[ 4711.123456] NVRM: Xid (PCI:0000:1b:00): 1999, pid='<unknown>', name=<unknown>"),
