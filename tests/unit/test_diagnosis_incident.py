@@ -23,13 +23,14 @@ def test_where_the_kernel_s_log_cannot_be_read_it_is_said_why(tmp_path: Path) ->
 
 
 def test_every_memory_group_up_to_the_root_is_asked(tmp_path: Path) -> None:
-    inner = tmp_path / "slice" / "job"
+    inner = tmp_path / "sys/fs/cgroup/slice/job"
     inner.mkdir(parents=True)
     (inner / "memory.events").write_text("low 0\noom_kill 2\n")
     (inner.parent / "memory.max").write_text("1024\n")
-    (tmp_path / "cgroup").write_text("0::/slice/job\n")
-    said = list(memory(str(tmp_path), str(tmp_path / "cgroup"), str(tmp_path / "none")))
-    assert said == [f"{inner}/memory.events: low 0 oom_kill 2", f"{inner.parent}/memory.max: 1024"]
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/slice/job\n")
+    own = "/sys/fs/cgroup/slice/job"
+    assert list(memory(str(tmp_path))) == [f"{own}/memory.events: low 0 oom_kill 2", "/sys/fs/cgroup/slice/memory.max: 1024"]
 
 
 def test_a_flight_recorder_s_file_is_kept_and_one_that_is_not_there_costs_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import os
 
+from holdfast.runtime import cgroups
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,13 +89,13 @@ def kernel_log(since: float, path: str = "/dev/kmsg") -> Iterator[str]:
         os.close(fd)
 
 
-def memory(root: str = "/sys/fs/cgroup", mine: str = "/proc/self/cgroup", host: str = "/proc/meminfo") -> Iterator[str]:
+def memory(root: str = "/") -> Iterator[str]:
     """What this process's groups and their parents say of memory, and the host."""
-    for folder in _groups(root, mine):
+    for folder in cgroups.folders(root):
         for name in OF_MEMORY:
-            if said := _read(os.path.join(folder, name)):
-                yield f"{folder}/{name}: {' '.join(said.split())}"
-    yield from _read(host).splitlines()[:5]
+            if said := _read(os.path.join(root, folder, name)):
+                yield f"/{folder}/{name}: {' '.join(said.split())}"
+    yield from _read(os.path.join(root, "proc/meminfo")).splitlines()[:5]
 
 
 def _told(record: str, since: float) -> str | None:
@@ -104,13 +106,6 @@ def _told(record: str, since: float) -> str | None:
         return None
     at = int(fields[2]) / 1e6
     return f"[{at:12.6f}] {text.splitlines()[0] if text else ''}" if at >= since else None
-
-
-def _groups(root: str, mine: str) -> Iterator[str]:
-    path = next((line.split(":", 2)[2] for line in _read(mine).splitlines() if line.startswith("0::")), "")
-    parts = [part for part in path.split("/") if part and part != ".."]
-    for deep in range(len(parts), -1, -1):
-        yield os.path.join(root, *parts[:deep])
 
 
 def _read(path: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-CGROUPS = "/sys/fs/cgroup"
+from holdfast.runtime import cgroups
 
 
 def room_bytes() -> tuple[int, int]:
@@ -10,10 +10,10 @@ def room_bytes() -> tuple[int, int]:
     if it is allowed less. (0, 0): the kernel does not say."""
     host = _lines("/proc/meminfo")
     room, total = host.get("MemAvailable:", 0) * 1024, host.get("MemTotal:", 0) * 1024
-    for folder in _cgroups():
-        limit, used = _number(f"{folder}/memory.max"), _number(f"{folder}/memory.current")
+    for folder in reversed(cgroups.folders()):  # from the widest on
+        limit, used = _number(f"/{folder}/memory.max"), _number(f"/{folder}/memory.current")
         if limit is not None and used is not None and limit < total:
-            files = _lines(f"{folder}/memory.stat").get("inactive_file", 0)  # given back when somebody needs them
+            files = _lines(f"/{folder}/memory.stat").get("inactive_file", 0)  # given back when somebody needs them
             room, total = min(room, max(0, limit - used + files)), limit
     return room, total
 
@@ -22,17 +22,6 @@ def private_bytes(pid: int) -> int:
     """What only this process has, swap included; 0: it has ended, or may not be looked at. Milliseconds for a large one."""
     said = _lines(f"/proc/{pid}/smaps_rollup")
     return 1024 * (said.get("Private_Clean:", 0) + said.get("Private_Dirty:", 0) + said.get("Swap:", 0))
-
-
-def _cgroups() -> list[str]:
-    """Folders of our own control group and of those that it is part of (version 2)."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            own = next((line.strip()[3:] for line in file if line.startswith("0::")), "")
-    except OSError:
-        return []
-    parts = [part for part in own.split("/") if part and part != ".."]
-    return ["/".join((CGROUPS, *parts[:depth])) for depth in range(len(parts) + 1)]
 
 
 def _lines(path: str) -> dict[str, int]:

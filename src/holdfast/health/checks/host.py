@@ -6,6 +6,7 @@ import re
 import subprocess
 
 from holdfast.health.verdict import Findings, degraded
+from holdfast.runtime import cgroups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,17 +48,10 @@ def memory(look: Look) -> Verdict:
     return found.verdict(text)
 
 
-def _cgroups(look: Look) -> list[str]:
-    """Folders of the cgroups that we are in, from our own to the outermost: a limit of any is ours."""
-    own = next((line.split(":", 2)[2] for line in look.text("proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
-    parts = [part for part in own.split("/") if part and part != ".."]
-    return ["/".join(("sys/fs/cgroup", *parts[:deep])) for deep in range(len(parts), -1, -1)]
-
-
 def _cgroup_memory(look: Look) -> tuple[int, int]:
     """Of the cgroup that has least left: bytes in use that cannot be given back, and its limit. (0, 0): there is no limit."""
     found = []
-    for folder in _cgroups(look):
+    for folder in cgroups.folders(look.root):
         limit, used = look.text(f"{folder}/memory.max"), look.text(f"{folder}/memory.current")
         if limit.isdigit() and used.isdigit() and 0 < int(limit) < UNLIMITED:
             cache = re.search(r"^inactive_file (\d+)", look.text(f"{folder}/memory.stat"), re.M)
@@ -82,7 +76,7 @@ def files(look: Look) -> Verdict:
         told.append(f"{tasks} of {most} processes and threads")
         if free < least:
             found.unfit(f"{tasks} processes and threads of at most {most}", "sysctl kernel.pid_max; what has forked so many?")
-    for folder in _cgroups(look):
+    for folder in cgroups.folders(look.root):
         now, limit = look.text(f"{folder}/pids.current"), look.text(f"{folder}/pids.max")
         if now.isdigit() and limit.isdigit() and 100.0 * (int(limit) - int(now)) < least * int(limit):
             found.unfit(f"{now} processes and threads of at most {limit} in our cgroup /{folder}", "raise its pids.max")
