@@ -18,12 +18,11 @@ PROCESSES = 2
 class Crowd:
     """The members, and the agent whose coordinator they talk to: node 0, with one worker."""
 
-    def __init__(self, job: Launch, count: int) -> None:
+    def __init__(self, job: Launch, count: int, lease: tuple[str, ...]) -> None:
         self.job, self.count, port = job, count, free_port()
         flags = ["--nnodes", str(count + 1), "--nproc-per-node", "1", "--rdzv-id", "bench", "--rdzv-backend", "c10d"]
         flags += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--node-name", "host", "--max-restarts", "1000", "--backoff", "0"]
-        flags += ["--lease", "30"]  # where other things are measured, those who hold the members may be late
-        self.agent = job.start([*command(HOLDFAST), *flags, worker("stay")], TOKEN)
+        self.agent = job.start([*command(HOLDFAST), *flags, *lease, worker("stay")], TOKEN)
         self.holders = []
         for share in range(PROCESSES):
             first, last = count * share // PROCESSES, count * (share + 1) // PROCESSES
@@ -70,10 +69,11 @@ class Crowd:
 
 
 @contextlib.contextmanager
-def crowd(count: int) -> Iterator[Crowd]:
-    """`count` members, connected and proven, and a coordinator that waits for them."""
+def crowd(count: int, lease: tuple[str, ...] = ("--lease", "30")) -> Iterator[Crowd]:
+    """`count` members, connected and proven, and a coordinator that waits for them. Where other things than leases are
+    measured, those who hold the members may be late."""
     with launch() as job:
-        those = Crowd(job, count)
+        those = Crowd(job, count, lease)
         try:
             those.took = those.connect()
             yield those

@@ -45,12 +45,12 @@ class Member:
         self.seals: tuple[Seal, Seal]
         self.came = bytearray()
         self.ready = b""
-        self.prepared: list[bytes] = []
         # An address of its own, as a node has; 127/8 is all ours.
         self.sock = socket.socket()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.setsockopt(socket.IPPROTO_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT
-        self.sock.bind((f"127.1.{number >> 8 & 255}.{number & 255}", 0))
+        self.addr = f"127.1.{number >> 8 & 255}.{number & 255}"
+        self.sock.bind((self.addr, 0))
         self.sock.setblocking(False)
 
     def prepare(self, *messages: Message) -> None:
@@ -59,7 +59,7 @@ class Member:
 
     def renewal(self) -> Renew:
         """What it says once a second."""
-        return Renew(node=self.node, round=self.round, sent_at=1.0, mark=self.mark, roster=self.roster)
+        return Renew(node=self.node, round=self.round, sent_at=1.0, mark=self.mark, roster=self.roster, ahead_s=0.001)
 
     def send(self) -> int:
         """All at once: it is small, and the other side reads."""
@@ -75,6 +75,14 @@ class Member:
         while (payload := self.frames.next()) is not None:
             found.append(decode(self.seals[1].take(payload)))
         return found
+
+    def renewed(self) -> int:
+        """How many renewals have been answered in what has come; what the last answer says goes into the next."""
+        answers = [message for message in self.heard() if isinstance(message, Renewed)]
+        for answer in answers:
+            self.mark = answer.mark
+            self.roster = self.roster if answer.roster is None else answer.roster.version
+        return len(answers)
 
 
 class Crowd:
@@ -151,8 +159,8 @@ class Crowd:
 
     def join_of(self, member: Member) -> Join:
         name = f"n{member.number}"
-        usual = {"addr": "127.0.0.1", "master_port": 1, "nproc": 1, "role": "default"}
-        return Join(node=member.node, name=name, round=member.round, **usual)
+        usual = {"addr": member.addr, "master_port": 1, "nproc": 1, "role": "default", "endpoint": f"{member.addr}:29400"}
+        return Join(node=member.node, name=name, round=member.round, roster=member.roster, **usual)
 
     def answered(self, *kinds: type[Message]) -> dict[str, float]:
         """Send what is ready, once we are told to, and wait until each member has heard a message of each of these kinds."""
@@ -181,7 +189,7 @@ class Crowd:
         return {"first_at": first_sent_at, "last_at": last_at, "in": bytes_in, "out": bytes_out}
 
     def keep_leases(self) -> None:
-        """A renewal for everybody, before anything is measured: the lease is 3 s."""
+        """A renewal for everybody, before anything is measured."""
         waiting = [member for member in self.members if member.round]
         for member in waiting:
             member.prepare(member.renewal())
@@ -191,38 +199,25 @@ class Crowd:
         while left:
             for member in self.poll():
                 self.read(member)
-                answers = [message for message in member.heard() if isinstance(message, Renewed)]
-                for answer in answers:
-                    member.mark = answer.mark
-                    member.roster = member.roster if answer.roster is None else answer.roster.version
-                left -= bool(answers)
+                left -= bool(member.renewed())
 
     def renew(self, seconds: int) -> dict[str, float]:
         count = len(self.members)
-        for member in self.members:
-            member.prepared = []
-            for _ in range(seconds):
-                member.prepare(member.renewal())
-                member.prepared.append(member.ready)
         say({"ready": True})
-        begun, sent, bytes_in = time.monotonic(), 0, 0
-        while sent < seconds * count:
+        begun, sent, answered = time.monotonic(), 0, 0
+        while answered < seconds * count:
             # Asleep, not waiting: to wake somebody on its own machine is no cost of a coordinator's.
             time.sleep(0.002)
             due = min(seconds * count, int((time.monotonic() - begun) * count))
             while sent < due:
-                turn, number = divmod(sent, count)
-                self.members[number].sock.send(self.members[number].prepared[turn])
+                member = self.members[sent % count]
+                member.prepare(member.renewal())
+                member.send()
                 sent += 1
             for member in self.poll(0.0):
-                bytes_in += self.read(member)
-        took_s, answered = time.monotonic() - begun, 0
-        while answered < sent:
-            answered += sum(isinstance(message, Renewed) for member in self.members for message in member.heard())
-            if answered < sent:
-                for member in self.poll():
-                    self.read(member)
-        return {"sent": sent, "took_s": took_s}
+                self.read(member)
+                answered += member.renewed()
+        return {"sent": sent, "took_s": time.monotonic() - begun}
 
 
 def say(what: dict[str, object]) -> None:

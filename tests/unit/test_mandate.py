@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Past, Renewed, Roster
-from holdfast.rendezvous.mandate import FEW, SMALL, Body, Mandate, promise_of
+from holdfast.rendezvous.mandate import FEW, LOOK_S, SMALL, Body, Mandate, promise_of
 
 LEASE_S = 3.0
 PROMISE_S = promise_of(LEASE_S)
@@ -24,7 +26,7 @@ class Office:
             self.mandate.renewed(member, mark, self.mandate.version if holds is None else holds, now)
 
     def tell(self, member: str, now: float) -> Renewed | None:
-        return self.mandate.answer(Renewed(lease_s=LEASE_S, sent_at=0.0), member, lambda: Past(life="L"), now)
+        return self.mandate.answer(Renewed(lease_s=LEASE_S, sent_at=0.0), member, lambda now: Past(life="L"), now)
 
     def roster(self, member: str, now: float) -> Roster:
         said = self.tell(member, now)
@@ -94,7 +96,7 @@ def test_a_member_is_sent_a_roster_once_and_its_own():
 def test_those_who_are_told_the_same_are_told_one_roster_until_something_of_it_changes():
     office, told = Office("b", "c"), Renewed(lease_s=LEASE_S, sent_at=0.0)
     past = Past(life="L", round=1)
-    answer = lambda member, past: office.mandate.answer(told, member, lambda: past, 0.0).roster
+    answer = lambda member, past: office.mandate.answer(told, member, lambda now: past, 0.0).roster
     assert answer("b", past) is answer("c", past) and not answer("late", past).electorates[0].mine
     assert answer("b", Past(life="L", round=2)).past.round == 2
     before = answer("b", past).version
@@ -189,6 +191,21 @@ def test_with_a_witness_a_tie_is_nobody_s_until_it_has_spoken():
     assert wanted == office.mandate.bodies[0].id
     office.mandate.claimed(wanted)
     assert office.mandate.ends(PROMISE_S) == NEVER
+
+
+def test_thousands_of_renewals_in_a_second_do_not_have_everybody_counted_for_each(monkeypatch: pytest.MonkeyPatch):
+    counted: list[float] = []
+    others = [f"n{number}" for number in range(1023)]
+    office = Office(*others, witness=True)
+    usual = Mandate._ends
+    monkeypatch.setattr(Mandate, "_ends", lambda mandate, body: counted.append(now) or usual(mandate, body))
+    for number in range(2048):
+        now = number / 1024
+        office.hear(others[number % 1023], mark=max(now - 1.0, 0.0), now=now)
+        office.mandate.wants_witness(now)
+        office.tell(others[number % 1023], now)
+    assert office.mandate.ends(2.0) > 2.0 + LEASE_S * 2 / 3
+    assert len(counted) <= 2 * 2.0 / LOOK_S
 
 
 def test_a_witness_that_was_needed_for_a_moment_is_let_go():

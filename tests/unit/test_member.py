@@ -199,6 +199,16 @@ def test_it_renews_three_times_within_a_lease(running: Talk) -> None:
     assert sent(running.see(Tick(), 0.75)) == [Renew(node="n1", round=1, sent_at=0.75)]
 
 
+def test_thousands_renew_once_a_second_and_more_often_only_if_the_lease_is_short(talk: Talk) -> None:
+    talk.hear(assigned(of=4096))
+    talk.see(Tick(), talk.member.deadline())
+    talk.renewed(talk.now)
+    assert talk.member.deadline() == talk.now + 1.0
+    talk.see(Tick(), talk.member.deadline())
+    talk.hear(Renewed(lease_s=0.5, sent_at=talk.now))
+    assert talk.member.deadline() == talk.now + 0.25
+
+
 def test_a_lease_counts_from_when_the_renewal_was_sent_not_from_its_answer(running: Talk) -> None:
     running.renewed(sent_at=1.0, now=2.9)
     assert running.member.lease_ends == 1.0 + LEASE_S

@@ -141,8 +141,8 @@ class Agent:
             if until > self.host.now() and not self.hands.is_looking:
                 self._write_down()
             for seen in [*self._struck(self.host.wait(until)), *self._due()]:
-                if isinstance(seen, Arrived):
-                    self._observe(seen)  # thousands a second, and nothing that this host's processes have done
+                if isinstance(seen, Arrived):  # thousands a second, and nothing that this host's processes have done
+                    self.perform(self.node.observe(seen, self.host.now()))
                     continue
                 self.hands.saw(seen)
                 self._observe(*self.workers.understood(seen))

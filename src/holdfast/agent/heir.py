@@ -108,11 +108,8 @@ class HeirNode(ElectedNode):
 
     def _answer(self, link: int, renew: Renew, now: float) -> Transmit | None:
         """To a member's `Renew`, while all is well and nothing is due: what the long way would say too. None: go that way."""
-        server, mandate, lease_s = self.server, self.election.mandate, self.election.lease_s
-        if server is None or mandate is None or self.election.founding or now >= self.election.deadline():
+        if self.server is None or not self.election.at_ease(now) or (said := self.server.renewed(renew, link, now)) is None:
             return None
-        if mandate.counted < now + lease_s or (said := server.renewed(renew, link, now)) is None:
-            return None  # it may be over soon, and the witness wanted
         self._counted(renew, now)
         answer = self._granted(said, renew.node, now)
         self._keep(now)
@@ -123,7 +120,7 @@ class HeirNode(ElectedNode):
         assert self.server is not None and self.election.mandate is not None
         seat = self.server.rendezvous.seats.get(node)
         known_as = "" if seat is None else _known_as(seat)
-        return self.election.mandate.answer(said, known_as, lambda: self._past_of_late(now), now)
+        return self.election.mandate.answer(said, known_as, self._past_of_late, now)
 
     def _goes_alone(self, seen: Signalled) -> bool:
         """Our agent is told to go, and the round that it coordinates does without our node, which is excluded: whoever ends it

@@ -25,13 +25,22 @@ KILL_S = 0.25
 """From the end of a member's lease to SIGKILL, instead of the user's grace period. A handler's few lines; no checkpoint."""
 
 RENEW_S = 0.75
-"""Longest time between two Renews in a job of a few nodes; of many, a third of the lease. A lease has room for three (DHCP,
-etcd's keep-alive)."""
+"""Longest time between two Renews in a job of a few nodes, and never longer than a third of the lease, which has room for three
+(DHCP, etcd's keep-alive)."""
+
+MANY, MANY_RENEW_S = 100, 1.0
+"""From so many nodes on, shortest time between two, and never longer than half of the lease: thousands of nodes keep their
+coordinator busy."""
 
 
 def granted(lease_s: float) -> float:
     """How long a member may run workers that is given up after `lease_s`."""
     return lease_s - _head_start_s(lease_s)
+
+
+def renew_every_s(lease_s: float, nodes: int) -> float:
+    """How long after a Renew the next is sent, of one of so many nodes that was granted `lease_s`."""
+    return min(lease_s / 3, RENEW_S) if nodes < MANY else min(max(lease_s / 3, MANY_RENEW_S), lease_s / 2)
 
 
 def fence_after_loss_s(lease_s: float) -> float:

@@ -95,6 +95,8 @@ class Mandate:
         """The next electorate, while the last one is not settled."""
         self.settle_at = -NEVER
         self.counted, self.counted_at = NEVER if not self.bodies else -NEVER, -NEVER
+        self.wanted_at = -NEVER
+        """When it was last looked for who wants the witness."""
 
     # --- what members say -----------------------------------------------------------------------------------------------
 
@@ -120,7 +122,7 @@ class Mandate:
             self.settle_at = now + LOOK_S
             self._settle(now)
 
-    def answer(self, said: Renewed, endpoint: str, past: Callable[[], Past], now: float) -> Renewed | None:
+    def answer(self, said: Renewed, endpoint: str, past: Callable[[float], Past], now: float) -> Renewed | None:
         """What to say instead of `said`: a lease within the mandate, the mark, and the roster if it is news. None: nothing,
         for there is no mandate any more."""
         lease_s = min(said.lease_s, self.ends(now, at_least=now + said.lease_s) - now)
@@ -128,7 +130,7 @@ class Mandate:
             return None
         roster = None
         if self.issued and endpoint and self.holds.get(endpoint, 0) < self.version:
-            roster = self._roster(endpoint, past())
+            roster = self._roster(endpoint, past(now))
         return Renewed(
             lease_s=lease_s, sent_at=said.sent_at, mark=now, roster=roster, at_unix=said.at_unix, middle_s=said.middle_s
         )
@@ -150,18 +152,26 @@ class Mandate:
             body.claimed = body.claimed or body.id == id
         self.counted = -NEVER
 
+    def is_ample(self, now: float) -> bool:
+        """It lasts for longer than a Renew that is late once takes: time for another, and for the witness."""
+        return self.counted >= now + self._notice_s
+
     def wants_witness(self, now: float) -> int:
         """The electorate in which we shall need the witness soon; 0: none."""
-        # Not for a Renew that is late once: then there is time for another, and for the witness.
-        for body in self.bodies:
-            if body.witness and not body.claimed and self._ends(body) < now + self.lease_s * 2 / 3:
-                return body.id
-        return 0
+        if self.ends(now, at_least=now + self._notice_s) >= now + self._notice_s or now < self.wanted_at + LOOK_S:
+            return 0
+        self.wanted_at = now
+        unsure = (body for body in self.bodies if body.witness and not body.claimed)
+        return next((body.id for body in unsure if self._ends(body) < now + self._notice_s), 0)
 
     def missing(self, id: int, now: float) -> list[str]:
         """Who of that electorate may soon be loyal no more."""
         members = {one for body in self.bodies if body.id == id for one in body.members}
-        return sorted(one for one in members if self._loyal(one) < now + self.lease_s * 2 / 3)
+        return sorted(one for one in members if self._loyal(one) < now + self._notice_s)
+
+    @property
+    def _notice_s(self) -> float:
+        return self.lease_s * 2 / 3
 
     def _settle(self, now: float) -> None:
         """Forget electorates that can elect nobody any more; draw up the next."""

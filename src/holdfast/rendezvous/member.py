@@ -13,14 +13,14 @@ from holdfast.core.machine import NEVER, Action, Observation, Say
 from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Noted, Pace, Refused, Renew, Renewed, Waiting
 from holdfast.core.value import Value
 from holdfast.rendezvous.clocks import Compared
-from holdfast.rendezvous.lease import KILL_S, RENEW_S
+from holdfast.rendezvous.lease import KILL_S, MANY, renew_every_s
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.05, 1.0
 """Pause before the next attempt to connect, on average; doubles. A refused connection on a LAN answers within a millisecond."""
 
-MANY, ARRIVALS_PER_S, LONGEST_SPREAD_S = 100, 4096, 1.0
-"""From so many nodes on, those that lose their links at the same moment come back one after the other, about so many in a
-second: a coordinator that has them all at its door at once would be slow for each. All are back well within a lease."""
+ARRIVALS_PER_S, LONGEST_SPREAD_S = 4096, 1.0
+"""`MANY` that lose their links at the same moment come back one after the other, about so many in a second: a coordinator that
+has them all at its door at once would be slow for each. All are back well within a lease."""
 
 NOTICE_S = 5.0
 """How long a node tries in silence before it says that it is trying."""
@@ -212,7 +212,7 @@ class Member:
         self.retry_s = FIRST_RETRY_S  # not when the link comes up: who leads no longer takes it up and closes it at once
         # A coordinator that is about to lose its mandate gives short leases; a longer one that it gave before holds.
         self.leased_until = max(self.leased_until, sent_at + lease_s)
-        self.renew_at = min(self.renew_at, max(sent_at + lease_s / 3, now + SOONEST_S))
+        self.renew_at = min(self.renew_at, max(sent_at + renew_every_s(lease_s, self.nodes), now + SOONEST_S))
         if now < self.leased_until:
             self.lease_over = False
         return self._release(now)
@@ -255,7 +255,7 @@ class Member:
                 out.append(HangUp(link=self.link))
                 self.up, self.connect_at = False, now
         if self.up and now >= self.renew_at:
-            self.renew_at = now + max(SOONEST_S, min(self.lease_s / 3, RENEW_S if self.nodes < MANY else NEVER))
+            self.renew_at = now + max(SOONEST_S, renew_every_s(self.lease_s, self.nodes))
             ahead_s = self.clock.ahead_s
             renew = Renew(node=self.node, round=self.round, sent_at=now, mark=self.mark, roster=self.roster, ahead_s=ahead_s)
             out.append(Transmit(link=self.link, message=renew))

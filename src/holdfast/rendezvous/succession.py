@@ -185,6 +185,12 @@ class Succession:
             return self.lead_at
         return min(max(self.seek_at, self.dial.due_at), self.look_at)
 
+    def at_ease(self, now: float) -> bool:
+        """We lead, and to answer a renewal is all that there is to do."""
+        if self.mandate is None or self.founding or now >= self.deadline():
+            return False
+        return not self.claims.may_ask(now) or self.mandate.is_ample(now)
+
     def link_is(self, up: bool, now: float) -> list[Action]:
         """Our member's link to the leader came up, or broke."""
         self.linked = up
@@ -263,7 +269,7 @@ class Succession:
 
     def _ask_witness_to_stay(self, now: float) -> list[Action]:
         assert self.mandate is not None
-        if not self.claims.may_ask(now) or self.mandate.counted >= now + self.lease_s:
+        if not self.claims.may_ask(now):
             return []
         if id := self.mandate.wants_witness(now):
             return self.claims.ask(self.life, id, self.endpoint, self.mandate.missing(id, now))
