@@ -33,7 +33,7 @@ def rounds(count: int, times: int) -> dict[str, list[float]]:
 def leases(count: int, seconds: int) -> dict[str, float]:
     """Percent of a core, and MB, of the agent (its guardian included, its worker not) while `count` leases are renewed."""
     with crowd(count, lease=()) as members:
-        members.timed("join")
+        members.timed("join 1")
         workers = {note.pid for note in members.job.wait_for("first", 1)}
         agent = launcher_processes(members.agent, workers)
         members.ask(f"renew {seconds}")

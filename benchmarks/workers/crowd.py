@@ -6,7 +6,7 @@ Told what to do by lines on stdin, answers each with a line of JSON. What is sen
 is checked (seals, kinds, ranks) after it has stopped: the time between is the coordinator's, as far as one machine allows.
 
     connect          connect and prove                     → seconds
-    join             everybody: Join and Renew             → when the first was sent, when the last had its Assigned
+    join [1]         everybody: Join and Renew (1: electors) → when the first was sent, when the last had its Assigned
     order N          member N says Failed (it may be another's) → when that was said, when the last had its Stop
     rejoin           everybody: Stopped and Join           → as for join
     renew SECONDS    everybody renews its lease once a second, evenly spread → how many were sent (and answered), in which time
@@ -95,6 +95,8 @@ class Crowd:
         self.epoll = select.epoll()
         self.by_fd = {member.sock.fileno(): member for member in self.members}
         self.deadline = 0.0
+        self.elect = False
+        """They have a say in who succeeds the coordinator: then no round forms unless they have renewed of late."""
 
     def poll(self, timeout: float = 1.0) -> list[Member]:
         """Whose sockets are readable."""
@@ -140,7 +142,8 @@ class Crowd:
                     under_way -= 1
         return {"took_s": time.monotonic() - begun}
 
-    def join(self) -> dict[str, float]:
+    def join(self, elect: int = 0) -> dict[str, float]:
+        self.elect = bool(elect)
         for member in self.members:
             member.prepare(self.join_of(member), Renew(node=member.node, round=0, sent_at=1.0))
         return self.answered(Renewed, Assigned)
@@ -159,8 +162,9 @@ class Crowd:
 
     def join_of(self, member: Member) -> Join:
         name = f"n{member.number}"
-        usual = {"addr": member.addr, "master_port": 1, "nproc": 1, "role": "default", "endpoint": f"{member.addr}:29400"}
-        return Join(node=member.node, name=name, round=member.round, roster=member.roster, **usual)
+        usual = {"addr": member.addr, "master_port": 1, "nproc": 1, "role": "default"}
+        endpoint = f"{member.addr}:29400" if self.elect else ""
+        return Join(node=member.node, name=name, round=member.round, roster=member.roster, endpoint=endpoint, **usual)
 
     def answered(self, *kinds: type[Message]) -> dict[str, float]:
         """Send what is ready, once we are told to, and wait until each member has heard a message of each of these kinds."""
