@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from infra import fuse
 
 from holdfast.agent.logs import LogPlan
 from holdfast.agent.monitoring import Monitoring
@@ -153,6 +154,26 @@ time.sleep(600)
     job.until(lambda: job.hung)
     assert job.shown()["beats"] == 22 or job.shown()["beats"] == 23
     assert job.shown()["step"] in (28, 29) and "no heartbeat for 1.5 s" in job.hung[0].reason
+
+
+@pytest.mark.skipif(bool(fuse.why_not()), reason=fuse.why_not())
+def test_a_log_whose_file_system_hangs_holds_up_nobody_and_the_pages_still_tell(
+    ranks: Callable[..., Ranks], tmp_path: Path
+) -> None:
+    (tmp_path / "silent").mkdir()
+    mount = fuse.SilentMount(tmp_path / "silent", deaf=False)
+    try:
+        job = ranks(BEATING, 2, progress_regex="step", rank_heartbeat_timeout=1.0)
+        assert job.workers.attempt is not None
+        for path in map(Path, job.workers.attempt.files(0)):
+            path.unlink()
+            path.symlink_to(f"{mount.path}/log")
+        job.until(lambda: job.shown(0).get("step") and job.shown(1).get("step"))
+        os.kill(job.pid(1), signal.SIGSTOP)
+        job.until(lambda: job.hung)
+        assert [seen.local_rank for seen in job.hung] == [1] and job.monitoring.reader.is_late
+    finally:
+        mount.close()
 
 
 def test_ranks_that_show_nothing_hang_when_all_of_them_stand_still(ranks: Callable[..., Ranks]) -> None:
