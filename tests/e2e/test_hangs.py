@@ -146,6 +146,42 @@ def test_on_two_nodes_the_stacks_of_both_are_kept_and_the_culprit_is_found(holdf
     assert not any(event["killed"] for event in holdfast.events("WorkersStopped")), "it is deaf to SIGTERM"
 
 
+ALONE = """
+import os, sys, time
+import torch
+from torch import distributed
+from holdfast import client
+distributed.init_process_group("gloo")
+rank, first = distributed.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+for step in range(4):
+    if first and step == 3 and rank == int(sys.argv[1]):
+        with client.section("data"):
+            time.sleep(1000)
+    distributed.all_reduce(torch.ones(1))
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("hangs", [0, 2], ids=["beside the coordinator", "on the other node"])
+def test_every_node_shows_all_its_ranks_before_any_of_them_ends(
+    holdfast: Any, script: Any, free_port: int, hangs: int
+) -> None:
+    """One rank exceeds a limit, the others have none: each node looks because it is asked to, and before it stops its own. They
+    do break on the end of the one that hangs."""
+    common = ("run", "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "all")
+    options = (*common, "--nproc-per-node", 2, "--max-restarts", 1, *SECTIONS)
+    start = lambda rank: holdfast.start(*options, "--node-rank", rank, "--node-name", f"n{rank}", script(ALONE), hangs)
+    agents = [start(rank) for rank in range(2)]
+    assert [agent.wait(PATIENCE_S).returncode for agent in agents] == [0, 0], agents[0].stderr + agents[1].stderr
+    failure = hung(holdfast)
+    assert failure["rank"] == hangs and [event["rank"] for event in holdfast.events("RankHung")] == [hangs]
+    shown = stacks(failure)
+    assert set(shown) == {0, 1, 2, 3}
+    for rank, text in shown.items():
+        assert "most recent call first" in text and ("in all_reduce" in text) == (rank != hangs), text
+
+
 def test_the_termination_signal_is_the_user_s_and_a_job_without_restarts_ends(holdfast: Any) -> None:
     options = ("--nproc-per-node", 2, "--ft-rank-termination-signal", "SIGABRT", *SECTIONS)
     done = holdfast("run", *options, TOLD, "blocked")
