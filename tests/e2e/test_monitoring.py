@@ -184,6 +184,23 @@ def test_ranks_that_show_nothing_hang_when_all_of_them_stand_still(ranks: Callab
     assert len([text for text in job.said if "no rank has given a sign of life" in text]) == 1
 
 
+def test_ranks_whose_gpus_work_do_not_hang_until_they_stand_still_too(
+    ranks: Callable[..., Ranks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share, asked, smi = tmp_path / "share", tmp_path / "asked", tmp_path / "nvidia-smi"
+    share.write_text("0\n37\n")
+    asked.touch()
+    smi.write_text(f"#!/bin/sh\necho >> {asked}\ncat {share}\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    job = ranks(STILL, 2, still_limit=1.0)
+    job.until(lambda: asked.stat().st_size >= 3)
+    assert job.hung == [], "its processors have stood still for longer than that"
+    share.write_text("0\n0\n")
+    job.until(lambda: job.hung)
+    assert "nothing on this node has done anything for" in job.hung[0].reason
+
+
 def test_a_rank_that_only_computes_does_not_hang(ranks: Callable[..., Ranks]) -> None:
     """Of two that show nothing, one works: the other may be waiting for it."""
     source = "import os, time\nwhile True:\n    time.sleep(600) if os.environ['RANK'] == '1' else sum(range(10**5))\n"
