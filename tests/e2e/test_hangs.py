@@ -18,7 +18,7 @@ from holdfast.runtime.host import Child, Host
 from holdfast.runtime.process import Process
 
 PROBES = Path(__file__).parents[1] / "probes"
-PLAIN, TOLD = PROBES / "hang_plain.py", PROBES / "hang_told.py"
+PLAIN, TOLD, LOADER = (PROBES / f"hang_{how}.py" for how in ("plain", "told", "loader"))
 
 PATIENCE_S = 150.0
 """Two lives of a script that imports torch, on a host that has other things to do."""
@@ -81,6 +81,21 @@ def test_a_script_that_tells_what_it_does(holdfast: Any, kind: str) -> None:
     done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *SECTIONS, TOLD, kind)
     check(holdfast, done, kind)
     assert re.search(r"hung: in section data for 2\.\d s \(limit 2 s\); at step 2", hung(holdfast)["message"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("how", "limits"), [("plain", LIMITS), ("told", ("--ft-rank-section-timeouts", "data:8"))])
+def test_a_process_of_the_data_loader_hangs_and_shows_where(holdfast: Any, how: str, limits: tuple[object, ...]) -> None:
+    options = ("--nproc-per-node", 2, "--max-restarts", 1, *limits)
+    done = holdfast("run", *options, LOADER, how, env={"OMP_NUM_THREADS": "1"}, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.output
+    assert sorted(done.stdout.split("\n"))[-2:] == ["rank 0 is done", "rank 1 is done"]
+    failure = hung(holdfast)
+    assert failure["rank"] == 1 and "called in <module> (hang_loader.py:" in failure["message"], failure["message"]
+    below, own = stacks(failure)[1].split("the rank itself:")
+    assert "which it has forked:" in below and "in loading" in below and "in __getitem__" in below
+    assert "in __next__" in own and "in loading" not in own
+    assert not any(event["killed"] for event in holdfast.events("WorkersStopped"))
 
 
 @pytest.mark.torch
