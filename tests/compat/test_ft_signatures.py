@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from operator import attrgetter
 
 import pytest
@@ -67,6 +68,16 @@ def test_names_and_parameters_are_there(nvrx, ours_ft, module):
 
 def test_the_package_itself_has_every_name(nvrx, ours_ft):
     assert {name for name, found in vars(nvrx()).items() if inspect.isclass(found)} <= vars(ours_ft()).keys()
+
+
+@pytest.mark.parametrize("callback", ["FaultToleranceCallback", "FaultToleranceSectionsCallback", "SimulatedFaultParams"])
+def test_lightning_s_callbacks_take_the_same_with_the_same_defaults(nvrx, callback):
+    pytest.importorskip("lightning")
+    theirs, mine = (
+        [(one.name, one.kind, one.default) for one in inspect.signature(getattr(package, callback)).parameters.values()]
+        for package in (import_module("nvidia_resiliency_ext.ptl_resiliency"), import_module("holdfast.ptl_resiliency"))
+    )
+    assert mine == theirs
 
 
 def test_constants_are_the_same(nvrx, ours_ft):

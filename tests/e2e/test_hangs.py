@@ -18,7 +18,7 @@ from holdfast.runtime.host import Child, Host
 from holdfast.runtime.process import Process
 
 PROBES = Path(__file__).parents[1] / "probes"
-PLAIN, TOLD = PROBES / "hang_plain.py", PROBES / "hang_told.py"
+PLAIN, TOLD, LOADER = (PROBES / f"hang_{how}.py" for how in ("plain", "told", "loader"))
 
 PATIENCE_S = 150.0
 """Two lives of a script that imports torch, on a host that has other things to do."""
@@ -84,6 +84,21 @@ def test_a_script_that_tells_what_it_does(holdfast: Any, kind: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(("how", "limits"), [("plain", LIMITS), ("told", ("--ft-rank-section-timeouts", "data:8"))])
+def test_a_process_of_the_data_loader_hangs_and_shows_where(holdfast: Any, how: str, limits: tuple[object, ...]) -> None:
+    options = ("--nproc-per-node", 2, "--max-restarts", 1, *limits)
+    done = holdfast("run", *options, LOADER, how, env={"OMP_NUM_THREADS": "1"}, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.output
+    assert sorted(done.stdout.split("\n"))[-2:] == ["rank 0 is done", "rank 1 is done"]
+    failure = hung(holdfast)
+    assert failure["rank"] == 1 and "called in <module> (hang_loader.py:" in failure["message"], failure["message"]
+    below, own = stacks(failure)[1].split("the rank itself:")
+    assert "which it has forked:" in below and "in loading" in below and "in __getitem__" in below
+    assert "in __next__" in own and "in loading" not in own
+    assert not any(event["killed"] for event in holdfast.events("WorkersStopped"))
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("script", "limits"), [(PLAIN, LIMITS), (TOLD, ("--ft-rank-section-timeouts", "data:8"))], ids=["plain", "told"]
 )
@@ -144,6 +159,42 @@ def test_on_two_nodes_the_stacks_of_both_are_kept_and_the_culprit_is_found(holdf
     assert "in dead_loop (hanging.py:" in failure["message"], "whichever of the two exceeded its limit first"
     assert "in dead_loop" in "".join(stacks(failure).values()) and set(stacks(failure)) == {0, 1}
     assert not any(event["killed"] for event in holdfast.events("WorkersStopped")), "it is deaf to SIGTERM"
+
+
+ALONE = """
+import os, sys, time
+import torch
+from torch import distributed
+from holdfast import client
+distributed.init_process_group("gloo")
+rank, first = distributed.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+for step in range(4):
+    if first and step == 3 and rank == int(sys.argv[1]):
+        with client.section("data"):
+            time.sleep(1000)
+    distributed.all_reduce(torch.ones(1))
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("hangs", [0, 2], ids=["beside the coordinator", "on the other node"])
+def test_every_node_shows_all_its_ranks_before_any_of_them_ends(
+    holdfast: Any, script: Any, free_port: int, hangs: int
+) -> None:
+    """One rank exceeds a limit, the others have none: each node looks because it is asked to, and before it stops its own. They
+    do break on the end of the one that hangs."""
+    common = ("run", "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "all")
+    options = (*common, "--nproc-per-node", 2, "--max-restarts", 1, *SECTIONS)
+    start = lambda rank: holdfast.start(*options, "--node-rank", rank, "--node-name", f"n{rank}", script(ALONE), hangs)
+    agents = [start(rank) for rank in range(2)]
+    assert [agent.wait(PATIENCE_S).returncode for agent in agents] == [0, 0], agents[0].stderr + agents[1].stderr
+    failure = hung(holdfast)
+    assert failure["rank"] == hangs and [event["rank"] for event in holdfast.events("RankHung")] == [hangs]
+    shown = stacks(failure)
+    assert set(shown) == {0, 1, 2, 3}
+    for rank, text in shown.items():
+        assert "most recent call first" in text and ("in all_reduce" in text) == (rank != hangs), text
 
 
 def test_the_termination_signal_is_the_user_s_and_a_job_without_restarts_ends(holdfast: Any) -> None:

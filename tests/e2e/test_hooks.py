@@ -175,6 +175,16 @@ print(state["weight"].sum())
 
 
 @pytest.mark.torch
+def test_so_are_those_of_scripts_that_use_its_older_name(tmp_path: Path) -> None:
+    script = """
+from torch.distributed.checkpoint import FileSystemWriter, save_state_dict
+save_state_dict({}, FileSystemWriter("first"), no_dist=True)  # nothing in it that torch.save would write
+"""
+    seen, _, _ = run(script, tmp_path)
+    assert closed(seen) == {"checkpoint": 1}
+
+
+@pytest.mark.torch
 def test_a_script_that_has_used_up_all_names_saves_all_the_same(tmp_path: Path) -> None:
     script = """
 import io, torch, holdfast.client as client

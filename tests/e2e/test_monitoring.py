@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from infra import fuse
 
 from holdfast.agent.logs import LogPlan
 from holdfast.agent.monitoring import Monitoring
@@ -155,12 +156,49 @@ time.sleep(600)
     assert job.shown()["step"] in (28, 29) and "no heartbeat for 1.5 s" in job.hung[0].reason
 
 
+@pytest.mark.skipif(bool(fuse.why_not()), reason=fuse.why_not())
+def test_a_log_whose_file_system_hangs_holds_up_nobody_and_the_pages_still_tell(
+    ranks: Callable[..., Ranks], tmp_path: Path
+) -> None:
+    (tmp_path / "silent").mkdir()
+    mount = fuse.SilentMount(tmp_path / "silent", deaf=False)
+    try:
+        job = ranks(BEATING, 2, progress_regex="step", rank_heartbeat_timeout=1.0)
+        assert job.workers.attempt is not None
+        for path in map(Path, job.workers.attempt.files(0)):
+            path.unlink()
+            path.symlink_to(f"{mount.path}/log")
+        job.until(lambda: job.shown(0).get("step") and job.shown(1).get("step"))
+        os.kill(job.pid(1), signal.SIGSTOP)
+        job.until(lambda: job.hung)
+        assert [seen.local_rank for seen in job.hung] == [1] and job.monitoring.reader.is_late
+    finally:
+        mount.close()
+
+
 def test_ranks_that_show_nothing_hang_when_all_of_them_stand_still(ranks: Callable[..., Ranks]) -> None:
     job = ranks(STILL, 2, still_limit=3.0)
     job.until(lambda: job.hung)
     assert "nothing on this node has done anything for" in job.hung[0].reason
     assert [type(event).__name__ for event in job.events if type(event).__name__ == "Unwatched"] == ["Unwatched"]
     assert len([text for text in job.said if "no rank has given a sign of life" in text]) == 1
+
+
+def test_ranks_whose_gpus_work_do_not_hang_until_they_stand_still_too(
+    ranks: Callable[..., Ranks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share, asked, smi = tmp_path / "share", tmp_path / "asked", tmp_path / "nvidia-smi"
+    share.write_text("0\n37\n")
+    asked.touch()
+    smi.write_text(f"#!/bin/sh\necho >> {asked}\ncat {share}\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    job = ranks(STILL, 2, still_limit=1.0)
+    job.until(lambda: asked.stat().st_size >= 3)
+    assert job.hung == [], "its processors have stood still for longer than that"
+    share.write_text("0\n0\n")
+    job.until(lambda: job.hung)
+    assert "nothing on this node has done anything for" in job.hung[0].reason
 
 
 def test_a_rank_that_only_computes_does_not_hang(ranks: Callable[..., Ranks]) -> None:

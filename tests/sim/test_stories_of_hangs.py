@@ -145,6 +145,17 @@ def test_a_crash_during_the_look_is_the_cause_and_whoever_hangs_dies_with_it(sta
     assert ended_at(cluster, "b") < 3.1, "its grace was not waited for"
 
 
+def test_whoever_dies_of_the_end_of_a_rank_that_hung_is_not_blamed(start: Start) -> None:
+    """b's rank has been ended before c is asked to look, over slow links; c's breaks on that."""
+    cluster = start("abc", delay_s=(0.02, 0.02))
+    cluster.hang("b", 0, limit_s=2.0)
+    cluster.run(3.018)
+    cluster.kill_worker("c", 0, exitcode=1)
+    cluster.finish()
+    assert decided(cluster)[0].startswith("restart: rank 1 (local 0) on b hung: ")
+    assert ended_at(cluster, "b") < 3.018
+
+
 def test_each_node_is_asked_once_and_answers_once_however_many_ranks_hang(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,15 @@ def test_a_stop_waits_until_they_have_been_looked_at(stage: Stage) -> None:
     assert stage.group.state == "joining"
 
 
+def test_so_does_that_for_a_rank_here_that_dies_meanwhile(stage: Stage) -> None:
+    """Of the end of a rank that hung elsewhere, say. The failure itself is told at once."""
+    stage.told(LookAround(round=1, reason="rank 9 on n3 hung: x"), 20.0)
+    stage.end(0, 1)
+    assert failure(stage).rank == 4 and not stage.does(SignalWorkers)
+    stage.see(looked(1), 20.01)
+    assert stage.only(SignalWorkers) == SignalWorkers(local_ranks=(1,), signum=signal.SIGTERM)
+
+
 def test_a_stop_that_waited_is_kept_though_all_have_succeeded_meanwhile(stage: Stage) -> None:
     stage.told(LookAround(round=1, reason="rank 9 on n3 hung: x"), 20.0)
     stage.told(REST, 20.005)

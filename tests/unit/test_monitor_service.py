@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import LimitsLearned, Unwatched
+from holdfast.core.events import LimitsLearned, StragglerSeen, Unwatched
 from holdfast.core.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.signs import SectionSigns, Signs
@@ -97,6 +97,21 @@ def test_what_was_learned_in_one_round_holds_in_the_next() -> None:
     job._show(RankGone(local_rank=0))
     job.begin({"out": 7.0})
     assert job.monitor.limits.beat(Signs()).limit_s == 5.0 and job.monitor.learner.is_ready("out")
+
+
+@pytest.mark.parametrize(("what", "slow"), [("report", [2]), ("exclude", [2]), ("ignore", [])])
+def test_ranks_are_compared_unless_stragglers_are_to_be_ignored(what: str, slow: list[int]) -> None:
+    monitor, seen = Monitor(FaultTolerance(on_straggler=what), node="n1"), list[Any]()
+    monitor.begin_round({}, 0.0)
+    for rank in range(4):
+        monitor.observe(RankStarted(local_rank=rank, rank=rank, started_at=0.0), 0.0)
+    for now in range(1, 600):
+        for rank in range(4):
+            load = SectionSigns(name="load", count=now, took_s=0.5 if rank == 2 else 0.1)
+            monitor.observe(RankSeen(local_rank=rank, signs=Signs(sections=(load,))), float(now))
+        seen += monitor.observe(Tick(), float(now))
+    assert [one.event.rank for one in seen if isinstance(one, Record) and isinstance(one.event, StragglerSeen)] == slow
+    assert [one.straggler != "" for one in seen if isinstance(one, Inform)][-1] == bool(slow)
 
 
 def test_what_is_shown_of_a_rank_is_what_it_does_now_limits_too() -> None:

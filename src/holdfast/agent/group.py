@@ -345,7 +345,7 @@ class Group:
             actions.append(Send(message=Failed(node=self.join.node, round=self.round, failure=failure)))
             if self.assigned is not None and self.assigned.carries_on:
                 return actions + self._settle(now)
-            return actions + self.stop(signal.SIGTERM, f"rank {worker.rank} failed", now)
+            return actions + self.stop_once_seen(f"rank {worker.rank} failed", now)
         return actions + self._settle(now)
 
     def _settle(self, now: float) -> list[Action]:
@@ -392,6 +392,13 @@ class Group:
         self.state, self.stop_after_look = "stopping", ""
         self.stopping = Stopping(self.workers, signum, grace_s=self.grace_s, now=now)
         return self.stopping.begin(reason, self.grace_s) + self._settle(now)
+
+    def stop_once_seen(self, reason: str, now: float) -> list[Action]:
+        """Ask the running workers to end; if they are being looked at, as soon as they have shown where they are."""
+        if self.look_until == NEVER:
+            return self.stop(signal.SIGTERM, reason, now)
+        self.stop_after_look = self.stop_after_look or reason
+        return self._settle(now)
 
     def _late(self, now: float) -> list[Action]:
         if due := self.for_script.due(now):

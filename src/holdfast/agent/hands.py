@@ -100,7 +100,7 @@ class Hands:
         workers.mileage = self._open_mileage() if no_progress_cycles(config) else None
         self.watchdog = self._open_watchdog() if config.watchdog else None
         self.cycles = self._open_cycles(config.ft.cycle_info_dir) if config.ft.cycle_info_dir else None
-        self.attribution = self._open_attribution() if config.ft.attribution_endpoint or config.ft.attrsvc_host else None
+        self.attribution = self._open_attribution()
         desk.rendezvous = self._rendezvous
         desk.checking = self.checking
         desk.injections = self.injections
@@ -255,9 +255,15 @@ class Hands:
 
     def _open_attribution(self) -> Attribution | None:
         ft = self.config.ft
-        if not ft.per_cycle_applog_prefix or bool(ft.attrsvc_host) > bool(ft.attrsvc_port):
-            needs = "--ft-attrsvc-port" if ft.per_cycle_applog_prefix else "the log of --ft-per-cycle-applog-prefix"
-            self.telling.degraded(f"the attribution service is not asked without {needs}")
+        if not (ft.attribution_endpoint or ft.attrsvc_host or ft.attrsvc_port):
+            return None
+        needed = {
+            "the log of --ft-per-cycle-applog-prefix": ft.per_cycle_applog_prefix,
+            "--ft-attrsvc-host": ft.attrsvc_host or ft.attribution_endpoint,
+            "--ft-attrsvc-port": ft.attrsvc_port or not ft.attrsvc_host,
+        }
+        if missing := " and ".join(option for option, given in needed.items() if not given):
+            self.telling.degraded(f"the attribution service is not asked without {missing}")
             return None
         from holdfast.agent.attribution import Attribution
 

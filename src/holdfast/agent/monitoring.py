@@ -1,6 +1,9 @@
 """How does the monitor get to see this host's ranks? It is part of the agent's loop: no process and no socket of its own.
 
 Carries out what `monitor.service` asks for: reads pages and logs, asks the kernel and the GPUs, and passes on what it says.
+Logs are read by a thread (`telemetry.aside`), for which the loop waits a moment, lest it hang with their file system; what is
+read too late for one look is seen at the next.
+
 When the monitor itself fails, that is recorded and another one made; the ranks notice nothing, since all they ever do is to
 write to their pages.
 """
@@ -27,6 +30,7 @@ from holdfast.monitor.words import (
     SeeRanks,
 )
 from holdfast.runtime import nvidia, process
+from holdfast.telemetry.aside import Aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +59,8 @@ class Watched:
 
     def __init__(self, rank: int, pid: int, started_at: float, log: LogProgress | None) -> None:
         self.rank, self.pid, self.started_at, self.log = rank, pid, started_at, log
+        self.lines = 0
+        """Of progress, that were in the log at the last look."""
         self.logged_at: float | None = None
 
 
@@ -77,6 +83,8 @@ class Monitoring:
         """By local rank."""
         self.job_s: Mapping[str, float] = {}
         self.monitor = self._anew()
+        self.reader = Aside()
+        """Reads their logs."""
         self.gpus: list[bool | None] = []
         """The answer to the question for the GPUs, once it is there; put there by a thread."""
         self.gpus_at = self.gpus_until = NEVER
@@ -101,8 +109,7 @@ class Monitoring:
     def saw(self, seen: Observation) -> None:
         """What the group is shown: some ranks end."""
         if isinstance(seen, Ended) and (gone := self.ranks.pop(seen.local_rank, None)):
-            if gone.log is not None:
-                gone.log.close()
+            self._close_log(gone)
             self._guarded(lambda: self._show(RankGone(local_rank=seen.local_rank)))
 
     def heed(self, job_s: Mapping[str, float], busy_s: float) -> None:
@@ -160,8 +167,7 @@ class Monitoring:
     def close(self) -> None:
         """The ranks of this round are over."""
         for watched in self.ranks.values():
-            if watched.log is not None:
-                watched.log.close()
+            self._close_log(watched)
         self.ranks = {}
 
     # --- the monitor itself ---------------------------------------------------------------------------------------------
@@ -230,6 +236,10 @@ class Monitoring:
             return None
         return LogProgress(attempt.files(local_rank), pattern)
 
+    def _close_log(self, watched: Watched) -> None:
+        if watched.log is not None:  # by whoever may be reading it at this moment
+            self.reader.do(watched.log.close)
+
     def _see(self, local_rank: int) -> RankSeen:
         watched = self.ranks[local_rank]
         child = self.host.children.get(watched.pid)
@@ -237,8 +247,9 @@ class Monitoring:
         log = watched.log
         if log is None:
             return RankSeen(local_rank=local_rank, signs=signs)
-        if log.look():
-            watched.logged_at = self.host.now()
+        self.reader.do(log.look)
+        if log.lines > watched.lines:
+            watched.lines, watched.logged_at = log.lines, self.host.now()
         return RankSeen(local_rank=local_rank, signs=signs, logged_at=watched.logged_at, logged_step=log.step, lines=log.lines)
 
     def _measure(self, local_rank: int) -> RankMeasured:

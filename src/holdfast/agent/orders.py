@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from holdfast.agent.words import Answer, HeedPace, KillWorkers, LearnImports, PlayFault, RunChecks, Send, Sweep, TellExamined
 from holdfast.core.events import Decided
-from holdfast.core.machine import NEVER, Action, Record, Say
+from holdfast.core.machine import Action, Record, Say
 from holdfast.core.messages import (
     OWN_ASK,
     Assigned,
@@ -87,10 +87,8 @@ class Orders:
         struck: list[Action] = []
         if stop.hung is not None and stop.hung in group.workers:
             struck = group.look.condemn(group.workers[stop.hung])
-        if group.state == "running" and group.look_until != NEVER:
-            group.stop_after_look = stop.reason
-        elif group.state == "running":
-            return [*struck, *group.stop(signal.SIGTERM, stop.reason, now), *said]  # signals wait for no terminal
+        if group.state == "running":
+            return [*struck, *group.stop_once_seen(stop.reason, now), *said]  # signals wait for no terminal
         if group.state == "succeeded":
             return said + group.all_gone(now)
         return struck + said

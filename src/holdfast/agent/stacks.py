@@ -1,10 +1,10 @@
 """Where are the ranks of this node, now that one of the job's hangs? Carries out `LookAtWorkers` and `KeepStacks`.
 
-Every rank is asked for its Python stacks (a signal to faulthandler, which needs no GIL), and torch's flight recorder for its
-record where there is one. A rank that was stopped is let go on, so that it can answer. Nobody is waited for: `look` is called
-again and again, and says `Looked` once all have answered or their time is over. For ranks that have not answered by then
-py-spy is asked, where it is installed, in a child with a deadline; else there is what the kernel knows
-(`runtime.kernel_view`). Decides nothing.
+Every rank is asked for its Python stacks (a signal to faulthandler, which needs no GIL), then whatever it has forked for theirs
+(the workers of a data loader); and torch's flight recorder for its record where there is one. A rank that was stopped is let go
+on, so that it can answer. Nobody is waited for: `look` is called again and again, and says `Looked` once all have answered or
+their time is over. For ranks that have not answered by then py-spy is asked, where it is installed, in a child with a deadline;
+else there is what the kernel knows (`runtime.kernel_view`). Decides nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.core.signals import signal
 from holdfast.core.signs import Signs
 from holdfast.core.stack_text import is_whole, main_thread, waits, where
 from holdfast.runtime.kernel_view import kernel_view
-from holdfast.runtime.process import kill_group, state
+from holdfast.runtime.process import descendants, kill_group, state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +68,12 @@ class Rank:
         self.rank, self.local_rank, self.pid, self.signs, self.logged = rank, local_rank, pid, signs or Signs(), logged
         self.state = state(pid) or ""
         self.stacks = ""
+        self.below: dict[int, str] = {}
+        """Stacks of the processes that it has forked, by their pids, the one that writes now last."""
+        self.unasked: Iterator[int] | None = None
+        """Those of them that have yet to write theirs, and can. None: it is not their turn."""
+        self.ask_until = NEVER
+        """They are asked until then: there may be hundreds."""
         self.spy: tuple[Popen[bytes], int] | None = None
         """py-spy's process, and the file that it writes to. None: it was not asked, or has answered."""
         self.has_been_spied_on = False
@@ -143,22 +149,40 @@ class Stacks:
             if rank.is_silent:
                 rank.stacks = self.workers.dumped(rank.local_rank) or rank.stacks
             self._hear_collectives(rank, late=now >= self.collectives_until)
+        below = [rank for rank in self.ranks if self._hears_below(rank, now)]
         silent = [rank for rank in self.ranks if rank.is_silent]
-        awaited = [rank for rank in silent if self._may_answer(rank, now)]
+        awaited = [rank for rank in silent if not rank.unable and self._may_answer(rank.pid, now)]
         if silent and not awaited and self.spies_until == -NEVER:
             self._spy(silent, now)
         spying = [rank for rank in silent if not self._has_spied(rank, late=now >= self.spies_until)]
         assert self.records is not None
         recorded = self.records.look(now) or now >= self.records_until
-        if awaited or spying or not recorded or any(rank.asked_for is not None for rank in self.ranks):
+        if awaited or below or spying or not recorded or any(rank.asked_for is not None for rank in self.ranks):
             return []
         self.look_at = NEVER
         return [Looked(positions=tuple(self._position(rank, now) for rank in self.ranks))]
 
-    def _may_answer(self, rank: Rank, now: float) -> bool:
-        if rank.unable or now >= self.busy_until:
+    def _may_answer(self, pid: int, now: float) -> bool:
+        return now < self.stacks_until or (now < self.busy_until and state(pid) == "R")
+
+    def _hears_below(self, rank: Rank, now: float) -> bool:
+        """Whether one of the processes that the rank has forked is still to show its stacks. One is asked after the other, once
+        the rank has shown its own: they all write to the same place."""
+        if rank.has_been_spied_on or rank.is_silent:
             return False
-        return now < self.stacks_until or state(rank.pid) == "R"
+        if rank.unasked is None:
+            host, pid = self.workers.host, rank.pid
+            rank.unasked = (below for below in descendants(pid) if not host.ask_for_stacks(pid, below))
+            rank.ask_until = now + STACKS_S
+        elif rank.below:
+            last = next(reversed(rank.below))
+            rank.below[last] = self.workers.dumped(rank.local_rank) or rank.below[last]
+            if not is_whole(rank.below[last]):
+                return self._may_answer(last, now)
+        below = next(rank.unasked, None) if now < rank.ask_until else None
+        if below is not None:
+            rank.below[below] = ""
+        return below is not None
 
     def keeper(self, reason: str) -> Callable[[], None]:
         """What writes what was found, each rank into a file of its own. It raises OSError where that cannot be."""
@@ -219,6 +243,10 @@ class Stacks:
             yield f"its last collective in group {last.group}: {last.what}, number {last.seq}; {state}"
         if rank.unable:
             yield f"it cannot show its stacks itself: {rank.unable}"
+        for pid, text in rank.below.items():  # the rank's own come last: so who reads the file knows its main thread
+            yield f"\nprocess {pid}, which it has forked:\n\n{text or 'it has not shown its stacks'}"
+        if rank.below:
+            yield "\nthe rank itself:"
         yield f"\n{rank.stacks}" if rank.stacks else "\nit has not shown its stacks"
         if rank.evidence:
             yield f"\nwhat the kernel says of it:\n{rank.evidence}\n"

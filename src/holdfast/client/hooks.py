@@ -4,7 +4,7 @@
 
 - has every optimizer's step count as a heartbeat, and the steps of the one that has made most of them as the script's progress,
   unless the script tells that itself (`holdfast.client.progress`);
-- has `torch.save` and torch.distributed.checkpoint's `save` and `async_save` be sections called `checkpoint`;
+- has `torch.save` and torch.distributed.checkpoint's saves (`SAVES`) be sections called `checkpoint`;
 - notes when the script first joins a process group, when it has (from then on it can be asked how far its collectives have
   come: `client.collectives`), and how long it loads its state before its first step;
 - with torch or without, has the time that a debugger or another prompt waits for somebody be a section called `debugger`;
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 CHECKPOINT, DEBUGGER = "checkpoint", "debugger"
 """Names of the sections."""
+
+SAVES = ("save", "async_save", "save_state_dict")
+"""Of distributed checkpoints. The last is deprecated, and one day it is gone: the others are marked by then."""
 
 PROMPTS = {
     "cmd": ("Cmd", "cmdloop"),  # pdb
@@ -86,7 +89,7 @@ def watch(
             "torch.optim.optimizer": lambda module: module.register_optimizer_step_post_hook(step_hook()),
             "torch._dynamo.config": lambda module: module.ignore_logging_functions.add(step_hook()),
             "torch.serialization": files,
-            "torch.distributed.checkpoint.state_dict_saver": marking(CHECKPOINT, "save", "async_save"),
+            "torch.distributed.checkpoint.state_dict_saver": marking(CHECKPOINT, *SAVES),
             "torch.distributed.checkpoint.state_dict_loader": lambda module: _around(module, "load", _as_restore, writer()),
             "torch.distributed.distributed_c10d": lambda module: _around(
                 module, "init_process_group", lambda function, to: _as_joining(function, to, joined), writer()

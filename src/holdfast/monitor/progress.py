@@ -1,6 +1,8 @@
 """Does a rank's log grow by lines that mean progress? For programs that show nothing by themselves: JAX, a shell script.
 
-Reads what is new and no more than a bounded piece of it: of a log that has grown by more, the newest. Nothing is read twice.
+All that was in the file when a look began is read, each byte once, in pieces. Nothing is skipped, however much it is: a line
+that is skipped may be the only one that means progress, and without it a rank that gets on would hang. So a look may take
+its time, and hang with its file system: whoever asks for one leaves it to a thread (`agent.monitoring`).
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 CHUNK = 256 * 1024
-"""Bytes that are read of a file at one look."""
+"""Bytes that are read of a file at a time: some milliseconds' work, between which other threads run."""
 
 LONGEST_LINE = 2000
-"""Bytes of a line that are looked at: what a user's expression costs must be bounded."""
+"""Bytes of a line that are looked at, from its beginning: what a user's expression costs must be bounded."""
 
 STEP = "step"
 """The expression's group that names the step, if it has one."""
@@ -34,15 +36,13 @@ class LogProgress:
         self.step: int | None = None
         """The last that was named."""
 
-    def look(self) -> bool:
-        """Read what is new; whether a line of it matched."""
-        before = self.lines
+    def look(self) -> None:
+        """Read what is new."""
         for file in self.files:
             for line in file.lines():
                 if found := self.pattern.search(line[:LONGEST_LINE]):
                     self.lines += 1
                     self._note_step(found)
-        return self.lines > before
 
     def _note_step(self, found: re.Match[bytes]) -> None:
         if STEP in self.pattern.groupindex and (named := found[STEP]) and named.strip().isdigit():
@@ -61,28 +61,26 @@ class _File:
         self.offset = 0
         self.rest = b""
 
-    def lines(self) -> list[bytes]:
+    def lines(self) -> Iterator[bytes]:
         """The lines that have come to their end since the last call; what a progress bar redraws (after \\r) is a line each."""
         try:
-            return self._lines()
+            yield from self._lines()
         except OSError:  # it comes later, or the disk is gone: other signs will do
-            return []
+            return
 
-    def _lines(self) -> list[bytes]:
+    def _lines(self) -> Iterator[bytes]:
         if self.fd < 0:
             self.fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         found = os.fstat(self.fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size == self.offset:
-            return []
+        if not stat.S_ISREG(found.st_mode):
+            return
         if found.st_size < self.offset:  # somebody has truncated it
             self.offset, self.rest = 0, b""
-        if found.st_size - self.offset > CHUNK:
-            self.offset, self.rest = found.st_size - CHUNK, b""
-        piece = os.pread(self.fd, CHUNK, self.offset)
-        self.offset += len(piece)
-        *lines, rest = (self.rest + piece).replace(b"\r", b"\n").split(b"\n")
-        self.rest = rest[-LONGEST_LINE:]
-        return lines
+        while self.offset < found.st_size and (piece := os.pread(self.fd, CHUNK, self.offset)):
+            self.offset += len(piece)
+            *lines, rest = (self.rest + piece).replace(b"\r", b"\n").split(b"\n")
+            self.rest = rest[:LONGEST_LINE]
+            yield from lines
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -44,10 +44,11 @@ class Judge:
         self.failures.keep(number, seat.join.node, (failure,), now)
         if number != job.round or job.phase != "running":
             return []
-        if failure.cause == "hung" and self.inquiry is not None:
+        if self.inquiry is not None and (failure.cause == "hung" or self.inquiry.held):
             self._impair(seat)
-            self.inquiry.held.append((seat.join.node, failure))
-            return []  # until it is known whether it is to blame
+            if failure.cause == "hung":
+                self.inquiry.held.append((seat.join.node, failure))
+            return []  # until it is known which hang is to blame; who dies after one has been ended dies of that
         if seat.state != "running" or seat.is_impaired:
             return []
         self._impair(seat)

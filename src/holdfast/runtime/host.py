@@ -245,12 +245,13 @@ class Host(Ready):
         """Each worker's state in the kernel's eyes, by its pid."""
         return {pid: seen for pid in self.children if (seen := state(pid))}
 
-    def ask_for_stacks(self, pid: int) -> str:
-        """Have a worker write down its stacks (`Page.ask_for_stacks`). Returns why it cannot; empty: it has been asked."""
+    def ask_for_stacks(self, pid: int, below: int | None = None) -> str:
+        """Have a worker, or a process below it, write down its stacks (`Page.ask_for_stacks`). Returns why it cannot; empty: it
+        has been asked."""
         child = self.children.get(pid)
         if child is None:
             return "it is gone"
-        return child.page.ask_for_stacks() if child.page else "it is no Python that we can reach"
+        return child.page.ask_for_stacks(below) if child.page else "it is no Python that we can reach"
 
     def stacks(self, pid: int) -> str:
         """What it has written so far of what it was asked for last."""

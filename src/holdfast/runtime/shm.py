@@ -145,10 +145,13 @@ class Page:
         """Why the bootstrap could not do its whole work; empty if it could."""
         return self._text(layout.TROUBLE, layout.TROUBLE_BYTES)
 
-    def ask_for_stacks(self) -> str:
+    def ask_for_stacks(self, below: int | None = None) -> str:
         """Have the worker write all its threads' stacks, which takes it less than a millisecond, though it may hold the GIL or
-        be deadlocked; a stopped one does when it is continued. Returns why it cannot; empty: it has been asked."""
-        pid, signum = self.words[layout.PID], self.words[layout.DUMP_SIGNAL]
+        be deadlocked; a stopped one does when it is continued. Returns why it cannot; empty: it has been asked.
+
+        `below`: the pid of a process below it, which can do the same if it was forked. All write to the same place: whoever
+        was asked before is to have come to its end."""
+        pid, signum = below or self.words[layout.PID], self.words[layout.DUMP_SIGNAL]
         if not 0 < signum <= LAST_SIGNAL:
             return "its interpreter has not started, or offers none"
         path = f"/proc/{pid}/fd/{self.words[layout.DUMP_FD]}"
@@ -167,7 +170,7 @@ class Page:
         return ""
 
     def stacks(self) -> str:
-        """What it has written since it was asked last: faulthandler's text, which ends with the main thread."""
+        """What has been written since somebody was asked last: faulthandler's text, which ends with the main thread."""
         fd, start = self._stacks
         return os.pread(fd, os.fstat(fd).st_size - start, start).decode("utf-8", "replace") if fd >= 0 else ""
 
