@@ -196,3 +196,16 @@ def test_settings_that_make_no_sense_are_refused(nodes):
         nodes.node(1, 1, lease=0)
     with pytest.raises(ValueError, match="port 0"):
         create_handler(RendezvousParameters("holdfast", "localhost:0", "job", 1, 2))
+
+
+@pytest.mark.parametrize(("given", "missing"), [("tls_cert", "tls_ca"), ("tls_ca", "tls_cert"), ("tls_key", "tls_cert")])
+def test_half_of_what_tls_needs_is_refused_and_not_taken_for_no_tls(nodes, given, missing):
+    with pytest.raises(ValueError, match=f"{given} needs {missing} too"):
+        nodes.node(1, 1, **{given: "node.pem"})
+
+
+def test_a_setting_that_nothing_reads_is_warned_of_and_torch_s_own_are_not(nodes, caplog):
+    nodes.node(1, 1, tokenfile="secret", timeout=900, rank=0, use_libuv=True)
+    assert [record.getMessage() for record in caplog.records if "reads" in record.msg] == [
+        "rendezvous settings: nothing reads 'tokenfile' (did you mean token_file?)"
+    ]

@@ -9,6 +9,7 @@ Torch reads this module at its own import, whatever backend is asked for: on loa
 
 from __future__ import annotations
 
+import logging
 import socket
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,18 @@ DEFAULT_PORT = 29400
 """torchrun's and `holdfast run`'s, for an endpoint without a port."""
 FAREWELL_S = 10.0
 """How long the coordinator's host waits, at its end, until every node has heard the outcome."""
+SETTINGS = (
+    "lease",
+    "join_timeout",
+    "last_call_timeout",
+    "read_timeout",
+    "is_host",
+    "node_name",
+    "token_file",
+    "tls_cert",
+    "tls_key",
+    "tls_ca",
+)
 CLOSE_S = 2.0
 """How long a node that closes the job waits for the coordinator's word that it is closed."""
 
@@ -235,6 +248,7 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     from .attendant import Attendant
     from .utils import parse_rendezvous_endpoint
 
+    _warn_of_unread(params)
     words = import_module(_words_of(params))
     host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     alone = params.max_nodes == 1
@@ -272,6 +286,17 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     return HoldfastRendezvousHandler(
         attendant, params.run_id, words=words, alone=alone, read_timeout_s=read_timeout_s, backend=params.backend
     )
+
+
+def _warn_of_unread(params: RendezvousParameters) -> None:
+    """A setting that nothing reads may be a word misspelt, and the job without what it was meant to give."""
+    from holdfast.core.grammar import did_you_mean
+    from holdfast.core.resolve_rendezvous import KNOWN_KEYS
+
+    for key in params.config:
+        if key not in SETTINGS and key not in KNOWN_KEYS:  # those that torch's backends have come with any command line
+            hint = did_you_mean(key, SETTINGS)
+            logging.getLogger(__name__).warning("rendezvous settings: nothing reads '%s' (%s)", key, hint)
 
 
 def get_handler() -> Any:
@@ -321,13 +346,17 @@ _tokens: dict[str, bytes] = {}
 
 
 def _shelter(params: RendezvousParameters) -> Shelter | None:
-    """TLS, where the settings `tls_cert` and `tls_ca` (and `tls_key`) name its files."""
-    cert, ca = params.get("tls_cert"), params.get("tls_ca")
-    if cert is None or ca is None:
+    """TLS, where the settings `tls_cert`, `tls_ca` and `tls_key` name its files. None: none is named."""
+    files = {key: params.get(key) for key in ("tls_cert", "tls_key", "tls_ca")}
+    if not any(files.values()):
         return None
+    for key in ("tls_cert", "tls_ca"):
+        if not files[key]:  # going on in plain text is not what is meant
+            given = ", ".join(name for name, file in files.items() if file)
+            raise ValueError(f"rendezvous settings: {given} needs {key} too; TLS takes a certificate and a CA on each side")
     from holdfast.runtime.tls import shelter
 
-    return shelter(cert, params.get("tls_key"), ca)
+    return shelter(files["tls_cert"], files["tls_key"], files["tls_ca"])
 
 
 def _free_port(host: str) -> int:
