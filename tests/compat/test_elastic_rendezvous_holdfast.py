@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import entry_points
@@ -82,6 +83,24 @@ def test_one_node_needs_neither_torch_nor_a_socket(nodes, monkeypatch):
     (again,) = nodes.enter(alone)
     assert not again.store.check(["key"])
     assert again.bootstrap_store_info.master_port != info.bootstrap_store_info.master_port
+
+
+@pytest.mark.parametrize("name", ["embedded", "memory"])
+def test_it_has_the_names_that_holdfast_run_gives_it(free_port, name):
+    handler = get_rendezvous_handler(RendezvousParameters(name, f"127.0.0.1:{free_port}", "job", 1, 1))
+    info = handler.next_rendezvous()
+    info.store.set("key", "value")
+    assert (handler.get_backend(), info.rank, info.world_size, info.store.get("key")) == (name, 0, 1, b"value")
+    with socket.socket() as somebody:
+        others_can_come = somebody.connect_ex(("127.0.0.1", free_port)) == 0
+    assert others_can_come == (name == "embedded")
+    handler.set_closed()
+    assert handler.shutdown()
+
+
+def test_in_memory_no_nodes_meet():
+    with pytest.raises(ValueError, match="memory joins no nodes, and up to 2 are asked for"):
+        get_rendezvous_handler(RendezvousParameters("memory", "", "job", 1, 2))
 
 
 @torch_needed

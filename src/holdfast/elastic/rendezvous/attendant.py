@@ -89,11 +89,13 @@ class Attendant:
         *,
         shelter: Shelter | None = None,
         may_host: bool,
+        alone: bool = False,
     ) -> None:
+        """`alone`: nobody else is to come, so no port is opened."""
         self.attendance = Attendance(join)
         self.host = Host(lambda what: logger.warning("%s", what))
         self.network = Network(self.host, identity, endpoint, shelter=shelter)
-        self.hosting = may_host and self.network.listen()
+        self.hosting = alone or (may_host and self.network.listen())
         self.node = self._node(join, rules, f"{endpoint[0]}:{endpoint[1]}")
         self.changed = threading.Condition()
         self.broken: BaseException | None = None

@@ -237,7 +237,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
-    """A handler from torch's or our parameters; its settings stand in the plug-in's documentation."""
+    """A handler from torch's or our parameters; its settings stand in the plug-in's documentation. Backend `memory`: for one
+    node, and nobody else can come."""
     import os
 
     from holdfast.core.messages import Join
@@ -250,8 +251,10 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
 
     _warn_of_unread(params)
     words = import_module(_words_of(params))
-    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
-    alone = params.max_nodes == 1
+    alone, closed = params.max_nodes == 1, params.backend == "memory"
+    if closed and not alone:
+        raise ValueError(f"the rendezvous backend memory joins no nodes, and up to {params.max_nodes} are asked for")
+    host, port = ("localhost", DEFAULT_PORT) if closed else parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     if port == 0:
         if not alone:
             raise ValueError(f"the rendezvous endpoint {params.endpoint} has port 0: the other nodes could not find it")
@@ -281,6 +284,7 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
         (host, port),
         shelter=_shelter(params),
         may_host=is_here(host) if may_host is None else may_host,
+        alone=closed,
     )
     read_timeout_s = _seconds(params, "read_timeout", 60)
     return HoldfastRendezvousHandler(
