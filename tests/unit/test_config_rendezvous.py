@@ -141,6 +141,11 @@ def test_durations_of_rdzv_conf_are_used():
     assert not [notice for notice in found.notices if notice.level == "WARNING"]
 
 
+@pytest.mark.parametrize(("conf", "meant"), [("join_timeout=7", 7.0), ("join_timeout=7,timeout=5", 5.0), ("rank=1", 900.0)])
+def test_static_nodes_wait_as_long_as_either_word_says_and_torchrun_s_own_goes_first(conf, meant):
+    assert config(*STATIC, "--rdzv-conf", conf).join_timeout_s == meant
+
+
 def test_keep_alive_settings_give_the_lease_unless_it_was_given():
     conf = ("--rdzv-conf", "keep_alive_interval=5")
     assert config(*TWO).lease_s == 3.0

@@ -299,10 +299,11 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     }
     if "close_timeout" in durations:
         draft.tell("NOTE", f"{name} close_timeout means nothing here: a job ends by itself, and no rendezvous has to be closed")
-    join = "timeout" if backend == "static" or (backend == "etcd" and "join_timeout" not in durations) else "join_timeout"
+    said = {"static": ("timeout", "join_timeout"), "etcd": ("join_timeout", "timeout")}.get(backend, ("join_timeout",))
+    join = next((key for key in said if key in durations), "")
     fixed = draft.fields["membership"] == "fixed"
     usual = 900.0 if backend == "static" else 300.0 if fixed else 600.0
-    draft.put("join_timeout_s", durations.get(join, usual), name if join in durations else "default")
+    draft.put("join_timeout_s", durations.get(join, usual), name if join else "default")
     nobody_waits = fixed and not _bears_losses(draft)  # no more nodes are taken than have to come
     last_call = durations.get("last_call_timeout", 1.0 if nobody_waits else 30.0)
     draft.put("last_call_s", last_call, name if "last_call_timeout" in durations else "default")
