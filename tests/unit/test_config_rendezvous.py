@@ -171,6 +171,12 @@ def test_etcd_s_members_are_told_as_one_list_with_its_own_default_port(given, en
     assert (found.master_addr, found.master_port) == ("", None)
 
 
+@pytest.mark.parametrize("given", ["http://a:2379", "a,,b", "a,"])
+def test_what_is_no_member_of_etcd_is_refused_with_the_way_to_name_one(given):
+    said = error("--nnodes", "2", "--rdzv-backend", "etcd", "--rdzv-endpoint", given)
+    assert "is not a member of etcd" in said and "HOST:2379" in said and "protocol=https" in said
+
+
 def test_the_command_line_of_pytorch_s_etcd_example_is_taken_as_it_stands():
     line = ("--nnode=1", "--nproc_per_node=2", "--rdzv_endpoint=etcd-server")
     found = config(*line, env={"PET_RDZV_BACKEND": "etcd"})
