@@ -177,6 +177,27 @@ def test_a_closed_job_calls_the_others_and_says_why(nodes, wait_until):
 
 
 @torch_needed
+def test_a_job_that_is_closed_before_any_round_ends_at_once(nodes):
+    alone = nodes.node(1, 1)
+    alone.set_closed()
+    assert alone.is_closed()
+    with pytest.raises(RendezvousClosedError, match="a node's launcher has closed it"):
+        alone.next_rendezvous()
+    assert alone.shutdown() and alone.shutdown()
+
+
+def test_who_is_shut_down_takes_part_no_more_not_even_while_it_waits(nodes, wait_until):
+    waits = nodes.node(2, 2)
+    (waiting,) = nodes.entering(waits)
+    wait_until(lambda: nodes.known == 1)
+    assert waits.shutdown()
+    with pytest.raises(RendezvousClosedError):
+        waiting.result(10)
+    waits.set_closed()
+    with pytest.raises(RendezvousClosedError, match="this node has left"):
+        waits.next_rendezvous()
+
+
 def test_too_few_nodes_in_time(nodes):
     with pytest.raises(RendezvousTimeoutError, match="1 of 2 nodes"):
         nodes.enter(nodes.node(2, 2, join_timeout=0.5))

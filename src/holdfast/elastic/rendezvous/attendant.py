@@ -147,6 +147,11 @@ class Attendant:
         moved = self.node.member.moved_to if self.node.member is not None else ""
         return host_and_port(moved) if moved else self.network.endpoint
 
+    @property
+    def is_over(self) -> bool:
+        """As the coordinator's host: whether the job has ended. A node that never asked for a seat is not told."""
+        return self.node.server is not None and self.node.server.rendezvous.report is not None
+
     def wait_until_idle(self, timeout_s: float) -> bool:
         """As the coordinator's host: until everybody has heard how the job ended."""
         return self.wait_for(lambda _: self.node.server is None or self.node.server.idle, timeout_s)

@@ -102,13 +102,15 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         from .attendance import Enter
         from .round_store import RoundServer
 
+        if self._shut:
+            raise self._error("RendezvousClosedError", f"this node has left the rendezvous of job '{self._run_id}'")
         self._seated = False
         own = RoundServer(self._attendant.attendance.join.addr, timeout_s=self._read_timeout_s)
         self._servers.append(own)
         self._attendant.show(Enter(port=own.port), lambda attendance: attendance.state != "joining")
         attendance = self._attendant.attendance
-        if attendance.closing:
-            self._attendant.wait_for(lambda attendance: attendance.state == "ended", CLOSE_S)
+        if attendance.closing or attendance.state == "left":
+            self._attendant.wait_for(self._has_ended, CLOSE_S)
             raise self._closed(attendance)
         assigned = attendance.assigned
         assert assigned is not None
@@ -195,8 +197,13 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def _close(self, reason: str) -> None:
         from .attendance import Close
 
+        if self._shut:
+            return
         self._attendant.show(Close(reason=reason))
-        self._attendant.wait_for(lambda attendance: attendance.state == "ended", CLOSE_S)
+        self._attendant.wait_for(self._has_ended, CLOSE_S)
+
+    def _has_ended(self, attendance: Attendance) -> bool:
+        return attendance.state == "ended" or self._attendant.is_over
 
     def shutdown(self) -> bool:
         """The agent ends. Unless its workers have succeeded, that closes the job for all nodes, as torch's does."""
@@ -209,7 +216,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             self._depart("it could not enter the round")
         elif attendance.state in ("done", "left"):
             # Others may still need what is here: the coordinator, the round's store.
-            self._attendant.wait_for(lambda attendance: attendance.state == "ended", NEVER if self._stays else CLOSE_S)
+            self._attendant.wait_for(self._has_ended, NEVER if self._stays else CLOSE_S)
         self._let_go()
         return True
 
