@@ -109,13 +109,20 @@ def test_a_backend_and_its_store_are_made_from_parameters(etcd, client):
         ({"protocol": "dummy"}, ValueError, r"^The protocol must be HTTP or HTTPS.$"),
         ({"read_timeout": "0"}, ValueError, r"^The read timeout must be a positive integer.$"),
         ({"read_timeout": "-10"}, ValueError, r"^The read timeout must be a positive integer.$"),
-        ({"endpoint": "127.0.0.1:1"}, RendezvousConnectionError, r"^The connection to etcd at 127.0.0.1:1 has failed."),
     ],
 )
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
 def test_what_is_wrong_with_the_parameters_is_said(etcd, backend, config, error, said):
     with pytest.raises(error, match=said):
         get_rendezvous_handler(params(etcd, backend, "wrong", **config))
+
+
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
+def test_an_etcd_out_of_reach_is_said_in_torch_s_words_and_its_cause_names_it(etcd, backend):
+    said = r"^The connection to etcd has failed. See inner exception for details.$"
+    with pytest.raises(RendezvousConnectionError, match=said) as failed:
+        get_rendezvous_handler(params(etcd, backend, "wrong", endpoint="127.0.0.1:1"))
+    assert "127.0.0.1:1: Connection refused" in str(failed.value.__cause__)
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
@@ -199,6 +206,7 @@ def test_a_server_starts_answers_and_leaves_nothing(tmp_path):
     server.start(timeout=30, stderr=subprocess.DEVNULL)
     assert server.get_endpoint() == f"{server.get_host()}:{server.get_port()}" and folder.exists()
     assert server.get_host() == "localhost"
+    assert server.get_client().version.startswith("3.")
     store = EtcdStore(server.get_client(), "x")
     store.set("k", "v")
     assert store.get("k") == b"v"

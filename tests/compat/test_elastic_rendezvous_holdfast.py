@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import entry_points
@@ -84,6 +85,24 @@ def test_one_node_needs_neither_torch_nor_a_socket(nodes, monkeypatch):
     assert again.bootstrap_store_info.master_port != info.bootstrap_store_info.master_port
 
 
+@pytest.mark.parametrize("name", ["embedded", "memory"])
+def test_it_has_the_names_that_holdfast_run_gives_it(free_port, name):
+    handler = get_rendezvous_handler(RendezvousParameters(name, f"127.0.0.1:{free_port}", "job", 1, 1))
+    info = handler.next_rendezvous()
+    info.store.set("key", "value")
+    assert (handler.get_backend(), info.rank, info.world_size, info.store.get("key")) == (name, 0, 1, b"value")
+    with socket.socket() as somebody:
+        others_can_come = somebody.connect_ex(("127.0.0.1", free_port)) == 0
+    assert others_can_come == (name == "embedded")
+    handler.set_closed()
+    assert handler.shutdown()
+
+
+def test_in_memory_no_nodes_meet():
+    with pytest.raises(ValueError, match="memory joins no nodes, and up to 2 are asked for"):
+        get_rendezvous_handler(RendezvousParameters("memory", "", "job", 1, 2))
+
+
 @torch_needed
 def test_each_round_has_a_fresh_store_and_workers_may_use_it(nodes):
     import torch.distributed as dist
@@ -158,6 +177,27 @@ def test_a_closed_job_calls_the_others_and_says_why(nodes, wait_until):
 
 
 @torch_needed
+def test_a_job_that_is_closed_before_any_round_ends_at_once(nodes):
+    alone = nodes.node(1, 1)
+    alone.set_closed()
+    assert alone.is_closed()
+    with pytest.raises(RendezvousClosedError, match="a node's launcher has closed it"):
+        alone.next_rendezvous()
+    assert alone.shutdown() and alone.shutdown()
+
+
+def test_who_is_shut_down_takes_part_no_more_not_even_while_it_waits(nodes, wait_until):
+    waits = nodes.node(2, 2)
+    (waiting,) = nodes.entering(waits)
+    wait_until(lambda: nodes.known == 1)
+    assert waits.shutdown()
+    with pytest.raises(RendezvousClosedError):
+        waiting.result(10)
+    waits.set_closed()
+    with pytest.raises(RendezvousClosedError, match="this node has left"):
+        waits.next_rendezvous()
+
+
 def test_too_few_nodes_in_time(nodes):
     with pytest.raises(RendezvousTimeoutError, match="1 of 2 nodes"):
         nodes.enter(nodes.node(2, 2, join_timeout=0.5))
@@ -196,3 +236,16 @@ def test_settings_that_make_no_sense_are_refused(nodes):
         nodes.node(1, 1, lease=0)
     with pytest.raises(ValueError, match="port 0"):
         create_handler(RendezvousParameters("holdfast", "localhost:0", "job", 1, 2))
+
+
+@pytest.mark.parametrize(("given", "missing"), [("tls_cert", "tls_ca"), ("tls_ca", "tls_cert"), ("tls_key", "tls_cert")])
+def test_half_of_what_tls_needs_is_refused_and_not_taken_for_no_tls(nodes, given, missing):
+    with pytest.raises(ValueError, match=f"{given} needs {missing} too"):
+        nodes.node(1, 1, **{given: "node.pem"})
+
+
+def test_a_setting_that_nothing_reads_is_warned_of_and_torch_s_own_are_not(nodes, caplog):
+    nodes.node(1, 1, tokenfile="secret", timeout=900, rank=0, use_libuv=True)
+    assert [record.getMessage() for record in caplog.records if "reads" in record.msg] == [
+        "rendezvous settings: nothing reads 'tokenfile' (did you mean token_file?)"
+    ]

@@ -231,6 +231,7 @@ MISTAKES = [
         "h:29400",
     ),
     (("--lease", "0"), "--lease: 0 is not above zero", ""),
+    (("--lease", "0.01"), "--lease: 0.01 is too short", "0.1 seconds or more"),
     (("--nproc-per-node", "100000"), "--nproc-per-node: 100000 is too large", "10000 or less"),
     (("--lease", "inf"), "--lease: inf is too long", "31 years"),
     (("--on-split", "contine"), "--on-split: there is no 'contine'", "continue"),

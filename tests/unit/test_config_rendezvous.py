@@ -141,6 +141,11 @@ def test_durations_of_rdzv_conf_are_used():
     assert not [notice for notice in found.notices if notice.level == "WARNING"]
 
 
+@pytest.mark.parametrize(("conf", "meant"), [("join_timeout=7", 7.0), ("join_timeout=7,timeout=5", 5.0), ("rank=1", 900.0)])
+def test_static_nodes_wait_as_long_as_either_word_says_and_torchrun_s_own_goes_first(conf, meant):
+    assert config(*STATIC, "--rdzv-conf", conf).join_timeout_s == meant
+
+
 def test_keep_alive_settings_give_the_lease_unless_it_was_given():
     conf = ("--rdzv-conf", "keep_alive_interval=5")
     assert config(*TWO).lease_s == 3.0
@@ -164,6 +169,12 @@ def test_etcd_s_members_are_told_as_one_list_with_its_own_default_port(given, en
     found = config("--nnodes", "1:2", "--rdzv-backend", "etcd", "--rdzv-endpoint", given)
     assert (found.rdzv_backend, found.rdzv_endpoint, (found.rdzv_host, found.rdzv_port)) == ("etcd", endpoint, meant)
     assert (found.master_addr, found.master_port) == ("", None)
+
+
+@pytest.mark.parametrize("given", ["http://a:2379", "a,,b", "a,"])
+def test_what_is_no_member_of_etcd_is_refused_with_the_way_to_name_one(given):
+    said = error("--nnodes", "2", "--rdzv-backend", "etcd", "--rdzv-endpoint", given)
+    assert "is not a member of etcd" in said and "HOST:2379" in said and "protocol=https" in said
 
 
 def test_the_command_line_of_pytorch_s_etcd_example_is_taken_as_it_stands():

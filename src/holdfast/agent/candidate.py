@@ -59,7 +59,7 @@ def candidate(
         ttl_s=float(math.ceil(config.lease_s + STORE_FAILOVER_S)),  # etcd counts in whole seconds
         now=now,
     )
-    member = Member(group.join.node, endpoint=f"that {store} names", join_timeout_s=config.join_timeout_s, now=now)
+    member = Member(group.join.node, endpoint=f"the place that {store} names", join_timeout_s=config.join_timeout_s, now=now)
     member.connect_at = NEVER
     # A store may be away for longer than a coordinator that restarts: while it is, nobody else can run this job either.
     member.give_up_s = config.join_timeout_s

@@ -26,6 +26,8 @@ ETCD_KEYS = ("protocol", "cert", "key", "cacert", "user", "password", "etcd_pref
 """What --rdzv-conf may say about the way to etcd: torchrun's names, of both its etcd backends, and the credentials."""
 EMBEDDED_PORT, MASTER_PORT = 29400, 29500
 """torchrun's c10d and static ports."""
+SHORTEST_LEASE_S = 0.1
+"""Below it a lease is over before a busy host has renewed it, again and again."""
 LOCAL = "127.0.0.1"
 """MASTER_ADDR of a job on one node: no name to look up, no interface to choose."""
 
@@ -240,6 +242,10 @@ def _etcd(draft: Draft) -> None:
             f"{draft.name('rdzv_backend')}: {asked}: where is etcd?",
             hint=f"--rdzv-endpoint HOST:{ETCD_PORT}, or several of them, separated by commas",
         )
+    for one in text.split(","):
+        if not one.strip() or "://" in one:
+            hint = f"give HOST:{ETCD_PORT}, several with commas; for TLS --rdzv-conf protocol=https"
+            raise UsageError(f"{name}: {one.strip()!r} is not a member of etcd", hint=hint)
     found = [grammar.endpoint(one, name, default_port=ETCD_PORT) for one in text.split(",")]
     origin = draft.settings["rdzv_endpoint"].origin
     draft.put("rdzv_backend", "etcd", draft.settings["rdzv_backend"].origin)
@@ -299,14 +305,18 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     }
     if "close_timeout" in durations:
         draft.tell("NOTE", f"{name} close_timeout means nothing here: a job ends by itself, and no rendezvous has to be closed")
-    join = "timeout" if backend == "static" or (backend == "etcd" and "join_timeout" not in durations) else "join_timeout"
+    said = {"static": ("timeout", "join_timeout"), "etcd": ("join_timeout", "timeout")}.get(backend, ("join_timeout",))
+    join = next((key for key in said if key in durations), "")
     fixed = draft.fields["membership"] == "fixed"
     usual = 900.0 if backend == "static" else 300.0 if fixed else 600.0
-    draft.put("join_timeout_s", durations.get(join, usual), name if join in durations else "default")
+    draft.put("join_timeout_s", durations.get(join, usual), name if join else "default")
     nobody_waits = fixed and not _bears_losses(draft)  # no more nodes are taken than have to come
     last_call = durations.get("last_call_timeout", 1.0 if nobody_waits else 30.0)
     draft.put("last_call_s", last_call, name if "last_call_timeout" in durations else "default")
-    draft.keep("lease", grammar.seconds(draft.text("lease"), draft.name("lease"), zero=False), "lease_s")
+    lease_s = grammar.seconds(draft.text("lease"), draft.name("lease"), zero=False)
+    if lease_s < SHORTEST_LEASE_S:
+        raise UsageError(f"{draft.name('lease')}: {lease_s:g} is too short", hint=f"give {SHORTEST_LEASE_S:g} seconds or more")
+    draft.keep("lease", lease_s, "lease_s")
     if "keep_alive_interval" in durations and not draft.given("lease"):
         attempts = grammar.whole(conf.get("keep_alive_max_attempt", "3"), f"{name} keep_alive_max_attempt", at_least=1)
         draft.put("lease_s", durations["keep_alive_interval"] * attempts, f"{name} keep_alive_interval x {attempts}")

@@ -68,6 +68,11 @@ class Client:
                     self.members.append(self.members.pop(0))
         raise Unanswered("; ".join(said))
 
+    @property
+    def version(self) -> str:
+        """etcd's own, of whichever member answers."""
+        return str(self.ask("/maintenance/status", {})["version"])
+
     def watch(self, key: str, after: int, longest_s: float = WATCH_S) -> None:
         """Until something happens to `key` after revision `after`, or it is time to look again. Raises whatever goes wrong."""
         member = self.members[0]

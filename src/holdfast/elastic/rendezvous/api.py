@@ -248,4 +248,4 @@ class RendezvousHandlerRegistry:
 
 
 rendezvous_handler_registry = RendezvousHandlerRegistry()
-"""Where launchers look; `etcd`, `etcd-v2`, `c10d`, `static` and `holdfast` are in it from the start."""
+"""Where launchers look; `etcd`, `etcd-v2`, `c10d`, `static`, `holdfast`, `embedded` and `memory` are in it from the start."""

@@ -89,11 +89,13 @@ class Attendant:
         *,
         shelter: Shelter | None = None,
         may_host: bool,
+        alone: bool = False,
     ) -> None:
+        """`alone`: nobody else is to come, so no port is opened."""
         self.attendance = Attendance(join)
         self.host = Host(lambda what: logger.warning("%s", what))
         self.network = Network(self.host, identity, endpoint, shelter=shelter)
-        self.hosting = may_host and self.network.listen()
+        self.hosting = alone or (may_host and self.network.listen())
         self.node = self._node(join, rules, f"{endpoint[0]}:{endpoint[1]}")
         self.changed = threading.Condition()
         self.broken: BaseException | None = None
@@ -144,6 +146,11 @@ class Attendant:
         """The endpoint at which the coordinator is now."""
         moved = self.node.member.moved_to if self.node.member is not None else ""
         return host_and_port(moved) if moved else self.network.endpoint
+
+    @property
+    def is_over(self) -> bool:
+        """As the coordinator's host: whether the job has ended. A node that never asked for a seat is not told."""
+        return self.node.server is not None and self.node.server.rendezvous.report is not None
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """As the coordinator's host: until everybody has heard how the job ended."""

@@ -53,9 +53,7 @@ def connect(params: RendezvousParameters) -> Any:
     try:
         read(client, ["/"])
     except Exception as error:
-        raise RendezvousConnectionError(
-            f"The connection to etcd at {params.endpoint} has failed. See inner exception for details."
-        ) from error
+        raise RendezvousConnectionError("The connection to etcd has failed. See inner exception for details.") from error
     return client
 
 

@@ -9,6 +9,7 @@ Torch reads this module at its own import, whatever backend is asked for: on loa
 
 from __future__ import annotations
 
+import logging
 import socket
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,18 @@ DEFAULT_PORT = 29400
 """torchrun's and `holdfast run`'s, for an endpoint without a port."""
 FAREWELL_S = 10.0
 """How long the coordinator's host waits, at its end, until every node has heard the outcome."""
+SETTINGS = (
+    "lease",
+    "join_timeout",
+    "last_call_timeout",
+    "read_timeout",
+    "is_host",
+    "node_name",
+    "token_file",
+    "tls_cert",
+    "tls_key",
+    "tls_ca",
+)
 CLOSE_S = 2.0
 """How long a node that closes the job waits for the coordinator's word that it is closed."""
 
@@ -89,13 +102,15 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         from .attendance import Enter
         from .round_store import RoundServer
 
+        if self._shut:
+            raise self._error("RendezvousClosedError", f"this node has left the rendezvous of job '{self._run_id}'")
         self._seated = False
         own = RoundServer(self._attendant.attendance.join.addr, timeout_s=self._read_timeout_s)
         self._servers.append(own)
         self._attendant.show(Enter(port=own.port), lambda attendance: attendance.state != "joining")
         attendance = self._attendant.attendance
-        if attendance.closing:
-            self._attendant.wait_for(lambda attendance: attendance.state == "ended", CLOSE_S)
+        if attendance.closing or attendance.state == "left":
+            self._attendant.wait_for(self._has_ended, CLOSE_S)
             raise self._closed(attendance)
         assigned = attendance.assigned
         assert assigned is not None
@@ -182,8 +197,13 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def _close(self, reason: str) -> None:
         from .attendance import Close
 
+        if self._shut:
+            return
         self._attendant.show(Close(reason=reason))
-        self._attendant.wait_for(lambda attendance: attendance.state == "ended", CLOSE_S)
+        self._attendant.wait_for(self._has_ended, CLOSE_S)
+
+    def _has_ended(self, attendance: Attendance) -> bool:
+        return attendance.state == "ended" or self._attendant.is_over
 
     def shutdown(self) -> bool:
         """The agent ends. Unless its workers have succeeded, that closes the job for all nodes, as torch's does."""
@@ -196,7 +216,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             self._depart("it could not enter the round")
         elif attendance.state in ("done", "left"):
             # Others may still need what is here: the coordinator, the round's store.
-            self._attendant.wait_for(lambda attendance: attendance.state == "ended", NEVER if self._stays else CLOSE_S)
+            self._attendant.wait_for(self._has_ended, NEVER if self._stays else CLOSE_S)
         self._let_go()
         return True
 
@@ -224,7 +244,8 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
 
 def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
-    """A handler from torch's or our parameters; its settings stand in the plug-in's documentation."""
+    """A handler from torch's or our parameters; its settings stand in the plug-in's documentation. Backend `memory`: for one
+    node, and nobody else can come."""
     import os
 
     from holdfast.core.messages import Join
@@ -235,9 +256,12 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     from .attendant import Attendant
     from .utils import parse_rendezvous_endpoint
 
+    _warn_of_unread(params)
     words = import_module(_words_of(params))
-    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
-    alone = params.max_nodes == 1
+    alone, closed = params.max_nodes == 1, params.backend == "memory"
+    if closed and not alone:
+        raise ValueError(f"the rendezvous backend memory joins no nodes, and up to {params.max_nodes} are asked for")
+    host, port = ("localhost", DEFAULT_PORT) if closed else parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     if port == 0:
         if not alone:
             raise ValueError(f"the rendezvous endpoint {params.endpoint} has port 0: the other nodes could not find it")
@@ -267,11 +291,23 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
         (host, port),
         shelter=_shelter(params),
         may_host=is_here(host) if may_host is None else may_host,
+        alone=closed,
     )
     read_timeout_s = _seconds(params, "read_timeout", 60)
     return HoldfastRendezvousHandler(
         attendant, params.run_id, words=words, alone=alone, read_timeout_s=read_timeout_s, backend=params.backend
     )
+
+
+def _warn_of_unread(params: RendezvousParameters) -> None:
+    """A setting that nothing reads may be a word misspelt, and the job without what it was meant to give."""
+    from holdfast.core.grammar import did_you_mean
+    from holdfast.core.resolve_rendezvous import KNOWN_KEYS
+
+    for key in params.config:
+        if key not in SETTINGS and key not in KNOWN_KEYS:  # those that torch's backends have come with any command line
+            hint = did_you_mean(key, SETTINGS)
+            logging.getLogger(__name__).warning("rendezvous settings: nothing reads '%s' (%s)", key, hint)
 
 
 def get_handler() -> Any:
@@ -321,13 +357,17 @@ _tokens: dict[str, bytes] = {}
 
 
 def _shelter(params: RendezvousParameters) -> Shelter | None:
-    """TLS, where the settings `tls_cert` and `tls_ca` (and `tls_key`) name its files."""
-    cert, ca = params.get("tls_cert"), params.get("tls_ca")
-    if cert is None or ca is None:
+    """TLS, where the settings `tls_cert`, `tls_ca` and `tls_key` name its files. None: none is named."""
+    files = {key: params.get(key) for key in ("tls_cert", "tls_key", "tls_ca")}
+    if not any(files.values()):
         return None
+    for key in ("tls_cert", "tls_ca"):
+        if not files[key]:  # going on in plain text is not what is meant
+            given = ", ".join(name for name, file in files.items() if file)
+            raise ValueError(f"rendezvous settings: {given} needs {key} too; TLS takes a certificate and a CA on each side")
     from holdfast.runtime.tls import shelter
 
-    return shelter(cert, params.get("tls_key"), ca)
+    return shelter(files["tls_cert"], files["tls_key"], files["tls_ca"])
 
 
 def _free_port(host: str) -> int:

@@ -50,7 +50,8 @@ def _register_default_handlers() -> None:
     handler_registry.register("etcd-v2", _create_etcd_v2_handler)
     handler_registry.register("c10d", _create_c10d_handler)
     handler_registry.register("static", _create_static_handler)
-    handler_registry.register("holdfast", create_holdfast_handler)
+    for name in ("holdfast", "embedded", "memory"):  # the last two are `holdfast run`'s names
+        handler_registry.register(name, create_holdfast_handler)
 
 
 def _register_out_of_tree_handlers() -> None:
