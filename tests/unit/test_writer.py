@@ -228,6 +228,16 @@ def test_limits_are_counted_so_that_a_change_is_seen(page: Page, writer: Writer)
         assert section_of(page, "save").limit_s == INFINITY
 
 
+def test_how_many_steps_are_slow_is_told_beside_the_limits(page: Page, writer: Writer) -> None:
+    writer.set_warmup(0)
+    assert page.signs().limits == Limits(warmup_steps=0, count=1)
+    writer.set_warmup(3)
+    writer.set_limits(beat_s=0.5)
+    assert page.signs().limits == Limits(beat_s=0.5, warmup_steps=3, count=3)
+    with pytest.raises(ValueError, match="0 or more"):
+        writer.set_warmup(-1)
+
+
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan")])
 def test_a_limit_that_is_none_is_refused(writer: Writer, wrong: float) -> None:
     with pytest.raises(ValueError, match="a limit is a number of seconds above 0"):

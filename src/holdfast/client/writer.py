@@ -201,6 +201,15 @@ class Writer:
                 self.words[layout.OUT_LIMIT_NS] = _limit_ns(out_s)
                 self.words[layout.LIMITS_COUNT] += 1
 
+    def set_warmup(self, steps: int) -> None:
+        """Say that so many of this worker's first `step`s are slow: they have the limit of the section `warmup`."""
+        if steps < 0:
+            raise ValueError(f"slow steps at the beginning are 0 or more; not {steps}")
+        if self.words is not None:
+            with self.lock:
+                self.words[layout.WARMUP_STEPS] = steps + 1
+                self.words[layout.LIMITS_COUNT] += 1
+
     def _limit_section(self, section: Section, limit_s: float) -> None:
         limit_ns = _limit_ns(limit_s)
         if section.limit_ns != limit_ns:

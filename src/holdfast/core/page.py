@@ -33,7 +33,7 @@ RECORD_ROOM = 1 << 20
 """Of bytes: torch's record of 2000 collectives takes a quarter of that."""
 SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 5
+VERSION = 6
 
 # Agent → worker.
 MAGIC_AT = 0
@@ -132,6 +132,8 @@ OUT_LIMIT_NS = 82
 """With no section open."""
 LIMITS_COUNT = 83
 """Raised by one after each complete change, a section's limit included; 0: none has been set."""
+WARMUP_STEPS = 84
+"""So many of its first `step`s are slow, and one more; 0: not said."""
 NO_LIMIT = 0xFFFF_FFFF_FFFF_FFFF
 """In the place of a limit: there is to be none."""
 

@@ -57,9 +57,12 @@ class Unreachable(Exception):
 class ByAgent:
     """Under `holdfast run`."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_warmup_iters: int | None) -> None:
         self.writer = client.this_worker
         self.cfg = FaultToleranceConfig.from_core(json.loads(os.environ.get(CONFIG_ENV, "{}")))
+        if num_warmup_iters is not None:
+            self.cfg.num_warmup_iterations = num_warmup_iters
+            self.writer.set_warmup(num_warmup_iters)
         self._kept_at = os.environ.get(LIMITS_ENV)
         self.calculated = self._kept()
         """Limits that this rank has calculated, in this life or the one before."""
@@ -157,7 +160,7 @@ class ByServer:
 def reach(rank_info: RankInfo, iteration: int | None, num_warmup_iters: int | None) -> ByAgent | ByServer:
     """Who monitors this rank. Unreachable if nobody does."""
     if client.this_worker.words is not None:
-        return ByAgent()
+        return ByAgent(num_warmup_iters)
     path = os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
     if path is None:
         raise Unreachable(

@@ -146,7 +146,9 @@ class Limits:
 
     def section(self, section: SectionSigns, signs: Signs) -> Bound:
         """With that section open."""
-        if section.name == STEP and section.count < self.ft.num_warmup_iterations:
+        said_steps = signs.limits.warmup_steps
+        slow_steps = self.ft.num_warmup_iterations if said_steps is None else said_steps
+        if section.name == STEP and section.count < slow_steps:
             said = next((one.limit_s for one in signs.sections if one.name == WARMUP), None)
             if said is not None or WARMUP in self.ft.rank_section_timeouts:
                 return self._given(said, self.ft.rank_section_timeouts.get(WARMUP)) or NO_BOUND

@@ -93,6 +93,7 @@ class Page:
                 initial_s=_limit(words[layout.INITIAL_LIMIT_NS]),
                 beat_s=_limit(words[layout.BEAT_LIMIT_NS]),
                 out_s=_limit(words[layout.OUT_LIMIT_NS]),
+                warmup_steps=words[layout.WARMUP_STEPS] - 1 if words[layout.WARMUP_STEPS] else None,
                 count=words[layout.LIMITS_COUNT],
             ),
             sections=tuple(self._sections()),
