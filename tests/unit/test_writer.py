@@ -246,6 +246,17 @@ def test_a_limit_that_is_none_is_refused(writer: Writer, wrong: float) -> None:
         writer.section("a", limit_s=wrong)
 
 
+def test_calculated_limits_are_told_in_full_and_each_change_once(page: Page, writer: Writer) -> None:
+    assert page.calculated() is None
+    writer.tell_calculated(0.25, 0.5, None, {"save": 3.5})
+    writer.tell_calculated(0.25, 0.75, 2.0, {"save": 3.5, "load": 0.125})
+    wanted = {"first": 0.25, "beat": 0.75, "out": 2.0, "section save": 3.5, "section load": 0.125}
+    assert (page.calculated(), page.calculated()) == (wanted, None)
+    assert page.signs().limits == Limits() and section_of(page, "save").limit_s is None, "in force is what is set"
+    writer.tell_calculated(None, None, 1.0, {})
+    assert page.calculated() == {"out": 1.0, "section save": 3.5, "section load": 0.125}
+
+
 # --- requests -----------------------------------------------------------------------------------------------------------
 
 
