@@ -280,6 +280,19 @@ def test_under_our_agent_a_rank_that_hangs_is_ended(holdfast, script):
     assert done.returncode != 0 and "no heartbeat for" in done.output, done.output
 
 
+def test_under_our_agent_how_many_steps_are_the_first_is_the_scripts_word(holdfast, script):
+    path = script(f"""{UNDER}
+client.init_workload_monitoring(num_warmup_iters=2)
+for _ in range(2):
+    client.start_section("step")
+    client.end_section("step")
+client.start_section("step")
+time.sleep(100)
+""")
+    done = holdfast.run("run", "--ft-num-warmup-iterations", "5", "--ft-rank-section-timeouts", "step:1,warmup:30", path)
+    assert "in section step for" in done.output and "(limit 1 s)" in done.output, done.output
+
+
 def test_under_our_agent_calculated_limits_hold_and_are_known_in_the_next_life(holdfast, script):
     path = script(f"""{UNDER}
 from holdfast.fault_tolerance.data import HeartbeatTimeouts

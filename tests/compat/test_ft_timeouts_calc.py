@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import subprocess
 import sys
 
@@ -155,6 +156,56 @@ def test_what_becomes_of_section_limits_in_force(calc, was, calculated, out_too,
     assert merged == ({"one": now[0], "two": now[1]}, now[2], calculated_now, True, all_of_them)
 
 
+# Both, side by side.
+
+HOUR_S = 3600.0
+
+
+def calculated(names, steps):
+    """The limits after each calculation, merged with those before. `steps`: (what happens, seconds after the one before)."""
+    actions = names("data").SectionAction
+    seen = names("timeouts_calc").TimeoutsCalc(sections=["one", "two"], start_time=0.0, safety_factor=5.0)
+    beats, sections, now, found = None, None, 0.0, []
+    for what, seconds in steps:
+        now += seconds
+        if what == "beat":
+            seen.update_on_heartbeat(now)
+        elif what == "calculate":
+            seen.maybe_bump_oos_time(now)
+            beats = seen.get_hb_timeouts(beats) if seen.can_get_hb_timeouts() else beats
+            sections = seen.get_section_timeouts(None, True, sections) if seen.can_get_section_timeouts() else sections
+            found.append((beats and dataclasses.astuple(beats), sections and told(sections)))
+        else:
+            action = actions.CLOSE if what in seen.open_sections else actions.OPEN
+            seen.update_on_section_event(what, action, now)
+    return found
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("seed", range(10))
+def test_within_a_day_both_calculate_the_same_whatever_happens(nvrx, ours_ft, seed):
+    lots = random.Random(seed)
+    happens = [(lots.choice(("beat", "one", "two", "calculate")), lots.uniform(0.0, HOUR_S)) for _ in range(20)]
+    limits = calculated(ours_ft, [*happens, ("calculate", 1.0)])
+    assert limits == calculated(nvrx, [*happens, ("calculate", 1.0)]) and limits[-1] != (None, None)
+
+
+@pytest.mark.torch
+def test_ours_forgets_an_outlier_after_a_day_and_nvrxs_never_does(nvrx, ours_ft):
+    day = [*[("beat", 60.0)] * 60, ("calculate", 0.0)] * 24
+    first, second, third = ([("beat", 60.0), ("beat", HOUR_S), *day], day, day)
+    assert calculated(nvrx, [*first, *second, *third])[-1][0][1] == 5 * HOUR_S
+    limits = [beats[1] for beats, _ in calculated(ours_ft, [*first, *second, *third])]
+    assert set(limits[:20]) == {5 * HOUR_S} and limits[-1] == pytest.approx(5 * 60.0)
+
+
+def test_what_comes_once_is_kept_and_what_comes_once_per_epoch_too(ours_ft):
+    hour = [*[("beat", 60.0)] * 50, ("calculate", 0.0)]
+    epoch = [("one", 0.0), ("one", 20.0), ("beat", 600.0), *hour * 20]
+    limits = calculated(ours_ft, [("two", 0.0), ("two", 90.0), ("beat", 0.0), *epoch * 5])
+    assert {(beats[1], sections[0]["one"], sections[0]["two"]) for beats, sections in limits} == {(3100.0, 100.0, 450.0)}
+
+
 # All ranks together.
 
 
@@ -171,6 +222,12 @@ dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_
 calc = importlib.import_module(package + ".timeouts_calc")
 action = importlib.import_module(package + ".data").SectionAction
 seen = calc.TimeoutsCalc(sections=["one", "two"], start_time=0, safety_factor=2.0)
+%s
+dist.barrier()
+os._exit(0)  # gloo aborts a rank whose peer is gone while its own threads still listen
+"""
+
+LONGEST = """
 if rank:  # the other has seen nothing
     for at in (20, 22):
         seen.update_on_heartbeat(hb_time=at)
@@ -181,14 +238,32 @@ seen.synchronize_all()
 beats, sections = seen.get_hb_timeouts(), seen.get_section_timeouts()
 assert (beats.initial, beats.subsequent) == (40, 4), beats
 assert (dict(sections.section), sections.out_of_section) == ({"one": 4, "two": 16}, 40), sections
-dist.barrier()
-os._exit(0)  # gloo aborts a rank whose peer is gone while its own threads still listen
 """
+
+FORGETS = """
+beats = [1, 3, *range(4, 31)] if rank else range(1, 31)  # hours; an outlier of two
+for at in beats:
+    seen.update_on_heartbeat(hb_time=3600 * at)
+    if at != 2:
+        seen.synchronize_all()
+    if 3 <= at < 20:
+        assert seen.get_hb_timeouts().subsequent == 2 * 7200, at
+assert seen.get_hb_timeouts().subsequent == 2 * 3600, vars(seen.gaps)
+"""
+
+
+def on_two_ranks(names, what, tmp_path):
+    command = [sys.executable, "-c", RANK % what, names.root, str(tmp_path / "store")]
+    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    ended = [(rank.communicate(timeout=60)[1], rank.returncode) for rank in ranks]
+    assert [code for _, code in ended] == [0, 0], ended
 
 
 @pytest.mark.torch
 def test_every_rank_has_the_longest_of_all(ft, tmp_path):
-    command = [sys.executable, "-c", RANK, ft.root, str(tmp_path / "store")]
-    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(2)]
-    ended = [(rank.communicate(timeout=60)[1], rank.returncode) for rank in ranks]
-    assert [code for _, code in ended] == [0, 0], ended
+    on_two_ranks(ft, LONGEST, tmp_path)
+
+
+@pytest.mark.torch
+def test_what_ranks_tell_one_another_is_forgotten_by_all(ours_ft, tmp_path):
+    on_two_ranks(ours_ft, FORGETS, tmp_path)

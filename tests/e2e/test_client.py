@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.core import entry
 from holdfast.core.machine import Observation
-from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessGone
+from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessGone
 from holdfast.runtime.host import Host
 
 PATIENCE_S = 30.0
@@ -151,6 +151,15 @@ def test_a_request_is_heard_before_the_end_that_follows_it(run: Callable[[str], 
         seen.append(worker.sees())
     kinds = [type(one) for one in seen if not isinstance(one, ProcessDying)]
     assert kinds == [ProcessAsked, ProcessGone]
+
+
+def test_the_agent_is_woken_for_calculated_limits_and_hears_a_request_too(run: Callable[[str], Ran]) -> None:
+    worker = run(
+        "import os\nfrom holdfast.client import control, this_worker\n"
+        "this_worker.tell_calculated(9.0, 3.0, None, {'save': 60.0})\ncontrol.stop_job('enough')\nos._exit(3)"
+    )
+    assert worker.sees() == ProcessCalculated(pid=worker.pid, limits_s={"first": 9.0, "beat": 3.0, "section save": 60.0})
+    assert worker.sees() == ProcessAsked(pid=worker.pid, kind="stop", reason="enough")
 
 
 def test_no_request_is_slept_through(run: Callable[[str], Ran]) -> None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from holdfast.core.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER
 from holdfast.core.signs import SectionSigns, Signs
+from holdfast.core.silences import BEAT, FIRST, OUT, WINDOW_S, WINDOWS, Lately
 from holdfast.core.value import replace
 from holdfast.monitor.glimpse import Glimpse, durations, learn
-from holdfast.monitor.limits import BEAT, FIRST, OUT, WINDOW_S, WINDOWS, Lately, Learner, Limits
+from holdfast.monitor.limits import Learner, Limits
 
 FT = FaultTolerance(least_limit=10.0, most_limit=1000.0, still_limit=500.0, safety_factor=5.0)
 

@@ -204,6 +204,13 @@ def test_the_first_steps_are_judged_by_the_limit_of_warmup() -> None:
     assert [at for at, _, _ in node.run(60.0).hung] == [pytest.approx(3.0)]
 
 
+@pytest.mark.parametrize(("said", "found_at"), [(0, 3.0), (1, 3.0), (2, 21.0), (None, 21.0)])
+def test_how_many_steps_are_the_first_is_the_scripts_word_before_what_was_given(said: int | None, found_at: float) -> None:
+    node = Node(rank_section_timeouts={"step": 2.0, "warmup": 20.0}, num_warmup_iterations=5)
+    node.signs[0] = Signs(sections=(opened("step", 1.0, count=1),), limits=SaidLimits(warmup_steps=said, count=1))
+    assert [at for at, _, _ in node.run(60.0).hung] == [pytest.approx(found_at)]
+
+
 def test_without_a_limit_for_warmup_the_first_steps_are_like_the_others() -> None:
     node = Node(rank_section_timeouts={"step": 2.0})
     node.signs[0] = Signs(sections=(opened("step", 1.0),))

@@ -228,12 +228,33 @@ def test_limits_are_counted_so_that_a_change_is_seen(page: Page, writer: Writer)
         assert section_of(page, "save").limit_s == INFINITY
 
 
+def test_how_many_steps_are_slow_is_told_beside_the_limits(page: Page, writer: Writer) -> None:
+    writer.set_warmup(0)
+    assert page.signs().limits == Limits(warmup_steps=0, count=1)
+    writer.set_warmup(3)
+    writer.set_limits(beat_s=0.5)
+    assert page.signs().limits == Limits(beat_s=0.5, warmup_steps=3, count=3)
+    with pytest.raises(ValueError, match="0 or more"):
+        writer.set_warmup(-1)
+
+
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan")])
 def test_a_limit_that_is_none_is_refused(writer: Writer, wrong: float) -> None:
     with pytest.raises(ValueError, match="a limit is a number of seconds above 0"):
         writer.set_limits(beat_s=wrong)
     with pytest.raises(ValueError, match="a limit is a number of seconds above 0"):
         writer.section("a", limit_s=wrong)
+
+
+def test_calculated_limits_are_told_in_full_and_each_change_once(page: Page, writer: Writer) -> None:
+    assert page.calculated() is None
+    writer.tell_calculated(0.25, 0.5, None, {"save": 3.5})
+    writer.tell_calculated(0.25, 0.75, 2.0, {"save": 3.5, "load": 0.125})
+    wanted = {"first": 0.25, "beat": 0.75, "out": 2.0, "section save": 3.5, "section load": 0.125}
+    assert (page.calculated(), page.calculated()) == (wanted, None)
+    assert page.signs().limits == Limits() and section_of(page, "save").limit_s is None, "in force is what is set"
+    writer.tell_calculated(None, None, 1.0, {})
+    assert page.calculated() == {"out": 1.0, "section save": 3.5, "section load": 0.125}
 
 
 # --- requests -----------------------------------------------------------------------------------------------------------

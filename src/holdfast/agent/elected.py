@@ -173,6 +173,7 @@ class ElectedNode(Node):
             age_s=past.age_s,
             excluded=past.excluded,
             longest_s={**past.longest_s, **(mine.longest_s if mine else {})},
+            calculated_s=past.calculated_s,
             report=past.report,
             now=now,
         )
@@ -221,6 +222,7 @@ class ElectedNode(Node):
             excluded=rendezvous.excluded.kept(now),
             fault_ages_s=self.policy.suspects.ages_s(now),
             longest_s=rendezvous.paces.longest_s,
+            calculated_s=rendezvous.paces.calculated_s,
             reached=self.policy.progress.reached,
             idle_restarts=self.policy.progress.idle,
             report=None if report is None else shortened(report),

@@ -31,6 +31,7 @@ from holdfast.agent.words import (
     ImportsKnown,
     InjectionAsked,
     LeaseOver,
+    LimitsKnown,
     Looked,
     MemorySeen,
     NodeChecked,
@@ -67,6 +68,7 @@ from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.messages import (
     Assigned,
+    Calculated,
     Examine,
     Examined,
     Exclude,
@@ -254,6 +256,8 @@ class Group:
                 return [Send(message=asked(node=self.join.node, ask=ask, name=name, reason=reason))]
             case PaceKnown():
                 return self._pace_known(seen)
+            case LimitsKnown(limits_s=limits_s):
+                return self._limits_known(limits_s)
             case ControlAsked(local_rank=local_rank, kind=kind, reason=reason):
                 return self._asked(self.workers[local_rank], kind, reason, now)
             case ImportsKnown(modules=modules):
@@ -294,7 +298,7 @@ class Group:
     def start(self, assigned: Assigned, now: float) -> list[Action]:
         """There is a round, with a place for this node."""
         self.assigned, self.state, self.spare_because = assigned, "running", ""
-        self.join = replace(self.join, life=assigned.life)
+        self.join = replace(self.join, life=assigned.life, calculated_s=assigned.calculated_s)
         self._look = None
         self.workers = Crew(self.join, assigned)
         formed = RoundFormed(
@@ -372,6 +376,13 @@ class Group:
         self.join = replace(self.join, longest_s={**self.join.longest_s, **seen.longest_s})
         pace = Pace(node=self.join.node, round=self.round, **{field: getattr(seen, field) for field in seen.__fields__})
         return [Send(message=pace)]
+
+    def _limits_known(self, limits_s: dict[str, float]) -> list[Action]:
+        """One node tells, since all calculate the same; with the next `Join` all do."""
+        self.join = replace(self.join, calculated_s=limits_s)
+        if self.state == "ended" or self.assigned is None or self.assigned.group_rank != 0:
+            return []
+        return [Send(message=Calculated(node=self.join.node, round=self.round, limits_s=limits_s))]
 
     def _imports_known(self, modules: tuple[str, ...]) -> list[Action]:
         """One node's word is enough: all run the same script."""

@@ -80,9 +80,8 @@ def environment(
         return env
     if said := _fault_tolerance(config):
         env["HOLDFAST_FT_CONFIG"] = said
-    if error_file:
-        all_attempts = os.path.dirname(os.path.dirname(os.path.dirname(error_file)))
-        env["HOLDFAST_LIMITS_FILE"] = os.path.join(all_attempts, "calculated-limits.json")
+    if assigned.calculated_s:
+        env["HOLDFAST_CALCULATED_LIMITS"] = as_json(assigned.calculated_s)
     return entry.bootstrap_env(env, page_fd=page_at())
 
 

@@ -87,6 +87,12 @@ class PaceKnown(Observation):
     busy_s: float
 
 
+class LimitsKnown(Observation):
+    """A worker has calculated limits, which are its like's everywhere: by kind of silence, all that have been so far."""
+
+    limits_s: dict[str, float]
+
+
 class Looked(Observation):
     """What `LookAtWorkers` has found, of those that live. Their stacks are in hand, until `KeepStacks` or another look."""
 

@@ -10,13 +10,13 @@ import os
 import select
 
 from holdfast.agent import launch, logs
-from holdfast.agent.words import TOO_LATE, ControlAsked, Ended, PortHeld, Started, StartFailed, Stashed, Stuck
+from holdfast.agent.words import TOO_LATE, ControlAsked, Ended, LimitsKnown, PortHeld, Started, StartFailed, Stashed, Stuck
 from holdfast.core.cycles import cycle_of, log_path
 from holdfast.core.errors import HoldfastError, StartError, UsageError
 from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER
 from holdfast.core.page import HOOK_MODULES, HOOK_SIGNS
-from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.value import replace
 from holdfast.runtime import shm
 from holdfast.runtime.ports import hold_port
@@ -162,7 +162,9 @@ class Workers:
                 return [*self._how_far(seen), *self._stashed(), self._ended(pid, exitcode, gone=True)]
             case ProcessAsked(pid=pid, kind=kind, reason=reason) if pid in self.local_ranks:
                 return [ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
-            case ProcessDying() | ProcessErred() | ProcessGone() | ProcessAsked():
+            case ProcessCalculated(pid=pid, limits_s=limits_s) if pid in self.local_ranks:
+                return [LimitsKnown(limits_s=limits_s)]
+            case ProcessDying() | ProcessErred() | ProcessGone() | ProcessAsked() | ProcessCalculated():
                 return []
         return [seen]
 

@@ -24,14 +24,14 @@ if TYPE_CHECKING or __name__ == "holdfast.client.writer":
 else:
     layout = sys.modules["_holdfast_bootstrap"].layout
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any, TypeVar
 
     F = TypeVar("F", bound=Callable[..., Any])
 
 WAKE_PATIENCE_NS = 500_000_000
-"""How long a request tries to find the agent's watch asleep, to wake it. It is awake for microseconds at a time; where there is
-none, the agent reads the request when this process ends."""
+"""For so long the agent's watch is looked for asleep, to wake it: there is something to read. It is awake for microseconds at a
+time; where there is none, the agent reads it when this process ends."""
 
 UNBROKEN = (
     sys.implementation.name == "cpython"
@@ -201,6 +201,32 @@ class Writer:
                 self.words[layout.OUT_LIMIT_NS] = _limit_ns(out_s)
                 self.words[layout.LIMITS_COUNT] += 1
 
+    def set_warmup(self, steps: int) -> None:
+        """Say that so many of this worker's first `step`s are slow: they have the limit of the section `warmup`."""
+        if steps < 0:
+            raise ValueError(f"slow steps at the beginning are 0 or more; not {steps}")
+        if self.words is not None:
+            with self.lock:
+                self.words[layout.WARMUP_STEPS] = steps + 1
+                self.words[layout.LIMITS_COUNT] += 1
+
+    def tell_calculated(
+        self, initial_s: float | None, beat_s: float | None, out_s: float | None, sections: Mapping[str, float]
+    ) -> None:
+        """Say which limits have been calculated, all of them, and wake the agent: it passes them on to the next lives of the
+        job's ranks. What is in force here is for `set_limits` and `section`. None: not that one."""
+        words = self.words
+        if words is None:
+            return
+        with self.lock:
+            words[layout.CALCULATED_INITIAL_NS] = _limit_ns(initial_s)
+            words[layout.CALCULATED_BEAT_NS] = _limit_ns(beat_s)
+            words[layout.CALCULATED_OUT_NS] = _limit_ns(out_s)
+            for name, limit_s in sections.items():
+                words[self.section(name).at + layout.CALCULATED_NS] = _limit_ns(limit_s)
+            words[layout.CALCULATED_COUNT] += 1
+        self._rouse()
+
     def _limit_section(self, section: Section, limit_s: float) -> None:
         limit_ns = _limit_ns(limit_s)
         if section.limit_ns != limit_ns:
@@ -224,12 +250,16 @@ class Writer:
             _put(words, layout.CONTROL_TEXT, text, layout.CONTROL_TEXT_BYTES)
             words[layout.CONTROL_KIND] = layout.CONTROL_KINDS.index(kind)
             words[layout.CONTROL_COUNT] += 1
+        self._rouse()
+        return True
+
+    def _rouse(self) -> None:
+        """Wake the agent: there is something to read."""
         if self._wake is not None:
             patience_ends = monotonic_ns() + WAKE_PATIENCE_NS
             # Nobody roused: it is just about to fall asleep, and may have looked before we wrote.
             while not self._wake() and monotonic_ns() < patience_ends:
                 os.sched_yield()
-        return True
 
 
 class Section:

@@ -238,6 +238,13 @@ class LimitsLearned(Event):
     """Likewise: the longest that ranks of this node have been silent lately, while all was well."""
 
 
+class LimitsCalculated(Event):
+    """The script has calculated limits, and the coordinator knows them: ranks of later rounds begin with them, on any node."""
+
+    limits_s: dict[str, float]
+    """By kind of silence, as in `LimitsLearned`."""
+
+
 class Unwatched(Event):
     """No rank has given a sign of life by itself: no heartbeat, no section, no step, no matching line in a log."""
 

@@ -59,6 +59,8 @@ class Past(Value):
     """So many in a row have not got the job any further."""
     longest_s: dict[str, float] = {}  # noqa: RUF012
     """As in `Pace`."""
+    calculated_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Calculated`."""
     report: JobReport | None = None
     """How it ended. None: it has not."""
 
@@ -142,6 +144,8 @@ class Join(Message):
     """Electorates in which, by that roster, it has a say."""
     longest_s: dict[str, float] = {}  # noqa: RUF012
     """As in `Pace`, as far as this node knows: a coordinator that is new has it from those who join."""
+    calculated_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Calculated`, likewise: as of `round`."""
     life: str = ""
     """The run of the job that `round`, `known_round` and `roster` are of, as in `Past`. Empty: this node has been in none."""
     stash: tuple[tuple[int, int, int, int], ...] = ()
@@ -340,6 +344,15 @@ class Pace(Message):
     """A rank here is silent for longer than was learned, and works: other nodes may wait for it for so long. 0: none does."""
 
 
+class Calculated(Message):
+    """The job's script has calculated limits: they hold for whoever starts next. The node of group rank 0 says it."""
+
+    node: str
+    round: int
+    limits_s: dict[str, float]
+    """As in `Pace`: by kind of silence, all that have been calculated so far."""
+
+
 class Imports(Message):
     """What the job's script has imported here: for those that wait with warm spares. The node of group rank 0 says it."""
 
@@ -399,6 +412,8 @@ class Assigned(Message):
     """The round may go on without some of its workers: where one fails, the others of its node are left alone until `Stop`."""
     longest_s: dict[str, float] = {}  # noqa: RUF012
     """As in `Pace`: what the job has been seen to need in earlier rounds."""
+    calculated_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Calculated`: the newest limits of earlier rounds."""
     life: str = ""
     """Names this run of the job, as in `Past`."""
     stash: tuple[int, int] | None = None

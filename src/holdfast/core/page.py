@@ -11,7 +11,7 @@ and a record, which costs no memory before it is used.
     32-39    kernel   the robust mutex: taken by the worker, marked OWNER_DIED by the kernel when the worker is gone
     40-63    worker   pid, state, exit mark, error mark, and how far it has come in its beginnings
     64-79    worker   heartbeat and progress (hot)
-    80-95    worker   limits that the script itself has set
+    80-95    worker   limits that the script itself has set, or calculated
     96-127   worker   what the script asks of the job, with a reason in words
     208-239  worker   text: why the bootstrap could not do its whole work
     240      worker   how long the text of modules is
@@ -33,7 +33,7 @@ RECORD_ROOM = 1 << 20
 """Of bytes: torch's record of 2000 collectives takes a quarter of that."""
 SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
-VERSION = 5
+VERSION = 6
 
 # Agent → worker.
 MAGIC_AT = 0
@@ -132,6 +132,14 @@ OUT_LIMIT_NS = 82
 """With no section open."""
 LIMITS_COUNT = 83
 """Raised by one after each complete change, a section's limit included; 0: none has been set."""
+WARMUP_STEPS = 84
+"""So many of its first `step`s are slow, and one more; 0: not said."""
+CALCULATED_INITIAL_NS = 85
+"""The same limits as calculated: for the ranks' next lives, which calculate from them. Those in force may be longer."""
+CALCULATED_BEAT_NS = 86
+CALCULATED_OUT_NS = 87
+CALCULATED_COUNT = 88
+"""Raised by one after they have been written, those of sections included. The agent is woken for it, as for an error."""
 NO_LIMIT = 0xFFFF_FFFF_FFFF_FFFF
 """In the place of a limit: there is to be none."""
 
@@ -171,6 +179,8 @@ LIMIT_NS = 12
 """As the limits above."""
 CLOSED_NS = 13
 """When it was closed last."""
+CALCULATED_NS = 14
+"""As above."""
 
 # The kernel's marks in a robust mutex's lock word (linux/futex.h).
 FUTEX_WAITERS = 0x80000000

@@ -1,4 +1,4 @@
-"""The words for a process's end and for its last wishes, as a World reports them."""
+"""The words for a process's end, and for what it says to its agent, as a World reports them."""
 
 from __future__ import annotations
 
@@ -43,3 +43,11 @@ class ProcessAsked(Observation):
     kind: str
     """exclude (its node) · stop · restart · continue"""
     reason: str
+
+
+class ProcessCalculated(Observation):
+    """A process has calculated limits for itself and its like."""
+
+    pid: int
+    limits_s: dict[str, float]
+    """By kind of silence (`core.silences`): all that have been calculated so far."""

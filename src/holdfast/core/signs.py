@@ -40,6 +40,8 @@ class Limits(Value):
     """Between two heartbeats."""
     out_s: float | None = None
     """With no section open."""
+    warmup_steps: int | None = None
+    """So many of its first `step`s are slow, and have the limit of `warmup`."""
     count: int = 0
     """How often limits have been set, those of sections included."""
 

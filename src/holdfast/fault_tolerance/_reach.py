@@ -20,6 +20,7 @@ from typing import Any
 from holdfast import client
 from holdfast.client.writer import Writer
 from holdfast.core import page as layout
+from holdfast.core.silences import BEAT, FIRST, OUT, in_section
 from holdfast.fault_tolerance import wire
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import (
@@ -34,8 +35,8 @@ from holdfast.fault_tolerance.data import (
 )
 from holdfast.fault_tolerance.utils import read_obj_from_ipc_socket
 
-CONFIG_ENV, LIMITS_ENV = "HOLDFAST_FT_CONFIG", "HOLDFAST_LIMITS_FILE"
-"""Environment of a worker (`agent.launch`): settings as JSON, and the path where calculated limits are kept."""
+CONFIG_ENV, LIMITS_ENV = "HOLDFAST_FT_CONFIG", "HOLDFAST_CALCULATED_LIMITS"
+"""Environment of a worker (`agent.launch`), as JSON: settings, and the newest limits that were calculated in the job."""
 
 SERVER_PATIENCE_S = 180.0
 """How long a rank waits for its server to take it in: it may still have the rank of the life before. NVRx's server: 180."""
@@ -57,12 +58,14 @@ class Unreachable(Exception):
 class ByAgent:
     """Under `holdfast run`."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_warmup_iters: int | None) -> None:
         self.writer = client.this_worker
         self.cfg = FaultToleranceConfig.from_core(json.loads(os.environ.get(CONFIG_ENV, "{}")))
-        self._kept_at = os.environ.get(LIMITS_ENV)
-        self.calculated = self._kept()
-        """Limits that this rank has calculated, in this life or the one before."""
+        if num_warmup_iters is not None:
+            self.cfg.num_warmup_iterations = num_warmup_iters
+            self.writer.set_warmup(num_warmup_iters)
+        self.calculated = _limits_of(json.loads(os.environ.get(LIMITS_ENV, "{}")), self.cfg)
+        """Limits that the ranks have calculated, in this life or one before."""
         words = self.writer.words
         assert words is not None
         self.since_start_s = max(0, time.monotonic_ns() - words[layout.BOOTED_NS]) / 1e9
@@ -74,22 +77,18 @@ class ByAgent:
         """The first sign of life was given."""
 
     def calculate(self, heartbeats: HeartbeatTimeouts | None, sections: SectionTimeouts | None) -> None:
-        """New limits are in the page. They are kept for the next life on this node: they are the same for all of its ranks."""
-        self.calculated = heartbeats or self.calculated[0], sections or self.calculated[1]
-        if self._kept_at is not None and os.environ.get("LOCAL_RANK") == "0":
-            with contextlib.suppress(OSError):
-                fresh = f"{self._kept_at}.{os.getpid()}"
-                with open(fresh, "wb") as file:
-                    file.write(wire.dumps(self.calculated))
-                os.replace(fresh, self._kept_at)
-
-    def _kept(self) -> tuple[HeartbeatTimeouts | None, SectionTimeouts | None]:
-        try:
-            with open(self._kept_at or "", "rb") as file:
-                beats, sections = wire.loads(file.read())
-        except (OSError, wire.WireError, ValueError, TypeError):
-            return None, None
-        return beats, sections
+        """New limits are in force. The agent is told, for its ranks' next lives: by one of them, since theirs are the same."""
+        self.calculated = beats, spent = heartbeats or self.calculated[0], sections or self.calculated[1]
+        if os.environ.get("LOCAL_RANK") != "0":
+            return
+        initial = subsequent = out = None
+        inside: dict[str, float] = {}
+        if beats is not None and beats.were_calculated:
+            initial, subsequent = beats.initial, beats.subsequent
+        if spent is not None:
+            out = spent.out_of_section if spent.is_out_of_section_calculated else None
+            inside = {name: limit for name in spent.calculated_sections if (limit := spent.section.get(name)) is not None}
+        self.writer.tell_calculated(initial, subsequent, out, inside)
 
     def close(self) -> None:
         """From now on this rank may be silent."""
@@ -157,7 +156,7 @@ class ByServer:
 def reach(rank_info: RankInfo, iteration: int | None, num_warmup_iters: int | None) -> ByAgent | ByServer:
     """Who monitors this rank. Unreachable if nobody does."""
     if client.this_worker.words is not None:
-        return ByAgent()
+        return ByAgent(num_warmup_iters)
     path = os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
     if path is None:
         raise Unreachable(
@@ -189,6 +188,20 @@ def write_limits(
         if least_out_s and spent.out_of_section is not None:
             out = max(out or spent.out_of_section, least_out_s)
     writer.set_limits(initial, beat, out)
+
+
+def _limits_of(
+    calculated_s: dict[str, float], cfg: FaultToleranceConfig
+) -> tuple[HeartbeatTimeouts | None, SectionTimeouts | None]:
+    """What `ByAgent.calculate` told, in NVRx's words; what was not calculated is as configured. None: nothing was."""
+    beats = spent = None
+    if FIRST in calculated_s and BEAT in calculated_s:
+        beats = HeartbeatTimeouts(calculated_s[FIRST], calculated_s[BEAT], were_calculated=True)
+    inside = {name: calculated_s[kind] for name in cfg.rank_section_timeouts if (kind := in_section(name)) in calculated_s}
+    if inside or OUT in calculated_s:
+        outside = calculated_s.get(OUT, cfg.rank_out_of_section_timeout)
+        spent = SectionTimeouts({**cfg.rank_section_timeouts, **inside}, outside, set(inside), OUT in calculated_s)
+    return beats, spent
 
 
 def _sane(limit_s: float | None) -> float:

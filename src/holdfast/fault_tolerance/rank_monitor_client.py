@@ -94,8 +94,6 @@ class RankMonitorClient:
             raise RankMonitorClientError(str(error)) from error
         self._monitor, self._sections, cfg = monitor, sections, monitor.cfg
         self._has_begun = self._has_stepped = False
-        if num_warmup_iters is not None:
-            cfg.num_warmup_iterations = num_warmup_iters
         self.cfg = cfg
         self.timeouts_calc = TimeoutsCalc(sections=sections, safety_factor=cfg.safety_factor)
         beats, spent = monitor.calculated

@@ -1,5 +1,10 @@
 """Which limits would suit what has been observed? Keeps the longest intervals, and multiplies them by a safety factor.
 
+An outlier raises a limit for a day, not for ever: what counts is the longest of the last day (`core.silences`). It is not the
+longest since the last calculation, though limits are averaged with those before: where they are calculated at each checkpoint,
+the evaluation that comes once per epoch would be forgotten in between, and taken for a hang when it comes again. Within a day,
+and so in all that NVRx's tests do, the numbers are NVRx's.
+
 Time is an argument wherever the caller knows it; only where it is left out is the clock read.
 """
 
@@ -8,17 +13,31 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 
+from holdfast.core.silences import Lately
 from holdfast.fault_tolerance._distributed import largest_of_all, process_group
 from holdfast.fault_tolerance.data import HeartbeatTimeouts, SectionAction, SectionTimeouts
 
 OLD_WEIGHT = 0.5
 """How much of a limit that was calculated before stays in the next one. NVRx: 0.5."""
 
-_NOT_SEEN = -1.0
-
 
 class TimeoutsCalcError(Exception):
     """Too little has been seen, a section is opened or closed out of turn, or there is no process group."""
+
+
+class Seen(Lately):
+    """How long one kind of interval took, here and elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anywhere_s = 0.0
+        """The longest of any rank, as they were last compared. Apart: what all tell one another again and again would never be
+        forgotten."""
+
+    @property
+    def most_s(self) -> float:
+        """What a limit follows from; 0: nothing has been seen."""
+        return max(self.longest_s, self.anywhere_s)
 
 
 class TimeoutsCalc:
@@ -29,10 +48,8 @@ class TimeoutsCalc:
     ) -> None:
         self.start_time = time.monotonic() if start_time is None else start_time
         self.safety_factor = safety_factor
-        self.first_beat_took = _NOT_SEEN
-        self.longest_gap = _NOT_SEEN
-        self.longest_out = _NOT_SEEN
-        self.longest: dict[str, float] = dict.fromkeys(sections or (), _NOT_SEEN)
+        self.until_first, self.gaps, self.outside = Seen(), Seen(), Seen()
+        self.inside = {name: Seen() for name in sections or ()}
         """Of each section that may be used."""
         self.open_sections: dict[str, float] = {}
         """Since when."""
@@ -44,20 +61,20 @@ class TimeoutsCalc:
         self.start_time = time.monotonic()
 
     def synchronize_all(self) -> None:
-        """Take over the longest of any rank. Collective: every rank must call it. TimeoutsCalcError without a process group."""
+        """Know the longest of any rank. Collective: every rank must call it. TimeoutsCalcError without a process group."""
         if process_group() is None:
             raise TimeoutsCalcError("limits are the same on all ranks: initialise torch.distributed before they are calculated")
-        mine = [self.first_beat_took, self.longest_gap, self.longest_out, *self.longest.values()]
-        self.first_beat_took, self.longest_gap, self.longest_out, *rest = largest_of_all(mine)
-        self.longest = dict(zip(self.longest, rest))
+        kinds = [self.until_first, self.gaps, self.outside, *self.inside.values()]
+        for seen, anywhere_s in zip(kinds, largest_of_all([seen.longest_s for seen in kinds])):
+            seen.anywhere_s = anywhere_s
 
     def update_on_heartbeat(self, hb_time: float | None = None) -> None:
         """A heartbeat was sent at `hb_time`."""
         now = time.monotonic() if hb_time is None else hb_time
         if self._beat_at is None:
-            self.first_beat_took = max(self.first_beat_took, now - self.start_time)
+            self.until_first.add(now - self.start_time, now)
         else:
-            self.longest_gap = max(self.longest_gap, now - self._beat_at)
+            self.gaps.add(now - self._beat_at, now)
         self._beat_at = now
 
     def update_on_section_event(self, section: str | None, action: SectionAction, event_time: float | None = None) -> None:
@@ -67,8 +84,8 @@ class TimeoutsCalc:
             for name in list(self.open_sections):
                 self._close(name, now)
             return
-        if section is None or section not in self.longest:
-            raise TimeoutsCalcError(f"section {section!r} is not in rank_section_timeouts, which has {sorted(self.longest)}")
+        if section is None or section not in self.inside:
+            raise TimeoutsCalcError(f"section {section!r} is not in rank_section_timeouts, which has {sorted(self.inside)}")
         if action is SectionAction.CLOSE:
             self._close(section, now)
             return
@@ -80,7 +97,7 @@ class TimeoutsCalc:
     def _close(self, section: str, now: float) -> None:
         if section not in self.open_sections:
             raise TimeoutsCalcError(f"section {section!r} is not open")
-        self.longest[section] = max(self.longest[section], now - self.open_sections.pop(section))
+        self.inside[section].add(now - self.open_sections.pop(section), now)
         if not self.open_sections:
             self._out_since = now
 
@@ -93,17 +110,17 @@ class TimeoutsCalc:
         """Count the time outside of sections that is running now, if it is."""
         if self.is_out_of_section:
             now = time.monotonic() if curr_time is None else curr_time
-            self.longest_out = max(self.longest_out, now - self._out_since)
+            self.outside.add(now - self._out_since, now)
 
     def can_get_hb_timeouts(self) -> bool:
         """Two heartbeats have been seen, here or (after `synchronize_all`) anywhere."""
-        return self.first_beat_took > 0 and self.longest_gap > 0
+        return self.until_first.most_s > 0 and self.gaps.most_s > 0
 
     def get_hb_timeouts(self, current: HeartbeatTimeouts | None = None) -> HeartbeatTimeouts:
         """Limits for heartbeats; merged with `current` if that was calculated too. TimeoutsCalcError if too little was seen."""
         if not self.can_get_hb_timeouts():
             raise TimeoutsCalcError("too little has been seen for heartbeat limits: it takes two heartbeats")
-        initial, subsequent = self.safety_factor * self.first_beat_took, self.safety_factor * self.longest_gap
+        initial, subsequent = self.safety_factor * self.until_first.most_s, self.safety_factor * self.gaps.most_s
         if current is not None and current.were_calculated:
             if current.initial is None or current.subsequent is None:
                 raise TimeoutsCalcError(f"limits that were calculated have values, and these have not: {current}")
@@ -114,9 +131,9 @@ class TimeoutsCalc:
         self, selected_sections: Collection[str] | None = None, calc_out_of_section: bool = True
     ) -> bool:
         """Each section selected (None: all) was closed once, and time outside of sections was seen if that is asked for."""
-        if calc_out_of_section and self.longest_out <= 0:
+        if calc_out_of_section and self.outside.most_s <= 0:
             return False
-        return all(self.longest[name] > 0 for name in self._selected(selected_sections))
+        return all(self.inside[name].most_s > 0 for name in self._selected(selected_sections))
 
     def get_section_timeouts(
         self,
@@ -130,18 +147,19 @@ class TimeoutsCalc:
         selected = self._selected(selected_sections)
         if not self.can_get_section_timeouts(selected, calc_out_of_section):
             raise TimeoutsCalcError("too little has been seen for section limits: each section must have been ended once")
+        factor = self.safety_factor
         new = SectionTimeouts(
-            section={name: self.safety_factor * took if name in selected else None for name, took in self.longest.items()},
-            out_of_section=self.safety_factor * self.longest_out if calc_out_of_section else None,
+            section={name: factor * seen.most_s if name in selected else None for name, seen in self.inside.items()},
+            out_of_section=factor * self.outside.most_s if calc_out_of_section else None,
             calculated_sections=selected,
             is_out_of_section_calculated=calc_out_of_section,
         )
         return self._get_merged_section_timeouts(new, current)
 
     def _selected(self, names: Collection[str] | None) -> set[str]:
-        selected = set(self.longest if names is None else names)
-        if unknown := selected - self.longest.keys():
-            raise TimeoutsCalcError(f"sections {sorted(unknown)} are not in rank_section_timeouts: {sorted(self.longest)}")
+        selected = set(self.inside if names is None else names)
+        if unknown := selected - self.inside.keys():
+            raise TimeoutsCalcError(f"sections {sorted(unknown)} are not in rank_section_timeouts: {sorted(self.inside)}")
         return selected
 
     @staticmethod

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.core.signs import Signs
+from holdfast.core.silences import BEAT, FIRST, OUT, in_section
 from holdfast.core.value import Value
-from holdfast.monitor.limits import BEAT, FIRST, OUT, in_section
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

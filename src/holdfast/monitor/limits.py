@@ -4,16 +4,17 @@ A limit that somebody gave is kept to the letter. One that was learned is a gues
 so it has three parts (`Bound`): from when on a rank is suspected, for how long it must stand still then, and from when on it
 counts as hung however busy it is.
 
-What is learned is the *longest* that healthy ranks have taken, in the last day of training: an outlier raises a limit for a day
-at most, and what comes once per epoch is still known. It is the job's knowledge and not a process's: a node's ranks learn
-together, and the coordinator merges the nodes' words and gives them to whoever starts next. The words are `first` (from the
-start of the process to the first sign), `beat`, `out` (no section open) and `section NAME`, with seconds.
+What is learned is the *longest* that healthy ranks have taken lately (`core.silences`). It is the job's knowledge and not a
+process's: a node's ranks learn together, and the coordinator merges the nodes' words and gives them to whoever starts next. The
+words are `first` (from the start of the process to the first sign), `beat`, `out` (no section open) and `section NAME`, with
+seconds.
 """
 
 from __future__ import annotations
 
 from holdfast.core.fault_tolerance import AUTO, FaultTolerance
 from holdfast.core.machine import NEVER
+from holdfast.core.silences import BEAT, FIRST, OUT, Lately, in_section
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
@@ -21,11 +22,8 @@ if TYPE_CHECKING:
     from holdfast.core.fault_tolerance import Limit
     from holdfast.core.signs import SectionSigns, Signs
 
-WINDOW_S, WINDOWS = 3 * 3600.0, 8
-"""A day, in parts that are forgotten one after the other."""
-
-FIRST, BEAT, OUT, END = "first", "beat", "out", "end"
-"""Kinds of silence; the others are sections."""
+END = "end"
+"""A kind of silence of which nothing is learned: the interpreter ends."""
 
 READY, READY_TIMES = {FIRST: 1, BEAT: 20}, 5
 """So often one rank must have done it before a limit is learned from it: the first steps of a script are not like the others
@@ -56,28 +54,6 @@ NO_BOUND = Bound(limit_s=NEVER, busy_s=NEVER, is_sure=True)
 
 START_STILL_S = 1.0
 """A rank that may take its time to start, and has used up its limit, must stand still for so long."""
-
-
-class Lately:
-    """The longest of what came in the last day."""
-
-    def __init__(self, inherited_s: float = 0.0) -> None:
-        self.windows = [inherited_s]
-        self.rolls_at = -NEVER
-
-    def add(self, seconds: float, now: float) -> None:
-        """It took so long."""
-        if self.rolls_at == -NEVER:
-            self.rolls_at = now + WINDOW_S
-        while now >= self.rolls_at and self.rolls_at != NEVER:
-            self.rolls_at += WINDOW_S
-            self.windows = [*self.windows[-WINDOWS + 1 :], 0.0]
-        self.windows[-1] = max(self.windows[-1], seconds)
-
-    @property
-    def longest_s(self) -> float:
-        """0: nothing has come."""
-        return max(self.windows)
 
 
 class Learner:
@@ -146,7 +122,9 @@ class Limits:
 
     def section(self, section: SectionSigns, signs: Signs) -> Bound:
         """With that section open."""
-        if section.name == STEP and section.count < self.ft.num_warmup_iterations:
+        said_steps = signs.limits.warmup_steps
+        slow_steps = self.ft.num_warmup_iterations if said_steps is None else said_steps
+        if section.name == STEP and section.count < slow_steps:
             said = next((one.limit_s for one in signs.sections if one.name == WARMUP), None)
             if said is not None or WARMUP in self.ft.rank_section_timeouts:
                 return self._given(said, self.ft.rank_section_timeouts.get(WARMUP)) or NO_BOUND
@@ -186,8 +164,3 @@ class Limits:
 
 def _quiet_s(limit_s: float) -> float:
     return max(QUIET * limit_s, QUIET_S)
-
-
-def in_section(name: str) -> str:
-    """The kind of silence."""
-    return f"section {name}"

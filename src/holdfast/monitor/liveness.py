@@ -18,8 +18,9 @@ Pages are read at the moment when a limit could run out, and every GLANCE_S, so 
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Observation, Tick
+from holdfast.core.silences import BEAT, FIRST, OUT, in_section
 from holdfast.monitor.glimpse import Glimpse, glimpse, learn
-from holdfast.monitor.limits import BEAT, END, FIRST, OUT, Bound, Limits, in_section
+from holdfast.monitor.limits import END, Bound, Limits
 from holdfast.monitor.stillness import STOPPED, TRACED, Stillness
 from holdfast.monitor.words import (
     AskGpus,

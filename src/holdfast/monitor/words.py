@@ -89,7 +89,7 @@ class Inform(Action):
     """Tell the coordinator how this node's ranks get on."""
 
     longest_s: dict[str, float]
-    """By kind of silence (`monitor.limits`): the longest that healthy ranks of this node have needed lately."""
+    """By kind of silence (`core.silences`): the longest that healthy ranks of this node have needed lately."""
     typical_s: dict[str, float]
     """Of each series (`step`, or a section's name): the median of this node's ranks."""
     straggler: str

@@ -6,10 +6,11 @@ round is for `rendezvous.judge` to say; whether it may take part at all, for `re
 
 from __future__ import annotations
 
-from holdfast.core.events import NodeJoined, NodeLeft, NodeLost, StragglerSeen
+from holdfast.core.events import LimitsCalculated, NodeJoined, NodeLeft, NodeLost, StragglerSeen
 from holdfast.core.failure import Failure, describe
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.messages import (
+    Calculated,
     Examine,
     Examined,
     Exclude,
@@ -136,6 +137,8 @@ class Hearing:
                 return job.judge.failed(seat, number, failure, now)
             case Pace(round=number) if number == job.round and job.phase == "running":
                 return self._paced(seat, message, now)
+            case Calculated(round=number, limits_s=limits_s) if number == job.round:
+                return [job.record(LimitsCalculated(limits_s=limits_s))] if job.paces.calculated(limits_s, number) else []
             case Imports() if seat.state == "running":
                 return self._told_imports(message)
             case Requested():
@@ -175,6 +178,7 @@ class Hearing:
         if refusal := self.seats.refusal(join):
             return [Tell(node=join.node, message=refusal)]
         job.paces.joined(join.longest_s, now)
+        job.paces.calculated(join.calculated_s, join.round)
         if job.gathering.awaited and join.round == job.round:
             job.gathering.back.add(join.node)
         if seat is None:

@@ -1,10 +1,13 @@
 """How do the job's nodes get on, and which of them is slower than the others? What the coordinator makes of each node's word.
 
 One small message per node and minute comes (`core.messages.Pace`), and is answered only where the job needs more than that node
-knows. What the ranks need is the job's knowledge: it goes to whoever starts next, and to a coordinator's successor.
+knows. What the ranks need is the job's knowledge: it goes to whoever starts next, and to a coordinator's successor. So do the
+limits that the script itself has calculated, which are not judged here: the newest word counts.
 """
 
 from __future__ import annotations
+
+from itertools import islice
 
 from holdfast.core.events import StragglerOver, StragglerSeen
 from holdfast.core.outliers import LEAST, too_slow
@@ -37,6 +40,10 @@ class Paces:
     def __init__(self) -> None:
         self.longest: dict[str, tuple[float, float]] = {}
         """kind of silence → the longest that was needed, and when that was said last"""
+        self.calculated_s: dict[str, float] = {}
+        """kind of silence → the limit that the script has calculated"""
+        self.calculated_in = 0
+        """In that round, or before it: what was said then is the newest that is known."""
         self.typical: dict[str, dict[str, float]] = {}
         """series → node's name → its median in this round"""
         self.compare_at = 0.0
@@ -56,6 +63,15 @@ class Paces:
         known = self.longest_s
         self.know({kind: seconds for kind, seconds in longest_s.items() if seconds > known.get(kind, 0.0)}, now)
 
+    def calculated(self, limits_s: Mapping[str, float], round: int) -> bool:
+        """Somebody says what the script had calculated by that round: whether it is news."""
+        if not limits_s or round < self.calculated_in:
+            return False
+        known = self.calculated_s
+        self.calculated_s = dict(islice((item for item in limits_s.items() if _is_sane(*item)), KINDS))
+        self.calculated_in = round
+        return self.calculated_s != known
+
     def begin_round(self) -> None:
         """Other ranks run on other nodes."""
         self.typical, self.slow, self.told, self.busy_at = {}, {}, set(), 0.0
@@ -65,7 +81,7 @@ class Paces:
         self.know(pace.longest_s, now)
         for series, seconds in pace.typical_s.items():
             room = series in self.typical or len(self.typical) < KINDS
-            if room and len(series) <= CHARS and 0 < seconds <= LONGEST_S:
+            if room and _is_sane(series, seconds):
                 self.typical.setdefault(series, {})[name] = seconds
         job = self.longest_s
         return job if any(seconds > pace.longest_s.get(kind, 0.0) for kind, seconds in job.items()) else {}
@@ -82,7 +98,7 @@ class Paces:
         """Somebody says what ranks have needed: a node, or a predecessor."""
         for kind, seconds in longest_s.items():
             known, since = self.longest.get(kind, (0.0, now))
-            if len(kind) > CHARS or not 0 < seconds <= LONGEST_S or (not known and len(self.longest) >= KINDS):
+            if not _is_sane(kind, seconds) or (not known and len(self.longest) >= KINDS):
                 continue
             if seconds >= known or now - since > DAY_S:
                 self.longest[kind] = seconds, now
@@ -108,6 +124,10 @@ class Paces:
                     if (name, series) in self.told:
                         self.told.discard((name, series))
                         yield StragglerOver(name=name, rank=-1, series=series, against=OTHER_NODES)
+
+
+def _is_sane(kind: str, seconds: float) -> bool:
+    return len(kind) <= CHARS and 0 < seconds <= LONGEST_S
 
 
 def described(seen: StragglerSeen) -> str:

@@ -96,6 +96,7 @@ class Rendezvous:
         age_s: float = 0.0,
         excluded: Iterable[Exclusion] = (),
         longest_s: Mapping[str, float] | None = None,
+        calculated_s: Mapping[str, float] | None = None,
         report: JobReport | None = None,
         now: float,
     ) -> None:
@@ -108,6 +109,7 @@ class Rendezvous:
         self.gathering.awaited, self.gathering.awaited_until = members, now + self.rules.lease_s + FENCE_S
         self.excluded.resume(excluded, now)
         self.paces.know(longest_s or {}, now)
+        self.paces.calculated(calculated_s or {}, round)
         if report is not None:
             self.phase, self.outcome, self.report, self.ended_at = "ended", report.outcome, report, now
 
@@ -298,6 +300,7 @@ class Rendezvous:
                 nodes=names if given.group_rank == 0 or len(names) <= SMALL else (),
                 reason=self.why,
                 longest_s=longest_s,
+                calculated_s=self.paces.calculated_s,
                 carries_on=self.policy.carries_on,
                 life=self.life,
                 stash=stash,

@@ -11,7 +11,7 @@ import time
 
 from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.machine import Signalled
-from holdfast.core.processes import ProcessAsked, ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.signals import signal
 from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, pidfd_open, reap, spawn, state
 from holdfast.runtime.shm import DeathWatch, Page, create_page
@@ -272,7 +272,7 @@ class Host(Ready):
             pid = self.dead.pop()
             child = self.children.get(pid)
             if child:
-                seen += _asked(pid, child)
+                seen += _said(pid, child)
             # A worker that merely called exec has lost its mutex too, but is not dying.
             if child and (death := dying(pid)) and death.exitcode is not None:
                 seen.append(ProcessDying(pid=pid, exitcode=death.exitcode))
@@ -294,7 +294,7 @@ class Host(Ready):
         step, told = child.page.last_step if child.page else (None, False)
         moments = child.page.moments if child.page else None
         gone = ProcessGone(pid=pid, exitcode=exitcode, step=step, step_told=told, moments=moments)
-        seen: list[Observation] = [*_asked(pid, child), gone]
+        seen: list[Observation] = [*_said(pid, child), gone]
         if child.page:
             child.page.close()
         return seen
@@ -320,12 +320,16 @@ class Host(Ready):
         self.epoll.close()
 
 
-def _asked(pid: int, child: Child) -> list[Observation]:
-    """What it has asked of the job and we have not heard yet."""
-    if child.page is None or (asked := child.page.asked()) is None:
+def _said(pid: int, child: Child) -> list[Observation]:
+    """What it has calculated, or asked of the job, and we have not heard yet."""
+    if (page := child.page) is None:
         return []
-    kind, reason = asked
-    return [ProcessAsked(pid=pid, kind=kind, reason=reason)]
+    seen: list[Observation] = []
+    if (limits_s := page.calculated()) is not None:
+        seen.append(ProcessCalculated(pid=pid, limits_s=limits_s))
+    if (asked := page.asked()) is not None:
+        seen.append(ProcessAsked(pid=pid, kind=asked[0], reason=asked[1]))
+    return seen
 
 
 def _noted(signum: int, frame: object) -> None:

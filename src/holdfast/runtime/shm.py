@@ -18,6 +18,7 @@ import os
 from holdfast.core import page as layout
 from holdfast.core.errors import HoldfastError
 from holdfast.core.signs import Limits, Moments, SectionSigns, Signs, is_save
+from holdfast.core.silences import BEAT, FIRST, OUT, in_section
 from holdfast.runtime.process import state
 
 TYPE_CHECKING = False
@@ -38,7 +39,7 @@ class Page:
         self.fd = fd
         self.map = mmap.mmap(fd, layout.SIZE)
         self.words = memoryview(self.map).cast("Q")
-        self._heard = 0
+        self._heard = self._calculated = 0
         self._file = _identity(os.fstat(fd))
         self._stacks = -1, 0
         """Where to read the stacks that were asked for last: descriptor and offset."""
@@ -62,6 +63,16 @@ class Page:
             return None  # or it is just being replaced by another, which we shall be woken for
         self._heard = count
         return layout.CONTROL_KINDS[kind], reason
+
+    def calculated(self) -> dict[str, float] | None:
+        """The limits that the script has calculated so far, in seconds by kind of silence: each change once, else None."""
+        count = self.words[layout.CALCULATED_COUNT]
+        if count == self._calculated:
+            return None
+        self._calculated = count
+        words = {FIRST: layout.CALCULATED_INITIAL_NS, BEAT: layout.CALCULATED_BEAT_NS, OUT: layout.CALCULATED_OUT_NS}
+        words |= {in_section(name): at + layout.CALCULATED_NS for at, name in self._slots()}
+        return {kind: self.words[at] / 1e9 for kind, at in words.items() if self.words[at]}
 
     @property
     def beats(self) -> int:
@@ -93,6 +104,7 @@ class Page:
                 initial_s=_limit(words[layout.INITIAL_LIMIT_NS]),
                 beat_s=_limit(words[layout.BEAT_LIMIT_NS]),
                 out_s=_limit(words[layout.OUT_LIMIT_NS]),
+                warmup_steps=words[layout.WARMUP_STEPS] - 1 if words[layout.WARMUP_STEPS] else None,
                 count=words[layout.LIMITS_COUNT],
             ),
             sections=tuple(self._sections()),
@@ -116,13 +128,18 @@ class Page:
             saved_at=max(saves, default=None),
         )
 
-    def _sections(self) -> Iterator[SectionSigns]:
+    def _slots(self) -> Iterator[tuple[int, str]]:
+        """Each section's first word, and its name."""
         for slot in range(layout.SECTION_SLOTS):
             at = layout.SECTIONS + slot * layout.SECTION_WORDS
             if not self.words[at]:
                 return
+            yield at, self._text(at, layout.SECTION_NAME_BYTES)
+
+    def _sections(self) -> Iterator[SectionSigns]:
+        for at, name in self._slots():
             yield SectionSigns(
-                name=self._text(at, layout.SECTION_NAME_BYTES),
+                name=name,
                 open_since=_at(self.words[at + layout.OPEN_NS]),
                 took_s=self.words[at + layout.TOOK_NS] / 1e9,
                 longest_s=self.words[at + layout.LONGEST_NS] / 1e9,
@@ -278,7 +295,7 @@ def is_written(fd: int) -> bool:
 
 class DeathWatch:
     """Calls `notify()`, in a thread of its own, when the kernel has marked the worker's lock, and before that when an uncaught
-    exception is ending its script (once each at most), and whenever the script asks something of the job.
+    exception is ending its script (once each at most), and whenever the script asks something of the job or calculates limits.
 
     One thread per worker, not one futex_waitv for all: that call needs Linux 5.16, and a sleeping thread costs about 40 kB."""
 
@@ -288,7 +305,8 @@ class DeathWatch:
         self.died = False
         """The lock's mark was seen."""
         self._told_of_error = False
-        self._told_of_requests = 0
+        self._told_of = 0, 0
+        """So many requests, and calculations."""
         self._futex = _Futex()
         self._notify = notify
         self._anchor = self._futex.ctypes.c_char.from_buffer(page.map)
@@ -344,8 +362,8 @@ class DeathWatch:
             if self._words[layout.ERROR * 2] and not self._told_of_error:
                 self._told_of_error = True
                 self._notify()
-            if (requests := self._words[layout.CONTROL_COUNT * 2]) != self._told_of_requests:
-                self._told_of_requests = requests
+            if (said := (self._words[layout.CONTROL_COUNT * 2], self._words[layout.CALCULATED_COUNT * 2])) != self._told_of:
+                self._told_of = said
                 self._notify()
             self._futex.wait(self._base + at, word)
         return False
