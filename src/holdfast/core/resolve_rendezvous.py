@@ -313,12 +313,12 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     nobody_waits = fixed and not _bears_losses(draft)  # no more nodes are taken than have to come
     last_call = durations.get("last_call_timeout", 1.0 if nobody_waits else 30.0)
     draft.put("last_call_s", last_call, name if "last_call_timeout" in durations else "default")
-    lease_s = grammar.seconds(draft.text("lease"), draft.name("lease"), zero=False)
-    if lease_s < SHORTEST_LEASE_S:
-        raise UsageError(f"{draft.name('lease')}: {lease_s:g} is too short", hint=f"give {SHORTEST_LEASE_S:g} seconds or more")
-    draft.keep("lease", lease_s, "lease_s")
+    draft.keep("lease", grammar.seconds(draft.text("lease"), draft.name("lease"), zero=False), "lease_s")
     if "keep_alive_interval" in durations and not draft.given("lease"):
         attempts = grammar.whole(conf.get("keep_alive_max_attempt", "3"), f"{name} keep_alive_max_attempt", at_least=1)
         draft.put("lease_s", durations["keep_alive_interval"] * attempts, f"{name} keep_alive_interval x {attempts}")
+    if (lease_s := draft.fields["lease_s"]) < SHORTEST_LEASE_S:
+        what = draft.name("lease") if draft.given("lease") else draft.origins["lease_s"]
+        raise UsageError(f"{what}: {lease_s:g} s is too short", hint=f"give {SHORTEST_LEASE_S:g} seconds or more")
     if "is_host" in conf:
         draft.put("is_host", grammar.truth(conf["is_host"], f"{name} is_host"), name)
