@@ -244,6 +244,15 @@ def test_half_of_what_tls_needs_is_refused_and_not_taken_for_no_tls(nodes, given
         nodes.node(1, 1, **{given: "node.pem"})
 
 
+@pytest.mark.parametrize(("host", "is_warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_who_could_join_without_a_token_is_told_where_others_reach_it(nodes, free_port, caplog, host, is_warned):
+    nodes.handlers.append(
+        get_rendezvous_handler(RendezvousParameters("holdfast", f"{host}:{free_port}", "job", 1, 2, is_host=True))
+    )
+    told = [record.getMessage() for record in caplog.records if "no job token" in record.getMessage()]
+    assert len(told) == is_warned and all("--rdzv-conf token_file=FILE" in line for line in told)
+
+
 def test_a_setting_that_nothing_reads_is_warned_of_and_torch_s_own_are_not(nodes, caplog):
     nodes.node(1, 1, tokenfile="secret", timeout=900, rank=0, use_libuv=True)
     assert [record.getMessage() for record in caplog.records if "reads" in record.msg] == [

@@ -8,7 +8,7 @@ import socket
 import pytest
 from security_peer import TOKEN
 
-from holdfast.agent.assembly import open_doors
+from holdfast.runtime.door import open_doors
 from holdfast.runtime.frames import TOKEN_BYTES, Identity
 
 
@@ -95,10 +95,6 @@ def test_a_name_that_others_would_refuse_is_refused_at_once(job, flag, text):
 # --- what is said by the node that others come to ---------------------------------------------------------------------------
 
 
-class Settings:
-    max_nodes = 2
-
-
 class Open:
     def __init__(self, token: bytes, host: str = "node0", *, listening: bool = True, shelter: object = None) -> None:
         self.identity = Identity("job", token)
@@ -108,7 +104,7 @@ class Open:
 
 
 def doors(token: bytes, host: str = "node0", **how: object) -> str:
-    return open_doors(Settings(), Open(token, host, **how))  # type: ignore[arg-type]
+    return open_doors(Open(token, host, **how), 2, token_by="--token-file FILE")  # type: ignore[arg-type]
 
 
 def test_who_can_join_without_a_token_is_said_by_the_node_that_listens():

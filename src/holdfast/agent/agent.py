@@ -12,7 +12,7 @@ import os
 import select
 
 from holdfast.agent import logs
-from holdfast.agent.assembly import assemble, open_doors, room_for_links
+from holdfast.agent.assembly import assemble, room_for_links
 from holdfast.agent.desk import Desk
 from holdfast.agent.hands import Hands
 from holdfast.agent.signals import PASSED_ON
@@ -322,7 +322,9 @@ class Agent:
         )
         links: list[str] = []
         if self.network is not None and (config.rdzv_backend != "embedded" or self.node.group.hosting):
-            links.append(open_doors(config, self.network))
+            from holdfast.runtime.door import open_doors  # which has come with the network
+
+            links.append(open_doors(self.network, config.max_nodes, token_by="--token-file FILE"))
         if self.network is not None:
             links.append(room_for_links(config, self.network))
         self.telling.begin(started, (*self.workers.plan.warnings, *links))

@@ -292,26 +292,9 @@ def job_token(config: RunConfig) -> bytes:
     return token
 
 
-def open_doors(config: RunConfig, network: Network) -> str:
-    """What a person should know about who can join, said by the node that others come to; empty: nothing."""
-    from holdfast.core.grammar import shown_endpoint
-    from holdfast.runtime.addresses import is_loopback
-    from holdfast.runtime.frames import TOKEN_BYTES
-
-    token = network.identity.token
-    if not network.listeners or config.max_nodes < 2 or is_loopback(network.endpoint[0]) or len(token) >= TOKEN_BYTES:
-        return ""
-    if not token:
-        who = "holds a certificate of the CA" if network.shelter else f"reaches {shown_endpoint(*network.endpoint)}"
-        return (
-            f"no job token: whoever {who} and knows the run id can join the job, or stop it "
-            "(make one with `holdfast token --write FILE`, and give each node --token-file FILE)"
-        )
-    return f"the job's token has only {len(token)} characters and can be guessed: `holdfast token` makes a better one"
-
-
 def room_for_links(config: RunConfig, network: Network) -> str:
-    """As `open_doors`: what stands against a link from every other node, on the node that may host the coordinator."""
+    """What a person should know: what stands against a link from every other node, on the node that may host the coordinator;
+    empty: nothing."""
     from holdfast.runtime.open_files import make_room
 
     return make_room(network.host, config.max_nodes - 1) if network.listeners else ""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HoldfastRendezvousHandler", "create_handler", "get_handler"]
 
+logger = logging.getLogger(__name__)
+
 BACKEND = "holdfast"
 DEFAULT_PORT = 29400
 """torchrun's and `holdfast run`'s, for an endpoint without a port."""
@@ -251,6 +253,7 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     from holdfast.core.messages import Join
     from holdfast.rendezvous.rules import Rules
     from holdfast.runtime.addresses import is_here, own_address
+    from holdfast.runtime.door import open_doors
     from holdfast.runtime.frames import Identity
 
     from .attendant import Attendant
@@ -293,6 +296,8 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
         may_host=is_here(host) if may_host is None else may_host,
         alone=closed,
     )
+    if doors := open_doors(attendant.network, params.max_nodes, token_by="--rdzv-conf token_file=FILE"):
+        logger.warning("%s", doors)
     read_timeout_s = _seconds(params, "read_timeout", 60)
     return HoldfastRendezvousHandler(
         attendant, params.run_id, words=words, alone=alone, read_timeout_s=read_timeout_s, backend=params.backend
@@ -307,7 +312,7 @@ def _warn_of_unread(params: RendezvousParameters) -> None:
     for key in params.config:
         if key not in SETTINGS and key not in KNOWN_KEYS:  # those that torch's backends have come with any command line
             hint = did_you_mean(key, SETTINGS)
-            logging.getLogger(__name__).warning("rendezvous settings: nothing reads '%s' (%s)", key, hint)
+            logger.warning("rendezvous settings: nothing reads '%s' (%s)", key, hint)
 
 
 def get_handler() -> Any:
