@@ -63,11 +63,12 @@ def run(bench: Bench) -> list[Row]:
     orders = seen[many]["order"]
     what = f"a worker fails → the last of {many:,} nodes is told to restart"
     rows.append(Row(what, "ms", {HOLDFAST: orders}, f"≤ {ORDER_MS} ms", median(orders) <= ORDER_MS))
-    held = leases(many, 3 if bench.quick else RENEW_S)
+    held = [leases(many, 3 if bench.quick else RENEW_S) for _ in range(bench.times(3))]
     for what, unit, kind, limit in (
         ("processor time", "% of a core", "cpu", REACH_PERCENT),
         ("memory", "MB", "rss", REACH_MB),
     ):
         what = f"coordinator's {what} while {many:,} leases are renewed once a second"
-        rows.append(Row(what, unit, {HOLDFAST: [held[kind]]}, f"≤ {limit} {unit}", held[kind] <= limit))
+        taken = [each[kind] for each in held]
+        rows.append(Row(what, unit, {HOLDFAST: taken}, f"≤ {limit} {unit}", median(taken) <= limit))
     return rows
