@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from holdfast.runtime.blocking_server import InTurn
     from holdfast.runtime.frames import Identity
     from holdfast.runtime.net import Shelter
     from holdfast.runtime.tls import Tunnel
@@ -35,7 +36,7 @@ class BlockingLink:
     """One side of a link over `sock`, which is connected. `ours`: we have asked for it. OSError: the other side is out of
     reach. ProtocolError: it turned us away, or is not one of us."""
 
-    def __init__(self, sock: socket.socket, identity: Identity, shelter: Shelter | None, *, ours: bool) -> None:
+    def __init__(self, sock: socket.socket | InTurn, identity: Identity, shelter: Shelter | None, *, ours: bool) -> None:
         until = time.monotonic() + HANDSHAKE_S
         self.sock = sock
         self.frames = Frames()

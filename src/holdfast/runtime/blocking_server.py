@@ -20,12 +20,54 @@ from holdfast.runtime.net import KEEPALIVE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, TypeVar
 
     from holdfast.runtime.frames import Identity
     from holdfast.runtime.net import Shelter
 
+    T = TypeVar("T")
+
 REST_S = 5.0
 """How long no link is taken when there is no room for one."""
+
+
+class Turn:
+    """Which of many threads runs: one, and no other but while it waits.
+
+    What a thousand do when all wake at once takes half a second, and Python's lock prefers nobody: the agent's loop would wait
+    behind them all. So it waits behind one.
+    """
+
+    def __init__(self) -> None:
+        self.lock = allocate_lock()
+
+    def meanwhile(self, wait: Callable[..., T], *given: Any) -> T:
+        """Do what may take its time, while others have their turn."""
+        self.lock.release()
+        try:
+            return wait(*given)
+        finally:
+            self.lock.acquire()
+
+
+class InTurn:
+    """What a link needs of a socket, for a thread that has its `Turn`."""
+
+    def __init__(self, sock: socket.socket, turn: Turn) -> None:
+        self.sock, self.turn = sock, turn
+        self.settimeout, self.setsockopt, self.close = sock.settimeout, sock.setsockopt, sock.close
+
+    def recv(self, size: int) -> bytes:
+        """As a socket's."""
+        return self.turn.meanwhile(self.sock.recv, size)
+
+    def recv_into(self, room: memoryview) -> int:
+        """As a socket's."""
+        return self.turn.meanwhile(self.sock.recv_into, room)
+
+    def sendall(self, data: bytes | memoryview, flags: int = 0) -> None:
+        """As a socket's."""
+        return self.turn.meanwhile(self.sock.sendall, data, flags)
 
 
 class BlockingServer:
@@ -41,11 +83,13 @@ class BlockingServer:
         most: int,
         serve: Callable[[BlockingLink], None],
         complain: Callable[[str], None],
+        turn: Turn | None = None,
     ) -> None:
         """`addr`: this host's, as others know it. `port`: 0 for any. `most`: links at a time. `serve`: talks to whoever has
-        proved itself, until one of the two wants no more; it is called, as `complain` is, by a link's own thread."""
+        proved itself, until one of the two wants no more; it is called, as `complain` is, by a link's own thread. `turn`: of
+        those threads. None: they are few."""
         self.identity, self.shelter = identity, shelter
-        self.most, self.serve = most, serve
+        self.most, self.serve, self.turn = most, serve, turn
         self.links = 0
         self.door = Door(complain)
         family, address = bind_addresses(addr, port)[0]
@@ -81,6 +125,12 @@ class BlockingServer:
                 sock.close()
 
     def _serve(self, sock: socket.socket, peer: str) -> None:
+        if self.turn is not None:
+            with self.turn.lock:
+                return self._talk(InTurn(sock, self.turn), peer)
+        return self._talk(sock, peer)
+
+    def _talk(self, sock: socket.socket | InTurn, peer: str) -> None:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in KEEPALIVE:
