@@ -12,7 +12,7 @@ from holdfast.agent.elected import FAILURES_KEPT, shortened
 from holdfast.agent.group import Group
 from holdfast.agent.node import Node
 from holdfast.agent.reclaim import Reclaim
-from holdfast.agent.words import Ended, Exit, LookAtMemory, Started, StartWorkers, Sweep
+from holdfast.agent.words import Ended, Exit, LogsTaken, LookAtMemory, Started, StartWorkers, Sweep
 from holdfast.core.events import RoundFormed, WorkersStopped
 from holdfast.core.failure import Evidence, Failure
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
@@ -103,6 +103,17 @@ def test_a_restart_sweeps_behind_the_last_round_before_anything_of_the_next() ->
     told = [type(action.event) if isinstance(action, Record) else type(action) for action in actions]
     order = [kind for kind in told if kind in (Sweep, WorkersStopped, LookAtMemory, RoundFormed)]
     assert order == [Sweep, WorkersStopped, LookAtMemory, RoundFormed]
+
+
+def test_every_node_is_told_where_the_coordinator_s_own_takes_the_lines_of_all() -> None:
+    node = host(2)
+    node.observe(LogsTaken(at="10.0.0.1:7"), 0.0)
+    node.begin(0.0)
+    node.observe(LinkUp(link=GUEST, ours=False), 0.0)
+    actions = node.observe(Arrived(link=GUEST, message=replace(join("b"), logs_at="10.0.0.2:8")), 0.0)
+    (there,) = [message for message in sent(actions, GUEST) if isinstance(message, Assigned)]
+    (here,) = [action.assigned for action in actions if isinstance(action, StartWorkers)]
+    assert there.logs_at == here.logs_at == "10.0.0.1:7"
 
 
 # --- hosting ----------------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ class Agent:
         self._observe(self.workers.hold_port())
         if self.workers.mileage is not None:
             self._observe(self.workers.mileage.reached())
-        self._observe(*self.hands.replicas())
+        self._observe(*self.hands.replicas(), *self.hands.gather_logs())
         self.perform(self.node.begin(self.host.now()))
         while not self._done():
             until = self._deadline()
@@ -150,6 +150,7 @@ class Agent:
             self.hands.look_at_cycles()
         assert self.exit is not None
         self.workers.close_logs(patient=True)
+        self.hands.take_last_lines()
         self._write_down()
         if self.exit.complaint:
             self.telling.say(self.exit.complaint, "error")

@@ -4,8 +4,8 @@
 
 The workers write to files of their own, as under --redirects, so none waits for this log, and nothing is lost with it: what has
 not been gathered yet is still there, whoever crashes. A file server that hangs holds up the thread alone. Lines are appended
-whole, with O_APPEND, so the agents of all nodes may share one file. After the round the thread gathers the rest and ends; the
-next round does not wait for it, the job's end does, for a while.
+whole, with O_APPEND, so the agents of all nodes may share one file; or are sent to the coordinator's node (`agent.log_sender`).
+After the round the thread gathers the rest and ends; the next round does not wait for it, the job's end does, for a while.
 """
 
 from __future__ import annotations
@@ -13,29 +13,39 @@ from __future__ import annotations
 import _thread
 import os
 import select
+import time
 from _queue import Empty, SimpleQueue
+from contextlib import suppress
 
 from holdfast.agent.tee import Source, Tee
+from holdfast.core.cycles import log_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.agent.log_sender import LogSender, Upstream
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host
 
+PATIENCE_S = 10.0
+"""How long the job's end waits for a file that takes nothing. As for a console: the text is in the ranks' files."""
+
 
 class AppLog:
-    """One cycle's file, on this node. `fd` is readable when there is `trouble` to tell."""
+    """One cycle's lines of this node, and where they go. `fd` is readable when there are `complaints`."""
 
-    def __init__(self, path: str, sources: Sequence[tuple[str, str]]) -> None:
-        """`sources`: the files to follow, and what stands before each line of them."""
-        self.path = path
-        self.trouble = ""
+    def __init__(self, prefix: str, cycle: int, sources: Sequence[tuple[str, str]], upstream: Upstream | None = None) -> None:
+        """`sources`: the files to follow, and what stands before each line of them. `upstream`: where they go, rather than to
+        the file here."""
+        self.path = log_path(prefix, cycle)
+        self.complaints: list[str] = []
+        self.sender = None if upstream is None or upstream.is_here else self._sender(upstream, cycle)
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sources = [Source(path=file, prefix=prefix, shown=True, filed=True) for file, prefix in sources]
         self._over = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._done: SimpleQueue[None] = SimpleQueue()
+        self._is_told = False
         _thread.start_new_thread(self._follow, ())
 
     def finish(self) -> None:
@@ -56,12 +66,24 @@ class AppLog:
         os.close(self.fd)
         os.close(self._over)
 
+    def say(self, text: str) -> None:
+        """Have the agent tell a person. For the thread."""
+        self.complaints.append(text)
+        os.eventfd_write(self.fd, 1)
+
+    def _sender(self, upstream: Upstream, cycle: int) -> LogSender:
+        from holdfast.agent.log_sender import LogSender  # most jobs never need it
+
+        return LogSender(upstream, cycle, self.path, self.say)
+
     # --- the thread -----------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         try:
-            fd = self._open()
-            if fd is not None:
+            if self.sender is not None:
+                self.sender.begin()
+                self._gather(self.sender)
+            elif (fd := self._open()) is not None:
                 self._gather(fd)
                 os.close(fd)
         finally:
@@ -75,9 +97,9 @@ class AppLog:
             self._tell(error.strerror or str(error))
             return None
 
-    def _gather(self, fd: int) -> None:
+    def _gather(self, to: int | LogSender) -> None:
         tee = Tee()
-        tee.follow(self._sources, fd)
+        tee.follow(self._sources, to)
         poll = select.poll()
         poll.register(self._over, select.POLLIN)
         if tee.interval_s is None:
@@ -85,42 +107,56 @@ class AppLog:
         while all(ready != self._over for ready, _ in poll.poll(None if tee.interval_s is None else tee.interval_s * 1000)):
             tee.pump()
             self._tell(tee.trouble)
+        if self.sender is not None:
+            self.sender.end()
         tee.drain(stall_s=float("inf"))
         self._tell(tee.trouble)
         tee.close()
 
     def _tell(self, trouble: str) -> None:
-        if trouble and not self.trouble:
-            self.trouble = f"{self.path} does not get all of the ranks' output, which is in their own files: {trouble}"
-            os.eventfd_write(self.fd, 1)
+        if trouble and not self._is_told:
+            self._is_told = True
+            self.say(f"{self.path} does not get all of the ranks' output, which is in their own files: {trouble}")
 
 
 class AppLogs:
     """Those of this node: one that is written, and others that are being finished."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, upstream: Upstream | None = None) -> None:
+        """`upstream`: where the lines go, rather than to a file here."""
         self.host = host
+        self.upstream = upstream
         self.open: list[AppLog] = []
 
-    def begin(self, path: str, sources: Sequence[tuple[str, str]]) -> None:
+    def begin(self, prefix: str, cycle: int, sources: Sequence[tuple[str, str]]) -> None:
         """A cycle's workers write from now on; see `AppLog`."""
         try:
-            log = AppLog(path, sources)
+            log = AppLog(prefix, cycle, sources, self.upstream)
         except (OSError, RuntimeError) as error:  # no descriptors, no threads
+            path = log_path(prefix, cycle)
             return self.host.complain(f"{path} does not get this node's output, which is in the ranks' own files: {error}")
         self.open.append(log)
         self.host.watch(log.fd, select.EPOLLIN, lambda events: self._told(log))
 
-    def finish(self, patience_s: float = 0.0) -> None:
-        """The workers are gone: what is left is gathered, and waited for that long at most."""
+    def finish(self, *, patient: bool) -> None:
+        """The workers are gone: what is left is gathered. `patient`: it is waited for, with all that may come of it."""
+        if patient and self.upstream is not None:
+            self.upstream.is_over = True
         for log in self.open:
             log.finish()
-        for log in [log for log in self.open if log.wait(patience_s)]:
+        if patient and self.upstream is not None:
+            until = time.monotonic() + self.upstream.patience_s
+            for log in self.open:
+                if log.sender is not None and not log.wait(max(0.0, until - time.monotonic())):
+                    log.sender.cut()
+        for log in [log for log in self.open if log.wait(PATIENCE_S if patient else 0.0)]:
             self._told(log)
+            self.host.unwatch(log.fd)
             log.close()
             self.open.remove(log)
-        if patience_s:
+        if patient:
             for log in self.open:
+                self._told(log)
                 self.host.complain(f"{log.path} takes nothing: some of the ranks' output is in their own files only")
 
     def is_whole(self, path: str) -> bool:
@@ -128,8 +164,8 @@ class AppLogs:
         return all(log.wait(0.0) for log in list(self.open) if log.path == path)
 
     def _told(self, log: AppLog) -> list[Observation]:
-        if log.fd in self.host.handlers:
-            self.host.unwatch(log.fd)
-            if log.trouble:
-                self.host.complain(log.trouble)
+        with suppress(BlockingIOError):  # nothing has been said
+            os.eventfd_read(log.fd)
+        while log.complaints:
+            self.host.complain(log.complaints.pop(0))
         return []

@@ -164,6 +164,7 @@ class ElectedNode(Node):
         known = max(number, self.group.join.known_round)
         fence_s = self.server.rendezvous.rules.lease_s + FENCE_S if known > max(number, past.round) else 0.0
         self.server.rendezvous.life = past.life
+        self.server.rendezvous.logs_at = self.group.join.logs_at
         self.server.rendezvous.resume(
             round=max(past.round, known),
             restarts=max(past.restarts, restarts),

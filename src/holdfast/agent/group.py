@@ -32,6 +32,7 @@ from holdfast.agent.words import (
     InjectionAsked,
     LeaseOver,
     LimitsKnown,
+    LogsTaken,
     Looked,
     MemorySeen,
     NodeChecked,
@@ -267,6 +268,9 @@ class Group:
                 return []
             case Stashed(held=held, kept=kept, at=at):
                 self.join = replace(self.join, stash=held, kept=kept, stash_at=at)
+                return []
+            case LogsTaken(at=at):
+                self.join = replace(self.join, logs_at=at)
                 return []
             case Unguarded():
                 return self.leaving.unguarded(now)

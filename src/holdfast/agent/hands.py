@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from holdfast.agent.assembly import no_progress_cycles
-from holdfast.agent.words import Stashed
+from holdfast.agent.words import LogsTaken, Stashed
 from holdfast.core.errors import HoldfastError
 from holdfast.core.events import StacksKept, WorkerStarted
 from holdfast.core.machine import NEVER
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.agent.desk import Desk
     from holdfast.agent.in_place import InPlace
     from holdfast.agent.injections import Injections
+    from holdfast.agent.log_receiver import LogReceiver
     from holdfast.agent.monitoring import Monitoring
     from holdfast.agent.node import Node
     from holdfast.agent.parking import Parking
@@ -91,6 +92,8 @@ class Hands:
         """None: no host daemon is to hear of the ranks, or none has been started yet."""
         self.supervised: Supervised | None = None
         """None: there is no supervisor, or it has not been spoken to yet."""
+        self.log_receiver: LogReceiver | None = None
+        """None: no other node's lines come here."""
         self.in_place = self._open_in_place() if config.in_place_restart else None
         self.secret = self._supervisor_secret()
         self.early: list[Event] = []
@@ -272,7 +275,8 @@ class Hands:
                 rendezvous.policy.heed(verdict)
 
         def is_whole(path: str) -> bool:
-            return self.workers.app_logs is None or self.workers.app_logs.is_whole(path)
+            ours, others = self.workers.app_logs, self.log_receiver
+            return (ours is None or ours.is_whole(path)) and (others is None or others.is_whole(path))
 
         return Attribution(self.config, self.telling.say, latch, self.host.others.add, is_whole)
 
@@ -385,6 +389,36 @@ class Hands:
             return []
         self.all.append(replicas)
         return [Stashed(held=(), at=replicas.at)]
+
+    # --- the logs of all nodes ------------------------------------------------------------------------------------------
+
+    def gather_logs(self) -> list[Observation]:
+        """Have the coordinator's node gather the lines of all, where that is wished; what the group has to know of it."""
+        ft = self.config.ft
+        if not ft.enable_log_server or self.network is None:
+            return []
+        if not ft.per_cycle_applog_prefix:
+            self.telling.degraded("--ft-enable-log-server gathers nothing without --ft-per-cycle-applog-prefix")
+            return []
+        from holdfast.agent.log_receiver import FILES_PER_NODE, open_receiver
+        from holdfast.agent.log_sender import Upstream
+        from holdfast.runtime.open_files import make_room
+
+        group, tell = self.node.group, self.telling.degraded
+        receiver = self.log_receiver = open_receiver(ft, self.network.identity, self.network.shelter, group.join.addr, tell)
+        if receiver is None:
+            return []
+        if make_room(self.host, FILES_PER_NODE * (self.config.max_nodes - 1)):
+            tell("this node may open too few files to take the logs of all others: raise its hard limit (ulimit -Hn)")
+        self.all.append(receiver)
+        patience_s = ft.log_server_graceful_shutdown_timeout
+        self.workers.upstream = Upstream(self.network.identity, self.network.shelter, receiver.at, patience_s)
+        return [LogsTaken(at=receiver.at)]
+
+    def take_last_lines(self) -> None:
+        """The job has ended: what other nodes' ranks have said last may still be on its way."""
+        if self.log_receiver is not None:
+            self.log_receiver.finish(self._rendezvous(), self.node.group.join.node)
 
     # --- progress -------------------------------------------------------------------------------------------------------
 

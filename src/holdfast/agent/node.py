@@ -40,6 +40,8 @@ class Node:
 
     def begin(self, now: float) -> list[Action]:
         """Ask for the first round."""
+        if self.server is not None:
+            self.server.rendezvous.logs_at = self.group.join.logs_at
         begun = [] if self.member is None else self._from_member(self.member.observe(Tick(), now), now)
         return begun + self._from_group(self.group.begin(now), now)
 

@@ -13,22 +13,19 @@ further apart than the generations that are kept, and nothing is sent that is be
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from _thread import allocate_lock, start_new_thread
 
 from holdfast.core import stash as layout
-from holdfast.core.errors import HoldfastError, ProtocolError
-from holdfast.core.grammar import shown_endpoint
+from holdfast.core.errors import HoldfastError
 from holdfast.core.stash import Generation
 from holdfast.core.value import to_plain
 from holdfast.runtime import shm
-from holdfast.runtime.addresses import bind_addresses, host_and_port
+from holdfast.runtime.addresses import host_and_port
 from holdfast.runtime.blocking_link import BlockingLink
-from holdfast.runtime.door import Door
+from holdfast.runtime.blocking_server import BlockingServer
 from holdfast.runtime.memory import room_bytes
-from holdfast.runtime.net import KEEPALIVE
 from holdfast.runtime.stash import CHUNK_BYTES, Filling, chunks, clear, generations, held, words
 
 TYPE_CHECKING = False
@@ -71,20 +68,16 @@ class Replicas:
         self.lost = False
         """What was to be fetched could not be: this node has no part in it any more."""
         self.complaints: list[str] = []
-        self.links = 0
         self.lock = allocate_lock()
         """Over the slots of what is kept."""
         self.coming: dict[int, Filling] = {}
         """What comes, or came last, for each rank of that other node."""
         self.fetched: dict[int, Filling] = {}
         """The same, for each of ours."""
-        self.door = Door(self.complaints.append)
-        family, address = bind_addresses(addr, 0)[0]
-        self.listener = socket.socket(family, socket.SOCK_STREAM)
-        self.listener.bind(address)
-        self.listener.listen(MOST_LINKS)
-        self.address = shown_endpoint(addr, self.listener.getsockname()[1])
-        start_new_thread(self._listen, ())
+        server = BlockingServer(
+            identity, shelter, addr, 0, most=MOST_LINKS, serve=self._serve, complain=self.complaints.append
+        )
+        self.address, self.door = server.address, server.door
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------
 
@@ -199,40 +192,13 @@ class Replicas:
 
     # --- threads that take, and give ------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        never = allocate_lock()
-        never.acquire()
+    def _serve(self, link: BlockingLink) -> None:
         while True:
-            try:
-                sock, address = self.listener.accept()
-            except OSError:
-                never.acquire(timeout=AGAIN_S)  # no descriptor is left, for example
-                continue
-            if self.links >= MOST_LINKS:
-                sock.close()
-                continue
-            self.links += 1
-            start_new_thread(self._serve, (sock, str(address[0])))
-
-    def _serve(self, sock: socket.socket, peer: str) -> None:
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in KEEPALIVE:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
-            link = BlockingLink(sock, self.identity, self.shelter, ours=False)
-            while True:
-                asked = _parsed(link.next(time.monotonic() + IDLE_S))
-                if "put" in asked:
-                    self._keep(link, asked)
-                else:
-                    self._hand_out(link, int(asked["get"]), *(int(part) for part in asked["generation"]))
-        except ProtocolError as error:
-            self.door.note(peer, f"turned away a connection from {peer}: {error.what}", time.monotonic())
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # it is gone, or means something else: the other side tells
-        finally:
-            self.links -= 1
-            sock.close()
+            asked = link.heard(time.monotonic() + IDLE_S)
+            if "put" in asked:
+                self._keep(link, asked)
+            else:
+                self._hand_out(link, int(asked["get"]), *(int(part) for part in asked["generation"]))
 
     def _keep(self, link: BlockingLink, asked: dict[str, Any]) -> None:
         local_rank, ranks, made = int(asked["put"]), int(asked["of"]), _generation(asked["generation"])
@@ -246,17 +212,17 @@ class Replicas:
                 self.kept_ranks = ranks
             there = generations(self.file, local_rank)
             if any((one.round, one.step, one.rank) == (made.round, made.step, made.rank) for one in there):
-                return _say(link, {"has": True})
+                return link.say({"has": True})
             if why := self._no_room(made.size, ranks, len(there)):
-                return _say(link, {"no": why})
+                return link.say({"no": why})
             round, step = asked["agreed"] or (0, 0)
             agreed = int(round), int(step)
             if local_rank in self.coming:
                 self.coming[local_rank].call_off()
             filling = self.coming[local_rank] = Filling(self.file, local_rank, made, layout.REPLICAS, agreed)
-        _say(link, {})
+        link.say({})
         _take(link, filling)
-        _say(link, {})
+        link.say({})
 
     def _no_room(self, size: int, ranks: int, there: int) -> str:
         room, total = room_bytes()
@@ -270,9 +236,9 @@ class Replicas:
     def _hand_out(self, link: BlockingLink, local_rank: int, *wanted: int) -> None:
         for one in generations(self.file, local_rank):
             if (one.round, one.step, one.rank) == wanted:
-                _say(link, {"generation": to_plain(one)})
+                link.say({"generation": to_plain(one)})
                 return _give(link, self.file, local_rank, one)
-        _say(link, {"no": "it does not have it any more"})
+        link.say({"no": "it does not have it any more"})
 
 
 def newest(page: memoryview, assigned: Assigned) -> Generation | None:
@@ -284,7 +250,7 @@ def newest(page: memoryview, assigned: Assigned) -> Generation | None:
 def _give(link: BlockingLink, fd: int, local_rank: int, one: Generation) -> None:
     for chunk in chunks(fd, local_rank, one):
         link.send_bulk(chunk)
-    _say(link, {"whole": any(now == one for now in generations(fd, local_rank))})
+    link.say({"whole": any(now == one for now in generations(fd, local_rank))})
 
 
 def _take(link: BlockingLink, filling: Filling) -> None:
@@ -301,20 +267,9 @@ def _generation(told: Any) -> Generation:
 
 
 def _ask(link: BlockingLink, asked: dict[str, Any]) -> dict[str, Any]:
-    _say(link, asked)
+    link.say(asked)
     return _heard(link)
 
 
-def _say(link: BlockingLink, said: dict[str, Any]) -> None:
-    link.send(json.dumps(said).encode())
-
-
 def _heard(link: BlockingLink) -> dict[str, Any]:
-    return _parsed(link.next(time.monotonic() + ANSWER_S))
-
-
-def _parsed(payload: bytes) -> dict[str, Any]:
-    said = json.loads(payload)
-    if not isinstance(said, dict):
-        raise ValueError("no JSON object")
-    return said
+    return link.heard(time.monotonic() + ANSWER_S)

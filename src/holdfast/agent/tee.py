@@ -23,6 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from holdfast.agent.log_sender import LogSender
+
 CHUNK = 64 * 1024
 """Bytes read from one file at a time, and the longest line that is shown in one piece."""
 
@@ -121,7 +123,9 @@ class Source:
 class Outlet:
     """One console, the sources shown on it, and the file for the lines that have one of `words`."""
 
-    def __init__(self, sources: Sequence[Source], console: Console, kept_fd: int | None, words: Sequence[str]) -> None:
+    def __init__(
+        self, sources: Sequence[Source], console: Console | LogSender, kept_fd: int | None, words: Sequence[str]
+    ) -> None:
         self.sources = sources
         self.console = console
         self._kept_fd = kept_fd
@@ -177,12 +181,12 @@ class Tee:
         self._wake = Wake()
         self._outlets: list[Outlet] = []
 
-    def follow(self, sources: Sequence[Source], fd: int, kept: str = "", words: Iterable[str] = ()) -> None:
-        """Show `sources` on `fd`; copy lines that contain one of `words` to the file `kept`."""
+    def follow(self, sources: Sequence[Source], to: int | LogSender, kept: str = "", words: Iterable[str] = ()) -> None:
+        """Show `sources` on a descriptor, or send them; copy lines that contain one of `words` to the file `kept`."""
         if not sources:
             return
         kept_fd = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) if kept else None
-        self._outlets.append(Outlet(sources, Console(fd), kept_fd, list(words)))
+        self._outlets.append(Outlet(sources, Console(to) if isinstance(to, int) else to, kept_fd, list(words)))
         for source in sources:
             self._wake.watch(source.path)
         self._wake.rest(BATCH_S, listen=True)
@@ -245,7 +249,7 @@ class Tee:
                 return done and not blocked
         return True
 
-    def _blocked(self) -> list[Console]:
+    def _blocked(self) -> list[Console | LogSender]:
         return [outlet.console for outlet in self._outlets if outlet.console.pending]
 
     def close(self) -> None:

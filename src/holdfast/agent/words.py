@@ -167,6 +167,13 @@ class Stashed(Observation):
     """Where others can fetch that, and bring more. Empty: nowhere."""
 
 
+class LogsTaken(Observation):
+    """This agent takes the lines of other nodes' ranks, should it have the coordinator."""
+
+    at: str
+    """Where."""
+
+
 class ImportsKnown(Observation):
     """What the script has imported here, now that it trains; or more of it."""
 

@@ -11,7 +11,7 @@ import select
 
 from holdfast.agent import launch, logs
 from holdfast.agent.words import TOO_LATE, ControlAsked, Ended, LimitsKnown, PortHeld, Started, StartFailed, Stashed, Stuck
-from holdfast.core.cycles import cycle_of, log_path
+from holdfast.core.cycles import cycle_of
 from holdfast.core.errors import HoldfastError, StartError, UsageError
 from holdfast.core.failure import Evidence
 from holdfast.core.machine import NEVER
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.agent.app_log import AppLogs
     from holdfast.agent.attempt_logs import AttemptLogs, RankLogs
     from holdfast.agent.gpu_memory import GpuLook
+    from holdfast.agent.log_sender import Upstream
     from holdfast.agent.parking import Parking
     from holdfast.agent.reached import Mileage
     from holdfast.agent.replicas import Replicas
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 20
 """Lines of a failed worker's log that go into the report."""
-
-APP_LOG_PATIENCE_S = 10.0
-"""How long the job's end waits for an application log that takes nothing. As for a console: the text is in the ranks' files."""
 
 HURRY_S = 1.0
 """Between two rounds, a console that is slow to take the logs is waited for so long at most."""
@@ -75,6 +73,8 @@ class Workers:
         """None: nobody has asked for their memory so far."""
         self.app_logs: AppLogs | None = None
         """None: no log is to have all lines."""
+        self.upstream: Upstream | None = None
+        """None: if one is, it is here."""
         self.mileage: Mileage | None = None
         """None: nobody asks how far the job is."""
         self.sleepers = self._open_sleepers(config.uninterruptible_timeout_s)
@@ -323,14 +323,18 @@ class Workers:
         assert self.attempt is not None
         from holdfast.agent.app_log import AppLogs
 
+        if self.upstream is not None:
+            self.upstream.at = assigned.logs_at
+            if not assigned.logs_at:
+                self.host.complain("the coordinator's node takes no lines of others: those of the ranks here go to a log here")
         wide = len(str(assigned.world_size - 1))
         sources = [
             (path, f"{assigned.base_rank + local_rank:>{wide}}: ")
             for local_rank in range(self.config.nproc_per_node)
             for path in self.attempt.files(local_rank)
         ]
-        self.app_logs = self.app_logs or AppLogs(self.host)
-        self.app_logs.begin(log_path(prefix, cycle_of(assigned.round)), sources)
+        self.app_logs = self.app_logs or AppLogs(self.host, self.upstream)
+        self.app_logs.begin(prefix, cycle_of(assigned.round), sources)
 
     def _readable(self, events: int) -> list[Observation]:
         if self.tee is not None:
@@ -350,6 +354,6 @@ class Workers:
             self.tee.close()
             self.tee = None
         if self.app_logs is not None:
-            self.app_logs.finish(APP_LOG_PATIENCE_S if patient else 0.0)
+            self.app_logs.finish(patient=patient)
         if self.attempt is not None:
             self.attempt.close()

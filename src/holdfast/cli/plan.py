@@ -59,6 +59,8 @@ def _ports(config: RunConfig) -> str:
     if config.max_nodes == 1 or config.rdzv_backend == "memory":
         return "none beyond this host"
     ranks = f"{config.master_port or 'any'} and whatever the ranks use among themselves"
+    if config.ft.enable_log_server and config.ft.per_cycle_applog_prefix:
+        ranks = f"{config.ft.log_server_port or 'any'} at each agent (--ft-log-server-port); {ranks}"
     if config.rdzv_backend == "static":
         return f"{config.rdzv_port} at rank 0's agent; {ranks}"
     low, high = config.agent_ports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.cli.help import worth_showing
 from holdfast.cli.reference import cell
-from holdfast.core.fault_tolerance_flags import ACCEPTED, ALL, FT_LAUNCHER, LATER, OURS, FtFlag, default_of
+from holdfast.core.fault_tolerance_flags import ACCEPTED, ALL, FT_LAUNCHER, OURS, FtFlag, default_of
 from holdfast.core.flags import FLAGS, by_dest
 
 HEAD = """\
@@ -31,7 +31,7 @@ Each flag below is one field. `--ft-rank-heartbeat-timeout` may also be written 
 `rank_heartbeat_timeout`. Other names that a flag has had are listed. A flag that takes `true` or `false` may stand alone, which
 is `true`. `--print-config` shows every value as `ft.NAME`, and where it came from.
 
-*Accepted* means that nothing is left to do; `--verbose` says why. *Not yet* means that a warning says so when it is asked for.
+*Accepted* means that nothing is left to do; `--verbose` says why.
 """
 
 FILE = """\
@@ -103,7 +103,7 @@ def _line(row: FtFlag) -> str:
     others = [key for key in row.keys if row.name[5:].replace("-", "_") != key]
     meaning += f". In the file: {', '.join(f'`{key}`' for key in row.keys)}" if others else ""
     meaning += f". Variable: `{row.env}`" if row.env else ""
-    state = {ACCEPTED: "*accepted*: ", LATER: "*not yet*: "}.get(row.state, "") + row.said
+    state = f"*accepted*: {row.said}" if row.state == ACCEPTED else ""
     return f"| {flags} | {cell(meaning)} | {_default(row)} | {cell(state)} |"
 
 

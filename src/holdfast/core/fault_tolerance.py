@@ -99,7 +99,8 @@ class FaultTolerance(Value):
     """Absolute."""
     nvrx_logfile: str | None = None
     enable_log_server: bool = False
-    log_server_port: int = 50051
+    log_server_port: int = 0
+    """0: any free one."""
     log_aggregator_count: int = 0
     log_leaf_max_queue_chunks: int = -1
     log_server_log_prefix: str | None = None

@@ -23,8 +23,8 @@ WATCHING, POLICY, PLACEMENT, LOGS, HEALTH, ATTRIBUTION = (
     "health checks",
     "attribution",
 )
-WORKS, ACCEPTED, LATER = "works", "accepted", "later"
-"""Acted on · taken without effect, since nothing is left to do · not acted on yet, which is said when it is asked for."""
+WORKS, ACCEPTED = "works", "accepted"
+"""Acted on · taken without effect, since nothing is left to do."""
 
 
 FT_LAUNCHER = {
@@ -46,9 +46,7 @@ class FtFlag(Flag):
     """Under `fault_tolerance:` in YAML, the field's name first; empty: it cannot stand there."""
     state: str = WORKS
     said: str = ""
-    """accepted: why nothing is left to do. later: what does not happen."""
-    off: tuple[str, ...] = ()
-    """later: values that ask for nothing."""
+    """accepted: why nothing is left to do."""
 
 
 def _row(
@@ -86,7 +84,6 @@ METAVARS = {
     "paths": "PATH,…",
 }
 NO_MODEL = "the service that is started here works by rules, and asks no language model"
-NO_SERVER = "no log server is needed: every node appends to the file itself"
 
 ROWS: tuple[FtFlag, ...] = (
     # --- watching ---------------------------------------------------------------------------------------------------------
@@ -269,21 +266,31 @@ ROWS: tuple[FtFlag, ...] = (
     _row(
         "enable_log_server",
         "yes",
-        "gather the logs of all nodes over the network",
+        "have the coordinator's node gather the lines of all nodes in its own file of --ft-per-cycle-applog-prefix",
         pet=True,
         group=LOGS,
-        state=LATER,
-        said="the nodes' logs are not sent anywhere: each appends to the file itself, which has to be where all see it",
-        off=("false",),
+    ),
+    _row(
+        "log_server_port", "whole", "port at which that node takes them; 0: any free one", pet=True, group=LOGS, metavar="PORT"
+    ),
+    _row(
+        "log_server_graceful_shutdown_timeout",
+        "seconds",
+        "how long after the ranks' end lines are sent; what is left goes to a file of the same name on their own node",
+        pet=True,
+        group=LOGS,
     ),
     *(
-        _row(field, kind, help, pet=True, group=LOGS, state=ACCEPTED, said=NO_SERVER)
-        for field, kind, help in (
-            ("log_server_port", "whole", "port of that server"),
-            ("log_aggregator_count", "whole", "its helpers; 0: as many as it takes"),
-            ("log_leaf_max_queue_chunks", "whole", "how much each holds back; -1: as it sees fit"),
-            ("log_server_log_prefix", "path", "its own log"),
-            ("log_server_graceful_shutdown_timeout", "seconds", "how long it may take to end"),
+        _row(field, kind, help, pet=True, group=LOGS, state=ACCEPTED, said=said)
+        for field, kind, help, said in (
+            ("log_aggregator_count", "whole", "ft_launcher's helpers of that node", "each node sends to that node itself"),
+            (
+                "log_leaf_max_queue_chunks",
+                "whole",
+                "how much each of those holds back",
+                "there is no queue: what is not sent yet is in the ranks' own files",
+            ),
+            ("log_server_log_prefix", "path", "ft_launcher's server's own log", "what there is to say, the agents say"),
         )
     ),
     # --- health checks ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from holdfast.core import grammar
 from holdfast.core.config import Setting
 from holdfast.core.errors import UsageError
 from holdfast.core.fault_tolerance import AUTO
-from holdfast.core.fault_tolerance_flags import ACCEPTED, DESTS, LATER, ROWS
+from holdfast.core.fault_tolerance_flags import ACCEPTED, DESTS, ROWS
 from holdfast.core.signals import NUMBERS
 
 TYPE_CHECKING = False
@@ -111,18 +111,17 @@ def as_text(dest: str, raw: object) -> str | None:
 def given_fields(draft: Draft) -> dict[str, Any]:
     """What the rows' settings make of the fields. Says of those that do nothing that they do nothing."""
     fields: dict[str, Any] = {}
-    idle: dict[tuple[str, str], list[str]] = {}
+    idle: dict[str, list[str]] = {}
     for row in ROWS:
         if not row.field or not draft.given(row.dest):
             continue
         text, name = draft.text(row.dest), draft.name(row.dest)
         fields[row.field] = _value(row, text, name, draft.host.cwd)
         draft.origins[f"ft.{row.field}"] = draft.settings[row.dest].origin
-        if row.state != "works" and text.lower() not in row.off:
-            idle.setdefault((row.state, row.said), []).append(name)
-    for (state, said), names in idle.items():
-        told = ", ".join(names)
-        draft.tell({ACCEPTED: "INFO", LATER: "WARNING"}[state], f"{told}: {'not acted on yet: ' * (state == LATER)}{said}")
+        if row.state == ACCEPTED:
+            idle.setdefault(row.said, []).append(name)
+    for said, names in idle.items():
+        draft.tell("INFO", f"{', '.join(names)}: {said}")
     return fields
 
 

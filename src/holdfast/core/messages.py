@@ -154,6 +154,8 @@ class Join(Message):
     """Those of another node's ranks (`core.stash.Kept`)."""
     stash_at: str = ""
     """Where it takes such, and gives them. Empty: it has no part in that."""
+    logs_at: str = ""
+    """Where it takes the lines of other nodes' ranks. Empty: nowhere, and it sends none."""
     warm: str = ""
     """The interpreter of the warm spares that this node keeps. Empty: it keeps none."""
 
@@ -422,6 +424,8 @@ class Assigned(Message):
     """Where this node has to fetch that. Empty: it has it."""
     stash_partner: str = ""
     """Where another node keeps what this one's ranks save. Empty: none does."""
+    logs_at: str = ""
+    """Where the coordinator's node takes the lines of all ranks. Empty: it takes none."""
 
 
 class Paced(Message):

@@ -55,6 +55,8 @@ class Rendezvous:
         self.rules = rules
         self.life = life
         """Names this run of the job: its members remember it."""
+        self.logs_at = ""
+        """Where this coordinator's node takes the lines of all ranks. Empty: it takes none."""
         self.policy = policy
         self.phase = "gathering"
         self.round = 0
@@ -306,6 +308,7 @@ class Rendezvous:
                 stash=stash,
                 stash_from=to_fetch.get(given.base_rank, ""),
                 stash_partner=partners.get(given.node, ""),
+                logs_at=self.logs_at,
             )
             actions.append(Tell(node=given.node, message=seat.assigned))
         for spare in placement.spares:

@@ -6,6 +6,7 @@ at a time, and after any exception it is good for nothing but `close`.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -17,7 +18,9 @@ from holdfast.runtime.frames import FRAME_BYTES, NONCE_BYTES, SEAL_BYTES, Frames
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
+    from holdfast.runtime.blocking_server import InTurn
     from holdfast.runtime.frames import Identity
     from holdfast.runtime.net import Shelter
     from holdfast.runtime.tls import Tunnel
@@ -33,7 +36,7 @@ class BlockingLink:
     """One side of a link over `sock`, which is connected. `ours`: we have asked for it. OSError: the other side is out of
     reach. ProtocolError: it turned us away, or is not one of us."""
 
-    def __init__(self, sock: socket.socket, identity: Identity, shelter: Shelter | None, *, ours: bool) -> None:
+    def __init__(self, sock: socket.socket | InTurn, identity: Identity, shelter: Shelter | None, *, ours: bool) -> None:
         until = time.monotonic() + HANDSHAKE_S
         self.sock = sock
         self.frames = Frames()
@@ -93,6 +96,20 @@ class BlockingLink:
                 raise ConnectionResetError("the other side closed the link")
             self._take(data)
         return payload if self.seals is None else self.seals[1].take(payload)
+
+    def say(self, said: dict[str, Any]) -> None:
+        """Send one JSON object."""
+        self.send(json.dumps(said).encode())
+
+    def heard(self, until: float) -> dict[str, Any]:
+        """The JSON object that comes next; see `next`. ValueError: it is none."""
+        try:
+            said = json.loads(self.next(until))
+        except RecursionError as error:
+            raise ValueError("no JSON object") from error
+        if not isinstance(said, dict):
+            raise ValueError("no JSON object")
+        return said
 
     def send_bulk(self, payload: memoryview) -> None:
         """As `send`, without a copy of it: to have memory made for each would cost more than all the rest."""

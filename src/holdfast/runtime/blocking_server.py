@@ -1,0 +1,145 @@
+"""How does an agent take links that no event loop serves? Each by a thread of its own, which waits for what comes.
+
+For what may be large or slow, and must not stand before a lease's renewal, as states (`agent.replicas`). The links are as all
+others (`runtime.blocking_link`). A stranger costs a thread until its time for the proof is over, and a line.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from _thread import allocate_lock, start_new_thread
+
+from holdfast.core.errors import ProtocolError
+from holdfast.core.grammar import shown_endpoint
+from holdfast.runtime.addresses import bind_addresses
+from holdfast.runtime.blocking_link import BlockingLink
+from holdfast.runtime.door import Door
+from holdfast.runtime.net import KEEPALIVE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from holdfast.runtime.frames import Identity
+    from holdfast.runtime.net import Shelter
+
+    T = TypeVar("T")
+
+REST_S = 5.0
+"""How long no link is taken when there is no room for one."""
+
+
+class Turn:
+    """Which of many threads runs: one, and no other but while it waits.
+
+    What a thousand do when all wake at once takes half a second, and Python's lock prefers nobody: the agent's loop would wait
+    behind them all. So it waits behind one.
+    """
+
+    def __init__(self) -> None:
+        self.lock = allocate_lock()
+
+    def meanwhile(self, wait: Callable[..., T], *given: Any) -> T:
+        """Do what may take its time, while others have their turn."""
+        self.lock.release()
+        try:
+            return wait(*given)
+        finally:
+            self.lock.acquire()
+
+
+class InTurn:
+    """What a link needs of a socket, for a thread that has its `Turn`."""
+
+    def __init__(self, sock: socket.socket, turn: Turn) -> None:
+        self.sock, self.turn = sock, turn
+        self.settimeout, self.setsockopt, self.close = sock.settimeout, sock.setsockopt, sock.close
+
+    def recv(self, size: int) -> bytes:
+        """As a socket's."""
+        return self.turn.meanwhile(self.sock.recv, size)
+
+    def recv_into(self, room: memoryview) -> int:
+        """As a socket's."""
+        return self.turn.meanwhile(self.sock.recv_into, room)
+
+    def sendall(self, data: bytes | memoryview, flags: int = 0) -> None:
+        """As a socket's."""
+        return self.turn.meanwhile(self.sock.sendall, data, flags)
+
+
+class BlockingServer:
+    """Listens at `address` from the beginning on, for the life of the process. OSError: it cannot."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        shelter: Shelter | None,
+        addr: str,
+        port: int,
+        *,
+        most: int,
+        serve: Callable[[BlockingLink], None],
+        complain: Callable[[str], None],
+        turn: Turn | None = None,
+    ) -> None:
+        """`addr`: this host's, as others know it. `port`: 0 for any. `most`: links at a time. `serve`: talks to whoever has
+        proved itself, until one of the two wants no more; it is called, as `complain` is, by a link's own thread. `turn`: of
+        those threads. None: they are few."""
+        self.identity, self.shelter = identity, shelter
+        self.most, self.serve, self.turn = most, serve, turn
+        self.links = 0
+        self.door = Door(complain)
+        family, address = bind_addresses(addr, port)[0]
+        self.listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            if port:  # else it might be one that an agent only holds (`runtime.ports`)
+                self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.listener.bind(address)
+            self.listener.listen(most)
+        except OSError:
+            self.listener.close()
+            raise
+        self.address = shown_endpoint(addr, self.listener.getsockname()[1])
+        start_new_thread(self._listen, ())
+
+    def _listen(self) -> None:
+        never = allocate_lock()
+        never.acquire()
+        while True:
+            try:
+                sock, address = self.listener.accept()
+            except OSError:
+                never.acquire(timeout=REST_S)  # no descriptor is left, for example
+                continue
+            if self.links >= self.most:
+                sock.close()
+                continue
+            self.links += 1
+            try:
+                start_new_thread(self._serve, (sock, str(address[0])))
+            except RuntimeError:  # no thread is left
+                self.links -= 1
+                sock.close()
+
+    def _serve(self, sock: socket.socket, peer: str) -> None:
+        if self.turn is not None:
+            with self.turn.lock:
+                return self._talk(InTurn(sock, self.turn), peer)
+        return self._talk(sock, peer)
+
+    def _talk(self, sock: socket.socket | InTurn, peer: str) -> None:
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            self.serve(BlockingLink(sock, self.identity, self.shelter, ours=False))
+        except ProtocolError as error:
+            self.door.note(peer, f"turned away a connection from {peer}: {error.what}", time.monotonic())
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # it is gone, or means something else: the other side tells
+        finally:
+            self.links -= 1
+            sock.close()
