@@ -217,6 +217,23 @@ def test_what_is_written_out_means_what_argparse_makes_of_it(pieces, rest):
         assert list(plainly.script_args) == words[before:]
 
 
+@pytest.mark.parametrize(
+    ("line", "said", "script"),
+    [
+        ("--ft-param-numa-bind-strict=1 --ft-param-numa-bind-strict t.py", "true", "t.py"),
+        ("--ft-param-numa-bind-strict no --ft-param-numa-bind-strict=1 t.py", "1", "t.py"),
+        ("--ft-param-numa-bind-strict=1 --ft-param-numa-bind-strict no t.py", "no", "t.py"),
+        ("--ft-param-numa-bind-strict=1 --ft-param-numa-bind-strict=off t.py", "off", "t.py"),
+    ],
+)
+def test_a_yes_that_is_said_twice_is_the_last(line, said, script):
+    for read in (parser._written_out, shorthand.read):
+        found = read(line.split(), launcher_flags())
+        assert found is not None and found.script == script
+        (given,) = (value for dest, value in found.given.items() if "strict" in dest)
+        assert given == said
+
+
 @pytest.mark.parametrize("line", ["--nnodes 2 --standalone t.py --lr 3", "-m --tee=3 --rdzv-id job t", "t.py -r3 --no-python"])
 def test_ordinary_lines_are_read_without_argparse(line):
     assert parser._written_out(line.split(), FLAGS) is not None

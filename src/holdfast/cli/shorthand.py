@@ -66,6 +66,8 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(prog="holdfast run", add_help=False, argument_default=argparse.SUPPRESS, formatter_class=_NoFormatter)
         self.flags = flags
         self.words: list[str] = []
+        self.done = 0
+        """Words that have been taken in, when a flag that may take a value or none was met last."""
         self.add_argument("-h", "--help", action=_Help, nargs=0)
         self._by_prefix = {"help"}
         """What a prefix may stand for: what it may stand for in torchrun, so that none becomes ambiguous because of us."""
@@ -91,9 +93,20 @@ class _Parser(argparse.ArgumentParser):
     def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
         if action.nargs == "?":  # takes the next word only if that is a yes or no: it may be the script
             at = len(self.words) - len(arg_strings_pattern)
-            if self.words[at - 1] in action.option_strings:
+            # Of `--flag=yes` it is shown the value alone, as if that were the last word.
+            with_value = next((before for before in range(self.done, at - 1) if self._gives(action, self.words[before])), None)
+            self.done = at if with_value is None else with_value + 1
+            if with_value is None and self.words[at - 1] in action.option_strings:
                 return int(arg_strings_pattern[:1] == "A" and self.words[at].lower() in YES_OR_NO)
         return super()._match_argument(action, arg_strings_pattern)
+
+    def _gives(self, action: argparse.Action, word: str) -> bool:
+        """Whether it is that flag, written out or not, with its value."""
+        name, equals, _ = word.partition("=")
+        if not equals or not name.startswith("-"):
+            return False
+        known = self._option_string_actions.get(name)
+        return action in ([known] if known else [match[0] for match in self._get_option_tuples(word)])
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.words = args
