@@ -150,6 +150,7 @@ def test_under_run_a_port_in_the_environment_is_all_there_is_to_do(daemon: Daemo
     ranks = "--nproc-per-node", 3, "--max-restarts", 1
     job = daemon.holdfast.start("run", *ranks, script(FAILS_ONCE), tmp_path, env=env)
     job.wait_for_output("setup_goodput_client for rank 2 successful")
+    daemon.wait_until(lambda: daemon.told()["agents"])  # it comes by another way than its ranks
     (agent,) = daemon.told()["agents"]
     assert agent["pid"] in _parents_of_agents(job.pid)
     (tmp_path / "go-0").touch()
