@@ -1,5 +1,5 @@
-"""Trains a small model. Prints the median seconds of a step, of what is in it of the hook by which Holdfast watches, and of what
-it takes more than the step beside it that is not watched."""
+"""Trains a small model. Prints the median seconds of a step, of what is in it of the hook by which Holdfast watches, and of
+what it takes more than the step beside it that is not watched."""
 
 import json
 import sys

@@ -112,5 +112,8 @@ def test_a_job_that_fails_is_queued_again_as_the_last_resort(cluster, script):
     fleet = Supervised(cluster, lambda source: script(f"{FAILS_AT_FIRST}{source}"))
     job = fleet.submit()
     cluster.until_noted("up", f"0/2 {job}.0-llama-r1", f"1/2 {job}.0-llama-r1")
+    # The spare, too: if it came after the end, it would wait for the beginning.
+    records = cluster.folder / "state" / "jobs" / f"{job}.0-llama-r1"
+    cluster.wait_until(lambda: sum(file.read_text().count("NodeJoined") for file in records.glob("events-*")) == 3)
     cluster.folder.joinpath("notes.finish").touch()
     cluster.wait_until(lambda: not cluster.job())

@@ -174,3 +174,17 @@ def test_a_node_that_is_not_heard_or_works_for_several_is_named(stage):
     wanted = Injection(fault="kill")
     assert "no agent is heard on nobody" in stage.fleet.wishes.inject("nobody", wanted, "", stage.now)[1]
     assert "no agent of job other is heard on b" in stage.fleet.wishes.inject("b", wanted, "other", stage.now)[1]
+
+
+def test_the_one_spare_is_promised_to_one_node_though_two_come_to_need_it_at_once() -> None:
+    """What was restarted in vain was considered before, when the spare was nobody's."""
+    stage = Stage()
+    stage.wait(2 * LEASE_S)
+    for node in "ab":
+        stage.numbers += 1
+        what = f"a rank failed on {node}"
+        stage.say(Trouble(node=f"{node}-1", number=stage.numbers, kind="worker", round=1, rank=0, what=what))
+    stage.wait(400)
+    acts = [deed.act for deed in stage.fleet.ledger.deeds.values()]
+    assert acts.count("restart-job") >= 1 and acts.count("swap") == 1, acts
+    assert len([order for order in stage.orders if order[1] == "exclude"]) == 1

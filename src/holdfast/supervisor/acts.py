@@ -193,7 +193,9 @@ class Acts:
         actions = self.ledger.close(id, f"in vain: {text}", self.fleet.unix(now))
         if deed.trouble == "operator":
             return actions
-        case = waits.case if waits is not None else self.case(deed.trouble, deed.node, deed.job, deed.seen)
+        case = self.case(deed.trouble, deed.node, deed.job, deed.seen)
+        if waits is not None:  # what it was about; who waits may have been promised to another node meanwhile
+            case = replace(waits.case, spares=case.spares, nodes=case.nodes)
         return actions + self.consider(replace(case, in_vain=(*case.in_vain, deed.act)), now)
 
     def _close(self, id: str, outcome: str, now: float) -> list[Action]:
