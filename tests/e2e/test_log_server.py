@@ -201,7 +201,7 @@ def test_a_piece_whose_answer_is_lost_is_written_once(
 ) -> None:
     monkeypatch.setattr("holdfast.agent.log_sender.AGAIN_S", 0.05)
     there, log = receiver(), tmp_path / "there" / "job_cycle0.log"
-    cable = Cable(there.at)
+    cable = Cable(there.address)
     rank = Rank(tmp_path / "b", cable.at)
     wait_until(lambda: there.begun)
     rank.say("one")
@@ -220,12 +220,13 @@ def test_a_piece_whose_answer_is_lost_is_written_once(
 
 def test_who_lacks_the_token_writes_nothing_there_and_keeps_its_lines(receiver: Any, tmp_path: Path, wait_until: Any) -> None:
     there = receiver()
-    rank = Rank(tmp_path / "b", there.at, token="another")
+    rank = Rank(tmp_path / "b", there.address, token="another")
     rank.say("one", "two")
     rank.end(job_too=True)
     assert lines_of(rank.own) == ["3: one", "3: two"] and not (tmp_path / "there").exists()
     refused, kept = rank.log.complaints
-    assert refused.startswith(f"{there.at} takes no lines of this node's ranks at present") and "wrong job token" in refused
+    assert refused.startswith(f"{there.address} takes no lines of this node's ranks at present")
+    assert "wrong job token" in refused
     assert kept == f"lines of this node's ranks that others have not taken are in {rank.own} on this node"
     wait_until(lambda: there.complaints)
     there.due()
@@ -235,7 +236,7 @@ def test_who_lacks_the_token_writes_nothing_there_and_keeps_its_lines(receiver: 
 
 
 def link_to(there: LogReceiver, token: str = TOKEN) -> BlockingLink:
-    sock = socket.create_connection(("127.0.0.1", int(there.at.rpartition(":")[2])))
+    sock = socket.create_connection(("127.0.0.1", int(there.address.rpartition(":")[2])))
     return BlockingLink(sock, Identity("job", token.encode()), None, ours=True)
 
 
@@ -279,7 +280,7 @@ def test_what_cannot_be_sent_waits_and_goes_where_the_coordinator_has_moved(
         rank.say(*lines)
         wait_until(lambda: rank.log.complaints)
         there = receiver()
-        rank.upstream.at = there.at
+        rank.upstream.at = there.address
         wait_until(lambda: len(lines_of(tmp_path / "there" / "job_cycle0.log")) == len(lines))
         rank.say("last")
         rank.end()
@@ -293,7 +294,7 @@ def test_a_disk_that_is_full_over_there_is_told_on_both_sides_and_the_lines_are_
     there = receiver()
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "job_cycle0.log").symlink_to("/dev/full")
-    rank = Rank(tmp_path / "b", there.at)
+    rank = Rank(tmp_path / "b", there.address)
     rank.say("one")
     wait_until(lambda: rank.log.complaints)
     rank.end(job_too=True)
@@ -322,7 +323,7 @@ def test_where_the_file_here_takes_nothing_either_that_is_told(tmp_path: Path) -
 
 def test_the_receiver_stays_until_all_that_send_have_ended(receiver: Any, tmp_path: Path, wait_until: Any) -> None:
     there, log = receiver(), tmp_path / "there" / "job_cycle0.log"
-    rank = Rank(tmp_path / "b", there.at)
+    rank = Rank(tmp_path / "b", there.address)
     wait_until(lambda: there.begun == {0: 1})
     staying = threading.Thread(target=there.finish, args=(None, ""))
     staying.start()
@@ -346,7 +347,7 @@ def test_who_took_part_and_has_not_come_yet_is_waited_for(receiver: Any, tmp_pat
     staying.start()
     wait_until(lambda: there.changed is not None)
     assert staying.is_alive()
-    rank = Rank(tmp_path / "b", there.at)
+    rank = Rank(tmp_path / "b", there.address)
     rank.say("only")
     rank.end()
     staying.join()
@@ -358,8 +359,8 @@ def test_a_port_that_is_given_is_used_and_one_that_is_taken_is_named(tmp_path: P
     ft = FaultTolerance(per_cycle_applog_prefix=str(tmp_path / "job.log"), log_server_port=free_port)
     first, second = (open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append) for _ in range(2))
     assert first is not None and second is not None
-    assert first.at == f"127.0.0.1:{free_port}" != second.at
-    assert told == [f"--ft-log-server-port: {free_port} is in use; other nodes' logs would be taken at {second.at}"]
+    assert first.address == f"127.0.0.1:{free_port}" != second.address
+    assert told == [f"--ft-log-server-port: {free_port} is in use; other nodes' logs would be taken at {second.address}"]
     with pytest.raises(UsageError, match="70000 is no port"):
         open_receiver(replace(ft, log_server_port=70000), Identity("job", b""), None, "127.0.0.1", told.append)
 

@@ -412,8 +412,8 @@ class Hands:
             tell("this node may open too few files to take the logs of all others: raise its hard limit (ulimit -Hn)")
         self.all.append(receiver)
         patience_s = ft.log_server_graceful_shutdown_timeout
-        self.workers.upstream = Upstream(self.network.identity, self.network.shelter, receiver.at, patience_s)
-        return [LogsTaken(at=receiver.at)]
+        self.workers.upstream = Upstream(self.network.identity, self.network.shelter, receiver.address, patience_s)
+        return [LogsTaken(at=receiver.address)]
 
     def take_last_lines(self) -> None:
         """The job has ended: what other nodes' ranks have said last may still be on its way."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.core.fault_tolerance import FaultTolerance
-    from holdfast.core.machine import Observation
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.runtime.blocking_link import BlockingLink
     from holdfast.runtime.frames import Identity
@@ -68,8 +67,11 @@ class Stream:
         """Over what has been written."""
 
 
-class LogReceiver:
+class LogReceiver(BlockingServer):
     """This node's part in it: it takes lines from its beginning on, for whoever comes."""
+
+    turn: Turn
+    """There is a thread for each node, and all have something to do when the ranks end."""
 
     def __init__(
         self,
@@ -82,10 +84,8 @@ class LogReceiver:
         patience_s: float,
         tell: Callable[[str], None],
     ) -> None:
-        """`patience_s`: see `finish`. `tell` says something to a person; it is called by the agent's own thread only. OSError:
-        it cannot listen."""
-        self.prefix, self.patience_s, self.tell = prefix, patience_s, tell
-        self.complaints: list[str] = []
+        """`patience_s`: see `finish`."""
+        self.prefix, self.patience_s = prefix, patience_s
         self.streams: dict[str, Stream] = {}
         self.begun: dict[int, int] = {}
         """How many streams each cycle has had."""
@@ -93,26 +93,9 @@ class LogReceiver:
         """Over both."""
         self.changed: SimpleQueue[None] | None = None
         """Somebody waits for a stream to begin, or to end."""
-        self.turn = Turn()
-        """Of the threads: there is one for each node, and all have something to do when the ranks end."""
-        complain = self.complaints.append
-        server = BlockingServer(
-            identity, shelter, addr, port, most=MOST_LINKS, serve=self._serve, complain=complain, turn=self.turn
-        )
-        self.at, self.door = server.address, server.door
+        super().__init__(identity, shelter, addr, port, most=MOST_LINKS, tell=tell, turn=Turn())
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------
-
-    def deadline(self) -> float:
-        """What the threads want said can wait until the loop wakes up; how many more were turned away, until it is time."""
-        return self.door.tell_at
-
-    def due(self) -> list[Observation]:
-        """Say it: nothing for the group."""
-        self.door.due(time.monotonic())
-        while self.complaints:
-            self.tell(self.complaints.pop(0))
-        return []
 
     def is_whole(self, path: str) -> bool:
         """Whether nobody who sends now has more for the log at that path. Any thread may ask."""
@@ -144,7 +127,8 @@ class LogReceiver:
 
     # --- the threads ----------------------------------------------------------------------------------------------------
 
-    def _serve(self, link: BlockingLink) -> None:
+    def serve(self, link: BlockingLink) -> None:
+        """See `BlockingServer`."""
         asked = link.heard(time.monotonic() + IDLE_S)
         name, stream = self._begin(int(asked["cycle"]), str(asked["stream"]), int(asked["at"]))
         fd = -1
@@ -224,7 +208,7 @@ def open_receiver(
             if error.errno != EADDRINUSE or not ft.log_server_port:
                 raise
         receiver = make(0)
-        tell(f"--ft-log-server-port: {ft.log_server_port} is in use; other nodes' logs would be taken at {receiver.at}")
+        tell(f"--ft-log-server-port: {ft.log_server_port} is in use; other nodes' logs would be taken at {receiver.address}")
         return receiver
     except OSError as error:
         tell(f"other nodes' logs cannot be taken: {error}")

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from holdfast.core.machine import Observation
     from holdfast.core.messages import Assigned
     from holdfast.runtime.frames import Identity
     from holdfast.runtime.net import Shelter
@@ -50,14 +49,13 @@ SPARE_SHARE = 0.05
 """Of this host's memory, what is never taken."""
 
 
-class Replicas:
-    """This node's part in it. `tell` says something to a person; it is called by the agent's own thread only (`due`)."""
+class Replicas(BlockingServer):
+    """This node's part in it."""
 
     def __init__(
         self, identity: Identity, shelter: Shelter | None, addr: str, *, nproc: int, limit: str, tell: Callable[[str], None]
     ) -> None:
-        self.identity, self.shelter = identity, shelter
-        self.nproc, self.limit, self.tell = nproc, limit, tell
+        self.nproc, self.limit = nproc, limit
         self.stash = -1
         self.file = shm.nameless_file("holdfast-replicas")
         """What is kept for another node."""
@@ -67,17 +65,13 @@ class Replicas:
         """The round whose ranks run, or ran last. None: none has."""
         self.lost = False
         """What was to be fetched could not be: this node has no part in it any more."""
-        self.complaints: list[str] = []
         self.lock = allocate_lock()
         """Over the slots of what is kept."""
         self.coming: dict[int, Filling] = {}
         """What comes, or came last, for each rank of that other node."""
         self.fetched: dict[int, Filling] = {}
         """The same, for each of ours."""
-        server = BlockingServer(
-            identity, shelter, addr, 0, most=MOST_LINKS, serve=self._serve, complain=self.complaints.append
-        )
-        self.address, self.door = server.address, server.door
+        super().__init__(identity, shelter, addr, 0, most=MOST_LINKS, tell=tell)
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------
 
@@ -107,17 +101,6 @@ class Replicas:
                 start_new_thread(self._fetch, (assigned, local_rank))
             if first:
                 start_new_thread(self._send_all, (local_rank,))
-
-    def deadline(self) -> float:
-        """What the threads want said can wait until the loop wakes up; how many more were turned away, until it is time."""
-        return self.door.tell_at
-
-    def due(self) -> list[Observation]:
-        """Say it: nothing for the group."""
-        self.door.due(time.monotonic())
-        while self.complaints:
-            self.tell(self.complaints.pop(0))
-        return []
 
     # --- threads that send ----------------------------------------------------------------------------------------------
 
@@ -192,7 +175,8 @@ class Replicas:
 
     # --- threads that take, and give ------------------------------------------------------------------------------------
 
-    def _serve(self, link: BlockingLink) -> None:
+    def serve(self, link: BlockingLink) -> None:
+        """See `BlockingServer`."""
         while True:
             asked = link.heard(time.monotonic() + IDLE_S)
             if "put" in asked:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
+    from holdfast.core.machine import Observation
     from holdfast.runtime.frames import Identity
     from holdfast.runtime.net import Shelter
 
@@ -71,7 +72,9 @@ class InTurn:
 
 
 class BlockingServer:
-    """Listens at `address` from the beginning on, for the life of the process. OSError: it cannot."""
+    """Listens at `address` from the beginning on, for the life of the process. OSError: it cannot.
+
+    Whose server it is says what is said over a link (`serve`), and is a hand of the agent's (`agent.hands`)."""
 
     def __init__(
         self,
@@ -81,17 +84,17 @@ class BlockingServer:
         port: int,
         *,
         most: int,
-        serve: Callable[[BlockingLink], None],
-        complain: Callable[[str], None],
+        tell: Callable[[str], None],
         turn: Turn | None = None,
     ) -> None:
-        """`addr`: this host's, as others know it. `port`: 0 for any. `most`: links at a time. `serve`: talks to whoever has
-        proved itself, until one of the two wants no more; it is called, as `complain` is, by a link's own thread. `turn`: of
-        those threads. None: they are few."""
+        """`addr`: this host's, as others know it. `port`: 0 for any. `most`: links at a time. `tell` says something to a
+        person; it is called by the agent's own thread only (`due`). `turn`: of the links' threads. None: they are few."""
         self.identity, self.shelter = identity, shelter
-        self.most, self.serve, self.turn = most, serve, turn
+        self.most, self.tell, self.turn = most, tell, turn
         self.links = 0
-        self.door = Door(complain)
+        self.complaints: list[str] = []
+        """What the threads want said."""
+        self.door = Door(self.complaints.append)
         family, address = bind_addresses(addr, port)[0]
         self.listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -104,6 +107,23 @@ class BlockingServer:
             raise
         self.address = shown_endpoint(addr, self.listener.getsockname()[1])
         start_new_thread(self._listen, ())
+
+    def serve(self, link: BlockingLink) -> None:
+        """Talk to whoever has proved itself, until one of the two wants no more. Called by the link's own thread."""
+        raise NotImplementedError
+
+    def deadline(self) -> float:
+        """What the threads want said can wait until the loop wakes up; how many more were turned away, until it is time."""
+        return self.door.tell_at
+
+    def due(self) -> list[Observation]:
+        """Say it: nothing for the group."""
+        self.door.due(time.monotonic())
+        while self.complaints:
+            self.tell(self.complaints.pop(0))
+        return []
+
+    # --- the threads ----------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         never = allocate_lock()
@@ -119,12 +139,12 @@ class BlockingServer:
                 continue
             self.links += 1
             try:
-                start_new_thread(self._serve, (sock, str(address[0])))
+                start_new_thread(self._take_in, (sock, str(address[0])))
             except RuntimeError:  # no thread is left
                 self.links -= 1
                 sock.close()
 
-    def _serve(self, sock: socket.socket, peer: str) -> None:
+    def _take_in(self, sock: socket.socket, peer: str) -> None:
         if self.turn is not None:
             with self.turn.lock:
                 return self._talk(InTurn(sock, self.turn), peer)
