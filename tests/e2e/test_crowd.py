@@ -20,7 +20,7 @@ class Links:
 
     def __init__(self, count: int) -> None:
         self.host = Host(print)
-        self.crowd = Crowd(self.host)
+        self.crowd = Crowd(self.host, list)
         self.pairs = [socket.socketpair() for _ in range(count)]
         for number, (ours, _) in enumerate(self.pairs):
             self.crowd.watch(ours.fileno(), select.EPOLLIN, lambda events, number=number: self.hear(number))

@@ -41,6 +41,7 @@ def test_the_guardian_knows_of_the_lease_before_the_directories_are_made(monkeyp
     monkeypatch.setattr(guardian, "lease", lease)
     known: list[Any] = []
     agent = object.__new__(Agent)
+    agent.answers = []
     agent.host = SimpleNamespace(unix=lambda: 0.0)  # type: ignore[assignment]
     agent.node = SimpleNamespace(member=object(), lease_ends=7.0)  # type: ignore[assignment]
 

@@ -50,7 +50,7 @@ from holdfast.telemetry.state_dir import open_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from holdfast.agent.farewell import SharedEnd
     from holdfast.core.config import RunConfig
@@ -114,6 +114,8 @@ class Agent:
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
         self.desk = Desk(self.node.group, self.host, self.name)
         self.desk.rendezvous = lambda: self.node.server.rendezvous if self.node.server is not None else None
+        self.answers: list[Transmit] = []
+        """To what has come by now: they go out together."""
         self.exit: Exit | None = None
         self.leave_at = NEVER
         self.settle_at = self.host.now() + SETTLE_S
@@ -142,10 +144,11 @@ class Agent:
                 self._write_down()
             for seen in [*self._struck(self.host.wait(until)), *self._due()]:
                 if isinstance(seen, Arrived):  # thousands a second, and nothing that this host's processes have done
-                    self.perform(self.node.observe(seen, self.host.now()))
+                    self._answer_or_perform(self.node.observe(seen, self.host.now()))
                     continue
                 self.hands.saw(seen)
                 self._observe(*self.workers.understood(seen))
+            self._send_answers()
             self._show_lease()
             self.hands.look_at_cycles()
         assert self.exit is not None
@@ -227,6 +230,7 @@ class Agent:
     def perform(self, actions: Iterable[Action]) -> None:
         """Carry out actions, in order; what is seen of them at once is observed when all are done, for what it leads to comes
         after them. What is to be recorded is only noted: nobody waits for a disk (`_write_down`)."""
+        self._send_answers()
         decided_at_unix = self.host.unix()
         seen: list[Observation] = []
         for action in actions:
@@ -278,6 +282,19 @@ class Agent:
                     assert self.store is not None, f"an agent cannot do {action!r}"
                     seen += self.store.perform(action)
         self._observe(*seen)
+
+    def _answer_or_perform(self, actions: Sequence[Action]) -> None:
+        """Where all that a message leads to is an answer, that goes out with the answers to whatever else has come."""
+        if len(actions) == 1 and isinstance(answer := actions[0], Transmit):
+            self.answers.append(answer)
+        else:
+            self.perform(actions)
+
+    def _send_answers(self) -> None:
+        if self.answers:
+            assert self.network is not None, "a job of one node has no links"
+            self.network.transmit_all(self.answers)
+            self.answers = []
 
     def _progress_at_unix(self) -> float:
         """When the watchdog last looked; without one there is nothing that could be stuck."""

@@ -108,17 +108,17 @@ class HeirNode(ElectedNode):
 
     def _answer(self, link: int, renew: Renew, now: float) -> Transmit | None:
         """To a member's `Renew`, while all is well and nothing is due: what the long way would say too. None: go that way."""
-        if self.server is None or not self.election.at_ease(now) or (said := self.server.renewed(renew, link, now)) is None:
+        server = self.server
+        if server is None or not self.election.at_ease(now) or (seat := server.renewing(renew, link)) is None:
             return None
-        self._counted(renew, now)
-        answer = self._granted(said, renew.node, now)
+        self._renewed(seat, renew, now)
+        answer = self._granted(server.rendezvous.hearing.renewed(seat, renew, now), seat, now)
         self._keep(now)
         return None if answer is None else Transmit(link=link, message=answer)
 
-    def _granted(self, said: Renewed, node: str, now: float) -> Renewed | None:
+    def _granted(self, said: Renewed, seat: Seat | None, now: float) -> Renewed | None:
         """As `Mandate.answer`, to that member."""
-        assert self.server is not None and self.election.mandate is not None
-        seat = self.server.rendezvous.seats.get(node)
+        assert self.election.mandate is not None
         known_as = "" if seat is None else _known_as(seat)
         return self.election.mandate.answer(said, known_as, self._past_of_late, now)
 
@@ -256,18 +256,23 @@ class HeirNode(ElectedNode):
         assert self.server is not None and mandate is not None
         if isinstance(message, Renew):
             if (seat := self.server.rendezvous.seats.get(message.node)) is not None:
-                ours = seat.assigned is not None or seat.join.life in ("", self.election.life)
-                mandate.renewed(_known_as(seat), message.mark, message.roster * ours, now)
+                self._renewed(seat, message, now)
         elif isinstance(message, Join):
             ours = message.life in ("", self.election.life)  # else both count something else
             mandate.joined(message.endpoint, message.roster * ours, message.elector_of if ours else ())
+
+    def _renewed(self, seat: Seat, renew: Renew, now: float) -> None:
+        assert self.election.mandate is not None
+        ours = seat.assigned is not None or seat.join.life in ("", self.election.life)
+        self.election.mandate.renewed(_known_as(seat), renew.mark, renew.roster * ours, now)
 
     def _from_server(self, actions: Iterable[Action], now: float) -> list[Action]:
         assert self.server is not None and self.election.mandate is not None
         out: list[Action] = []
         for action in actions:
             if isinstance(action, Transmit) and isinstance(action.message, Renewed):
-                said = self._granted(action.message, self.server.guests.get(action.link, ""), now)
+                seat = self.server.rendezvous.seats.get(self.server.guests.get(action.link, ""))
+                said = self._granted(action.message, seat, now)
                 out += [] if said is None else [Transmit(link=action.link, message=said)]
             else:
                 out.append(action)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
-from holdfast.core.messages import Finish, Join, Leave, Message, Refused, Renew, Renewed, StoreAsk
+from holdfast.core.messages import Finish, Join, Leave, Message, Refused, Renew, StoreAsk
 from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Heard, Tell, Unlinked
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from holdfast.core.report import JobReport
+    from holdfast.rendezvous.seats import Seat
     from holdfast.rendezvous.store import KeyValues
 
 TO_HOST = -1
@@ -88,14 +89,14 @@ class Server:
         self.links[node] = max(link, self.links.get(node, link))
         return self._sent(self.rendezvous.observe(Heard(message=message, here=link == TO_HOST), now))
 
-    def renewed(self, renew: Renew, link: int, now: float) -> Renewed | None:
-        """The answer to a member's `Renew`, where nothing else comes of it: thousands say so each second. None: that is not so,
-        or not known, and `observe` is to be asked."""
+    def renewing(self, renew: Renew, link: int) -> Seat | None:
+        """The seat of a member whose `Renew` leads to nothing but an answer (`Hearing.renewed`): thousands say so each second.
+        None: that is not so, or not known, and `observe` is to be asked."""
         node, job = renew.node, self.rendezvous
         if self.guests.get(link) != node or self.links.get(node) != link or job.phase != "running" or job.gathering.unsure:
             return None
         seat = job.seats.get(node)
-        return job.hearing.renewed(seat, renew, now) if seat is not None and seat.stop is None else None
+        return seat if seat is not None and seat.stop is None else None
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""

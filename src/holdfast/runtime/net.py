@@ -40,7 +40,7 @@ from holdfast.runtime.names import Names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host, Ready
@@ -137,8 +137,10 @@ class Network:
         self.endpoint = endpoint
         self.shelter = shelter
         self.names = Names(host)
-        self.crowd = Crowd(host)
+        self.crowd = Crowd(host, self._heard_together)
         """Those that have come to us and proved themselves."""
+        self.came: list[tuple[Wire, bytes]] = []
+        """What they have said at this look."""
         self.sought: set[int] = set()
         """Links whose address is not known yet."""
         self.wires: dict[int, Wire] = {}
@@ -255,6 +257,14 @@ class Network:
             if self.encoded[0] is not message:
                 self.encoded = message, encode(message, FRAME_BYTES - SEAL_BYTES)
             self._write(wire, [self.encoded[1]], more=more)
+
+    def transmit_all(self, those: Sequence[Transmit]) -> None:
+        """Send many messages: all are made ready before the first goes, for the reason that `Crowd` gives."""
+        for one in those:
+            self.transmit(one.link, one.message, more=True)
+        for one in those:
+            if (wire := self.wires.get(one.link)) and not wire.connecting:
+                self._flush(wire)
 
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
@@ -401,6 +411,19 @@ class Network:
             return []
         except OSError as error:
             return self._lost(wire, error.strerror or "broken")
+        if wire.watched_by is self.crowd:
+            self.came.append((wire, data))
+            return []
+        return self._made_of(wire, data)
+
+    def _heard_together(self) -> list[Observation]:
+        came, self.came = self.came, []
+        seen: list[Observation] = []
+        for wire, data in came:
+            seen += self._made_of(wire, data)
+        return seen
+
+    def _made_of(self, wire: Wire, data: bytes) -> list[Observation]:
         if not data:
             return self._lost(wire, "it closed the connection without a proof" if wire.stranger else "closed by the other side")
         if wire.closing:
