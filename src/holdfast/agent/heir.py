@@ -108,19 +108,19 @@ class HeirNode(ElectedNode):
 
     def _answer(self, link: int, renew: Renew, now: float) -> Transmit | None:
         """To a member's `Renew`, while all is well and nothing is due: what the long way would say too. None: go that way."""
-        server = self.server
-        if server is None or not self.election.at_ease(now) or (seat := server.renewing(renew, link)) is None:
+        server, mandate = self.server, self.election.mandate
+        if server is None or mandate is None or not self.election.at_ease(now):
+            return None
+        if (seat := server.renewing(renew, link)) is None:
             return None
         self._renewed(seat, renew, now)
-        answer = self._granted(server.rendezvous.hearing.renewed(seat, renew, now), seat, now)
+        hearing = server.rendezvous.hearing
+        terms = mandate.terms(hearing.granted_s, _known_as(seat), self._past_of_late, now)
+        if terms is None:
+            return None
+        answer = hearing.renewed(seat, renew, now, lease_s=terms[0], mark=now, roster=terms[1])
         self._keep(now)
-        return None if answer is None else Transmit(link=link, message=answer)
-
-    def _granted(self, said: Renewed, seat: Seat | None, now: float) -> Renewed | None:
-        """As `Mandate.answer`, to that member."""
-        assert self.election.mandate is not None
-        known_as = "" if seat is None else _known_as(seat)
-        return self.election.mandate.answer(said, known_as, self._past_of_late, now)
+        return Transmit(link=link, message=answer)
 
     def _goes_alone(self, seen: Signalled) -> bool:
         """Our agent is told to go, and the round that it coordinates does without our node, which is excluded: whoever ends it
@@ -272,14 +272,15 @@ class HeirNode(ElectedNode):
         for action in actions:
             if isinstance(action, Transmit) and isinstance(action.message, Renewed):
                 seat = self.server.rendezvous.seats.get(self.server.guests.get(action.link, ""))
-                said = self._granted(action.message, seat, now)
+                known_as = "" if seat is None else _known_as(seat)
+                said = self.election.mandate.answer(action.message, known_as, self._past_of_late, now)
                 out += [] if said is None else [Transmit(link=action.link, message=said)]
             else:
                 out.append(action)
         self._keep(now)
         return out
 
-    def _keep(self, now: float) -> list[Action]:
+    def _keep(self, now: float) -> None:
         """Tell the succession when somebody comes or goes, or a round has formed."""
         assert self.server is not None and self.election.mandate is not None
         rendezvous = self.server.rendezvous
@@ -288,7 +289,7 @@ class HeirNode(ElectedNode):
         if rendezvous.report is not None:
             self.election.mandate.waive()
             self.election.over = True
-            return []
+            return
         seats = rendezvous.seats
         counts = seats.arrivals, len(seats), seats.link_changes
         noted = rendezvous.round, rendezvous.restarts, rendezvous.excluded.changes, *counts
@@ -299,7 +300,6 @@ class HeirNode(ElectedNode):
             if line != self.line or not only_links:
                 self.line = line
                 self.election.write(line, now)
-        return []
 
     def _past_of_late(self, now: float) -> Past:
         """Worked out once for all who are told the same; it is some milliseconds old for the last."""

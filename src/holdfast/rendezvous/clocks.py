@@ -16,7 +16,7 @@ from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.rendezvous.seats import Seats
+    from holdfast.rendezvous.seats import Seat, Seats
 
 KEPT = 8
 """Comparisons of which the one with the shortest way there and back counts."""
@@ -91,20 +91,18 @@ class Clocks:
 
     def __init__(self, seats: Seats) -> None:
         self.seats = seats
-        self.ahead: dict[str, float] = {}
-        """Node → seconds ahead of our clock, as it says."""
         self.middle_s: float | None = None
         self._look_at = -NEVER
 
-    def heard(self, node: str, ahead_s: float | None, now: float) -> None:
+    def heard(self, seat: Seat, ahead_s: float | None, now: float) -> None:
         """What a member knows of its clock."""
         if ahead_s is not None and abs(ahead_s) < MOST_S:
-            self.ahead[node] = ahead_s
+            seat.ahead_s = ahead_s
         if now >= self._look_at:
             self._look_at = now + AFRESH_S
-            self.ahead = {node: ahead_s for node, ahead_s in self.ahead.items() if node in self.seats}
-            mute = [0.0 for node, seat in self.seats.items() if seat.here and node not in self.ahead]  # our own node
-            known = sorted([*self.ahead.values(), *mute])
+            ours = 0.0  # a member that shares our process has our clock
+            said = (ours if seat.here and seat.ahead_s is None else seat.ahead_s for seat in self.seats.values())
+            known = sorted(ahead_s for ahead_s in said if ahead_s is not None)
             half = len(known) // 2
             self.middle_s = (known[half] + known[~half]) / 2 if len(known) >= LEAST else None
 

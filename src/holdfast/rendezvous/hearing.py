@@ -30,6 +30,7 @@ from holdfast.core.messages import (
     Renew,
     Renewed,
     Requested,
+    Roster,
     Stop,
     StopJob,
     Stopped,
@@ -99,8 +100,6 @@ class Hearing:
         if job.report is not None:
             heeds = not (isinstance(message, Leave) or self._is_of_the_next_run(message, node))
             return [Tell(node=node, message=Finish(report=job.report))] if heeds else []
-        if not here:
-            self.seats.look_at = min(self.seats.look_at, now + self.rules.lease_s)
         seat = self.seats.get(node)
         if seat is not None:
             self.seats.heard(seat, now)
@@ -111,7 +110,7 @@ class Hearing:
             case Renew() if seat is not None:
                 # A Stop may have gone down with its link. Said twice it does no harm; said never, we would wait for ever.
                 again = [seat.stop] if seat.stop is not None and seat.state in ("stopping", "stopped") else []
-                answers = [self.renewed(seat, message, now), *again]
+                answers = [self.renewed(seat, message, now, lease_s=self.granted_s), *again]
                 return [Tell(node=node, message=answer) for answer in answers]
             case Join():
                 return self._joined(message, seat, here, now)
@@ -156,14 +155,14 @@ class Hearing:
                 return self._leaves(seat, reason, now)
         return []
 
-    def renewed(self, seat: Seat, renew: Renew, now: float) -> Renewed:
+    def renewed(
+        self, seat: Seat, renew: Renew, now: float, *, lease_s: float, mark: float = 0.0, roster: Roster | None = None
+    ) -> Renewed:
         """The answer to that member's `Renew`, whose lease begins anew."""
         self.seats.heard(seat, now)
-        self.seats.look_at = min(self.seats.look_at, now + self.rules.lease_s)
-        clocks = self.clocks
-        clocks.heard(renew.node, renew.ahead_s, now)
-        at_unix = now + self.rendezvous.ahead_unix
-        return Renewed(lease_s=self.granted_s, sent_at=renew.sent_at, at_unix=at_unix, middle_s=clocks.middle_s)
+        self.clocks.heard(seat, renew.ahead_s, now)
+        at_unix, middle_s = now + self.rendezvous.ahead_unix, self.clocks.middle_s
+        return Renewed(lease_s=lease_s, sent_at=renew.sent_at, mark=mark, roster=roster, at_unix=at_unix, middle_s=middle_s)
 
     def _is_of_the_next_run(self, message: Message, node: str) -> bool:
         """It knows nothing of this one, nor this one of it: to be told how this one ended would end that one. It goes on

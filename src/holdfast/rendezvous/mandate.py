@@ -78,6 +78,7 @@ class Mandate:
         self.term = term
         self.lease_s = lease_s
         self.promise_s = promise_of(lease_s)
+        self.notice_s = lease_s * 2 / 3
         self.with_witness = witness
         self.version = max(version, term * TERM)
         self.issued = False
@@ -123,17 +124,24 @@ class Mandate:
             self._settle(now)
 
     def answer(self, said: Renewed, endpoint: str, past: Callable[[float], Past], now: float) -> Renewed | None:
-        """What to say instead of `said`: a lease within the mandate, the mark, and the roster if it is news. None: nothing,
-        for there is no mandate any more."""
-        lease_s = min(said.lease_s, self.ends(now, at_least=now + said.lease_s) - now)
-        if lease_s <= 0:
+        """What to say instead of `said`: with our `terms`, and the mark. None: nothing."""
+        if (terms := self.terms(said.lease_s, endpoint, past, now)) is None:
             return None
-        roster = None
-        if self.issued and endpoint and self.holds.get(endpoint, 0) < self.version:
-            roster = self._roster(endpoint, past(now))
+        lease_s, roster = terms
         return Renewed(
             lease_s=lease_s, sent_at=said.sent_at, mark=now, roster=roster, at_unix=said.at_unix, middle_s=said.middle_s
         )
+
+    def terms(
+        self, lease_s: float, endpoint: str, past: Callable[[float], Past], now: float
+    ) -> tuple[float, Roster | None] | None:
+        """A lease within the mandate, of `lease_s` at most, and the roster if it is news to that member. None: there is no
+        mandate any more."""
+        lease_s = min(lease_s, self.ends(now, at_least=now + lease_s) - now)
+        if lease_s <= 0:
+            return None
+        news = self.issued and endpoint and self.holds.get(endpoint, 0) < self.version
+        return lease_s, self._roster(endpoint, past(now)) if news else None
 
     # --- who has a say --------------------------------------------------------------------------------------------------
 
@@ -154,24 +162,20 @@ class Mandate:
 
     def is_ample(self, now: float) -> bool:
         """It lasts for longer than a Renew that is late once takes: time for another, and for the witness."""
-        return self.counted >= now + self._notice_s
+        return self.counted >= now + self.notice_s
 
     def wants_witness(self, now: float) -> int:
         """The electorate in which we shall need the witness soon; 0: none."""
-        if self.ends(now, at_least=now + self._notice_s) >= now + self._notice_s or now < self.wanted_at + LOOK_S:
+        if self.ends(now, at_least=now + self.notice_s) >= now + self.notice_s or now < self.wanted_at + LOOK_S:
             return 0
         self.wanted_at = now
         unsure = (body for body in self.bodies if body.witness and not body.claimed)
-        return next((body.id for body in unsure if self._ends(body) < now + self._notice_s), 0)
+        return next((body.id for body in unsure if self._ends(body) < now + self.notice_s), 0)
 
     def missing(self, id: int, now: float) -> list[str]:
         """Who of that electorate may soon be loyal no more."""
         members = {one for body in self.bodies if body.id == id for one in body.members}
-        return sorted(one for one in members if self._loyal(one) < now + self._notice_s)
-
-    @property
-    def _notice_s(self) -> float:
-        return self.lease_s * 2 / 3
+        return sorted(one for one in members if self._loyal(one) < now + self.notice_s)
 
     def _settle(self, now: float) -> None:
         """Forget electorates that can elect nobody any more; draw up the next."""

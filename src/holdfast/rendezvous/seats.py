@@ -39,12 +39,19 @@ class Tally:
 class Seat:
     """What is known of one member."""
 
+    __slots__ = (
+        "_is_impaired", "_state", "ahead_s", "arrival", "assigned", "heard_at", "here", "join", "linked", "place", "stop",
+        "tally",
+    )
+
     def __init__(self, join: Join, arrival: int, now: float, tally: Tally) -> None:
         self.join = join
         self.arrival = arrival
         self.heard_at = now
         self.linked = True
         self.here = False
+        self.ahead_s: float | None = None
+        """How far its wall clock is ahead of the coordinator's, as it says."""
         self.tally = tally
         self._state, self._is_impaired = "", False
         self.state = "ready"
@@ -139,12 +146,15 @@ class Seats(dict[str, Seat]):
         self.known.add(join.node)
         self.cut_off.pop(join.node, None)
         seat.here = here
+        self.heard(seat, now)
         self.know(seat, join)
         return seat
 
     def heard(self, seat: Seat, now: float) -> None:
         """Its lease begins anew."""
         seat.heard_at = now
+        if not seat.here:
+            self.look_at = min(self.look_at, now + self.rules.lease_s)
         if not seat.linked:
             seat.linked = True
             self.link_changes += 1

@@ -56,6 +56,8 @@ def stranger(first: bytes) -> str:
 class Frames:
     """The bytes of one link, cut into frames."""
 
+    __slots__ = ("buffer", "limit")
+
     def __init__(self) -> None:
         self.buffer = bytearray()
         self.limit = HELLO_BYTES
@@ -85,6 +87,8 @@ def frame(payload: bytes) -> bytes:
 
 class Seal:
     """The marks of one direction's frames, in their order."""
+
+    __slots__ = ("begun", "count")
 
     def __init__(self, key: bytes) -> None:
         # Not HMAC: BLAKE2b takes a key as it is, so one state is kept for each direction of thousands of links, and one copied.

@@ -88,7 +88,12 @@ for half a lease would cost the lease. With these it tries six times at even int
 
 
 class Wire:
-    """One socket."""
+    """One socket. It has slots, as all that is held for each of thousands: one place in memory to be fetched, not three."""
+
+    __slots__ = (
+        "closing", "connecting", "events", "frames", "handshake", "known", "leaving", "link", "ours", "peer", "seals", "sock",
+        "tunnel", "unsent", "until", "watched_by",
+    )
 
     def __init__(self, sock: socket.socket, link: int, handshake: Handshake, until: float, peer: str) -> None:
         self.sock = sock
@@ -97,6 +102,8 @@ class Wire:
         """What epoll waits for."""
         self.watched_by: Ready
         self.handshake = handshake
+        self.ours = handshake.ours
+        """We asked for it."""
         self.until = until
         """When it has to be proven, or gone after our goodbye."""
         self.peer = peer
@@ -107,7 +114,7 @@ class Wire:
         self.seals: tuple[Seal, Seal] | None = None
         """Of what we send, of what comes; None before the proof."""
         self.unsent = bytearray()
-        self.connecting = handshake.ours
+        self.connecting = self.ours
         self.leaving = False
         """We have something to do with it no more, and hang up once we have proved who we were."""
         self.closing = False
@@ -115,7 +122,7 @@ class Wire:
     @property
     def stranger(self) -> bool:
         """Somebody who came to us and has proved nothing."""
-        return not self.handshake.ours and not self.handshake.done
+        return not self.ours and not self.handshake.done
 
 
 class Network:
@@ -271,7 +278,7 @@ class Network:
         self.sought.discard(link)
         self.mirror.close(link)
         wire = self.wires.get(link)
-        if wire is not None and wire.handshake.ours and not wire.handshake.done:
+        if wire is not None and wire.ours and not wire.handshake.done:
             wire.leaving = True  # to the other side, which is of our job too, we would be a stranger that gave up
         elif wire is not None and not wire.closing:
             wire.closing = True
@@ -469,7 +476,7 @@ class Network:
         if wire.tunnel is None or first[0] in (0x15, 0x16):  # an alert, a handshake
             return
         wire.tunnel = None
-        if wire.handshake.ours:
+        if wire.ours:
             raise Turned("the coordinator does not use TLS, and this node does (--tls-cert)", [])
         wire.unsent[:] = refusal("this job uses TLS: give --tls-cert, --tls-key and --tls-ca")
         self._flush(wire)
@@ -484,13 +491,13 @@ class Network:
         wire.frames.limit = FRAME_BYTES
         wire.seals = wire.handshake.seals()
         self._known_now(wire)
-        if not wire.handshake.ours:
+        if not wire.ours:
             self.host.unwatch(wire.sock.fileno())
             self._watch(wire, self.crowd)
         if wire.leaving:
             self.hang_up(wire.link)
             return []
-        if wire.handshake.ours:
+        if wire.ours:
             return [LinkUp(link=wire.link, ours=True)]
         names = wire.tunnel.names() if wire.tunnel is not None else ()
         return [LinkUp(link=wire.link, ours=False, peer=wire.peer, names=names)]
@@ -498,7 +505,7 @@ class Network:
     def _heard(self, wire: Wire, payload: bytes) -> Arrived:
         message = decode(payload, self.family)
         # Members say who speaks, the coordinator does not: neither may say the other's part.
-        if ("node" in message.__fields__) == wire.handshake.ours:
+        if ("node" in message.__fields__) == wire.ours:
             raise ProtocolError(f"it is not for it to say {type(message).__name__}")
         return Arrived(link=wire.link, message=message)
 
