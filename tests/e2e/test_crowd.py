@@ -20,14 +20,20 @@ class Links:
 
     def __init__(self, count: int) -> None:
         self.host = Host(print)
-        self.crowd = Crowd(self.host, list)
+        self.heard: list[int] = []
+        self.crowd = Crowd(self.host, self.taken_in)
         self.pairs = [socket.socketpair() for _ in range(count)]
         for number, (ours, _) in enumerate(self.pairs):
             self.crowd.watch(ours.fileno(), select.EPOLLIN, lambda events, number=number: self.hear(number))
 
     def hear(self, number: int) -> list[Any]:
         self.pairs[number][0].recv(100)
+        self.heard.append(number)
         return [number]
+
+    def taken_in(self) -> list[Any]:
+        """Nothing, but what a test wants."""
+        return []
 
     def say(self, *numbers: int) -> None:
         for number in numbers:
@@ -100,3 +106,24 @@ def test_whatever_else_the_host_waits_for_is_not_held_up(links):
     links.host.unwatch(ours.fileno())
     ours.close()
     theirs.close()
+
+
+def test_what_is_made_of_it_is_told_once_all_has_been_taken_in(links):
+    links.crowd.taken_in = lambda: [("made of", sorted(links.heard))]
+    links.say(1, 2)
+    assert links.wait()[-1] == ("made of", [1, 2])
+
+
+@pytest.mark.parametrize(("each_s", "pause_s"), [(0.0, module.PAUSE_S), (0.001, 0.008), (1.0, module.LONGEST_S)])
+def test_the_more_links_there_are_the_longer_is_the_pause(links, monkeypatch, each_s, pause_s):
+    monkeypatch.setattr(module, "EACH_S", each_s)
+    monkeypatch.setattr(links.host, "now", lambda: 100.0)
+    links.say(1)
+    assert links.host.heard(links.host.epoll.poll(1.0)) == [1]
+    assert links.crowd.look_at == pytest.approx(100.0 + pause_s)
+
+
+def test_among_more_links_more_may_speak_at_one_look(links, monkeypatch):
+    monkeypatch.setattr(module, "OFTEN", 1000.0)
+    links.say(*range(6))
+    assert sorted(links.wait()) == list(range(6)) and links.crowd.look_at < NEVER
