@@ -30,6 +30,7 @@ from holdfast.core.messages import (
     Renew,
     Renewed,
     Requested,
+    Saving,
     Stop,
     StopJob,
     Stopped,
@@ -137,6 +138,8 @@ class Hearing:
                 return job.judge.failed(seat, number, failure, now)
             case Pace(round=number) if number == job.round and job.phase == "running":
                 return self._paced(seat, message, now)
+            case Saving(round=number) if number == job.round and seat.state == "running":
+                job.growth.heard(message, now)
             case Calculated(round=number, limits_s=limits_s) if number == job.round:
                 return [job.record(LimitsCalculated(limits_s=limits_s))] if job.paces.calculated(limits_s, number) else []
             case Imports() if seat.state == "running":
