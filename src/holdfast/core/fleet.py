@@ -172,6 +172,8 @@ class DeviceKept(Value):
     reason: str
     xid: int = 0
     at_unix: float
+    history: tuple[Change, ...] = ()
+    """What was said of it, and the state that it was in then: the last ten."""
 
 
 class NodeKept(Value):
