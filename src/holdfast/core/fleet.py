@@ -149,6 +149,11 @@ class Order(FleetMessage):
     injection: Injection | None = None
     """Which fault. None: the verb is another."""
 
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"the supervisor orders: {f'{self.verb} {self.target}'.rstrip()}: {self.reason}"
+
 
 VERBS = ("restart", "exclude", "readmit", "stop", "inject")
 
