@@ -40,7 +40,7 @@ def test_help_of_a_launching_command_needs_no_script(holdfast, command):
     ("argv", "says"),
     [
         (["rnu", "t.py"], ["there is no command 'rnu'", "did you mean run?"]),
-        (["patch", "torch"], ["there is no command 'patch'", "holdfast torchrun"]),
+        (["patch"], ["there is no command 'patch'", "holdfast torchrun"]),
         (["train.py"], ["there is no command 'train.py'", "holdfast run train.py"]),
         (["--nproc-per-node", "2"], ["there is no command", "holdfast run --nproc-per-node"]),
         (["jobs", "--jsn"], ["holdfast jobs: there is no argument --jsn", "did you mean --json?"]),

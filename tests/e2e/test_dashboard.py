@@ -163,6 +163,19 @@ def test_keys_lead_through_the_grid_and_into_a_node(page, stage):
     expect(page.get_by_role("dialog", name="Keys and signs")).to_be_visible()
 
 
+def test_a_node_s_history_has_what_became_of_its_gpus(page):
+    said = [{"state": "unfit", "reason": "Xid 79", "at_unix": made_up.BEGAN}]
+    said.append({"state": "fit", "reason": "it was replaced", "at_unix": made_up.BEGAN + 60})
+    gpu = {"name": "0000:9b:00", "state": "fit", "reason": "it was replaced", "xid": 0, "at_unix": said[1]["at_unix"]}
+    stage = Stage(made_up.fleet([made_up.node("n1", devices=[{**gpu, "history": said}])], [], []))
+    try:
+        page.goto(f"{stage.url}#/nodes/n1")
+        history = page.get_by_role("region", name="History").get_by_role("listitem")
+        expect(history).to_contain_text([re.compile("fit 0000:9b:00 .*it was replaced"), "Xid 79", "as it was heard"])
+    finally:
+        stage.close()
+
+
 def test_a_thousand_nodes_change_each_at_its_own_tile(page):
     names = [f"n{number}" for number in range(1000)]
     stage = Stage(made_up.fleet([made_up.node(name, domain=f"rack-{at // 32}") for at, name in enumerate(names)]))
@@ -184,7 +197,8 @@ def test_a_thousand_nodes_change_each_at_its_own_tile(page):
 
 def test_names_and_reasons_are_text_and_nothing_else(page, stage):
     node = made_up.node(EVIL, "unfit", reason=EVIL, domain=EVIL, by=EVIL, jobs=[{**on_it(0), "job": EVIL}])
-    node["devices"] = [{"name": EVIL, "state": "unfit", "reason": EVIL, "xid": 79, "at_unix": made_up.BEGAN}]
+    said = {"state": "unfit", "reason": EVIL, "at_unix": made_up.BEGAN}
+    node["devices"] = [{"name": EVIL, "xid": 79, **said, "history": [said]}]
     node["history"] = [{"state": EVIL, "reason": EVIL, "at_unix": made_up.BEGAN}]
     own = made_up.job(EVIL, [EVIL], state=EVIL)
     deed = made_up.deed(

@@ -15,7 +15,8 @@ from holdfast.core.fleet import Change, Deed, DeviceKept, JobKept, JobLife, Node
 from holdfast.supervisor.store import SqliteStore
 from holdfast.supervisor.words import Keep
 
-DEVICE = DeviceKept(name="0000:9b:00", state="unfit", reason="Xid 79", xid=79, at_unix=2.0)
+PAST = Change(state="unfit", reason="Xid 79", at_unix=2.0)
+DEVICE = DeviceKept(name="0000:9b:00", state="unfit", reason="Xid 79", xid=79, at_unix=2.0, history=(PAST,))
 NODE = NodeKept(
     name="a",
     state="draining",

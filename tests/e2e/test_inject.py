@@ -211,6 +211,7 @@ def test_a_gpu_that_fails_costs_its_node_its_place_and_a_spare_takes_it(fleet, t
     if fault == "xid":
         (device,) = fleet.nodes()["b"]["devices"]
         assert (device["state"], device["xid"]) == ("unfit", 79)
+        assert device["history"][-1]["state"] == "unfit" and said in device["history"][-1]["reason"]
     shown = fleet.holdfast.run("why", "b", "--state", fleet.state).stdout
     assert "inject of job several" in shown and "what follows is not the hardware's doing" in shown
     fleet.job.finish()

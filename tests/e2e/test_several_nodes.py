@@ -131,6 +131,36 @@ def test_a_job_within_min_and_max_shrinks_and_grows(cluster, holdfast):
     assert a.wait().returncode == 0
 
 
+SAVES_WHEN_TOLD = """
+import os, sys
+from holdfast.client import section
+folder, rank, round = sys.argv[1], os.environ["RANK"], os.environ["HOLDFAST_ROUND"]
+name = f"{folder}/{rank}.{os.environ['TORCHELASTIC_RESTART_COUNT']}.{round}"
+open(name + ".tmp", "w").write(f"{os.getpid()} {os.environ['WORLD_SIZE']} {os.environ['MASTER_PORT']}")
+os.rename(name + ".tmp", name)
+import time
+while not os.path.exists(f"{folder}/finish"):
+    if rank == "0" and os.path.exists(f"{folder}/save"):
+        with section("checkpoint"):
+            os.unlink(f"{folder}/save")
+    time.sleep(0.02)
+"""
+
+
+def test_a_job_grows_when_a_checkpoint_has_been_written(cluster, script, wait_until):
+    cluster.program = script(SAVES_WHEN_TOLD)
+    grows = ("--grow", "at-checkpoint", "--grow-after", 0, "--rdzv-conf", "last_call_timeout=0.1")
+    a = cluster.agent("a", "1:2", *grows)
+    cluster.rank(0, 0, 1)
+    b = cluster.agent("b", "1:2", *grows)
+    wait_until(lambda: len(cluster.holdfast.events("NodeJoined")) == 2, what="b is there")
+    (cluster.folder / "save").touch()
+    assert {cluster.rank(rank, 0, 2)[1] for rank in range(4)} == {4}
+    cluster.finish()
+    assert (a.wait().returncode, b.wait().returncode) == (0, 0)
+    assert cluster.holdfast.events("Decided")[0]["reason"] == "b joined, and a checkpoint has been written"
+
+
 def test_a_leaving_agent_says_so_and_is_not_waited_for(cluster, holdfast):
     a = cluster.agent("a", "1:2", "--rdzv-conf", "last_call_timeout=60")
     cluster.wait_until(lambda: holdfast.events("NodeJoined"))

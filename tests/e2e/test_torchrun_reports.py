@@ -53,14 +53,14 @@ def plugged_in(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("way", ["holdfast torchrun", "torchrun --logs-specs"])
+@pytest.mark.parametrize("way", ["holdfast torchrun", "holdfast patch torch", "torchrun --logs-specs"])
 def test_it_reports_who_runs_who_failed_and_who_is_done(
     way: str, daemon: DaemonHere, plugged_in: Path, script: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "ranks"
     folder.mkdir()
     plug = "torch.distributed.run", "--logs-specs", "holdfast_reports"
-    module = ("holdfast", "torchrun") if way == "holdfast torchrun" else plug
+    module = way.split() if way.startswith("holdfast") else plug
     env = {**os.environ, "GCP_HOST_DAEMON_PORT": str(daemon.port), "GCP_WORKLOAD_NAME": "train", "OMP_NUM_THREADS": "1"}
     env |= {"PYTHONPATH": str(plugged_in)}
     command = [sys.executable, "-m", *module, "--nproc-per-node", "2", "--max-restarts", "1", script(FAILS), folder]

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from holdfast.core.events import NodeExcluded, NodeReadmitted, SpareLost, WorkerStarted
+from holdfast.core.events import Decided, NodeExcluded, NodeReadmitted, SpareLost, WorkerStarted
 from holdfast.core.messages import Assigned
+from holdfast.rendezvous.exclusion import SAVED
 from holdfast.sim.__main__ import main
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import Checks, Violation
@@ -55,10 +56,11 @@ def test_the_troubles_are_worth_the_name() -> None:
 def test_who_leads_and_who_takes_part_is_among_the_troubles() -> None:
     scenarios = [Scenario(seed) for seed in range(100)]
     assert {scenario.job.elected for scenario in scenarios} == {True, False}
-    assert {scenario.job.grow for scenario in scenarios} == {"at-once", "next-failure", "never"}
+    assert {scenario.job.grow for scenario in scenarios} == {"at-once", "at-checkpoint", "next-failure", "never"}
     told = [what for seed in range(60) for _, _, what in played(seed).cluster.transcript.entries]
     assert {what.by for what in told if isinstance(what, NodeExcluded)} >= {"operator", "failures", "script"}
     assert any(isinstance(what, NodeReadmitted) for what in told)
+    assert any(isinstance(what, Decided) and what.reason.endswith(SAVED) for what in told)
 
 
 def test_clocks_that_jump_late_words_and_slow_disks_are_among_the_troubles() -> None:

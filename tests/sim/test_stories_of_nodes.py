@@ -6,7 +6,9 @@ import pytest
 from stories import FAILS, Start, decisions, formed_at, rounds, story, told
 
 from holdfast.core.events import NodeLost
+from holdfast.rendezvous.growth import SETTLE_S
 from holdfast.rendezvous.lease import fence_after_loss_s
+from holdfast.sim.agent import SAVE_S
 from holdfast.sim.world import Life
 
 # --- nodes that come and go ---------------------------------------------------------------------------------------------------
@@ -61,6 +63,17 @@ def test_an_arriving_node_grows_the_job(start: Start) -> None:
     cluster.start("c")
     cluster.finish()
     assert rounds(cluster) == ["ab", "abc"] and set(cluster.codes.values()) == {0}
+
+
+def test_an_arriving_node_waits_for_the_hold_off_and_then_for_a_checkpoint(start: Start) -> None:
+    cluster = start("ab", max_nodes=3, last_call_s=0.1, grow="at-checkpoint", grow_after_s=5.0, save_every_s=2.0)
+    cluster.start("c")
+    cluster.finish()
+    assert rounds(cluster) == ["ab", "abc"] and set(cluster.codes.values()) == {0}
+    joined, began, again = 1.0, *formed_at(cluster)
+    assert again - joined > 5.0
+    since_saved_s = (again - began) % 2.0 - SAVE_S
+    assert SETTLE_S < since_saved_s < SETTLE_S + 0.1
 
 
 def test_a_surplus_node_waits_and_ends_as_the_job_does(start: Start) -> None:

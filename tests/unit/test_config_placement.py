@@ -26,6 +26,9 @@ def test_variables_tell_them_too():
 def test_newcomers_are_taken_in_at_once_unless_told_otherwise():
     assert config(*FOUR).grow == "at-once"
     assert config(*FOUR, "--grow", "never").grow == "never"
+    assert config(*FOUR, "--grow", "at-checkpoint").grow_after_s == 60.0
+    assert config(*FOUR, "--grow", "at-checkpoint", "--grow-after", "0").grow_after_s == 0.0
+    assert "--grow-after" in error(*FOUR, "--grow-after", "soon")
     assert "--grow: there is no 'later'" in error(*FOUR, "--grow", "later")
 
 

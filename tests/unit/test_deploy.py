@@ -149,7 +149,8 @@ def test_the_image_has_what_it_copies_and_the_extras_that_it_names():
     assert let_in == {*copied, "examples"}
     (extras,) = re.findall(r"/src\[(.*)\]", text)
     known = settings["project"]["optional-dependencies"]
-    assert {*extras.split(",")} <= {*known} and re.search(r"^USER [1-9]", text, re.MULTILINE)
+    assert {"kubernetes", "grpc", "supervisor"} == {*extras.split(",")} <= {*known}, "what Deployment and DaemonSet need"
+    assert re.search(r"^USER [1-9]", text, re.MULTILINE)
 
 
 def commands() -> list[list[str]]:

@@ -7,7 +7,21 @@ from round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.events import NodeLeft, NodeLost
 from holdfast.core.machine import NEVER
-from holdfast.core.messages import Finish, Join, Leave, Renew, Renewed, Stop, Stopped, Succeeded, Waiting
+from holdfast.core.messages import (
+    Exclude,
+    Finish,
+    Join,
+    Leave,
+    Renew,
+    Renewed,
+    Saving,
+    Stop,
+    StopJob,
+    Stopped,
+    Succeeded,
+    Waiting,
+)
+from holdfast.rendezvous.growth import SETTLE_S
 from holdfast.rendezvous.lease import FENCE_S, KILL_S, fence_after_loss_s, granted
 from holdfast.rendezvous.rules import Heard, Unlinked
 from holdfast.runtime.guardian import STRIKE_S
@@ -205,6 +219,71 @@ def test_a_newcomer_takes_a_lost_nodes_place_whether_the_job_may_grow_or_not(gro
     job.hear(Leave(node="a", round=job.machine.round, reason="goes"))
     job.hear(Stopped(node="a", round=job.machine.round))
     assert job.members()[-1] == "b"
+
+
+def saving(*nodes: str, open: bool) -> list[Saving]:
+    return [Saving(node=node, round=1, open=open) for node in nodes]
+
+
+@pytest.fixture
+def growing() -> Job:
+    """A job of a and b that grows after a checkpoint, 10 s after whatever came last; c comes when it has run for 5 s."""
+    job = Job("2:4", last_call_s=0.0, lease_s=1000.0, grow="at-checkpoint", grow_after_s=10.0)
+    job.join("a", "b")
+    said = job.join("c", now=5.0)
+    assert said == [Waiting(round=1, reason="the job takes it in after a checkpoint, 10 s from now at the earliest")]
+    return job
+
+
+def test_a_newcomer_is_taken_in_when_a_checkpoint_has_been_written(growing: Job) -> None:
+    for saved in saving("a", "b", open=True) + saving("a", "b", open=False):
+        assert growing.hear(saved, now=20.0) == []
+    assert growing.machine.deadline() == 20.0 + SETTLE_S and growing.tick(20.2) == []
+    assert kinds(growing.tick(20.0 + SETTLE_S)) == ["Stop", "Stop"]
+    growing.stopped_and_back("a", "b")
+    assert growing.members() == "abc"
+    assert growing.decided == [("rejoin", "c joined, and a checkpoint has been written")]
+
+
+def test_a_job_does_not_grow_while_anybody_writes(growing: Job) -> None:
+    for saved in saving("a", "b", open=True) + saving("a", open=False):
+        growing.hear(saved, now=20.0)
+    assert growing.tick(30.0) == []
+    growing.hear(Saving(node="b", round=1, open=False), now=31.0)
+    growing.hear(Saving(node="a", round=1, open=True), now=31.2)  # a second file
+    assert growing.tick(33.0) == [] and growing.machine.phase == "running"
+
+
+@pytest.mark.parametrize("at", [12.0, 14.4])
+def test_before_the_hold_off_is_over_a_checkpoint_is_passed_by(growing: Job, at: float) -> None:
+    growing.hear(Saving(node="a", round=1, open=False), now=at)
+    assert growing.tick(at + SETTLE_S) == [] and growing.machine.deadline() >= 1000.0
+    growing.hear(Saving(node="a", round=1, open=False), now=14.6)
+    assert kinds(growing.tick(14.6 + SETTLE_S)) == ["Stop", "Stop"]
+
+
+def test_a_job_that_ends_waits_for_no_checkpoint(growing: Job) -> None:
+    growing.hear(Saving(node="a", round=1, open=False), now=20.0)
+    growing.hear(StopJob(node="a", reason="enough"))
+    assert growing.machine.deadline() > 20.0 + SETTLE_S
+
+
+def test_what_was_written_in_another_round_or_by_a_spare_counts_for_nothing(growing: Job) -> None:
+    for saved in (Saving(node="a", round=2, open=False), Saving(node="c", round=1, open=False)):
+        growing.hear(saved, now=50.0)
+    assert growing.tick(60.0) == [] and growing.machine.phase == "running"
+
+
+def test_nobody_restarts_after_a_checkpoint_for_a_node_that_is_excluded(growing: Job) -> None:
+    growing.hear(Exclude(node="a", ask=1, name="c", reason="sick"))
+    growing.hear(Saving(node="a", round=1, open=False), now=20.0)
+    assert growing.tick(25.0) == [] and growing.machine.phase == "running"
+
+
+def test_a_job_that_grows_after_checkpoints_takes_a_newcomer_with_it_when_it_restarts_anyway(growing: Job) -> None:
+    growing.fail("b")
+    growing.stopped_and_back("a", "b")
+    assert growing.members() == "abc"
 
 
 def test_a_job_that_never_grows_comes_back_to_its_size_at_the_next_restart() -> None:

@@ -198,6 +198,7 @@ def _rules(config: RunConfig) -> Rules:
         last_call_s=config.last_call_s,
         lease_s=NEVER if config.rdzv_backend == "memory" else config.lease_s,
         grow=config.grow,
+        grow_after_s=config.grow_after_s,
         ranks_given=config.rdzv_backend == "static",
         master_addr=config.master_addr,
         master_port=config.master_port,

@@ -40,6 +40,7 @@ from holdfast.agent.words import (
     PortHeld,
     Reached,
     RestartAsked,
+    SavesSeen,
     Send,
     SignalWorkers,
     Started,
@@ -81,6 +82,7 @@ from holdfast.core.messages import (
     Pace,
     Readmit,
     Requested,
+    Saving,
     StopJob,
     Stopped,
     Succeeded,
@@ -257,6 +259,9 @@ class Group:
                 return [Send(message=asked(node=self.join.node, ask=ask, name=name, reason=reason))]
             case PaceKnown():
                 return self._pace_known(seen)
+            case SavesSeen(open=is_open):
+                saving = Saving(node=self.join.node, round=self.round, open=is_open)
+                return [Send(message=saving)] if self.state == "running" else []
             case LimitsKnown(limits_s=limits_s):
                 return self._limits_known(limits_s)
             case ControlAsked(local_rank=local_rank, kind=kind, reason=reason):

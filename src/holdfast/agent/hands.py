@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.agent.parking import Parking
     from holdfast.agent.rank_reports import RankReports
     from holdfast.agent.reached import Mileage
+    from holdfast.agent.saves import Saves
     from holdfast.agent.stacks import Stacks
     from holdfast.agent.supervised import Supervised
     from holdfast.agent.telling import Telling
@@ -78,6 +79,8 @@ class Hands:
         """Those that may have something to do at moments of their own."""
         self.beginnings: Beginnings | None = None
         """How the ranks of the round began. None: none has been started."""
+        self.saves: Saves | None = None
+        """Whether they write a checkpoint. None: nobody asks, or none has been started."""
         self.stacks: Stacks | None = None
         """Where the ranks are. None: none has hung so far."""
         self.monitoring: Monitoring | None = None
@@ -317,6 +320,16 @@ class Hands:
             self.beginnings = Beginnings(self.host, self.telling.record)
             self.all.append(self.beginnings)
         self.beginnings.begin(self.workers.local_ranks, self.host.now())
+        if self.config.grow == "at-checkpoint":
+            self._look_at_saves()
+
+    def _look_at_saves(self) -> None:
+        if self.saves is None:
+            from holdfast.agent.saves import Saves
+
+            self.saves = Saves(self.host)
+            self.all.append(self.saves)
+        self.saves.begin(self.workers.local_ranks)
 
     # --- the monitor ----------------------------------------------------------------------------------------------------
 

@@ -238,7 +238,7 @@ class Supervised:
         def did(ok: bool, text: str) -> None:
             self._carry_out(self.uplink.did(order.order, ok, text))
 
-        self.say(f"the supervisor orders: {order.verb} {order.target}: {order.reason}", "warning")
+        self.say(order.words, "warning")
         from holdfast.core.fleet import VERBS
 
         if order.verb not in VERBS:

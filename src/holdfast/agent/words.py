@@ -87,6 +87,12 @@ class PaceKnown(Observation):
     busy_s: float
 
 
+class SavesSeen(Observation):
+    """A rank has begun to write a checkpoint, or none writes any more."""
+
+    open: bool
+
+
 class LimitsKnown(Observation):
     """A worker has calculated limits, which are its like's everywhere: by kind of silence, all that have been so far."""
 

@@ -67,6 +67,8 @@ def _perform(command: str, argv: Sequence[str]) -> int:
         return run(argv, command=command)
     if command in ASKING:
         return _ask(command, argv)
+    if command == "patch" and argv[:1] == ["torch"]:
+        command, argv = "torchrun", argv[1:]  # what it stands for: nothing has to be patched
     if command == "torchrun":
         from holdfast.elastic.reporting import torchrun
 

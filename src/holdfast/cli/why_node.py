@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import starmap
 
 from holdfast.cli.supervisor import ask_supervisor, socket_of
 from holdfast.cli.table import show_json
@@ -32,15 +33,18 @@ def show(told: dict[str, Any], as_json: bool) -> int:
     if node is not None:
         print(plain(f"{node['name']} is {node['state']}{_because(node['reason'])}"))
         for device in node["devices"]:
-            print(plain(f"  GPU {device['name']} is {device['state']}: {device['reason']}"))
-    changes = node["history"] if node is not None else ()
-    for _, lines in sorted([*map(_changed, changes), *map(_done, told["deeds"])], key=lambda one: one[0]):
+            if device["state"] != "fit":
+                print(plain(f"  GPU {device['name']} is {device['state']}: {device['reason']}"))
+    changes = [("", change) for change in node["history"]] if node is not None else []
+    for device in node["devices"] if node is not None else ():
+        changes += [(f"GPU {device['name']} ", change) for change in device["history"]]
+    for _, lines in sorted([*starmap(_changed, changes), *map(_done, told["deeds"])], key=lambda one: one[0]):
         print("\n".join(plain(line) for line in lines))
     return 0
 
 
-def _changed(change: dict[str, Any]) -> tuple[float, list[str]]:
-    return change["at_unix"], [f"{moment(change['at_unix'])}  {change['state']}{_because(change['reason'])}"]
+def _changed(whose: str, change: dict[str, Any]) -> tuple[float, list[str]]:
+    return change["at_unix"], [f"{moment(change['at_unix'])}  {whose}{change['state']}{_because(change['reason'])}"]
 
 
 def _done(deed: dict[str, Any]) -> tuple[float, list[str]]:

@@ -35,7 +35,9 @@ class RunConfig(Value):
     """elastic: a round has from `min_nodes` to `max_nodes` nodes. fixed: always `min_nodes`, and the others are spares; but see
     `most_nodes`."""
     grow: str = "at-once"
-    """When nodes that come later are taken in: at-once · next-failure (at the next restart) · never (they only replace)."""
+    """When nodes that come later are taken in: at-once · at-checkpoint (after one, and `grow_after_s`) · next-failure (at the
+    next restart) · never (they only replace)."""
+    grow_after_s: float = 60.0
     node_unit: int = 1
     """The number of nodes is a multiple of it."""
     replacement_group_size: int = 0

@@ -89,7 +89,7 @@ WARM_MODES = ("spawn", "fork")
 
 MEMBERSHIPS = ("elastic", "fixed")
 
-GROW = ("at-once", "next-failure", "never")
+GROW = ("at-once", "at-checkpoint", "next-failure", "never")
 
 FLAGS: tuple[Flag, ...] = (
     _torchrun(
@@ -357,12 +357,20 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _ours(
         "--grow",
-        "when later nodes are taken in: at-once (all ranks restart with them), next-failure (when they restart anyway), "
-        "never (they only replace others)",
+        "when later nodes are taken in: at-once (all ranks restart with them), at-checkpoint (when one has been written; see "
+        "--grow-after), next-failure (when they restart anyway), never (they only replace others)",
         default="at-once",
         choices=GROW,
         metavar="WHEN",
         env="HOLDFAST_GROW",
+    ),
+    _ours(
+        "--grow-after",
+        "with --grow at-checkpoint: seconds that a later node has to have waited, and the ranks to have run, before",
+        kind="number",
+        default="60",
+        metavar="S",
+        env="HOLDFAST_GROW_AFTER",
     ),
     _ours(
         "--exclude-after",

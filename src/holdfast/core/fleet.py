@@ -149,6 +149,11 @@ class Order(FleetMessage):
     injection: Injection | None = None
     """Which fault. None: the verb is another."""
 
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"the supervisor orders: {f'{self.verb} {self.target}'.rstrip()}: {self.reason}"
+
 
 VERBS = ("restart", "exclude", "readmit", "stop", "inject")
 
@@ -172,6 +177,8 @@ class DeviceKept(Value):
     reason: str
     xid: int = 0
     at_unix: float
+    history: tuple[Change, ...] = ()
+    """What was said of it, and the state that it was in then: the last ten."""
 
 
 class NodeKept(Value):

@@ -346,6 +346,14 @@ class Pace(Message):
     """A rank here is silent for longer than was learned, and works: other nodes may wait for it for so long. 0: none does."""
 
 
+class Saving(Message):
+    """A rank of mine has begun to write a checkpoint, or none does any more: said where the job grows after one only."""
+
+    node: str
+    round: int
+    open: bool
+
+
 class Calculated(Message):
     """The job's script has calculated limits: they hold for whoever starts next. The node of group rank 0 says it."""
 

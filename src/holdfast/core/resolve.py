@@ -120,6 +120,7 @@ def _nodes_and_restarts(draft: Draft) -> None:
     for dest in ("membership", "grow"):
         _check_choice(draft, dest)
         draft.keep(dest, draft.text(dest))
+    draft.keep("grow_after", grammar.seconds(draft.text("grow_after"), draft.name("grow_after")), "grow_after_s")
     draft.keep("max_restarts", grammar.whole(draft.text("max_restarts"), draft.name("max_restarts"), at_least=0))
     period = draft.text("restart_period")
     draft.keep(

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.rendezvous.seats import Seat
 
+SAVED = "and a checkpoint has been written"
+"""Why a node is taken in that has waited for that."""
+
 CHARS = 500
 """Characters of a reason that are kept: a successor is told all of them, and a store's values are small."""
 
@@ -95,13 +98,25 @@ class Admission:
     def newcomer(self, seat: Seat, now: float) -> list[Action]:
         """While a round runs, a node is ready for another: all restart with it, or it waits as a spare."""
         job = self.rendezvous
-        why = self.seats.no_place_yet(seat, job.round)
-        if not why and job.policy.carries_on:
-            why = "nobody is restarted for a newcomer (min-healthy)"
+        why = self._no_place_yet(seat)
         if not why:
             return job.carry_out(Decision(then="rejoin", reason=f"{seat.name} joined"), now)
         said = Say(text=f"{seat.name} waits as a spare: {why}")
         return [said, Tell(node=seat.join.node, message=Waiting(round=job.round, reason=why, life=job.life))]
+
+    def saved(self, now: float) -> list[Action]:
+        """A checkpoint has been written: all restart, if somebody has waited for long enough with whom they would be more."""
+        job = self.rendezvous
+        since = now - job.rules.grow_after_s
+        waiting = (seat for seat in self.seats.values() if seat.state == "ready" and max(seat.came_at, job.formed_at) <= since)
+        seat = next((seat for seat in waiting if not self.excluded.why(seat.name)), None)  # they are as many with any of them
+        if seat is None or self._no_place_yet(seat, saved=True):
+            return []
+        return job.carry_out(Decision(then="rejoin", reason=f"{seat.name} joined, {SAVED}"), now)
+
+    def _no_place_yet(self, seat: Seat, *, saved: bool = False) -> str:
+        why = self.seats.no_place_yet(seat, self.rendezvous.round, saved=saved)
+        return why or ("nobody is restarted for a newcomer (min-healthy)" if self.rendezvous.policy.carries_on else "")
 
     # --- at whose wish --------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from holdfast.core.messages import (
     Renewed,
     Requested,
     Roster,
+    Saving,
     Stop,
     StopJob,
     Stopped,
@@ -136,6 +137,8 @@ class Hearing:
                 return job.judge.failed(seat, number, failure, now)
             case Pace(round=number) if number == job.round and job.phase == "running":
                 return self._paced(seat, message, now)
+            case Saving(round=number) if number == job.round and seat.state == "running":
+                job.growth.heard(message, now)
             case Calculated(round=number, limits_s=limits_s) if number == job.round:
                 return [job.record(LimitsCalculated(limits_s=limits_s))] if job.paces.calculated(limits_s, number) else []
             case Imports() if seat.state == "running":

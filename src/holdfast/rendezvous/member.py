@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Noted, Pace, Refused, Renew, Renewed, Waiting
+from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Noted, Pace, Refused, Renew, Renewed, Saving, Waiting
 from holdfast.core.value import Value
 from holdfast.rendezvous.clocks import Compared
 from holdfast.rendezvous.lease import KILL_S, MANY, renew_every_s
@@ -133,7 +133,7 @@ class Member:
         """Say something to the coordinator, now or as soon as there is a link."""
         if isinstance(message, Join):
             self.outbox, self.held = [], None
-        if not isinstance(message, Pace):  # it is said again soon, and newer then
+        if not isinstance(message, (Pace, Saving)):  # it is said again soon, and newer then
             self.outbox.append(message)
         if not self.up:
             return []

@@ -27,6 +27,7 @@ from holdfast.core.report import JobReport
 from holdfast.core.value import replace
 from holdfast.rendezvous.exclusion import Admission, Excluded
 from holdfast.rendezvous.gathering import Gathering
+from holdfast.rendezvous.growth import Growth
 from holdfast.rendezvous.hearing import Hearing
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.pace import Paces
@@ -69,6 +70,7 @@ class Rendezvous:
         self.paces = Paces()
         self.hearing = Hearing(self)
         self.admission = Admission(self)
+        self.growth = Growth()
         self._judge: Judge | None = None
         """None: nothing has gone wrong so far."""
         self.started_at, self.started_at_unix = now, now_unix
@@ -146,6 +148,8 @@ class Rendezvous:
             case Tick():
                 # Only then: a driver that was held up shows first what has come meanwhile, and a Tick last.
                 actions += self.hearing.expire(now) + self.admission.forgive(now)
+                if self.phase == "running" and self.growth.is_due(now):
+                    actions += self.admission.saved(now)
         return actions + self._advance(now)
 
     def deadline(self) -> float:
@@ -155,6 +159,8 @@ class Rendezvous:
         ends = min(self.excluded.deadline(), self.seats.look_at)
         if (inquiry := self.inquiry) is not None:
             ends = min(ends, inquiry.until)
+        if self.phase == "running":
+            return min(ends, self.growth.due_at)
         return min(self.gathering.opens_at(self.round), ends) if self.phase == "gathering" else ends
 
     # --- from one phase to the next -------------------------------------------------------------------------------------
@@ -281,6 +287,7 @@ class Rendezvous:
         self.seats.size, self.seats.done_and_gone = len(places), 0
         self.seats.largest = max(self.seats.largest, len(places))
         self.paces.begin_round()
+        self.growth = Growth()
         longest_s = self.paces.longest_s
         stash, to_fetch = self.seats.stash(places, world_size) or (None, {})
         partners = self._partners(places)

@@ -25,8 +25,11 @@ class Rules(Value):
     lease_s: float = NEVER
     """A member not heard from for so long is lost. NEVER: it shares our process."""
     grow: str = "at-once"
-    """What a node does that comes while the job could be larger: at-once (all restart with it) · next-failure (it takes part
-    when they restart anyway) · never (it only takes the place of another: no round is larger than the largest before)."""
+    """What a node does that comes while the job could be larger: at-once (all restart with it) · at-checkpoint (they do so when
+    one has been written) · next-failure (it takes part when they restart anyway) · never (it only takes the place of another:
+    no round is larger than the largest before)."""
+    grow_after_s: float = 0.0
+    """With at-checkpoint: so long it has to have waited, and the round to have run."""
     ranks_given: bool = False
     """Each node brings its group rank (static): exactly `max_nodes` of them, 0 to max-1."""
     master_addr: str = ""

@@ -47,7 +47,7 @@ class Seat:
     def __init__(self, join: Join, arrival: int, now: float, tally: Tally) -> None:
         self.join = join
         self.arrival = arrival
-        self.heard_at = now
+        self.came_at = self.heard_at = now
         self.linked = True
         self.here = False
         self.ahead_s: float | None = None
@@ -295,14 +295,17 @@ class Seats(dict[str, Seat]):
         """Who would take part of those that stay, were it not for that one."""
         return self.place([seat for seat in self.values() if seat.state != "leaving"], last_round, without=name)
 
-    def no_place_yet(self, seat: Seat, last_round: int) -> str:
-        """Why the running round goes on without it. Empty: it would gain from that node, now."""
+    def no_place_yet(self, seat: Seat, last_round: int, *, saved: bool = False) -> str:
+        """Why the running round goes on without it. Empty: it would gain from that node, now. `saved`: a checkpoint was just
+        written."""
         members = self.members
         if why := self.excluded.why(seat.name):
             return f"excluded: {why}"
         if len(members) >= self.most:
             return f"the job has its {self.most} nodes"
-        if self.rules.grow != "at-once":
+        if self.rules.grow == "at-checkpoint" and not saved:
+            return f"the job takes it in after a checkpoint, {self.rules.grow_after_s:g} s from now at the earliest"
+        if self.rules.grow not in ("at-once", "at-checkpoint"):
             return f"the job takes in more nodes only when it restarts anyway (--grow {self.rules.grow})"
         if any(member.state == "succeeded" for member in members):
             return "some nodes have finished their part already"

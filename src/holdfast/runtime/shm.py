@@ -128,6 +128,12 @@ class Page:
             saved_at=max(saves, default=None),
         )
 
+    @property
+    def saves(self) -> tuple[bool, int]:
+        """Whether it writes a checkpoint, and how many it has written, as its sections tell."""
+        found = [one for one in self._sections() if is_save(one.name)]
+        return any(one.open_since is not None for one in found), sum(one.count for one in found)
+
     def _slots(self) -> Iterator[tuple[int, str]]:
         """Each section's first word, and its name."""
         for slot in range(layout.SECTION_SLOTS):

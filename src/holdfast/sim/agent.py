@@ -22,6 +22,7 @@ from holdfast.agent.words import (
     LookAtWorkers,
     Looked,
     PortHeld,
+    SavesSeen,
     SignalWorkers,
     Started,
     StartFailed,
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from holdfast.sim.cluster import Cluster
     from holdfast.sim.store import SimStore
 
+
+SAVE_S = 0.3
+"""How long it takes to write a checkpoint."""
 
 SHOW_S = 0.004
 """From a request for stacks to the stacks."""
@@ -333,6 +337,16 @@ class SimAgent:
             self.checking.begin_round()
         self._hold_port()
         self.spares.round_began()
+        if self.cluster.job.grow == "at-checkpoint":
+            self.cluster.timeline.after(self.cluster.job.save_every_s, lambda: self._save(assigned.round))
+
+    def _save(self, number: int) -> None:
+        """The ranks of that round write a checkpoint, if they still run, and another later."""
+        if self.ended or self.node.group.round != number or self.node.group.state != "running":
+            return
+        self.world.see(SavesSeen(open=True))
+        self.cluster.timeline.after(SAVE_S, lambda: None if self.ended else self.world.see(SavesSeen(open=False)))
+        self.cluster.timeline.after(self.cluster.job.save_every_s, lambda: self._save(number))
 
     def _show(self, wanted: LookAtWorkers) -> None:
         """Its workers have dumped their stacks."""

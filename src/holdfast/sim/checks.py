@@ -9,6 +9,7 @@ from holdfast.agent.look import LOOK_S
 from holdfast.core.events import Decided, Event, NodeLost
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Assigned, Finish, Message, Refused, Stop
+from holdfast.rendezvous.exclusion import SAVED
 from holdfast.runtime.guardian import SLACK_S, STRIKE_S
 from holdfast.sim.checking import DEADLINE_S
 
@@ -163,9 +164,17 @@ class Checks:
             raise Violation(f"{used} restarts, {spent} spent, {self.cluster.job.max_restarts} allowed")
 
     def _growth_is_allowed(self, agent: SimAgent, decision: str, reason: str) -> None:
-        """Nobody is made to start again for a newcomer where the job does not grow at once."""
-        if decision == "rejoin" and reason.endswith(" joined") and self.cluster.job.grow != "at-once":
-            raise Violation(f"{agent.place} restarts all because {reason}, with --grow {self.cluster.job.grow}")
+        """Nobody is made to start again for a newcomer where the job does not grow at once; or only when a checkpoint has been
+        written, and the ranks have run for long enough."""
+        job, server = self.cluster.job, agent.node.server
+        if decision != "rejoin" or " joined" not in reason:
+            return
+        if job.grow == "at-checkpoint" and reason.endswith(SAVED) and server is not None:
+            began_s = agent.world.now() - server.rendezvous.formed_at
+            if began_s < job.grow_after_s:
+                raise Violation(f"{agent.place} restarts all because {reason}, {began_s:.1f} s after they began")
+        elif job.grow != "at-once":
+            raise Violation(f"{agent.place} restarts all because {reason}, with --grow {job.grow}")
 
     def _excluded_are_left_out(self, agent: SimAgent) -> None:
         """No node that must not take part is in a round that runs, unless somebody has finished its part in it already."""

@@ -63,6 +63,9 @@ class Job(Value):
     last_call_s: float = 2.0
     ranks_given: bool = False
     grow: str = "at-once"
+    grow_after_s: float = 5.0
+    save_every_s: float = 2.0
+    """How often the ranks write a checkpoint, where the job grows after one."""
     elected: bool = False
     """A store elects the agent that hosts the coordinator; otherwise that is the one that was started as host."""
     carries_on: bool = False
@@ -240,6 +243,7 @@ class Cluster:
             last_call_s=job.last_call_s,
             lease_s=job.lease_s,
             grow=job.grow,
+            grow_after_s=job.grow_after_s,
             ranks_given=job.ranks_given,
             max_restarts=job.max_restarts,
             readmit_after_s=job.readmit_after_s,

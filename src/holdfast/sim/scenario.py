@@ -79,6 +79,8 @@ class Scenario:
         """For nodes that are unfit: so, too."""
         self.warmth = random.Random(f"spares {seed}")
         """For warm spares: so, too."""
+        self.growth = random.Random(f"growth {seed}")
+        """For jobs that grow after a checkpoint: so, too."""
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
         self.work_s = rng.choice((2.0, 8.0, 20.0))
@@ -110,7 +112,11 @@ class Scenario:
             last_call_s=rng.choice((5.0, 8.0)),  # longer than a lease: see `coordinator restarts` in the stories
             ranks_given=given,
             elected=not given and self.choices.random() < 0.4,
-            grow=self.choices.choice(("at-once", "at-once", "next-failure", "never")),
+            grow=self.choices.choice(("at-once", "at-once", "next-failure", "never"))
+            if self.growth.random() < 0.75
+            else "at-checkpoint",
+            grow_after_s=self.growth.choice((0.0, 0.0, 1.0, 5.0)),
+            save_every_s=self.growth.choice((1.0, 2.0)),
             carries_on=self.policies.random() < 0.3,
             no_progress_cycles=self.policies.choice((0, 0, 0, 2)),
             exclude_after=self.choices.choice((0, 1, 1, 2)),

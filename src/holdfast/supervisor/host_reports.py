@@ -187,7 +187,7 @@ class HostReports:
         return made
 
     def _obey(self, reporter: Reporter, order: Order) -> list[Action]:
-        made: list[Action] = [Say(text=f"the supervisor orders: {order.verb} {order.target}: {order.reason}")]
+        made: list[Action] = [Say(text=order.words)]
         if order.verb in ("exclude", "readmit") and order.target == self.name:
             made.append(ShowTable(seen=CordonTold(on=order.verb == "exclude")))
             came = True, f"{self.name} is {'cordoned' if order.verb == 'exclude' else 'used again'}"

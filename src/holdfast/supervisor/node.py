@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from holdfast.core.fleet import Change, DeviceKept, NodeKept
 from holdfast.core.machine import NEVER
+from holdfast.core.value import replace
 from holdfast.core.xid import NONE, RESTART, WATCH, xid
 
 TYPE_CHECKING = False
@@ -20,6 +21,9 @@ FIT, SUSPECT, UNFIT, DRAINING, SPARE, LOST = "fit", "suspect", "unfit", "drainin
 
 HISTORY = 100
 """Changes that are remembered of a node."""
+
+DEVICES, DEVICE_HISTORY = 64, 10
+"""Devices that are remembered of a node, and what was said of each."""
 
 LIVES = 16
 """Reporters of a node whose troubles' numbers are remembered: its agents of the last few jobs."""
@@ -89,7 +93,7 @@ class FleetNode:
         if report.unfit and self.standing in (FIT, SUSPECT):
             self.hold(UNFIT, report.unfit, "itself")
         elif not report.unfit and self.by == "itself":
-            self.pardon()
+            self.pardon("its node says that it is fit again", at_unix)
 
     def alive(self, until: float) -> None:
         """It has been heard, and counts as here until then."""
@@ -110,10 +114,11 @@ class FleetNode:
         """From now on this is held against it."""
         self.standing, self.reason, self.by = standing, reason, by
 
-    def pardon(self) -> None:
+    def pardon(self, why: str, at_unix: float) -> None:
         """Nothing is held against it, nor against its devices."""
         self.standing, self.reason, self.by = FIT, "", ""
-        self.devices.clear()
+        for device in [device for device in self.devices.values() if device.state != FIT]:
+            self._note(DeviceKept(name=device.name, state=FIT, reason=why, at_unix=at_unix), why)
 
     def device(self, name: str, number: int, what: str, at_unix: float) -> str:
         """A GPU has said something: its state now. What a program did wrong costs neither the GPU nor the node."""
@@ -121,11 +126,21 @@ class FleetNode:
         state = FIT if action in (NONE, RESTART) else SUSPECT if action == WATCH else UNFIT
         before = self.devices.get(name)
         if before is not None and _worse(before.state, state):
+            self._note(before, what, at_unix)
             return before.state
-        self.devices[name] = DeviceKept(name=name, state=state, reason=what, xid=number, at_unix=at_unix)
+        self._note(DeviceKept(name=name, state=state, reason=what, xid=number, at_unix=at_unix), what)
         if state == SUSPECT and self.standing == FIT:
             self.hold(SUSPECT, what, "device")
         return state
+
+    def _note(self, device: DeviceKept, what: str, at_unix: float | None = None) -> None:
+        """A device is so from now on, since this was said of it. None: when it has come to be so."""
+        before = self.devices.pop(device.name, None)
+        change = Change(state=device.state, reason=what, at_unix=device.at_unix if at_unix is None else at_unix)
+        past = before.history[1 - DEVICE_HISTORY :] if before is not None else ()
+        self.devices[device.name] = replace(device, history=(*past, change))
+        if len(self.devices) > DEVICES:
+            del self.devices[next(iter(self.devices))]  # of which nothing was heard for the longest time
 
     def is_new(self, reporter: str, number: int) -> bool:
         """Whether that trouble has not been dealt with; from now on it has."""

@@ -101,7 +101,7 @@ class Local:
         """See `Orchestrator`. The command runs on after us; by a lock that it inherits it is known that it was started, even if
         we were killed before we could write that down. Another host's supervisor does not know: the command is told the key."""
         if not self.command:
-            raise HoldfastError(f"nobody can take the place of {node}", hint="start an agent somewhere, or give --replace-with")
+            raise HoldfastError("no other node is asked for: start an agent on one, or give the supervisor --replace-with")
         from holdfast.telemetry import locks
 
         fd = os.open(os.path.join(self.folder, f"replace-{_as_file(key)}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

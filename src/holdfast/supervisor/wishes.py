@@ -46,7 +46,7 @@ class Wishes:
             return f"nothing is held against {name}", []
         for swap in [swap for swap in self.swaps.by_id.values() if swap.node == name]:
             return f"{name} is just being drained ({swap.step}): wait for the end of it", []
-        node.pardon()
+        node.pardon(reason, self.fleet.at_unix)
         case = Case(trouble="operator", node=name, job="", what=reason)
         deed = self.acts.deed(case, Choice(act="uncordon", reason="an operator wants it"), now)
         actions = [*self.ledger.write(deed), *self.fleet.keep(node, reason)]

@@ -98,9 +98,12 @@ export function open([name]) {
     const before = older.filter((change) => change.at_unix < (node.history[0]?.at_unix ?? Infinity));
     keyed(
       history,
-      [...before, ...node.history].slice(-HISTORY).reverse(),
-      (change) => `${change.at_unix} ${change.state}`,
-      (change) => h("li", {}, badge(change.state), " ", when(change.at_unix), h("p", {}, change.reason)),
+      [...before, ...node.history, ...node.devices.flatMap(ofDevice)]
+        .sort((one, other) => one.at_unix - other.at_unix)
+        .slice(-HISTORY)
+        .reverse(),
+      (change) => `${change.at_unix} ${change.device} ${change.state}`,
+      (change) => h("li", {}, badge(change.state), " ", change.device, " ", when(change.at_unix), h("p", {}, change.reason)),
       () => {},
     );
     const own = newestDeeds((deed) => deed.node === name);
@@ -122,6 +125,8 @@ export function open([name]) {
     update: (changes) => (changes.all || changes.nodes.has(name) || changes.deeds.size ? paint() : null),
   };
 }
+
+const ofDevice = (device) => device.history.map((change) => ({ ...change, device: device.name }));
 
 function buttons(name) {
   const path = (verb) => `/api/nodes/${encodeURIComponent(name)}/${verb}`;

@@ -1,0 +1,51 @@
+"""What is remembered of a node's GPUs: how each is, and what was said of it before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.supervisor.node import DEVICE_HISTORY, DEVICES, FleetNode
+
+GPU = "0000:9b:00"
+
+
+def told(node: FleetNode) -> list[tuple[str, str, float]]:
+    return [(change.state, change.reason, change.at_unix) for change in node.devices[GPU].history]
+
+
+def seen(*xids: tuple[int, str]) -> FleetNode:
+    node = FleetNode("a")
+    for at, (number, what) in enumerate(xids, 1):
+        node.device(GPU, number, what, float(at))
+    return node
+
+
+def test_a_gpu_s_history_has_what_was_said_of_it_and_what_it_was_then() -> None:
+    node = seen((43, "Xid 43"), (79, "Xid 79"), (43, "Xid 43 again"))
+    assert told(node) == [("fit", "Xid 43", 1.0), ("unfit", "Xid 79", 2.0), ("unfit", "Xid 43 again", 3.0)]
+    kept = node.devices[GPU]
+    assert (kept.state, kept.reason, kept.xid, kept.at_unix) == ("unfit", "Xid 79", 79, 2.0)
+
+
+def test_a_gpu_that_was_pardoned_is_fit_and_its_past_is_known() -> None:
+    node = seen((79, "Xid 79"))
+    node.hold("unfit", "Xid 79", "policy")
+    node.pardon("it was replaced", 5.0)
+    node.pardon("twice is as good", 6.0)
+    assert told(node) == [("unfit", "Xid 79", 1.0), ("fit", "it was replaced", 5.0)]
+    assert (node.state, node.devices[GPU].xid) == ("spare", 0)
+    assert node.device(GPU, 79, "Xid 79, again", 7.0) == "unfit"
+
+
+def test_another_life_of_the_supervisor_knows_it_too() -> None:
+    node = seen((79, "Xid 79"))
+    node.pardon("it was replaced", 5.0)
+    assert told(FleetNode.of(node.kept())) == told(node)
+
+
+def test_whoever_says_much_of_many_devices_fills_no_memory() -> None:
+    node: Any = seen(*[(43, f"Xid 43, {number}") for number in range(50)])
+    assert told(node)[-1][1] == "Xid 43, 49" and len(told(node)) == DEVICE_HISTORY
+    for number in range(1000):
+        node.device(f"made-up-{number}", 43, "Xid 43", 60.0)
+    assert len(node.devices) == DEVICES and "made-up-999" in node.devices
