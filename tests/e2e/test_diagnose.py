@@ -38,8 +38,12 @@ def test_an_incident_is_kept_shown_and_understood(holdfast: Any, script: Any) ->
     assert "MemTotal" in (kept / "memory.txt").read_text() and (kept / "kernel.txt").exists()
     shown = holdfast("incidents").stdout
     assert "rank 1 on n1: the script uses a name that is not there" in shown and str(kept.parent) in shown
-    found = json.loads(holdfast("diagnose", "--json").stdout)
-    assert (found["class"], found["rank"], found["node"], found["rule"]) == ("user-code", 1, "n1", "python-name")
+    ended = {rank: json.loads((kept / f"failure-rank-{rank}.json").read_text()) for rank in (0, 1)}
+    assert (ended[0]["cause"], ended[1]["cause"], ended[0]["exitcode"]) == ("stopped", "exception", -15), "with the signal"
+    assert sorted(kept.parent.parent.iterdir()) == [kept.parent], "one folder for all of it"
+    for what in ((), [kept.parent]):  # the job's own record; and the folder alone, as it may be handed to somebody else
+        found = json.loads(holdfast("diagnose", "--json", *what).stdout)
+        assert (found["class"], found["rank"], found["node"], found["rule"]) == ("user-code", 1, "n1", "python-name")
 
 
 def test_the_report_says_the_cause_and_what_to_do_above_the_box(holdfast: Any, script: Any) -> None:

@@ -292,8 +292,7 @@ class Hands:
         if self.stacks is None:
             from holdfast.agent.stacks import Stacks  # most jobs never need it
 
-            incidents = self.job_dir.incidents_path
-            self.stacks = Stacks(self.workers, lambda round: os.path.join(incidents, f"round-{round}-hang"))
+            self.stacks = Stacks(self.workers, self.job_dir.incident_path)
             self.all.append(self.stacks)
         self.stacks.begin(wanted, self.monitoring)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.telemetry.state_dir import JobDir
 
 KEEP_S = 30.0
-"""How long what there is to keep of a failure waits for the next workers here. The kernel's log is read back ten minutes."""
+"""How long what there is to keep of a failure waits for the next workers here."""
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
@@ -45,8 +45,8 @@ class Telling:
         self.incidents: list[Failure] = []
         self.evidence: list[Callable[[], None]] = []
         """Not on disk yet: failures, and what puts the stacks there."""
-        self.unkept: dict[int, list[int]] = {}
-        """Rounds in which ranks of this node failed or were stopped, with those: what else there is to keep is not yet."""
+        self.unkept: dict[int, list[Failure]] = {}
+        """By round: how ranks of this node failed or were stopped. What else there is to keep is not yet kept."""
         self.keep_by = NEVER
         """Seconds since the epoch. NEVER: nobody here has failed since, or it is kept."""
         self.listener: Callable[[Event], None] | None = None
@@ -101,7 +101,7 @@ class Telling:
             if not event.failure.innocent:
                 self.incidents.append(event.failure)
                 self.keep_by = min(self.keep_by, at_unix + KEEP_S)
-            self.unkept.setdefault(event.failure.round, []).append(event.failure.rank)
+            self.unkept.setdefault(event.failure.round, []).append(event.failure)
             if event.failure.round not in self.health:
                 self.health[event.failure.round] = self.verdicts()
         if isinstance(event, WorkerStarted) and self.unkept:
@@ -115,31 +115,33 @@ class Telling:
         failures, self.incidents = self.incidents, []
         keepers, self.evidence = self.evidence, []
         if failures:
-            from holdfast.agent import farewell
+            from holdfast.diagnosis.incident import keep_failures
 
-            keepers.append(lambda: farewell.keep_incidents(failures, self.job_dir))
+            keepers.append(lambda: keep_failures(self.job_dir.incident_path, failures))
         for keep in keepers:
             if trouble := self.recorder.aside.attempt(keep):
-                self.degraded(f"cannot keep incidents in {self.job_dir.incidents_path}: {trouble}")
+                self.degraded(f"cannot keep what is known of a failure in {self.job_dir.path}/incidents: {trouble}")
 
     def _keep_the_rest(self) -> None:
         """Of failures: what is not the failing worker's own. Not before the next workers run, so that they wait for nothing."""
         unkept, self.unkept, self.keep_by = self.unkept, {}, NEVER
         health, self.health = self.health, {}
         later = self.verdicts()
-        incidents, node, environ = self.job_dir.incidents_path, self.job_dir.node, os.environ
+        folder, environ, now = self.job_dir.incident_path, os.environ, self.unix()
 
         def keep() -> None:
             import time
 
             from holdfast.agent.flight_recorder import patience_s, record_of
-            from holdfast.diagnosis.incident import keep
+            from holdfast.diagnosis.incident import keep, keep_failures
 
-            for round, ranks in unkept.items():
+            for round, failures in unkept.items():
+                ranks = [failure.rank for failure in failures]
                 records = {rank: record_of(environ, rank) for rank in ranks} if patience_s(environ) else {}
+                keep_failures(folder, (failure for failure in failures if failure.innocent))
                 both = (("failed", health.get(round, [])), ("was left", later))
                 said = [{"when": when, **one} for when, verdicts in both for one in verdicts]
-                keep(os.path.join(incidents, f"round-{round}", node), now=time.monotonic(), records=records, verdicts=said)
+                keep(folder(round), at=time.monotonic() - (now - failures[0].at_unix), records=records, verdicts=said)
 
         self.evidence.append(keep)
 
