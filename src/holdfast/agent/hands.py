@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.agent.supervised import Supervised
     from holdfast.agent.telling import Telling
     from holdfast.agent.watchdog import Watchdog
-    from holdfast.agent.words import LookAtWorkers
+    from holdfast.agent.words import LookAtWorkers, ShowStacks
     from holdfast.agent.workers import Workers
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
@@ -305,6 +305,12 @@ class Hands:
         kept = StacksKept(path=self.stacks.path, ranks=tuple(shown), silent=tuple(silent), reason=reason)
         self.telling.record(kept, at_unix)
         self.telling.evidence.append(self.stacks.keeper(reason))
+
+    def show_stacks(self, wanted: ShowStacks, at_unix: float) -> None:
+        """Take the stacks of workers that are about to be stopped."""
+        from holdfast.agent.shown import shown  # most jobs never need it
+
+        self.telling.showed(wanted.round, at_unix, shown(self.workers, wanted))
 
     # --- how ranks begin ------------------------------------------------------------------------------------------------
 

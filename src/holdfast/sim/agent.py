@@ -22,6 +22,7 @@ from holdfast.agent.words import (
     LookAtWorkers,
     Looked,
     PortHeld,
+    ShowStacks,
     SignalWorkers,
     Started,
     StartFailed,
@@ -258,7 +259,7 @@ class SimAgent:
                     seen += self.checking.before_join()
                 case LookAtWorkers():
                     self.cluster.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
-                case KeepStacks():
+                case KeepStacks() | ShowStacks():
                     pass
                 case Sweep():
                     self.world.sweep()
