@@ -22,7 +22,7 @@ pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfa
 
 from holdfast.health.check import Look
 from holdfast.health.checks.node_service import ARGS, node_service
-from holdfast.health.verdict import DEGRADED, FIT, UNFIT
+from holdfast.health.verdict import FIT, UNFIT
 
 SCRIPT = str(Path(__file__).parents[1] / "infra" / "nvrx_health.py")
 

@@ -392,6 +392,21 @@ def test_a_mount_that_hangs_is_named_and_costs_its_deadline(silent, see, tmp_pat
     assert "well" not in verdict.reason
 
 
+def test_a_distributed_mount_that_hangs_is_named_and_costs_its_deadline(host, see):
+    """The check looks for its mounts by itself, and finds one that answers beside the one that does not."""
+    if reason := fuse.why_not():
+        pytest.skip(reason)
+    host.mount("/mnt/home", "nfs4")
+    host.mount("/mnt/silent", "nfs")
+    mount = fuse.SilentMount(host.root / "mnt/silent", deaf=True)
+    try:
+        verdict = see("mounts", 2.0)
+        judged(verdict, UNFIT, f"mount {mount.path}: no answer within 1.5 s")
+        assert "home" not in verdict.reason
+    finally:
+        mount.close()
+
+
 def test_a_mount_that_nobody_can_be_freed_of_costs_one_process_however_often_it_is_looked_at(tmp_path, wait_until):
     if reason := fuse.why_not():
         pytest.skip(reason)

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import islice
 
 from holdfast.core.failure import Failure, in_order
 from holdfast.core.value import to_plain
 from holdfast.runtime import cgroups
+from holdfast.runtime.kmsg import records as of_kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,26 +110,11 @@ def health(folder: str) -> dict[str, list[dict[str, Any]]]:
 def kernel_log(since: float, until: float, path: str = "/dev/kmsg") -> Iterator[str]:
     """Its lines between these moments (seconds since the host's start, as the kernel counts them)."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        yield f"the kernel's log cannot be read: {error.strerror}"
-        return
-    try:
-        for _ in range(MOST_RECORDS):
-            try:
-                record = os.read(fd, 8192)
-            except BlockingIOError:
-                return
-            except BrokenPipeError:  # it was overwritten before we came to it: the next one can be read
-                continue
-            if not record:
-                return
-            if (told := _told(record.decode("utf-8", "replace"), since, until)) is not None:
+        for record in islice(of_kernel(path), MOST_RECORDS):
+            if (told := _told(record, since, until)) is not None:
                 yield told
     except OSError as error:
-        yield f"the kernel's log cannot be read any further: {error.strerror}"
-    finally:
-        os.close(fd)
+        yield f"the kernel's log cannot be read: {error.strerror}"
 
 
 def memory(root: str = "/") -> Iterator[str]:

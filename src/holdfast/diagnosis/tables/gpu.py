@@ -109,8 +109,6 @@ _OWN: tuple[Row, ...] = (
     ("cuda-not-ready", GPU, CAUSE, 90, "system not yet initialized", r"Error 802: system not yet initialized|cudaErrorSystemNotReady", "its GPUs are not ready to be used (CUDA error 802)",
      "is nvidia-fabricmanager running there, in the driver's version?", CUDA,
      "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"),
-    ("cublas-no-memory", "oom-gpu", CAUSE, 90, "CUBLAS_STATUS_ALLOC_FAILED", r"CUBLAS_STATUS_ALLOC_FAILED", "its GPU had no memory left for cuBLAS", "lower the batch, and look for other processes on that GPU",
-     "https://docs.nvidia.com/cuda/cublas/#cublasstatus-t", "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 )
 
 HELPS = {

@@ -1,8 +1,7 @@
 """What does the node's own health service say? `nvhcd.HealthCheckService/RunHealthCheck` is called, by gRPC over a Unix socket.
 
-As with ft_launcher: what explicitly fails is unfit, and so is a report without a count of failures, or that cannot be read. Where
-there is nobody to ask (no socket, no grpcio) the node is fit; where ft_launcher goes on with a warning (no answer) it is degraded,
-and so goes on as well.
+As with ft_launcher: what explicitly fails is unfit, and so is a report that cannot be read. Where there is nobody to ask (no
+socket, no grpcio) the node is fit; where ft_launcher goes on with a warning (no answer) it is degraded, and so goes on as well.
 """
 
 from __future__ import annotations
