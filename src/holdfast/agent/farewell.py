@@ -7,11 +7,10 @@ import sys
 
 from holdfast.agent import launch
 from holdfast.agent.error_files import hand_on
-from holdfast.core.value import to_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.core.config import RunConfig
     from holdfast.core.failure import Failure
@@ -122,17 +121,6 @@ def make_room(state_dir: str) -> None:
 
     if len(job_dirs(state_dir)) > KEEP_JOBS:
         prune(state_dir)
-
-
-def keep_incidents(failures: Iterable[Failure], job_dir: JobDir) -> None:
-    """Keep what is known of each rank's failure in `incidents/round-1-rank-3.json`. OSError where that cannot be."""
-    import json
-
-    os.makedirs(job_dir.incidents_path, 0o700, exist_ok=True)
-    for failure in failures:
-        path = os.path.join(job_dir.incidents_path, f"round-{failure.round}-rank-{failure.rank}.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(to_plain(failure), file, indent=2, default=str)
 
 
 def keep(report: JobReport, job_dir: JobDir, *, found: Finding | None) -> None:

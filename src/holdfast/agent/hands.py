@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.agent.supervised import Supervised
     from holdfast.agent.telling import Telling
     from holdfast.agent.watchdog import Watchdog
-    from holdfast.agent.words import LookAtWorkers
+    from holdfast.agent.words import LookAtWorkers, ShowStacks
     from holdfast.agent.workers import Workers
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
@@ -295,8 +295,7 @@ class Hands:
         if self.stacks is None:
             from holdfast.agent.stacks import Stacks  # most jobs never need it
 
-            incidents = self.job_dir.incidents_path
-            self.stacks = Stacks(self.workers, lambda round: os.path.join(incidents, f"round-{round}-hang"))
+            self.stacks = Stacks(self.workers, self.job_dir.incident_path)
             self.all.append(self.stacks)
         self.stacks.begin(wanted, self.monitoring)
 
@@ -309,6 +308,12 @@ class Hands:
         kept = StacksKept(path=self.stacks.path, ranks=tuple(shown), silent=tuple(silent), reason=reason)
         self.telling.record(kept, at_unix)
         self.telling.evidence.append(self.stacks.keeper(reason))
+
+    def show_stacks(self, wanted: ShowStacks, at_unix: float) -> None:
+        """Take the stacks of workers that are about to be stopped."""
+        from holdfast.agent.last_stacks import last_stacks  # most jobs never need it
+
+        self.telling.showed(wanted.round, at_unix, last_stacks(self.workers, wanted))
 
     # --- how ranks begin ------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from holdfast.agent.words import (
     Looked,
     PortHeld,
     SavesSeen,
+    ShowStacks,
     SignalWorkers,
     Started,
     StartFailed,
@@ -262,7 +263,7 @@ class SimAgent:
                     seen += self.checking.before_join()
                 case LookAtWorkers():
                     self.cluster.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
-                case KeepStacks():
+                case KeepStacks() | ShowStacks():
                     pass
                 case Sweep():
                     self.world.sweep()

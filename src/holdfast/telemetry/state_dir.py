@@ -176,15 +176,20 @@ class JobDir:
     def report_path(self) -> str:
         return os.path.join(self.path, "report.json")
 
-    @property
-    def incidents_path(self) -> str:
-        return os.path.join(self.path, "incidents")
+    def incident_path(self, round: int) -> str:
+        """Where this node keeps what it knows of that round's failure."""
+        return os.path.join(incident_dir(self.path, round), self.node)
 
     def close(self) -> None:
         """Give the claim up: from now on this agent counts as gone."""
         if self._claim >= 0:
             os.close(self._claim)
             self._claim = -1
+
+
+def incident_dir(path: str, round: int) -> str:
+    """Where all nodes that share the run's directory `path` keep what they know of that round's failure."""
+    return os.path.join(path, "incidents", f"round-{round}")
 
 
 def open_job(home: str, run_id: str, node: str, *, endpoint: str = "", listens: str = "", alone: bool = False) -> JobDir:
