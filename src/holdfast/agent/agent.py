@@ -69,7 +69,8 @@ where no worker has been started yet. By then workers run, where they can, and h
 waits for others can be asked how it is."""
 
 LOOK_S = 1.0
-"""How often an agent that has lost the coordinator looks whether another one has left a report of the job's end."""
+"""How often an agent that has lost the coordinator, or does not find it, looks whether another has left a report of the job's
+end."""
 
 
 def run(config: RunConfig) -> int:
@@ -107,7 +108,8 @@ class Agent:
         self.node, self.network, self.store = assemble(config, self.host, self.name)
         alone = config.rdzv_backend == "memory"
         meet = {"endpoint": config.rdzv_endpoint, "listens": self.network.listens_at if self.network is not None else ""}
-        self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, alone=alone, **meet)
+        together = "" if alone else self._started_by()
+        self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, alone=alone, started_by=together, **meet)
         self.telling.open(self.job_dir, self.host.unix)
         self.shared_end = self._open_shared_end() if self.network is not None else None
         self.look_at = NEVER
@@ -201,7 +203,9 @@ class Agent:
 
     def _look_for_the_end(self, now: float) -> list[Observation]:
         """Where nobody is left to tell us how the job ended, somebody may have left a report."""
-        if self.node.member is None or not self.node.member.lease_over or self.exit is not None:
+        member = self.node.member
+        finds_none = member is not None and self.job_dir.joins and member.leased_at is None and member.trouble
+        if member is None or not (member.lease_over or finds_none) or self.exit is not None:
             self.look_at = NEVER
         elif self.look_at == NEVER or now >= self.look_at:
             self.look_at = now + LOOK_S
@@ -213,10 +217,15 @@ class Agent:
                 return [Told(message=Finish(report=found[0]))]
         return []
 
+    def _started_by(self) -> str:
+        from holdfast.core.slurm import started_by
+
+        return started_by(os.environ)
+
     def _open_shared_end(self) -> SharedEnd:
         from holdfast.agent.farewell import SharedEnd
 
-        return SharedEnd(self.job_dir.report_path)
+        return SharedEnd(self.job_dir.report_path, joins=self.job_dir.joins)
 
     def _guardian_lost(self, fd: int) -> list[Observation]:
         self.host.unwatch(fd)
