@@ -41,7 +41,7 @@ from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
 from holdfast.core.events import AgentStarted, RoundFormed
 from holdfast.core.links import Arrived, Connect, HangUp, Transmit
-from holdfast.core.machine import NEVER, Record, Say, Tick
+from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
 from holdfast.core.messages import Finish
 from holdfast.core.signals import signal
 from holdfast.runtime import guardian
@@ -67,6 +67,9 @@ SETTLE_S = 0.1
 """How long after the agent's start to put off what costs time and no worker needs: control socket, monitor, logs; the record,
 where no worker has been started yet. By then workers run, where they can, and had the processors to themselves; a node that
 waits for others can be asked how it is."""
+
+HURRY_S = 1.0
+"""How long the last lines are waited for by somebody who is in a hurry."""
 
 LOOK_S = 1.0
 """How often an agent that has lost the coordinator, or does not find it, looks whether another has left a report of the job's
@@ -117,7 +120,7 @@ class Agent:
         self.desk = Desk(self.node.group, self.host, self.name)
         self.desk.rendezvous = lambda: self.node.server.rendezvous if self.node.server is not None else None
         self.exit: Exit | None = None
-        self.leave_at = NEVER
+        self.leave_at = self.cut_at = NEVER
         self.settle_at = self.host.now() + SETTLE_S
         self.awake_at_unix = self.host.unix()
         self.hands = Hands(
@@ -151,8 +154,8 @@ class Agent:
             self._show_lease()
             self.hands.look_at_cycles()
         assert self.exit is not None
-        self.workers.close_logs(patient=True)
-        self.hands.take_last_lines()
+        self.workers.close_logs(patient=True, cut=self._is_cut)
+        self.hands.take_last_lines(self._is_cut)
         self._write_down()
         if self.exit.complaint:
             self.telling.say(self.exit.complaint, "error")
@@ -184,6 +187,17 @@ class Agent:
         if self.exit is None:
             return False
         return self.node.done or self.host.now() >= self.leave_at
+
+    def _is_cut(self) -> bool:
+        """At the end, while the last lines are shown and taken: somebody has been in a hurry for `HURRY_S`, by a signal beyond
+        that which has ended the job, if one has."""
+        now, leaving = self.host.now(), self.node.group.leaving
+        for seen in self.host.signalled():
+            if isinstance(seen, Signalled) and seen.signum in self.config.signals_to_handle:
+                leaving.in_a_hurry = leaving.in_a_hurry or not leaving.is_echo(seen.signum, now)
+        if leaving.in_a_hurry:
+            self.cut_at = min(self.cut_at, now + HURRY_S)
+        return now >= self.cut_at
 
     def _deadline(self) -> float:
         return min(self.node.deadline(), self.leave_at, self.settle_at, self.look_at, self.hands.deadline())

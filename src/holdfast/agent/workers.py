@@ -339,7 +339,7 @@ class Workers:
             self.shown.finish(patient=patient, cut=cut)
             self.shown = None
         if self.app_logs is not None:
-            self.app_logs.finish(patient=patient)
+            self.app_logs.finish(patient=patient, cut=cut)
         if self.attempt is not None:
             self.attempt.close()
 
