@@ -99,6 +99,12 @@ class AttemptLogs:
         path = self.ranks[local_rank].log_path
         return tail_of(path, n) if path else ()
 
+    @property
+    def are_followed(self) -> bool:
+        """Whether there is anything for `tee`."""
+        each = [logs.paths for logs in self.ranks]
+        return any(one.shown_stdout or one.shown_stderr or one.kept_stdout or one.kept_stderr for one in each)
+
     def tee(self, prefixes: Sequence[str], *, stdout_fd: int = 1, stderr_fd: int = 2) -> Tee | None:
         """What follows the files and shows them, `prefixes[local rank]` before each line. None: nothing to follow."""
         from holdfast.agent.tee import Source, Tee

@@ -74,15 +74,17 @@ def cause(failures: Sequence[Failure]) -> Finding | None:
 
 class SharedEnd:
     """How the job ended, as another of its agents has written into the directory that both keep their record in: a home on NFS,
-    or several agents on one host. A node that was cut off meanwhile, as nobody is left to tell it, learns it from there."""
+    or several agents on one host. A node that was cut off meanwhile, or comes late, learns it from there, as nobody is left to
+    tell it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, joins: bool = False) -> None:
+        """`path`: of the report. `joins`: as in `JobDir`, so that it tells of this job, however old it is."""
         self.path = path
-        """Of the report."""
-        self._before = self._stamp()
+        self._before = None if joins else self._stamp()
 
     def look(self) -> JobReport | None:
-        """The report, once there is one that was not there when we began. OSError where it cannot be read."""
+        """The report, once there is one that can be of this job: else what was there when we began is an earlier run's. OSError
+        where it cannot be read."""
         if self._stamp() in (None, self._before):
             return None
         from holdfast.telemetry.report_text import report_from_json

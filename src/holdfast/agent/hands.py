@@ -433,10 +433,10 @@ class Hands:
         self.workers.upstream = Upstream(self.network.identity, self.network.shelter, receiver.address, patience_s)
         return [LogsTaken(at=receiver.address)]
 
-    def take_last_lines(self) -> None:
-        """The job has ended: what other nodes' ranks have said last may still be on its way."""
+    def take_last_lines(self, cut: Callable[[], bool]) -> None:
+        """The job has ended: what other nodes' ranks have said last may still be on its way. It is waited for until `cut`."""
         if self.log_receiver is not None:
-            self.log_receiver.finish(self._rendezvous(), self.node.group.join.node)
+            self.log_receiver.finish(self._rendezvous(), self.node.group.join.node, cut)
 
     # --- progress -------------------------------------------------------------------------------------------------------
 
