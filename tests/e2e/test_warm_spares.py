@@ -151,6 +151,33 @@ def test_a_spare_that_dies_is_replaced_and_disturbs_nobody(holdfast, wait_until,
     job.finish()
 
 
+SLOW_TO_END = """
+import signal
+def leave(*_):
+    os.write(1, b"leaving\\n")
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    os._exit(1)
+signal.signal(signal.SIGTERM, leave)
+"""
+
+
+def test_spares_that_are_lacking_are_made_while_ranks_are_slow_to_end(holdfast, wait_until, tmp_path: Path) -> None:
+    job = Job(holdfast, wait_until, tmp_path, more=SLOW_TO_END)
+    pids = job.begun(0)
+    early = job.spares(2)
+    job.kill(pids[0])
+    job.running.wait_for_output("leaving")
+    for spare in early:
+        job.kill(spare)
+    late = job.spares(4)[2:]
+    assert job.begun(0).keys() == {0, 1} and holdfast.events("WorkersStopped") == []
+    (tmp_path / "go").touch()
+    assert sorted(job.begun(1).values()) == sorted(late)
+    assert job.starts(1) == [(True, "")] * 2
+    job.finish()
+
+
 def test_spares_that_do_not_answer_cost_a_second_together(holdfast, wait_until, tmp_path: Path) -> None:
     job = Job(holdfast, wait_until, tmp_path)
     pids = job.begun(0)
