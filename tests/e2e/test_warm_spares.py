@@ -233,13 +233,15 @@ def test_a_node_that_waits_for_a_place_is_told_what_to_import(holdfast, wait_unt
         lines = [line for file in (tmp_path / "of-c").glob("jobs/*/events-*.jsonl") for line in file.read_text().splitlines()]
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
-    (tmp_path / "train.py").write_text(TRAIN.format(more=""))
-    agents = {}
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "reader.py").write_text("import os\nworld = os.environ.get('WORLD_SIZE')\n")
+    (tmp_path / "train.py").write_text(TRAIN.format(more="import reader; assert reader.world == '2'"))
+    agents, env = {}, {"PYTHONPATH": str(tmp_path / "libraries")}
     for number, name in enumerate("abc"):
         meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "job", "--node-name", name]
         own = ["--state-dir", tmp_path / "of-c"] if name == "c" else []
         what = ["--nnodes", "2", "--max-restarts", "3", *meet, *own, "train.py", "word"]
-        agents[name] = holdfast.start("run", *what, cwd=tmp_path)
+        agents[name] = holdfast.start("run", *what, env=env, cwd=tmp_path)
         if number == 0:
             wait_until(lambda: holdfast.events("NodeJoined"))  # so that it is this one that the job ends with
         if number == 1:

@@ -267,6 +267,15 @@ def test_a_node_that_waits_for_a_place_makes_them_at_once() -> None:
     assert made(stage.survey()) == [0]
 
 
+def test_what_a_node_that_waits_could_not_know_is_told() -> None:
+    stage = Stage(nproc=1)
+    stage.see(StandingBy())
+    stage.survey()
+    stage.ready(1001, reads=frozenset({"RANK"}))
+    _, why = stage.machine.choose(0, {1001: {"RANK": ("0", "3")}})
+    assert why == "RANK, which its imports have read, was '0' and is '3' now; this node did not know its place yet"
+
+
 def test_without_spares_and_ranks_there_is_nothing_to_wait_for() -> None:
     stage = Stage()
     assert stage.machine.deadline() == NEVER

@@ -32,6 +32,7 @@ from holdfast.core import entry
 from holdfast.core.errors import StartError
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.messages import IMPORTS_CHARS, Assigned
+from holdfast.core.value import replace
 from holdfast.runtime.memory import private_bytes, room_bytes
 
 TYPE_CHECKING = False
@@ -65,7 +66,7 @@ NOWHERE = Assigned(
     nodes=(),
     reason="",
 )
-"""The place of a worker whose place is not known: all of it is another once it is."""
+"""The place of a worker whose place is not known: most of it is another once it is."""
 
 
 class Parked:
@@ -122,8 +123,11 @@ class Parking:
         self.standing_by = True
         self.modules.update((name, None) for name in modules if all(part.isidentifier() for part in name.split(".")))
         environ = dict(os.environ)
+        most, ranks = self.config.max_nodes, self.config.max_nodes * self.config.nproc_per_node
+        # Nodes wait only where as many as may be have a place: so these can be known.
+        place = replace(NOWHERE, group_world_size=most, world_size=ranks, role_world_size=ranks)
         for local_rank in range(self.config.nproc_per_node):
-            env = launch.environment(self.config, environ, NOWHERE, local_rank, error_file="", paged=True)
+            env = launch.environment(self.config, environ, place, local_rank, error_file="", paged=True)
             self.workers.given[local_rank] = launch.command(self.config, local_rank), env, None
         self._show(StandingBy())
 

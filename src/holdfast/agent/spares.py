@@ -87,6 +87,8 @@ class Slot:
         """Why it cannot be used any more. Empty: it can."""
         self.trouble = "none had been made yet"
         """Why there is none."""
+        self.guessed = False
+        """It was made while the node waited: with the environment of a place that is not known yet."""
         self.vain = False
         """The last one found its environment contradicted: the next one might as well."""
 
@@ -106,7 +108,7 @@ class Spares:
         self.look_at = NEVER
         self.settling, self.began_at, self.quiet_since, self.modules = False, 0.0, 0.0, -1
         self.failures = 0
-        self.training = False
+        self.training = self.standing_by = False
         self.proven = False
         """Ranks have trained here that had all run our bootstrap."""
         self.import_s = 0.0
@@ -121,11 +123,12 @@ class Spares:
         """See `core.machine.Machine`."""
         match seen:
             case RoundBegan():
+                self.standing_by = False
                 self.settling, self.training, self.began_at, self.quiet_since, self.modules = True, False, now, now, -1
                 self.look_at = now + SURVEY_S
                 return []
             case StandingBy():
-                self.training, self.look_at = True, now
+                self.training, self.standing_by, self.look_at = True, True, now
                 return []
             case RoundEnds():
                 self.look_at = min(self.look_at, now + SURVEY_S)
@@ -155,6 +158,7 @@ class Spares:
         """What `MakeSpare` has started."""
         place = self.slots[slot]
         place.state, place.pid, place.since, place.trouble = "importing", pid, now, "it was still importing"
+        place.guessed = self.standing_by
 
     def _surveyed(self, seen: Surveyed, now: float) -> list[Action]:
         if seen.between:
@@ -253,7 +257,7 @@ class Spares:
                 slot.vain = why != ""
                 if not why:
                     return slot.pid, ""
-                slot.stale = slot.trouble = why
+                slot.stale = slot.trouble = why + "; this node did not know its place yet" * slot.guessed
         return -1, places[0].trouble if places else "there are fewer spares than workers"
 
     def used(self, pid: int, trouble: str = "") -> None:
