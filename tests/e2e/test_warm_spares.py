@@ -76,6 +76,8 @@ def test_a_restart_takes_spares_and_they_are_made_again(holdfast, wait_until, tm
         if mode == "spawn":
             assert sorted(first.values()) == sorted(ahead[-2:])
     job.finish()
+    cold, *warm = (event["booted_s"] for event in holdfast.events("RanksBegun"))
+    assert cold > 0 and warm == [0.0, 0.0], "a warm worker has booted before its round began"
 
 
 def test_what_an_import_prints_stands_in_the_log_of_its_worker(holdfast, wait_until, tmp_path: Path) -> None:
@@ -122,6 +124,79 @@ def test_a_variable_that_an_import_has_read_makes_the_start_cold(holdfast, wait_
     why = "TORCHELASTIC_RESTART_COUNT, which its imports have read, was '0' and is '1' now"
     assert job.starts(1) == [(False, why)]
     job.finish()
+
+
+UNFIT = {
+    "opener.py": ("import socket\nkept = socket.socket()\n", "import opener", "an import has opened a socket"),
+    "torch/cuda.py": ("is_initialized = lambda: True\n", "import torch.cuda", "an import has initialised CUDA"),
+}
+
+
+@pytest.mark.parametrize("file", UNFIT)
+def test_an_import_that_no_spare_may_make_makes_the_start_cold(holdfast, wait_until, tmp_path: Path, file: str) -> None:
+    source, more, why = UNFIT[file]
+    library = tmp_path / "libraries" / file
+    library.parent.mkdir(parents=True)
+    (library.parent / "__init__.py").touch()
+    library.write_text(source)
+    job = Job(holdfast, wait_until, tmp_path, more=more, env={"PYTHONPATH": str(tmp_path / "libraries")}, nproc=1)
+    pids = job.begun(0)
+    assert wait_until(lambda: holdfast.events("SpareLost"))[0]["reason"] == why
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(False, why)] and f"no warm spare for local rank 0: {why}" in job.running.stderr
+    job.finish()
+
+
+def test_what_has_started_threads_is_not_forked_from(holdfast, wait_until, tmp_path: Path) -> None:
+    (tmp_path / "libraries").mkdir()
+    busy = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+    (tmp_path / "libraries" / "busy.py").write_text(busy)
+    env = {"PYTHONPATH": str(tmp_path / "libraries")}
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more="import busy", env=env, nproc=1)
+    pids, why = job.begun(0), "it cannot be forked: its imports have started 1 threads"
+    assert wait_until(lambda: holdfast.events("SpareLost"))[0]["reason"] == why
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(False, why)]
+    job.finish()
+
+
+COLLECTIVE = """
+import torch, torch.distributed as dist
+assert os.getsid(0) == os.getpid(), "a worker has a session of its own"
+dist.init_process_group("gloo")
+total = torch.tensor([float(os.environ["RANK"]) + 1])
+dist.all_reduce(total)
+assert total.item() == 3
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["spawn", "fork"])
+def test_warm_workers_of_torch_meet_and_reduce(holdfast, wait_until, tmp_path: Path, mode: str) -> None:
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", mode, more=COLLECTIVE)
+    pids = job.begun(0)
+    for life in (1, 2):
+        job.spares(1 if mode == "fork" else 2 * life)
+        job.kill(pids[1])
+        pids = job.begun(life)
+        assert job.starts(life) == [(True, "")] * 2
+    job.finish()
+
+
+def test_forked_ranks_draw_different_random_numbers(holdfast, wait_until, tmp_path: Path) -> None:
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    draws = "import numpy.random, random\nos.write(1, f'drew {numpy.random.random()} {random.random()}\\n'.encode())"
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=draws)
+    pids = job.begun(0)
+    job.spares(1)
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(True, "")] * 2
+    job.finish()
+    drawn = [line.split()[-2:] for line in job.running.stdout.splitlines() if "drew" in line]
+    assert len({number for numbers in drawn for number in numbers}) == 8
 
 
 def test_a_library_that_has_changed_since_makes_the_start_cold(holdfast, wait_until, tmp_path: Path) -> None:
