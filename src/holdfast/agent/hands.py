@@ -10,7 +10,7 @@ import os
 from holdfast.agent.assembly import no_progress_cycles
 from holdfast.agent.words import LogsTaken, Stashed
 from holdfast.core.errors import HoldfastError
-from holdfast.core.events import StacksKept, WorkerStarted
+from holdfast.core.events import FailureSeen, StacksKept, StopSent, WorkerStarted
 from holdfast.core.machine import NEVER
 
 TYPE_CHECKING = False
@@ -169,6 +169,8 @@ class Hands:
             self.reports.saw(event)
         if self.player is not None:
             self.player.saw(event)
+        if self.workers.parking is not None and isinstance(event, (FailureSeen, StopSent)):
+            self.workers.parking.round_ends()
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -369,7 +371,8 @@ class Hands:
     def _open_parking(self) -> Parking:
         from holdfast.agent.parking import Parking  # it takes its time to load
 
-        parking = Parking(self.config, self.host, self.workers, perform=self.perform)
+        group = self.node.group
+        parking = Parking(self.config, self.host, self.workers, perform=self.perform, between=lambda: group.is_between)
         self.all.append(parking)
         return parking
 

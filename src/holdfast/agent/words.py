@@ -260,6 +260,13 @@ class NodeChecked(Observation):
     """It is the answer to `CheckNode`."""
 
 
+class SparesAwaited(Observation):
+    """Warm spares are about to be ready: a round's workers begin sooner if they wait for them until then at the latest."""
+
+    until: float
+    """In the past: none is to be waited for any more."""
+
+
 class Unguarded(Observation):
     """The guardian is dead: nobody would see to it that a slow end is an end."""
 

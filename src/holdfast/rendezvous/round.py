@@ -289,6 +289,8 @@ class Rendezvous:
         self.seats.largest = max(self.seats.largest, len(places))
         self.paces.begin_round()
         self.growth = Growth()
+        if self._judge is not None:
+            self._judge.begin_round()
         longest_s = self.paces.longest_s
         stash, to_fetch = self.seats.stash(places, world_size) or (None, {})
         partners = self._partners(places)
