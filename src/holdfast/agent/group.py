@@ -90,7 +90,7 @@ from holdfast.core.messages import (
     Succeeded,
 )
 from holdfast.core.signals import name_of, signal
-from holdfast.core.value import replace
+from holdfast.core.value import fields_of, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -397,7 +397,7 @@ class Group:
         if self.state != "running":
             return []
         self.join = replace(self.join, longest_s={**self.join.longest_s, **seen.longest_s})
-        pace = Pace(node=self.join.node, round=self.round, **{field: getattr(seen, field) for field in seen.__fields__})
+        pace = Pace(node=self.join.node, round=self.round, **fields_of(seen))
         return [Send(message=pace)]
 
     def _limits_known(self, limits_s: dict[str, float]) -> list[Action]:
@@ -527,4 +527,4 @@ class Group:
 
 
 def _started(rank: int, seen: Started) -> WorkerStarted:
-    return WorkerStarted(rank=rank, **{field: getattr(seen, field) for field in seen.__fields__})
+    return WorkerStarted(rank=rank, **fields_of(seen))

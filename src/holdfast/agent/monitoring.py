@@ -14,6 +14,7 @@ import _thread
 
 from holdfast.agent.words import Ended, Hung, PaceKnown, Started
 from holdfast.core.machine import NEVER, Record, Say, Tick
+from holdfast.core.value import fields_of
 from holdfast.monitor.progress import LogProgress
 from holdfast.monitor.service import Monitor
 from holdfast.monitor.words import (
@@ -221,7 +222,7 @@ class Monitoring:
                     found.append(Hung(local_rank=local_rank, reason=reason, at_unix=at_unix, quiet_s=silent_s))
                 case Inform():
                     self.known_s = action.longest_s
-                    found.append(PaceKnown(**{field: getattr(action, field) for field in action.__fields__}))
+                    found.append(PaceKnown(**fields_of(action)))
                 case Record() | Say():
                     self.perform([action])
                 case _:

@@ -7,7 +7,7 @@ import time
 
 from holdfast.cli.choose import choose, job_argument
 from holdfast.core.failure import describe
-from holdfast.core.value import Value, to_plain
+from holdfast.core.value import Value, fields_of, to_plain
 from holdfast.telemetry.plain import one_line
 from holdfast.telemetry.reader import follow, read
 from holdfast.telemetry.state_dir import is_running
@@ -55,7 +55,7 @@ def _line(record: Record) -> str:
 def _fields(record: Record) -> dict[str, object]:
     if record.event is None:
         return record.fields
-    return {field: getattr(record.event, field) for field in record.event.__fields__}
+    return fields_of(record.event)
 
 
 def _shown(field: str, item: object) -> str:

@@ -80,7 +80,7 @@ class Value(metaclass=_ValueType):
         return f"{type(self).__name__}({shown})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), {field: getattr(self, field) for field in self.__fields__})
+        return _rebuild, (type(self), fields_of(self))
 
 
 def quicken(*kinds: type[Value]) -> None:
@@ -102,9 +102,14 @@ def _rebuild(cls: type[Value], fields: dict[str, Any]) -> Value:
     return cls(**fields)
 
 
+def fields_of(value: Value) -> dict[str, Any]:
+    """Its fields by name, as they are."""
+    return {field: getattr(value, field) for field in value.__fields__}
+
+
 def replace(value: V, **changes: Any) -> V:
     """A copy of `value` with some fields changed."""
-    return type(value)(**{field: getattr(value, field) for field in value.__fields__} | changes)
+    return type(value)(**fields_of(value) | changes)
 
 
 def to_plain(value: Any) -> Any:

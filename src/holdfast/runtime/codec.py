@@ -15,7 +15,7 @@ import msgspec
 from holdfast.core import failure, messages, report
 from holdfast.core.errors import ProtocolError
 from holdfast.core.messages import Message
-from holdfast.core.value import Required, Value, quicken, to_plain
+from holdfast.core.value import Required, Value, fields_of, quicken, to_plain
 
 V = TypeVar("V", bound=Value)
 
@@ -71,8 +71,7 @@ def encode(message: Message, limit: int | None = None) -> bytes:
     What a worker left behind may hold what JSON cannot, and more than a frame can: it must not cost us the message.
     """
     try:
-        fields = {field: getattr(message, field) for field in message.__fields__}
-        data = _encoder.encode({"is": type(message).__name__, **fields})
+        data = _encoder.encode({"is": type(message).__name__, **fields_of(message)})
         if limit is None or len(data) <= limit:
             return data
     except (UnicodeEncodeError, OverflowError, RecursionError, TypeError):
@@ -86,8 +85,8 @@ def _without_records(value: Any) -> Any:
         return tuple(_without_records(item) for item in value)
     if not isinstance(value, Value):
         return value
-    kept = {field: getattr(value, field) for field in value.__fields__}
-    return type(value)(**{field: None if field == "error_record" else _without_records(item) for field, item in kept.items()})
+    kept = fields_of(value).items()
+    return type(value)(**{field: None if field == "error_record" else _without_records(item) for field, item in kept})
 
 
 def _cut(plain: Any, field: str = "") -> Any:

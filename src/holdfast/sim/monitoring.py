@@ -9,6 +9,7 @@ from holdfast.agent.words import Ended, Hung, PaceKnown, Started
 from holdfast.core.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER, Observation, Record, Say, Tick
 from holdfast.core.signs import Limits, Signs
+from holdfast.core.value import fields_of
 from holdfast.monitor.service import Monitor
 from holdfast.monitor.words import (
     AskGpus,
@@ -86,7 +87,7 @@ class SimMonitoring:
                 case Overdue(local_rank=local_rank, reason=reason, silent_s=quiet_s):
                     found.append(Hung(local_rank=local_rank, reason=reason, at_unix=world.unix(), quiet_s=quiet_s))
                 case Inform():
-                    found.append(PaceKnown(**{field: getattr(action, field) for field in action.__fields__}))
+                    found.append(PaceKnown(**fields_of(action)))
                 case Record() | Say():
                     self.agent.perform([action])
                 case _:
