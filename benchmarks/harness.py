@@ -23,7 +23,7 @@ from typing import Any
 
 WORKERS = Path(__file__).parent / "workers"
 PATIENCE_S = 60.0
-HOLDFAST, TORCHRUN, PLAIN = "holdfast", "torchrun", "python"
+HOLDFAST, TORCHRUN, PLAIN, FT_LAUNCHER = "holdfast", "torchrun", "python", "ft_launcher"
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ def command(contender: str) -> list[str]:
         return [str(beside / "holdfast"), "run"]
     if contender == TORCHRUN:
         return [str(beside / "torchrun")]
+    if contender == FT_LAUNCHER:  # NVRx's own: a script of that name may be ours
+        return [sys.executable, "-m", "nvidia_resiliency_ext.fault_tolerance.launcher"]
     return [sys.executable]
 
 

@@ -60,11 +60,11 @@ def wait_until_served(port: int) -> None:
     raise RuntimeError(f"nobody listens at {port}")
 
 
-def wait_for_others(job: Launch, count: int, after: float, patience_s: float) -> float:
-    """When the last of `count` workers noted its first line after that moment; when we gave up, if they do not."""
+def wait_for_others(job: Launch, count: int, after: float, patience_s: float, event: str = "first") -> float:
+    """When the last of `count` workers noted `event` after that moment; when we gave up, if they do not."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
-        if len(back := job.notes("first", after)) >= count:
+        if len(back := job.notes(event, after)) >= count:
             return max(note.at for note in back)
         time.sleep(0.01)
     return time.monotonic()

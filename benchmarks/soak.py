@@ -81,7 +81,7 @@ def run(bench: Bench) -> list[Row]:
         ("processes", "processes", "", 0),
         ("descriptors of the agent", "descriptors", "", 0),
         ("files in /dev/shm", "shm", "", 0),
-        ("memory of the agent", "kb", "kB", 4096),
+        ("memory of the agent", "kb", "kB", 1024),
     )
     rows = []
     for what, name, unit, most in lines:

@@ -293,14 +293,19 @@ time.sleep(100)
     assert "in section step for" in done.output and "(limit 1 s)" in done.output, done.output
 
 
-def test_under_our_agent_calculated_limits_hold_and_are_known_in_the_next_life(holdfast, script):
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_under_our_agent_calculated_limits_hold_and_are_known_in_the_next_life(holdfast, script, when):
     path = script(f"""{UNDER}
 from holdfast.fault_tolerance.data import HeartbeatTimeouts
+limits = {{"current_timeouts": {{"heartbeat": {{"initial": 20.0, "subsequent": 10.5, "were_calculated": True}}}}}}
+is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if is_first and "{when}" == "before":
+    client.load_state_dict(limits)
 client.init_workload_monitoring()
 client.send_heartbeat()
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    limits = {{"initial": 20.0, "subsequent": 10.5, "were_calculated": True}}
-    client.load_state_dict({{"current_timeouts": {{"heartbeat": limits}}}})
+if is_first:
+    if "{when}" == "after":
+        client.load_state_dict(limits)
     sys.exit(1)
 assert client.hb_timeouts == HeartbeatTimeouts(20.0, 10.5, True), client.hb_timeouts
 time.sleep(100)

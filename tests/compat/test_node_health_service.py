@@ -22,7 +22,7 @@ pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfa
 
 from holdfast.health.check import Look
 from holdfast.health.checks.node_service import ARGS, node_service
-from holdfast.health.verdict import DEGRADED, FIT, UNFIT
+from holdfast.health.verdict import FIT, UNFIT
 
 SCRIPT = str(Path(__file__).parents[1] / "infra" / "nvrx_health.py")
 
@@ -102,8 +102,9 @@ def test_what_its_service_answers_means_to_us_what_it_means_to_nvrx(nvrx_serves,
     assert node_service(Look(argument=f"unix://{path}")).state == state
 
 
-@pytest.mark.parametrize("output", ["", "no JSON", "[]", '{"ok": 1}', '{"fail_count": "many"}'])
-def test_a_report_that_nobody_can_read_is_told_and_not_held_against_the_node(nvrx_serves, output):
-    """NVRx 0.6 takes such a node for unhealthy, 0.7 for healthy, with a warning; here it is degraded."""
-    found = node_service(Look(argument=str(nvrx_serves(success=True, output=output))))
-    assert found.state == DEGRADED and "cannot be read" in found.reason
+@pytest.mark.parametrize("output", ["", "no JSON", '{"ok": 1}', '{"fail_count": "many"}'])
+def test_a_report_that_nobody_can_read_is_held_against_the_node(nvrx_serves, nvrx_says, output):
+    path = nvrx_serves(success=True, output=output)
+    found = node_service(Look(argument=str(path)))
+    assert found.state == UNFIT and "cannot be read" in found.reason
+    assert not nvrx_says(path)

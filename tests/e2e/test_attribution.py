@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,6 +18,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from holdfast.agent.attribution import Attribution
+from holdfast.diagnosis import service as service_module
+from holdfast.diagnosis.rule import load
+from holdfast.diagnosis.service import MOST_BODY
 
 MISSING = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
 
@@ -90,6 +94,48 @@ def test_only_logs_below_the_root_are_read(service: Callable[..., str], tmp_path
     assert ask(url, "/logs", b"no json")[0] == 400
 
 
+def test_a_log_that_is_only_tracked_is_listed_and_never_read(service: Callable[..., str], tmp_path: Path) -> None:
+    url, log = service(), tmp_path / "logs" / "a.log"
+    log.write_text(MISSING)
+    assert ask(url, "/logs", {"log_path": str(log), "analysis_intent": "track_only"})[0] == 200
+    other = tmp_path / "logs" / "b.log"
+    other.write_text(MISSING)
+    ask(url, "/logs", {"log_path": str(other)})
+    assert ask(url, f"/logs?log_path={other}")[1]["status"] == "completed", "which came later, and one thread reads"
+    assert ask(url, f"/logs?log_path={log}&wait=false") == (200, {"status": "pending", "log_path": str(log)})
+    assert [job["analysis_intent"] for job in ask(url, "/jobs")[1]["jobs"]] == ["track_only", "terminal"]
+    assert ask(url, "/logs", {"log_path": str(log), "analysis_intent": "guess"})[1]["error_code"] == "INVALID_INTENT"
+
+
+def test_a_request_that_is_too_large_is_not_read(service: Callable[..., str]) -> None:
+    status, said = ask(service(), "/logs", b" " * (MOST_BODY + 1))
+    assert (status, said["error_code"]) == (413, "TOO_LARGE")
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Starts a service, in this process, whose reader waits for a log for ever, with room for one more; returns its URL."""
+    monkeypatch.setattr(service_module, "MOST_WAITING", 1)
+    monkeypatch.setattr(service_module, "WAIT_S", 0.0)
+    monkeypatch.setattr(service_module.Service, "_read", lambda self: None)
+    one = service_module.Service(str(tmp_path), load())
+    Thread(target=one.serve, daemon=True).start()
+    yield lambda: f"http://127.0.0.1:{one.port}"
+    one.close()
+
+
+def test_a_verdict_that_is_late_and_a_log_that_finds_no_room_are_told_apart(stuck: Callable[..., str], tmp_path: Path) -> None:
+    url = stuck()
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(MISSING)
+    assert ask(url, "/logs", {"log_path": str(tmp_path / "a")})[0] == 200
+    late = ask(url, f"/logs?log_path={tmp_path / 'a'}")[1]
+    assert (late["status"], late["recommendation"]["action"]) == ("pending", "TIMEOUT")
+    status, said = ask(url, "/logs", {"log_path": str(tmp_path / "b")})
+    assert (status, said["error_code"]) == (503, "OVERLOADED")
+    assert ask(url, f"/logs?log_path={tmp_path / 'b'}&wait=false")[0] == 404, "it was not taken, and nobody waits for it"
+
+
 def test_without_the_token_nothing_is_told(service: Callable[..., str], tmp_path: Path) -> None:
     url = service(env={"HOLDFAST_ATTRIBUTION_TOKEN": "sesame"})
     assert [ask(url, path)[0] for path in ("/stats", "/jobs", "/logs?log_path=/x", "/healthz")] == [401, 401, 401, 200]
@@ -133,6 +179,32 @@ def test_a_service_that_is_not_there_costs_a_warning_and_no_restart(
         script("import os, sys; sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')"),
     )  # fmt: skip
     assert done.returncode == 0 and len(holdfast.events("RoundFormed")) == 2
+
+
+def test_a_service_that_takes_connections_and_never_answers_holds_up_no_restart(
+    holdfast: Any, script: Any, tmp_path: Path
+) -> None:
+    """It may take a thousand seconds for each verdict, and gives none: three restarts happen all the same."""
+    taken: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+
+        def take() -> None:
+            with suppress(OSError):
+                while True:
+                    taken.append(hangs.accept()[0])
+
+        Thread(target=take, daemon=True).start()
+        done = holdfast(
+            "ft_launcher", "--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "3", "--on-finding", "none",
+            "--standalone", "--ft-per-cycle-applog-prefix", tmp_path / "job.log",
+            "--ft-attribution-endpoint", f"http://127.0.0.1:{hangs.getsockname()[1]}", "--ft-attribution-compute-timeout", 1000,
+            script("import os, sys; sys.exit(int(os.environ['TORCHELASTIC_RESTART_COUNT']) < 3)"),
+        )  # fmt: skip
+        hangs.shutdown(socket.SHUT_RDWR)
+    assert done.returncode == 0 and len(holdfast.events("RoundFormed")) == 4, done.output
+    assert taken[0].recv(1 << 16).startswith(b"POST /logs")
+    for link in taken:
+        link.close()
 
 
 def test_for_localhost_a_service_is_started_asked_and_ended(holdfast: Any, script: Any, tmp_path: Path) -> None:

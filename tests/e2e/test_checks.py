@@ -230,6 +230,31 @@ def test_a_link_that_was_lost_between_two_looks(host):
     judged(later, FIT)
 
 
+def test_a_roce_port_that_was_down_for_a_moment_between_two_looks(host):
+    host.nic()
+    host.roce(lost=1)
+    first, lost, later = looks(host, "nic", lambda: host.roce(lost=4), lambda: None)
+    judged(first, FIT)
+    judged(lost, UNFIT, "lost its link 3 times")
+    judged(later, FIT)
+
+
+def test_many_errors_of_a_port_between_two_looks_and_a_few(host):
+    host.nic(errors=50)
+    first, few, burst = looks(host, "nic", lambda: host.nic(errors=150), lambda: host.nic(errors=251))
+    judged(first, FIT)
+    judged(few, FIT)
+    judged(burst, DEGRADED, "had 101 errors since the last look")
+
+
+def test_lost_links_are_counted_where_ft_launcher_s_template_says(host):
+    host.nic()
+    host.put("other/mlx5_0/downed", "1\n")
+    first, lost = looks(host, "nic=:/other/{nic}/downed", lambda: host.put("other/mlx5_0/downed", "2\n"))
+    judged(first, FIT)
+    judged(lost, UNFIT, "lost its link 1 times")
+
+
 def test_a_link_that_has_become_slower_and_a_nic_that_is_gone(host):
     host.nic("mlx5_0")
     host.nic("mlx5_1")
@@ -279,6 +304,7 @@ NVML = str(Path(__file__).parents[1] / "infra" / "nvml")
         ("{'remapped': [0, 1, True, False]}", DEGRADED, "will remap"),
         ("{'remapped': [0, 1, True, True]}", UNFIT, "could not remap"),
         ("{'reasons': 0x40}", DEGRADED, "HwThermalSlowdown"),
+        ("{'reasons': 0x80}", DEGRADED, "HwPowerBrakeSlowdown"),
         ("{'clock': 345, 'use': 99}", DEGRADED, "345 MHz, of 1980"),
         ("{'clock': 345, 'use': 0}", FIT, "1 GPUs"),
         ("{}|{'links': 16}", UNFIT, "GPU 1 has 16 NVLinks up, of 18"),
@@ -290,6 +316,18 @@ NVML = str(Path(__file__).parents[1] / "infra" / "nvml")
 def test_what_nvml_says_of_a_gpu(host, see, gpus, state, word):
     host.put("dev/nvidiactl", "")
     judged(see("gpu", PYTHONPATH=NVML, FAKE_GPUS=gpus), state, word)
+
+
+def test_gpus_and_links_that_were_there_at_the_last_look(host, monkeypatch):
+    host.put("dev/nvidiactl", "")
+    monkeypatch.syspath_prepend(NVML)
+    gpus = lambda text: lambda: monkeypatch.setenv("FAKE_GPUS", text)
+    gpus("{}|{}")()
+    both, fewer_links, gone, still = looks(host, "gpu", gpus("{'links': 17}|{'links': 17}"), gpus("{}"), lambda: None)
+    judged(both, FIT, "2 GPUs with 18 NVLinks")
+    judged(fewer_links, UNFIT, "GPU 0 has 17 NVLinks up, of 18; GPU 1 has 17")
+    judged(gone, UNFIT, "1 GPUs are here, and there were 2")
+    judged(still, UNFIT, "1 GPUs are here, and there were 2")
 
 
 def test_a_driver_that_hangs_costs_the_deadline_and_the_node_is_unfit(host, see):
@@ -352,6 +390,21 @@ def test_a_mount_that_hangs_is_named_and_costs_its_deadline(silent, see, tmp_pat
     verdict = see(f"paths={tmp_path}/well:{silent.path}", 2.0)
     judged(verdict, UNFIT, f"{silent.path}: no answer within 1.5 s")
     assert "well" not in verdict.reason
+
+
+def test_a_distributed_mount_that_hangs_is_named_and_costs_its_deadline(host, see):
+    """The check looks for its mounts by itself, and finds one that answers beside the one that does not."""
+    if reason := fuse.why_not():
+        pytest.skip(reason)
+    host.mount("/mnt/home", "nfs4")
+    host.mount("/mnt/silent", "nfs")
+    mount = fuse.SilentMount(host.root / "mnt/silent", deaf=True)
+    try:
+        verdict = see("mounts", 2.0)
+        judged(verdict, UNFIT, f"mount {mount.path}: no answer within 1.5 s")
+        assert "home" not in verdict.reason
+    finally:
+        mount.close()
 
 
 def test_a_mount_that_nobody_can_be_freed_of_costs_one_process_however_often_it_is_looked_at(tmp_path, wait_until):

@@ -46,8 +46,8 @@ def hung(holdfast: Any) -> dict[str, Any]:
 
 
 def stacks(failure: dict[str, Any]) -> dict[int, str]:
-    """What is kept of the ranks, by rank, in the folder that the failure names."""
-    files = Path(failure["stacks_path"]).parent.glob("rank-*.txt")
+    """What is kept of the ranks, by rank, in the incident's folder, in which each node has one."""
+    files = Path(failure["stacks_path"]).parents[1].glob("*/rank-*.txt")
     return {int(re.findall(r"\d+", file.name)[0]): file.read_text() for file in files}
 
 
@@ -240,7 +240,7 @@ def test_the_flight_recorder_s_records_are_asked_for_and_waited_for(holdfast: An
     assert done.returncode == 1
     for rank in range(2):
         assert (tmp_path / f"record_{rank}").read_text() == "collectives", "both, and they had the time for it"
-    (folder,) = (holdfast.jobs()[0] / "incidents").glob("round-1-hang")
+    (folder,) = (holdfast.jobs()[0] / "incidents").glob("round-1/*")
     assert f"torch's flight recorder: {tmp_path}/record_0\n" in (folder / "rank-0.txt").read_text()
 
 
@@ -278,7 +278,7 @@ def test_the_rank_that_never_came_to_a_collective_is_found_by_torch_s_own_record
     (reason,) = [event["reason"] for event in holdfast.events("Decided") if event["decision"] == "restart"]
     assert reason.startswith("rank 2 (local 2) on ")
     assert "it never came to all_reduce [[6]] Float, number 3 of its group, in which others wait for it" in reason
-    (folder,) = (holdfast.jobs()[0] / "incidents").glob("round-1-hang")
+    (folder,) = (holdfast.jobs()[0] / "incidents").glob("round-1/*")
     assert "group 0: all_reduce [[6]] Float, number 3; it waits there\n" in (folder / "rank-0.txt").read_text()
     assert "group 0: all_reduce [[5]] Float, number 2; which has ended\n" in (folder / "rank-2.txt").read_text()
     found = json.loads(holdfast("diagnose", "--json", *sorted(folder.glob("record-rank-*"))).stdout)
@@ -321,7 +321,7 @@ time.sleep(1000)
 """
     done = holdfast("run", "--ft-rank-heartbeat-timeout", 1, script(source))
     assert done.returncode == 1 and "hung: no heartbeat for 1." in done.stderr
-    (file,) = (holdfast.jobs()[0] / "incidents" / "round-1-hang").iterdir()
+    (file,) = (holdfast.jobs()[0] / "incidents").glob("round-1/*/rank-0.txt")
     said = file.read_text()
     assert "it cannot show its stacks itself: the script has reset the signal" in said
     assert "what the kernel says of it:" in said and re.search(r"thread \d+ python\S*: S", said)

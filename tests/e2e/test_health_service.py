@@ -68,8 +68,8 @@ def test_it_is_asked_as_ft_launcher_asks(service):
         ({"success": True, "output": '{"fail_count": 0}'}, FIT, "all is well"),
         ({"success": True, "output": '{"fail_count": 2, "failed_checks": ["ecc", "nvlink"]}'}, UNFIT, "ecc, nvlink"),
         ({"success": False, "exit_code": 3, "error": "GPU 5 is lost"}, UNFIT, "GPU 5 is lost"),
-        ({"success": True, "output": ""}, DEGRADED, "cannot be read"),
-        ({"success": True, "output": '{"ok": 1}'}, DEGRADED, "cannot be read"),
+        ({"success": True, "output": ""}, UNFIT, "cannot be read"),
+        ({"success": True, "output": '{"ok": 1}'}, UNFIT, "cannot be read"),
     ],
 )
 def test_an_answer_is_judged_as_ft_launcher_judges_it(service, fields, state, word):

@@ -325,7 +325,7 @@ def test_the_receiver_stays_until_all_that_send_have_ended(receiver: Any, tmp_pa
     there, log = receiver(), tmp_path / "there" / "job_cycle0.log"
     rank = Rank(tmp_path / "b", there.address)
     wait_until(lambda: there.begun == {0: 1})
-    staying = threading.Thread(target=there.finish, args=(None, ""))
+    staying = threading.Thread(target=there.finish, args=(None, "", lambda: False))
     staying.start()
     wait_until(lambda: there.changed is not None)
     assert not there.is_whole(str(log)) and staying.is_alive()
@@ -343,7 +343,7 @@ def test_who_took_part_and_has_not_come_yet_is_waited_for(receiver: Any, tmp_pat
         joins = Join(node=name, name=name, addr=name, master_port=1, nproc=1, role="", logs_at=f"{name}:1")
         job.observe(Heard(message=joins, here=name == "a"), 0.0)
     assert job.phase == "running"
-    staying = threading.Thread(target=there.finish, args=(job, "a"))
+    staying = threading.Thread(target=there.finish, args=(job, "a", lambda: False))
     staying.start()
     wait_until(lambda: there.changed is not None)
     assert staying.is_alive()

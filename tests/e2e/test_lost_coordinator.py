@@ -150,6 +150,22 @@ def test_a_spare_that_slept_as_the_job_ended_learns_it_from_the_record_that_it_s
     assert "the job has ended, as " in agents[spare].stderr and "report.json tells" in agents[spare].stderr
 
 
+@pytest.mark.parametrize(("ends_with", "count", "code"), [(0, "0", 0), (3, "0", 1), (0, "1", None)])
+def test_an_agent_that_comes_when_its_job_has_ended_ends_as_that_did(job, holdfast, script, ends_with, count, code):
+    job.program = script(f"raise SystemExit({ends_with})")
+    step = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_STEP_LAUNCHER_PORT": "40000"}
+    quick = ("--rdzv-conf", "last_call_timeout=0.1")
+    assert job.agent("a", "1:2", *quick, nproc=1, env=step).wait().returncode == (1 if ends_with else 0)
+    patient = ("--rdzv-conf", "join_timeout=100,is_host=false")
+    late = job.agent("b", "1:2", *patient, nproc=1, env=step | {"SLURM_RESTART_COUNT": count})
+    if code is None:  # it is of another life of the Slurm job
+        late.wait_for_output("no answer yet from the coordinator")
+        return
+    assert late.wait().returncode == code
+    assert late.stderr.count("the job has ended, as ") == 1, late.stderr
+    assert [event["node"] for event in holdfast.events("JobEnded")] == ["a", "b"]
+
+
 def test_a_report_of_an_earlier_run_is_not_taken_for_the_end_of_this_one(tmp_path):
     path = tmp_path / "report.json"
     ended = JobReport(job="j", outcome="succeeded", exit_code=0, started_at_unix=1.0, ended_at_unix=2.0, reason="done")

@@ -211,6 +211,18 @@ def test_srun_ends_with_the_agents_exit_code_which_is_torchruns(cluster, script)
     assert code == 1 and re.search(r"rank 1 \(local 0\) on n\d exited with code 7", output), output
 
 
+@pytest.mark.parametrize(("status", "code"), [(0, 0), (7, 1)])
+def test_a_task_that_starts_when_the_job_has_ended_ends_as_that_did_and_holds_nobody_up(cluster, script, status, code):
+    late = cluster.folder / "late.sh"
+    wait = f"until ls {cluster.state}/jobs/*/report.json; do sleep 0.05; done 2> /dev/null"
+    late.write_text(f'if [ "$SLURM_PROCID" = 1 ]; then {wait}; fi\nexec "$@"\n')
+    holdfast = (*HOLDFAST, "run", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.1")
+    run = cluster.start("srun", "-N2", "sh", late, *holdfast, script(f"raise SystemExit({status})"))
+    assert run.wait() == code, run.output
+    (job,) = cluster.jobs()
+    assert len(cluster.nodes(job)) == 2 and run.output.count("the job has ended, as ") == 1, run.output
+
+
 def test_scancel_lets_every_rank_save_and_leaves_nothing(cluster, script):
     run = cluster.start("srun", "-N2", *HOLDFAST, "run", script(STAYS), cluster.notes_file)
     job = cluster.wait_until(cluster.job)

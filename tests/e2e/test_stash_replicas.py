@@ -299,14 +299,23 @@ def test_a_partner_that_is_gone_holds_up_nobody_for_long_and_is_named(rank: Any,
 
 def test_a_partner_without_room_says_so_and_keeps_what_it_has(rank: Any, wait_until: Any) -> None:
     complaints: list[str] = []
-    one, partner, mine = replicas(complaints=complaints), replicas(limit="5000000"), nameless_file("a")
+    one, partner, mine = replicas(complaints=complaints), replicas(limit="8000000"), nameless_file("a")
     one.begin(assigned(stash_partner=partner.at), mine)
     stash = rank(mine)
-    assert stash.save(1, b"x" * 1_000_000, False) and stash.save(2, b"x" * 4_000_000, False)
+    assert stash.save(1, b"x" * 1_000_000, False) and stash.save(2, b"x" * 1_400_000, False)
     stash._await_partner()
     one.due()
-    assert "3 generations of 1 such ranks are more than its --stash-limit" in complaints[0]
+    assert "3 generations of 1 such ranks are more than half of its --stash-limit" in complaints[0]
     assert partner.kept() == ((1, 1, 0, 2, 1),)
+
+
+def test_where_states_are_replicated_a_node_s_own_take_half_of_the_limit(rank: Any) -> None:
+    one, partner, mine = replicas(), replicas(), nameless_file("a")
+    one.begin(assigned(stash_partner=partner.at), mine)
+    stash = rank(mine, limit="8000000")
+    assert stash.save(1, b"x" * 1_300_000, False)  # three of them
+    with pytest.warns(RuntimeWarning, match=r"6 generations of 1\.4MB are more than .* 8\.0MB: give --stash-limit 8\.4MB"):
+        assert not stash.save(2, b"x" * 1_400_000, False)
 
 
 def test_what_is_kept_is_bounded_and_given_back_when_it_is_another_node_s(rank: Any, wait_until: Any) -> None:

@@ -183,6 +183,29 @@ def test_eight_fast_ranks_are_shown_whole_and_in_order(tmp_path: Path):
     assert len(shown) == ranks * lines
 
 
+def test_whoever_is_in_a_hurry_at_the_end_is_not_shown_all(tmp_path: Path, wait_until: Any):
+    """The reader takes a piece at a time, for a minute: long enough for another signal."""
+    script = tmp_path / "loud.py"
+    script.write_text(
+        "import os\nos.write(1, (b'x' * 99 + b'\\n') * 200_000)\n"
+        f"open({str(tmp_path / 'done')!r}, 'w').close()\n"
+    )
+    command = [sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "1", "-t", "1", str(script)]
+    environ = os.environ | {"HOLDFAST_STATE_DIR": str(tmp_path / "state")}
+    with (tmp_path / "stderr").open("wb") as stderr:
+        agent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL, env=environ)
+    assert agent.stdout is not None
+    wait_until((tmp_path / "done").exists)
+    agent.send_signal(signal.SIGTERM)  # the job's end, unless that has come
+    agent.send_signal(signal.SIGINT)
+    taken = 0
+    while piece := os.read(agent.stdout.fileno(), 4096):
+        taken += len(piece)
+        time.sleep(0.01)
+    agent.stdout.close()
+    assert agent.wait(60) in (0, 1) and 0 < taken < 200_000 * 110, (tmp_path / "stderr").read_text()
+
+
 def test_a_stopped_terminal_does_not_keep_the_agent_from_seeing_a_death(tmp_path: Path, wait_until: Any):
     """Somebody pressed Ctrl-S, or the pager is not reading: a failure must still be seen, and the other rank stopped."""
     script = tmp_path / "loud.py"

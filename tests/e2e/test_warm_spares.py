@@ -76,6 +76,8 @@ def test_a_restart_takes_spares_and_they_are_made_again(holdfast, wait_until, tm
         if mode == "spawn":
             assert sorted(first.values()) == sorted(ahead[-2:])
     job.finish()
+    cold, *warm = (event["booted_s"] for event in holdfast.events("RanksBegun"))
+    assert cold > 0 and warm == [0.0, 0.0], "a warm worker has booted before its round began"
 
 
 def test_what_an_import_prints_stands_in_the_log_of_its_worker(holdfast, wait_until, tmp_path: Path) -> None:
@@ -124,6 +126,79 @@ def test_a_variable_that_an_import_has_read_makes_the_start_cold(holdfast, wait_
     job.finish()
 
 
+UNFIT = {
+    "opener.py": ("import socket\nkept = socket.socket()\n", "import opener", "an import has opened a socket"),
+    "torch/cuda.py": ("is_initialized = lambda: True\n", "import torch.cuda", "an import has initialised CUDA"),
+}
+
+
+@pytest.mark.parametrize("file", UNFIT)
+def test_an_import_that_no_spare_may_make_makes_the_start_cold(holdfast, wait_until, tmp_path: Path, file: str) -> None:
+    source, more, why = UNFIT[file]
+    library = tmp_path / "libraries" / file
+    library.parent.mkdir(parents=True)
+    (library.parent / "__init__.py").touch()
+    library.write_text(source)
+    job = Job(holdfast, wait_until, tmp_path, more=more, env={"PYTHONPATH": str(tmp_path / "libraries")}, nproc=1)
+    pids = job.begun(0)
+    assert wait_until(lambda: holdfast.events("SpareLost"))[0]["reason"] == why
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(False, why)] and f"no warm spare for local rank 0: {why}" in job.running.stderr
+    job.finish()
+
+
+def test_what_has_started_threads_is_not_forked_from(holdfast, wait_until, tmp_path: Path) -> None:
+    (tmp_path / "libraries").mkdir()
+    busy = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+    (tmp_path / "libraries" / "busy.py").write_text(busy)
+    env = {"PYTHONPATH": str(tmp_path / "libraries")}
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more="import busy", env=env, nproc=1)
+    pids, why = job.begun(0), "it cannot be forked: its imports have started 1 threads"
+    assert wait_until(lambda: holdfast.events("SpareLost"))[0]["reason"] == why
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(False, why)]
+    job.finish()
+
+
+COLLECTIVE = """
+import torch, torch.distributed as dist
+assert os.getsid(0) == os.getpid(), "a worker has a session of its own"
+dist.init_process_group("gloo")
+total = torch.tensor([float(os.environ["RANK"]) + 1])
+dist.all_reduce(total)
+assert total.item() == 3
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["spawn", "fork"])
+def test_warm_workers_of_torch_meet_and_reduce(holdfast, wait_until, tmp_path: Path, mode: str) -> None:
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", mode, more=COLLECTIVE)
+    pids = job.begun(0)
+    for life in (1, 2):
+        job.spares(1 if mode == "fork" else 2 * life)
+        job.kill(pids[1])
+        pids = job.begun(life)
+        assert job.starts(life) == [(True, "")] * 2
+    job.finish()
+
+
+def test_forked_ranks_draw_different_random_numbers(holdfast, wait_until, tmp_path: Path) -> None:
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    draws = "import numpy.random, random\nos.write(1, f'drew {numpy.random.random()} {random.random()}\\n'.encode())"
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=draws)
+    pids = job.begun(0)
+    job.spares(1)
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(True, "")] * 2
+    job.finish()
+    drawn = [line.split()[-2:] for line in job.running.stdout.splitlines() if "drew" in line]
+    assert len({number for numbers in drawn for number in numbers}) == 8
+
+
 def test_a_library_that_has_changed_since_makes_the_start_cold(holdfast, wait_until, tmp_path: Path) -> None:
     (tmp_path / "libraries").mkdir()
     library = tmp_path / "libraries" / "mine.py"
@@ -148,6 +223,33 @@ def test_a_spare_that_dies_is_replaced_and_disturbs_nobody(holdfast, wait_until,
     job.kill(pids[0])
     job.begun(1)
     assert job.starts(1) == [(True, "")]
+    job.finish()
+
+
+SLOW_TO_END = """
+import signal
+def leave(*_):
+    os.write(1, b"leaving\\n")
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    os._exit(1)
+signal.signal(signal.SIGTERM, leave)
+"""
+
+
+def test_spares_that_are_lacking_are_made_while_ranks_are_slow_to_end(holdfast, wait_until, tmp_path: Path) -> None:
+    job = Job(holdfast, wait_until, tmp_path, more=SLOW_TO_END)
+    pids = job.begun(0)
+    early = job.spares(2)
+    job.kill(pids[0])
+    job.running.wait_for_output("leaving")
+    for spare in early:
+        job.kill(spare)
+    late = job.spares(4)[2:]
+    assert job.begun(0).keys() == {0, 1} and holdfast.events("WorkersStopped") == []
+    (tmp_path / "go").touch()
+    assert sorted(job.begun(1).values()) == sorted(late)
+    assert job.starts(1) == [(True, "")] * 2
     job.finish()
 
 
@@ -206,13 +308,15 @@ def test_a_node_that_waits_for_a_place_is_told_what_to_import(holdfast, wait_unt
         lines = [line for file in (tmp_path / "of-c").glob("jobs/*/events-*.jsonl") for line in file.read_text().splitlines()]
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
-    (tmp_path / "train.py").write_text(TRAIN.format(more=""))
-    agents = {}
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "reader.py").write_text("import os\nworld = os.environ.get('WORLD_SIZE')\n")
+    (tmp_path / "train.py").write_text(TRAIN.format(more="import reader; assert reader.world == '2'"))
+    agents, env = {}, {"PYTHONPATH": str(tmp_path / "libraries")}
     for number, name in enumerate("abc"):
         meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "job", "--node-name", name]
         own = ["--state-dir", tmp_path / "of-c"] if name == "c" else []
         what = ["--nnodes", "2", "--max-restarts", "3", *meet, *own, "train.py", "word"]
-        agents[name] = holdfast.start("run", *what, cwd=tmp_path)
+        agents[name] = holdfast.start("run", *what, env=env, cwd=tmp_path)
         if number == 0:
             wait_until(lambda: holdfast.events("NodeJoined"))  # so that it is this one that the job ends with
         if number == 1:

@@ -32,14 +32,22 @@ class CheckedHost:
         with (self.root / "dev/kmsg").open("a") as log:
             log.write(f"3,{self._said},{int((UPTIME_S - age_s) * 1e6)},-;{text}\n")
 
-    def nic(self, name: str = "mlx5_0", *, state: str = "4: ACTIVE", downed: int = 0, rate: str = "400 Gb/sec") -> None:
+    def nic(
+        self, name: str = "mlx5_0", *, state: str = "4: ACTIVE", downed: int = 0, rate: str = "400 Gb/sec", errors: int = 0
+    ) -> None:
         folder = f"sys/class/infiniband/{name}/ports/1"
         self.put(f"{folder}/state", f"{state}\n")
         self.put(f"{folder}/phys_state", "5: LinkUp\n" if "ACTIVE" in state else "3: Disabled\n")
         self.put(f"{folder}/rate", f"{rate}\n")
         self.put(f"{folder}/link_layer", "InfiniBand\n")
         self.put(f"{folder}/counters/link_downed", f"{downed}\n")
-        self.put(f"{folder}/counters/symbol_error", "0\n")
+        self.put(f"{folder}/counters/symbol_error", f"{errors}\n")
+
+    def roce(self, name: str = "mlx5_0", *, device: str = "eth2", lost: int = 0) -> None:
+        """A port whose link is Ethernet, after `nic`."""
+        self.put(f"sys/class/infiniband/{name}/ports/1/link_layer", "Ethernet\n")
+        self.put(f"sys/class/infiniband/{name}/ports/1/gid_attrs/ndevs/0", f"{device}\n")
+        self.put(f"sys/class/net/{device}/carrier_down_count", f"{lost}\n")
 
     def amd(self, card: str = "card0", *, uncorrected: int = 0, waiting: int = 0, lanes: int = 16) -> None:
         device = f"sys/class/drm/{card}/device"

@@ -70,7 +70,7 @@ def test_clocks_that_jump_late_words_and_slow_disks_are_among_the_troubles() -> 
 
 
 def test_warm_spares_that_fail_and_die_are_among_the_troubles() -> None:
-    told = [what for seed in range(60) for _, _, what in played(seed).cluster.transcript.entries]
+    told = [what for seed in range(150) for _, _, what in played(seed).cluster.transcript.entries]
     lost = {what.reason for what in told if isinstance(what, SpareLost)}
     assert {"importing torch failed", "it ended with -9"} <= lost
     cold = {what.cold_because for what in told if isinstance(what, WorkerStarted)}

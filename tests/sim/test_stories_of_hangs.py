@@ -185,9 +185,9 @@ def test_the_sentence_says_who_where_since_when_and_where_the_stacks_are() -> No
         at_unix=0.0,
         cause="hung",
         message="hung: no heartbeat for 12.3 s (limit 12 s), in section data; at step 41, in load (data.py:88)",
-        stacks_path="/jobs/x/incidents/round-1-hang/rank-3.txt",
+        stacks_path="/jobs/x/incidents/round-1/b/rank-3.txt",
     )
     assert describe(failure) == (
         "rank 3 (local 1) on gpu-07 hung: no heartbeat for 12.3 s (limit 12 s), in section data; at step 41, "
-        "in load (data.py:88); stacks: /jobs/x/incidents/round-1-hang/rank-3.txt"
+        "in load (data.py:88); stacks: /jobs/x/incidents/round-1/b/rank-3.txt"
     )

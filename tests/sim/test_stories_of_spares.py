@@ -38,6 +38,17 @@ def test_a_restart_takes_them_and_others_are_made(start: Start, fork: bool) -> N
     assert len(recorded(cluster, SpareReady)) == (2 if fork else 4) and set(cluster.codes.values()) == {0}
 
 
+def test_a_restart_soon_after_another_waits_for_what_is_importing(start: Start) -> None:
+    cluster = start("ab", warm_spares=None)
+    cluster.run_for(2.0)
+    cluster.spare_life = lambda place: SpareLife(import_s=1.2)
+    cluster.kill_worker("a", 0)
+    cluster.run_for(0.8)
+    cluster.kill_worker("a", 0)
+    cluster.finish()
+    assert warm(cluster, "a") == warm(cluster, "b") == [False, True, True] and set(cluster.codes.values()) == {0}
+
+
 def test_one_that_dies_while_it_waits_is_replaced_and_disturbs_nobody(start: Start) -> None:
     cluster = start("ab", warm_spares=None)
     cluster.run_for(2.0)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from command_lines import config, error, told
+
+from holdfast.core.errors import UsageError
+from holdfast.health.check import wanted
 
 
 def test_nothing_is_checked_unless_somebody_says_so():
@@ -52,6 +57,29 @@ def test_ft_launcher_s_interval_is_how_often_the_gpus_are_looked_at():
 def test_where_each_list_came_from_is_known():
     given = told("--check-before", "gpu", "--ft-storage-health-check-path", "/a")
     assert given.origins["check_before"] == "--check-before, --ft-storage-health-check-path"
+
+
+def test_any_check_s_deadline_and_how_many_answers_count_stand_in_brackets():
+    (one,) = wanted(["command[deadline=2.5 bad=2 good=3]=test [ -e /x=y ]"])
+    assert (one.check.deadline_s, one.check.bad_in_a_row, one.check.good_in_a_row) == (2.5, 2, 3)
+    assert (one.label, one.argument) == ("command=test [ -e /x=y ]", "test [ -e /x=y ]")
+    assert config("--check-before", "memory[bad=2],gpu").check_before == ("memory[bad=2]", "gpu")
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("memory[bad=0]", "whole number above zero"),
+        ("memory[good=1.5]", "whole number above zero"),
+        ("memory[deadline=soon]", "no number above zero"),
+        ("memory[dedline=3]", "no option 'dedline'.*did you mean deadline"),
+        ("memory[bad=2", "no check 'memory.bad=2'"),
+    ],
+)
+def test_what_stands_wrong_in_brackets_is_refused(word, why):
+    with pytest.raises(UsageError) as refused:
+        wanted([word])
+    assert re.search(why, f"{refused.value.what} {refused.value.hint}", re.S)
 
 
 def test_what_makes_no_sense_is_refused():

@@ -1,4 +1,4 @@
-"""What is kept of a failure: the kernel's log since some minutes ago, and what the memory groups say."""
+"""What is kept of a failure: how ranks ended, the kernel's log around that moment, and what the memory groups say."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from holdfast.diagnosis.incident import keep, kernel_log, memory
 
 
-def test_the_kernel_s_records_are_read_one_by_one_and_old_ones_left_out() -> None:
+def test_the_kernel_s_records_are_read_one_by_one_and_those_of_another_time_left_out() -> None:
     reader, writer = os.pipe2(os.O_DIRECT)  # a read gives one record, as of /dev/kmsg
     xid = b"4,2,99000000,-;NVRM: Xid (PCI:0000:1b:00): 79, gone\n SUBSYSTEM=pci\n"
-    for record in (b"6,1,1000000,-;long ago\n", xid, b"odd\n"):
+    for record in (b"6,1,1000000,-;long ago\n", xid, b"odd\n", b"6,3,161000000,-;another failure\n"):
         os.write(writer, record)
-    assert list(kernel_log(50.0, f"/proc/self/fd/{reader}")) == ["[   99.000000] NVRM: Xid (PCI:0000:1b:00): 79, gone"]
+    assert list(kernel_log(50.0, 160.0, f"/proc/self/fd/{reader}")) == ["[   99.000000] NVRM: Xid (PCI:0000:1b:00): 79, gone"]
     os.close(reader)
     os.close(writer)
 
 
 def test_where_the_kernel_s_log_cannot_be_read_it_is_said_why(tmp_path: Path) -> None:
-    assert list(kernel_log(0.0, str(tmp_path / "kmsg"))) == ["the kernel's log cannot be read: No such file or directory"]
+    assert list(kernel_log(0.0, 1.0, str(tmp_path / "kmsg"))) == ["the kernel's log cannot be read: No such file or directory"]
 
 
 def test_every_memory_group_up_to_the_root_is_asked(tmp_path: Path) -> None:
@@ -35,5 +35,5 @@ def test_every_memory_group_up_to_the_root_is_asked(tmp_path: Path) -> None:
 
 def test_a_flight_recorder_s_file_is_kept_and_one_that_is_not_there_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "trace3").write_bytes(b"\x80\x04.")
-    keep(str(tmp_path / "kept"), now=0.0, records={3: str(tmp_path / "trace3"), 4: str(tmp_path / "trace4")})
-    assert sorted(os.listdir(tmp_path / "kept")) == ["kernel.txt", "memory.txt", "record-rank-3"]
+    keep(str(tmp_path / "kept"), at=0.0, records={3: str(tmp_path / "trace3"), 4: str(tmp_path / "trace4")})
+    assert sorted(os.listdir(tmp_path / "kept")) == ["dump-rank-3", "kernel.txt", "memory.txt"]

@@ -15,6 +15,7 @@ from holdfast.agent.words import (
     LookAtMemory,
     MemorySeen,
     Send,
+    SparesAwaited,
     Started,
     StartWorkers,
     Sweep,
@@ -181,6 +182,21 @@ def test_a_round_that_is_over_before_its_workers_start_is_left_at_once(group, ne
     assert any(isinstance(action, Record) and isinstance(action.event, WorkersStopped) for action in did)
     assert group.state == "joining" and not starts(did)
     assert not starts(group.observe(taken(3.0), 3.1))  # nobody waits for it any more
+
+
+def test_workers_wait_for_spares_that_are_about_to_be_ready_and_no_longer(group):
+    group.observe(taken(3.0), 2.05)
+    group.observe(SparesAwaited(until=4.0), 2.06)
+    assert not starts(group.observe(Told(message=assigned(2)), 2.1))
+    assert group.has_workers and group.deadline() == 4.0
+    assert starts(group.observe(Tick(), 4.0)) and group.deadline() == NEVER
+
+
+def test_when_the_last_spare_is_ready_the_workers_start_unless_memory_is_awaited(group):
+    group.observe(SparesAwaited(until=4.0), 2.06)
+    group.observe(Told(message=assigned(2)), 2.1)
+    assert not starts(group.observe(SparesAwaited(until=-NEVER), 2.2))
+    assert starts(group.observe(taken(3.0), 2.5))
 
 
 def test_a_signal_ends_a_node_that_waits_for_memory(group):

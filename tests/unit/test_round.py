@@ -120,6 +120,20 @@ def test_a_failure_of_an_older_round_is_late_news(job: Job) -> None:
     assert job.fail("b", number=1) == [] and job.machine.phase == "running"
 
 
+def test_a_thousand_restarts_are_not_kept_in_memory() -> None:
+    job = Job("1:1", max_restarts=1000)
+    job.join("a")
+    for _ in range(1000):
+        job.fail("a", now=job.now + 60.0)
+        job.stopped_and_back("a")
+    job.fail("a", number=7)  # late news, of a round long over
+    judge = job.machine.judge
+    assert len(judge.failures) == 1 and judge.borne is None
+    job.fail("a")
+    job.hear(Stopped(node="a", round=job.machine.round))
+    assert [failure.exitcode for failure in job.report.failures] == [1]
+
+
 def test_a_restart_that_is_put_off_waits(job: Job) -> None:
     job.fail("a", now=1.0)
     job.stopped_and_back("a", "b")

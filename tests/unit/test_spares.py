@@ -11,6 +11,7 @@ from holdfast.agent.spare_words import (
     MakeSpare,
     Ready,
     RoundBegan,
+    RoundEnds,
     RoundOver,
     StandingBy,
     Survey,
@@ -21,6 +22,7 @@ from holdfast.agent.spares import (
     LEAST_ROOM_BYTES,
     LONGEST_AGE_S,
     MOST_FAILURES,
+    PATIENCE,
     QUIET_S,
     SURVEY_S,
     WATCH_S,
@@ -159,6 +161,48 @@ def test_ranks_that_end_are_no_reason_to_make_any() -> None:
     assert stage.see(Tick()) == [Survey()] and made(stage.see(RoundOver())) == []
 
 
+def test_while_ranks_are_slow_to_end_what_is_lacking_is_made() -> None:
+    stage = Stage()
+    stage.all_ready()
+    for pid in (1001, 1002):
+        stage.machine.used(pid)
+    stage.see(RoundBegan())
+    stage.see(RoundEnds())
+    assert stage.machine.deadline() == stage.now + SURVEY_S
+    assert stage.see(Tick()) == [Survey()]
+    assert made(stage.survey(beating=False, between=True)) == [0, 1]
+    assert stage.machine.awaited_until() == stage.now + PATIENCE * 1.5
+    stage.ready(1003)
+    stage.ready(1004)
+    assert stage.machine.awaited_until() == -NEVER
+
+
+def test_nothing_is_made_between_rounds_where_no_rank_has_trained_yet() -> None:
+    stage = Stage()
+    stage.see(RoundBegan())
+    stage.see(RoundEnds())
+    assert made(stage.survey(between=True)) == []
+
+
+def test_how_long_a_spare_takes_is_not_guessed() -> None:
+    stage = Stage(nproc=1)
+    assert made(stage.train()) == [0]
+    assert stage.machine.awaited_until() == -NEVER
+
+
+def test_no_start_waits_for_what_would_find_its_environment_contradicted_again() -> None:
+    stage = Stage(nproc=1)
+    stage.train()
+    stage.ready(1001, reads=frozenset({"RANK"}))
+    stage.machine.choose(0, {1001: {"RANK": ("0", "1")}})
+    assert made(stage.survey(between=True)) == []
+    assert made(stage.train()) == [0] and stage.machine.awaited_until() == -NEVER
+    stage.ready(1002)
+    assert stage.machine.choose(0, {1002: {}}) == (1002, "")
+    stage.machine.used(1002)
+    assert made(stage.survey(between=True)) == [0] and stage.machine.awaited_until() > stage.now
+
+
 def test_a_worker_that_must_find_another_value_starts_cold() -> None:
     stage = Stage(nproc=1)
     stage.train()
@@ -221,6 +265,15 @@ def test_a_node_that_waits_for_a_place_makes_them_at_once() -> None:
     stage = Stage(nproc=1)
     assert stage.see(StandingBy()) == [] and stage.machine.deadline() == stage.now
     assert made(stage.survey()) == [0]
+
+
+def test_what_a_node_that_waits_could_not_know_is_told() -> None:
+    stage = Stage(nproc=1)
+    stage.see(StandingBy())
+    stage.survey()
+    stage.ready(1001, reads=frozenset({"RANK"}))
+    _, why = stage.machine.choose(0, {1001: {"RANK": ("0", "3")}})
+    assert why == "RANK, which its imports have read, was '0' and is '3' now; this node did not know its place yet"
 
 
 def test_without_spares_and_ranks_there_is_nothing_to_wait_for() -> None:

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -194,6 +195,40 @@ def test_a_replacement_takes_the_dead_agents_place(home: str, agents: list[JobDi
     agents[0].close()
     agents.append(open_job(home, "train", "n1"))
     assert (agents[2].path, agents[2].node) == (agents[1].path, "n1")
+
+
+def test_who_comes_when_its_job_has_ended_comes_to_the_record_of_that(home: str, agents: list[JobDir]) -> None:
+    first = open_job(home, "train", "n1", endpoint="n1:29400", started_by="srun 17")
+    Path(first.report_path).touch()
+    first.close()
+    agents.append(open_job(home, "train", "n2", endpoint="n1:29400", started_by="srun 17"))
+    assert agents[0].name == "train" and agents[0].joins and not first.joins
+
+
+@pytest.mark.parametrize(
+    ("node", "how"),
+    [
+        ("n1", {"started_by": "srun 17"}),  # it was in that run: this is the next one, by the same srun
+        ("n2", {"started_by": "srun 17", "alone": True}),
+        ("n2", {"started_by": "srun 17", "endpoint": "n1:29500"}),
+        ("n2", {"started_by": "srun 18"}),
+        ("n2", {}),
+    ],
+)
+def test_the_end_of_a_run_that_is_not_its_own_is_none_of_its_business(
+    home: str, agents: list[JobDir], node: str, how: dict[str, Any]
+) -> None:
+    first = open_job(home, "train", "n1", endpoint="n1:29400", started_by="srun 17")
+    Path(first.report_path).touch()
+    first.close()
+    agents.append(open_job(home, "train", node, **{"endpoint": "n1:29400"} | how))
+    assert agents[0].name == "train~2" and not agents[0].joins
+
+
+def test_nor_is_a_run_that_others_have_begun_though_its_like_came_to_it(home: str, agents: list[JobDir]) -> None:
+    agents.append(open_job(home, "train", "n1", alone=True))
+    agents += [open_job(home, "train", node, endpoint="n1:29400", started_by="srun 17") for node in ("n2", "n3")]
+    assert {agent.name for agent in agents} == {"train"} and not any(agent.joins for agent in agents)
 
 
 def test_a_later_run_of_the_same_id_has_its_own_directory(home: str) -> None:

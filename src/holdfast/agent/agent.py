@@ -30,6 +30,7 @@ from holdfast.agent.words import (
     LookAtWorkers,
     PlayFault,
     RunChecks,
+    ShowStacks,
     SignalWorkers,
     StartWorkers,
     Sweep,
@@ -41,7 +42,7 @@ from holdfast.agent.workers import Workers
 from holdfast.core.errors import HoldfastError
 from holdfast.core.events import AgentStarted, RoundFormed
 from holdfast.core.links import Arrived, Connect, HangUp, Transmit
-from holdfast.core.machine import NEVER, Record, Say, Tick
+from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
 from holdfast.core.messages import Finish
 from holdfast.core.signals import signal
 from holdfast.runtime import guardian
@@ -68,8 +69,12 @@ SETTLE_S = 0.1
 where no worker has been started yet. By then workers run, where they can, and had the processors to themselves; a node that
 waits for others can be asked how it is."""
 
+HURRY_S = 1.0
+"""How long the last lines are waited for by somebody who is in a hurry."""
+
 LOOK_S = 1.0
-"""How often an agent that has lost the coordinator looks whether another one has left a report of the job's end."""
+"""How often an agent that has lost the coordinator, or does not find it, looks whether another has left a report of the job's
+end."""
 
 
 def run(config: RunConfig) -> int:
@@ -107,7 +112,8 @@ class Agent:
         self.node, self.network, self.store = assemble(config, self.host, self.name)
         alone = config.rdzv_backend == "memory"
         meet = {"endpoint": config.rdzv_endpoint, "listens": self.network.listens_at if self.network is not None else ""}
-        self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, alone=alone, **meet)
+        together = "" if alone else self._started_by()
+        self.job_dir = open_job(config.state_dir, config.rdzv_id, self.name, alone=alone, started_by=together, **meet)
         self.telling.open(self.job_dir, self.host.unix)
         self.shared_end = self._open_shared_end() if self.network is not None else None
         self.look_at = NEVER
@@ -117,7 +123,7 @@ class Agent:
         self.answers: list[Transmit] = []
         """To what has come by now: they go out together."""
         self.exit: Exit | None = None
-        self.leave_at = NEVER
+        self.leave_at = self.cut_at = NEVER
         self.settle_at = self.host.now() + SETTLE_S
         self.awake_at_unix = self.host.unix()
         self.hands = Hands(
@@ -152,8 +158,8 @@ class Agent:
             self._show_lease()
             self.hands.look_at_cycles()
         assert self.exit is not None
-        self.workers.close_logs(patient=True)
-        self.hands.take_last_lines()
+        self.workers.close_logs(patient=True, cut=self._is_cut)
+        self.hands.take_last_lines(self._is_cut)
         self._write_down()
         if self.exit.complaint:
             self.telling.say(self.exit.complaint, "error")
@@ -186,6 +192,17 @@ class Agent:
             return False
         return self.node.done or self.host.now() >= self.leave_at
 
+    def _is_cut(self) -> bool:
+        """At the end, while the last lines are shown and taken: somebody has been in a hurry for `HURRY_S`, by a signal beyond
+        that which has ended the job, if one has."""
+        now, leaving = self.host.now(), self.node.group.leaving
+        for seen in self.host.signalled():
+            if isinstance(seen, Signalled) and seen.signum in self.config.signals_to_handle:
+                leaving.in_a_hurry = leaving.in_a_hurry or not leaving.is_echo(seen.signum, now)
+        if leaving.in_a_hurry:
+            self.cut_at = min(self.cut_at, now + HURRY_S)
+        return now >= self.cut_at
+
     def _deadline(self) -> float:
         return min(self.node.deadline(), self.leave_at, self.settle_at, self.look_at, self.hands.deadline())
 
@@ -204,7 +221,9 @@ class Agent:
 
     def _look_for_the_end(self, now: float) -> list[Observation]:
         """Where nobody is left to tell us how the job ended, somebody may have left a report."""
-        if self.node.member is None or not self.node.member.lease_over or self.exit is not None:
+        member = self.node.member
+        finds_none = member is not None and self.job_dir.joins and member.leased_at is None and member.trouble
+        if member is None or not (member.lease_over or finds_none) or self.exit is not None:
             self.look_at = NEVER
         elif self.look_at == NEVER or now >= self.look_at:
             self.look_at = now + LOOK_S
@@ -216,10 +235,15 @@ class Agent:
                 return [Told(message=Finish(report=found[0]))]
         return []
 
+    def _started_by(self) -> str:
+        from holdfast.core.slurm import started_by
+
+        return started_by(os.environ)
+
     def _open_shared_end(self) -> SharedEnd:
         from holdfast.agent.farewell import SharedEnd
 
-        return SharedEnd(self.job_dir.report_path)
+        return SharedEnd(self.job_dir.report_path, joins=self.job_dir.joins)
 
     def _guardian_lost(self, fd: int) -> list[Observation]:
         self.host.unwatch(fd)
@@ -260,6 +284,8 @@ class Agent:
                     self.workers.kill(local_ranks)
                 case LookAtWorkers():
                     self.hands.look(action)
+                case ShowStacks():
+                    self.hands.show_stacks(action, decided_at_unix)
                 case KeepStacks(reason=reason):
                     self.hands.keep_stacks(reason, decided_at_unix)
                 case Sweep():

@@ -22,11 +22,14 @@ from holdfast.core.cycles import log_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.agent.log_sender import LogSender, Upstream
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host
+
+LOOK_S = 0.05
+"""Between two looks whether that wait is cut short."""
 
 PATIENCE_S = 10.0
 """How long the job's end waits for a file that takes nothing. As for a console: the text is in the ranks' files."""
@@ -52,14 +55,18 @@ class AppLog:
         """The workers are gone: gather the rest, and end."""
         os.eventfd_write(self._over, 1)
 
-    def wait(self, patience_s: float) -> bool:
-        """After `finish`: whether all has been gathered, within that time."""
-        try:
-            self._done.get(True, patience_s)
-        except Empty:
-            return False
-        self._done.put(None)  # for whoever asks again
-        return True
+    def wait(self, patience_s: float, cut: Callable[[], bool] = lambda: False) -> bool:
+        """After `finish`: whether all has been gathered, within that time, and before `cut`."""
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                self._done.get(True, min(LOOK_S, max(0.0, until - time.monotonic())))
+            except Empty:
+                if time.monotonic() < until and not cut():
+                    continue
+                return False
+            self._done.put(None)  # for whoever asks again
+            return True
 
     def close(self) -> None:
         """Give the descriptors back, once all has been gathered."""
@@ -138,8 +145,9 @@ class AppLogs:
         self.open.append(log)
         self.host.watch(log.fd, select.EPOLLIN, lambda events: self._told(log))
 
-    def finish(self, *, patient: bool) -> None:
-        """The workers are gone: what is left is gathered. `patient`: it is waited for, with all that may come of it."""
+    def finish(self, *, patient: bool, cut: Callable[[], bool]) -> None:
+        """The workers are gone: what is left is gathered. `patient`: it is waited for, with all that may come of it, until
+        `cut`."""
         if patient and self.upstream is not None:
             self.upstream.is_over = True
         for log in self.open:
@@ -147,9 +155,9 @@ class AppLogs:
         if patient and self.upstream is not None:
             until = time.monotonic() + self.upstream.patience_s
             for log in self.open:
-                if log.sender is not None and not log.wait(max(0.0, until - time.monotonic())):
+                if log.sender is not None and not log.wait(max(0.0, until - time.monotonic()), cut):
                     log.sender.cut()
-        for log in [log for log in self.open if log.wait(PATIENCE_S if patient else 0.0)]:
+        for log in [log for log in self.open if log.wait(PATIENCE_S if patient else 0.0, cut)]:
             self._told(log)
             self.host.unwatch(log.fd)
             log.close()
@@ -157,7 +165,8 @@ class AppLogs:
         if patient:
             for log in self.open:
                 self._told(log)
-                self.host.complain(f"{log.path} takes nothing: some of the ranks' output is in their own files only")
+                why = "a signal cut it short" if cut() else "it takes nothing"
+                self.host.complain(f"{log.path} does not get all of the ranks' output, which is in their own files: {why}")
 
     def is_whole(self, path: str) -> bool:
         """Whether nothing more comes from this node into the log at that path. Any thread may ask."""

@@ -13,7 +13,7 @@ from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.agent.tee import Tee
 
@@ -99,20 +99,26 @@ class AttemptLogs:
         path = self.ranks[local_rank].log_path
         return tail_of(path, n) if path else ()
 
+    @property
+    def are_followed(self) -> bool:
+        """Whether there is anything for `tee`."""
+        each = [logs.paths for logs in self.ranks]
+        return any(one.shown_stdout or one.shown_stderr or one.kept_stdout or one.kept_stderr for one in each)
+
     def tee(self, prefixes: Sequence[str], *, stdout_fd: int = 1, stderr_fd: int = 2) -> Tee | None:
         """What follows the files and shows them, `prefixes[local rank]` before each line. None: nothing to follow."""
         from holdfast.agent.tee import Source, Tee
 
-        def wanted(stream: str) -> list[Source]:
+        def wanted(streams: Iterable[tuple[str | None, bool, bool]]) -> list[Source]:
             return [
-                Source(path=path, prefix=prefixes[rank], shown=shown)
-                for rank, logs in enumerate(self.ranks)
-                for shown in [getattr(logs.paths, f"shown_{stream}")]
-                for path in [getattr(logs.paths, stream)]
-                if path and (shown or getattr(logs.paths, f"kept_{stream}"))
+                Source(path=path, prefix=prefix, shown=shown)
+                for prefix, (path, shown, kept) in zip(prefixes, streams)
+                if path and (shown or kept)
             ]
 
-        out, err = wanted("stdout"), wanted("stderr")
+        paths = [logs.paths for logs in self.ranks]
+        out = wanted((of.stdout, of.shown_stdout, of.kept_stdout) for of in paths)
+        err = wanted((of.stderr, of.shown_stderr, of.kept_stderr) for of in paths)
         if not out and not err:
             return None
         tee = Tee()

@@ -65,7 +65,7 @@ class Checking:
 
     def _know(self, asked: Iterable[str], *, counts: bool = True) -> tuple[str, ...]:
         found = wanted(asked, self.root)
-        self.known |= {one.label: one for one in found}
+        self.known = {one.label: one for one in found} | self.known  # another node's word changes no deadline
         self.examiner.know(found, counts=counts)
         return tuple(one.label for one in found)
 

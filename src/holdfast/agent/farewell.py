@@ -7,11 +7,10 @@ import sys
 
 from holdfast.agent import launch
 from holdfast.agent.error_files import hand_on
-from holdfast.core.value import to_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.core.config import RunConfig
     from holdfast.core.failure import Failure
@@ -75,15 +74,17 @@ def cause(failures: Sequence[Failure]) -> Finding | None:
 
 class SharedEnd:
     """How the job ended, as another of its agents has written into the directory that both keep their record in: a home on NFS,
-    or several agents on one host. A node that was cut off meanwhile, as nobody is left to tell it, learns it from there."""
+    or several agents on one host. A node that was cut off meanwhile, or comes late, learns it from there, as nobody is left to
+    tell it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, joins: bool = False) -> None:
+        """`path`: of the report. `joins`: as in `JobDir`, so that it tells of this job, however old it is."""
         self.path = path
-        """Of the report."""
-        self._before = self._stamp()
+        self._before = None if joins else self._stamp()
 
     def look(self) -> JobReport | None:
-        """The report, once there is one that was not there when we began. OSError where it cannot be read."""
+        """The report, once there is one that can be of this job: else what was there when we began is an earlier run's. OSError
+        where it cannot be read."""
         if self._stamp() in (None, self._before):
             return None
         from holdfast.telemetry.report_text import report_from_json
@@ -122,17 +123,6 @@ def make_room(state_dir: str) -> None:
 
     if len(job_dirs(state_dir)) > KEEP_JOBS:
         prune(state_dir)
-
-
-def keep_incidents(failures: Iterable[Failure], job_dir: JobDir) -> None:
-    """Keep what is known of each rank's failure in `incidents/round-1-rank-3.json`. OSError where that cannot be."""
-    import json
-
-    os.makedirs(job_dir.incidents_path, 0o700, exist_ok=True)
-    for failure in failures:
-        path = os.path.join(job_dir.incidents_path, f"round-{failure.round}-rank-{failure.rank}.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(to_plain(failure), file, indent=2, default=str)
 
 
 def keep(report: JobReport, job_dir: JobDir, *, found: Finding | None) -> None:

@@ -42,7 +42,9 @@ from holdfast.agent.words import (
     RestartAsked,
     SavesSeen,
     Send,
+    ShowStacks,
     SignalWorkers,
+    SparesAwaited,
     Started,
     StartFailed,
     StartWorkers,
@@ -133,7 +135,10 @@ class Group:
         self.for_script = ForScript(stop_signals, echoing=echoing)
         self.memory = memory or Reclaim()
         self.held = False
-        """The round's workers wait for the GPUs' memory: they are counted among those that start, though none has a process."""
+        """The round's workers wait for the GPUs' memory, or for warm spares: they are counted among those that start, though
+        none has a process."""
+        self.spares_until = -NEVER
+        """Until when warm spares are worth waiting for."""
         self.hang_signal = hang_signal
         self._look: Look | None = None
         """None: no rank has hung yet, here or elsewhere."""
@@ -170,6 +175,11 @@ class Group:
     def is_early(self) -> bool:
         """No round has had workers of ours yet."""
         return self.state in ("new", "joining") and self.round == 0
+
+    @property
+    def is_between(self) -> bool:
+        """Our workers of one round are being ended, or gone, and there is to be another round."""
+        return (self.state == "stopping" and self.rejoin is True) or (self.state == "joining" and self.round > 0)
 
     @property
     def is_leaving(self) -> bool:
@@ -228,7 +238,10 @@ class Group:
             case TimerExpired():
                 return self.workers.timer_expired(seen)
             case MemorySeen():
-                return self.memory.seen(seen, now) + self._let_go()
+                return self.memory.seen(seen, now) + self._let_go(now)
+            case SparesAwaited(until=until):
+                self.spares_until = until
+                return self._let_go(now)
             case ExaminationAsked(ask=ask, checks=checks):
                 return [Send(message=Examine(node=self.join.node, ask=ask, checks=checks))]
             case ChecksRun(ask=ask, verdicts=verdicts, trouble=trouble):
@@ -289,7 +302,8 @@ class Group:
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
         ends = NEVER if self.stopping is None else self.stopping.deadline()
-        return min(ends, self.memory.deadline(), self.look_until, self.for_script.deadline())
+        spares = self.spares_until if self.held and not self.memory.pending else NEVER
+        return min(ends, self.memory.deadline(), spares, self.look_until, self.for_script.deadline())
 
     # --- joining and running --------------------------------------------------------------------------------------------
 
@@ -321,11 +335,11 @@ class Group:
             reason=assigned.reason,
         )
         self.held = True
-        return [Record(event=formed), *self._let_go()]
+        return [Record(event=formed), *self._let_go(now)]
 
-    def _let_go(self) -> list[Action]:
-        """Start the round's workers if they were only waiting for the GPUs' memory, and it is free."""
-        if not self.held or self.memory.pending or self.assigned is None:
+    def _let_go(self, now: float) -> list[Action]:
+        """Start the round's workers, unless they wait for the GPUs' memory or for warm spares."""
+        if not self.held or self.memory.pending or now < self.spares_until or self.assigned is None:
             return []
         self.held = False
         return [StartWorkers(assigned=self.assigned)]
@@ -358,7 +372,7 @@ class Group:
             actions.append(Send(message=Failed(node=self.join.node, round=self.round, failure=failure)))
             if self.assigned is not None and self.assigned.carries_on:
                 return actions + self._settle(now)
-            return actions + self.stop_once_seen(f"rank {worker.rank} failed", now)
+            return actions + self.stop_once_seen(f"rank {worker.rank} failed", now, failed=True)
         return actions + self._settle(now)
 
     def _settle(self, now: float) -> list[Action]:
@@ -413,10 +427,16 @@ class Group:
         self.stopping = Stopping(self.workers, signum, grace_s=self.grace_s, now=now)
         return self.stopping.begin(reason, self.grace_s) + self._settle(now)
 
-    def stop_once_seen(self, reason: str, now: float) -> list[Action]:
-        """Ask the running workers to end; if they are being looked at, as soon as they have shown where they are."""
+    def stop_once_seen(self, reason: str, now: float, *, failed: bool) -> list[Action]:
+        """Ask the running workers to end; if they are being looked at, as soon as they have shown where they are. `failed`:
+        something has, and where they are is worth knowing; if they have not been looked at, they show it in passing."""
         if self.look_until == NEVER:
-            return self.stop(signal.SIGTERM, reason, now)
+            running = tuple(worker.local_rank for worker in self.workers.values() if worker.state == "running")
+            shown: list[Action] = []
+            if failed and running and self._look is None and self.assigned is not None:
+                base = self.assigned.base_rank
+                shown = [ShowStacks(round=self.round, base_rank=base, local_ranks=running, reason=reason)]
+            return shown + self.stop(signal.SIGTERM, reason, now)
         self.stop_after_look = self.stop_after_look or reason
         return self._settle(now)
 
@@ -424,9 +444,11 @@ class Group:
         if due := self.for_script.due(now):
             return self._pass_on(due)
         if now >= self.memory.deadline():
-            return self.memory.late(now) + self._let_go()
+            return self.memory.late(now) + self._let_go(now)
         if now >= self.look_until:
             return self._looked((), now)
+        if self.held and not self.memory.pending and now >= self.spares_until:
+            return self._let_go(now)
         if self.stopping is not None:
             return self.stopping.late(self.grace_s, now) + self._settle(now)
         return []

@@ -10,7 +10,7 @@ import os
 from holdfast.agent.assembly import no_progress_cycles
 from holdfast.agent.words import LogsTaken, Stashed
 from holdfast.core.errors import HoldfastError
-from holdfast.core.events import StacksKept, WorkerStarted
+from holdfast.core.events import FailureSeen, StacksKept, StopSent, WorkerStarted
 from holdfast.core.machine import NEVER
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.agent.supervised import Supervised
     from holdfast.agent.telling import Telling
     from holdfast.agent.watchdog import Watchdog
-    from holdfast.agent.words import LookAtWorkers
+    from holdfast.agent.words import LookAtWorkers, ShowStacks
     from holdfast.agent.workers import Workers
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
@@ -169,6 +169,8 @@ class Hands:
             self.reports.saw(event)
         if self.player is not None:
             self.player.saw(event)
+        if self.workers.parking is not None and isinstance(event, (FailureSeen, StopSent)):
+            self.workers.parking.round_ends()
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -295,8 +297,7 @@ class Hands:
         if self.stacks is None:
             from holdfast.agent.stacks import Stacks  # most jobs never need it
 
-            incidents = self.job_dir.incidents_path
-            self.stacks = Stacks(self.workers, lambda round: os.path.join(incidents, f"round-{round}-hang"))
+            self.stacks = Stacks(self.workers, self.job_dir.incident_path)
             self.all.append(self.stacks)
         self.stacks.begin(wanted, self.monitoring)
 
@@ -309,6 +310,12 @@ class Hands:
         kept = StacksKept(path=self.stacks.path, ranks=tuple(shown), silent=tuple(silent), reason=reason)
         self.telling.record(kept, at_unix)
         self.telling.evidence.append(self.stacks.keeper(reason))
+
+    def show_stacks(self, wanted: ShowStacks, at_unix: float) -> None:
+        """Take the stacks of workers that are about to be stopped."""
+        from holdfast.agent.last_stacks import last_stacks  # most jobs never need it
+
+        self.telling.showed(wanted.round, at_unix, last_stacks(self.workers, wanted))
 
     # --- how ranks begin ------------------------------------------------------------------------------------------------
 
@@ -364,7 +371,8 @@ class Hands:
     def _open_parking(self) -> Parking:
         from holdfast.agent.parking import Parking  # it takes its time to load
 
-        parking = Parking(self.config, self.host, self.workers, perform=self.perform)
+        group = self.node.group
+        parking = Parking(self.config, self.host, self.workers, perform=self.perform, between=lambda: group.is_between)
         self.all.append(parking)
         return parking
 
@@ -428,10 +436,10 @@ class Hands:
         self.workers.upstream = Upstream(self.network.identity, self.network.shelter, receiver.address, patience_s)
         return [LogsTaken(at=receiver.address)]
 
-    def take_last_lines(self) -> None:
-        """The job has ended: what other nodes' ranks have said last may still be on its way."""
+    def take_last_lines(self, cut: Callable[[], bool]) -> None:
+        """The job has ended: what other nodes' ranks have said last may still be on its way. It is waited for until `cut`."""
         if self.log_receiver is not None:
-            self.log_receiver.finish(self._rendezvous(), self.node.group.join.node)
+            self.log_receiver.finish(self._rendezvous(), self.node.group.join.node, cut)
 
     # --- progress -------------------------------------------------------------------------------------------------------
 

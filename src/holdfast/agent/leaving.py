@@ -31,6 +31,8 @@ class Leaving:
         """The signal; 0: none. A lost guardian counts as SIGTERM."""
         self.since = NEVER
         self.why = ""
+        self.in_a_hurry = False
+        """It has been told so twice."""
 
     @property
     def complaint(self) -> str:
@@ -40,13 +42,16 @@ class Leaving:
     def signalled(self, signum: int, now: float) -> list[Action]:
         """The agent got a signal that is its own."""
         if self.by:
-            echo = signum == self.by and now - self.since < ECHO_S
-            return [] if echo else self._hurry(now)
+            return [] if self.is_echo(signum, now) else self._hurry(now)
         name, group = name_of(signum), self.group
         group.grace_s = group.term_grace_s
         text = f"received {name}; stopping the workers, SIGKILL in {group.grace_s:g} s, or at another signal"
         said: list[Action] = [] if group.is_early else [Say(text=text, level="warning")]
         return said + self._go(signum, f"received {name}", now)
+
+    def is_echo(self, signum: int, now: float) -> bool:
+        """It says no more than what has been said."""
+        return signum == self.by and now - self.since < ECHO_S
 
     def unguarded(self, now: float) -> list[Action]:
         """The guardian was killed: whoever did that may kill the agent next, and nobody would be left to end the workers."""
@@ -72,7 +77,7 @@ class Leaving:
 
     def _hurry(self, now: float) -> list[Action]:
         """A second signal: no more grace."""
-        group = self.group
+        group, self.in_a_hurry = self.group, True
         if group.stopping is not None:
             return group.stopping.kill(group.grace_s, now)
         return group.exit(1, complaint="stopped by a second signal, without waiting for the other nodes")

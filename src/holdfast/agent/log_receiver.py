@@ -20,6 +20,7 @@ from contextlib import suppress
 from errno import EADDRINUSE
 from functools import partial
 
+from holdfast.agent.app_log import LOOK_S
 from holdfast.core.cycles import cycle_of, log_path
 from holdfast.core.errors import UsageError
 from holdfast.runtime.blocking_server import BlockingServer, Turn
@@ -102,22 +103,23 @@ class LogReceiver(BlockingServer):
         with self.lock:
             return not any(stream.links for stream in self.streams.values() if stream.path == path)
 
-    def finish(self, job: Rendezvous | None, own: str) -> None:
-        """After the ranks' end: wait until all that is sent has come, but not for long. `job`: the coordinator, if it is here.
-        `own`: this node's id."""
+    def finish(self, job: Rendezvous | None, own: str, cut: Callable[[], bool]) -> None:
+        """After the ranks' end: wait until all that is sent has come, but not for long, nor any longer once `cut`. `job`: the
+        coordinator, if it is here. `own`: this node's id."""
         cycle, nodes = (0, 0) if job is None else _who_sends(job, own)
-        if not self._wait(cycle, nodes):
-            self.tell(f"not all nodes have sent all of their logs within {self.patience_s:g} s: the rest is in files of theirs")
+        if not self._wait(cycle, nodes, cut):
+            until = "a signal cut it short" if cut() else f"{self.patience_s:g} s were over"
+            self.tell(f"not all nodes had sent all of their logs when {until}: the rest is in files of theirs")
         self.due()
 
-    def _wait(self, cycle: int, nodes: int) -> bool:
+    def _wait(self, cycle: int, nodes: int, cut: Callable[[], bool]) -> bool:
         now, self.changed = time.monotonic(), SimpleQueue()
         begun_by, until = now + min(BEGIN_S, self.patience_s), now + self.patience_s
         while not self._has_all(cycle, nodes if now < begun_by else 0):
-            if now >= until:
+            if now >= until or cut():
                 return False
             with suppress(Empty):
-                self.changed.get(True, (begun_by if now < begun_by else until) - now)
+                self.changed.get(True, min(LOOK_S, (begun_by if now < begun_by else until) - now))
             now = time.monotonic()
         return True
 

@@ -20,17 +20,19 @@ from holdfast.agent.spare_words import (
     MakeSpare,
     Ready,
     RoundBegan,
+    RoundEnds,
     RoundOver,
     StandingBy,
     Survey,
     Surveyed,
 )
 from holdfast.agent.spares import Spares, differences
-from holdfast.agent.words import ImportsKnown
+from holdfast.agent.words import ImportsKnown, SparesAwaited
 from holdfast.core import entry
 from holdfast.core.errors import StartError
-from holdfast.core.machine import Record, Say, Tick
+from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.messages import IMPORTS_CHARS, Assigned
+from holdfast.core.value import replace
 from holdfast.runtime.memory import private_bytes, room_bytes
 
 TYPE_CHECKING = False
@@ -64,7 +66,7 @@ NOWHERE = Assigned(
     nodes=(),
     reason="",
 )
-"""The place of a worker whose place is not known: all of it is another once it is."""
+"""The place of a worker whose place is not known: most of it is another once it is."""
 
 
 class Parked:
@@ -86,8 +88,12 @@ class Parking:
         workers: Workers,
         *,
         perform: Callable[[Iterable[Action]], None],
+        between: Callable[[], bool],
     ) -> None:
-        self.config, self.host, self.workers, self.perform = config, host, workers, perform
+        """`between`: whether a round is over, or coming to its end, and another is to follow."""
+        self.config, self.host, self.workers, self.perform, self.between = config, host, workers, perform, between
+        self.awaited_until = -NEVER
+        """As the group has been told."""
         self.told = 0
         """So many modules have been told of in this round."""
         self.standing_by = False
@@ -108,13 +114,20 @@ class Parking:
         self.standing_by, self.told, self.patience_s = False, 0, ANSWER_S
         self._show(RoundBegan())
 
+    def round_ends(self) -> None:
+        """They are being ended, or end by themselves."""
+        self._show(RoundEnds())
+
     def stand_by(self, modules: Iterable[str]) -> None:
         """This node waits for a place; other nodes' workers have imported these."""
         self.standing_by = True
         self.modules.update((name, None) for name in modules if all(part.isidentifier() for part in name.split(".")))
         environ = dict(os.environ)
+        most, ranks = self.config.max_nodes, self.config.max_nodes * self.config.nproc_per_node
+        # Nodes wait only where as many as may be have a place: so these can be known.
+        place = replace(NOWHERE, group_world_size=most, world_size=ranks, role_world_size=ranks)
         for local_rank in range(self.config.nproc_per_node):
-            env = launch.environment(self.config, environ, NOWHERE, local_rank, error_file="", paged=True)
+            env = launch.environment(self.config, environ, place, local_rank, error_file="", paged=True)
             self.workers.given[local_rank] = launch.command(self.config, local_rank), env, None
         self._show(StandingBy())
 
@@ -123,9 +136,14 @@ class Parking:
         return self.machine.deadline()
 
     def due(self) -> list[Observation]:
-        """What the passing of time has brought."""
-        if self.host.now() < self.machine.deadline():
-            return []
+        """What the passing of time has brought, and what has come of it since."""
+        seen = self._imports_known() if self.host.now() >= self.machine.deadline() else []
+        if (until := self.machine.awaited_until()) != self.awaited_until:
+            self.awaited_until = until
+            seen.append(SparesAwaited(until=until))
+        return seen
+
+    def _imports_known(self) -> list[Observation]:
         self._show(Tick())
         if self.standing_by or not self.machine.training or len(self.modules) <= self.told:
             return []
@@ -220,7 +238,8 @@ class Parking:
 
     def _survey(self) -> Observation:
         pages = [child.page for child in self.host.children.values()]
-        if len(pages) < self.config.nproc_per_node and not self.standing_by:
+        between = self.between()
+        if len(pages) < self.config.nproc_per_node and not self.standing_by and not between:
             return RoundOver()
         count = 0
         for page in pages:
@@ -232,6 +251,7 @@ class Parking:
         waiting = [slot.pid for slot in self.machine.slots if slot.state == "waiting"]
         return Surveyed(
             reached=all(page is not None and page.pid for page in pages),
+            between=between and not self.standing_by,
             beating=all(page is not None and page.beats for page in pages),
             modules=count,
             room_bytes=room,

@@ -211,8 +211,9 @@ class Replicas(BlockingServer):
     def _no_room(self, size: int, ranks: int, there: int) -> str:
         room, total = room_bytes()
         limit = int(total * float(self.limit[:-1]) / 100) if self.limit.endswith("%") else int(self.limit)
-        if size * ranks * layout.REPLICAS > limit:
-            return f"{layout.REPLICAS} generations of {ranks} such ranks are more than its --stash-limit, {limit / 1e9:.1f}GB"
+        if size * ranks * layout.REPLICAS > limit / 2:  # the other half is its own ranks'
+            more = f"more than half of its --stash-limit, {limit / 2e9:.1f}GB"
+            return f"{layout.REPLICAS} generations of {ranks} such ranks are {more}"
         if there < layout.REPLICAS and size > room - SPARE_SHARE * total:
             return f"it has not enough memory for {size / 1e9:.1f}GB more"
         return ""

@@ -13,8 +13,12 @@ class StandingBy(Observation):
     """This node waits for a place, and knows from others what its workers would import."""
 
 
+class RoundEnds(Observation):
+    """They are being ended, or end by themselves."""
+
+
 class RoundOver(Observation):
-    """They end, or are being ended."""
+    """They have ended, and it is not known that others follow."""
 
 
 class Surveyed(Observation):
@@ -22,6 +26,8 @@ class Surveyed(Observation):
 
     reached: bool
     """Every rank has run our bootstrap: a spare of it would wait, and not run the script."""
+    between: bool = False
+    """The ranks of one round are being ended, or the next one's gathered."""
     beating: bool
     """Every rank has shown a heartbeat."""
     modules: int

@@ -7,6 +7,9 @@
 Spares are made once the ranks train: before, they would take from them what they need to get there, and nobody would know
 what to import. The ranks train when each has shown a heartbeat, or, where a script shows none, when for a while no module
 has been loaded any more. The first spare shows how much memory one needs; the others follow if that leaves enough.
+
+Where one is lacking while ranks are slow to end, it is made meanwhile; and the next round's wait for those that are under way,
+each of which has begun sooner than a cold start would.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from holdfast.agent.spare_words import (
     MakeSpare,
     Ready,
     RoundBegan,
+    RoundEnds,
     RoundOver,
     StandingBy,
     Survey,
@@ -55,6 +59,9 @@ LEAST_ROOM, LEAST_ROOM_BYTES = 0.1, 1024 * MiB
 GROWN = 2.0, 64 * MiB
 """A spare that has so many times as much, and so many bytes more, than when it was ready, is made anew."""
 
+PATIENCE = 3.0
+"""So many times as long as the last one took to import, one is waited for: on a busy host a cold start would be slower, too."""
+
 MOST_FAILURES = 3
 """So many that could not be made are enough: it is not tried again."""
 
@@ -80,6 +87,10 @@ class Slot:
         """Why it cannot be used any more. Empty: it can."""
         self.trouble = "none had been made yet"
         """Why there is none."""
+        self.guessed = False
+        """It was made while the node waited: with the environment of a place that is not known yet."""
+        self.vain = False
+        """The last one found its environment contradicted: the next one might as well."""
 
     def clear(self, why: str) -> None:
         """It is gone."""
@@ -97,7 +108,11 @@ class Spares:
         self.look_at = NEVER
         self.settling, self.began_at, self.quiet_since, self.modules = False, 0.0, 0.0, -1
         self.failures = 0
-        self.training = False
+        self.training = self.standing_by = False
+        self.proven = False
+        """Ranks have trained here that had all run our bootstrap."""
+        self.import_s = 0.0
+        """How long the last one's imports took. 0: none has been ready yet."""
         self.said: set[str] = set()
 
     def deadline(self) -> float:
@@ -108,11 +123,15 @@ class Spares:
         """See `core.machine.Machine`."""
         match seen:
             case RoundBegan():
+                self.standing_by = False
                 self.settling, self.training, self.began_at, self.quiet_since, self.modules = True, False, now, now, -1
                 self.look_at = now + SURVEY_S
                 return []
             case StandingBy():
-                self.training, self.look_at = True, now
+                self.training, self.standing_by, self.look_at = True, True, now
+                return []
+            case RoundEnds():
+                self.look_at = min(self.look_at, now + SURVEY_S)
                 return []
             case RoundOver():
                 self.settling = self.training = False
@@ -128,21 +147,30 @@ class Spares:
                 return [Survey()] if self.settling or self.training or self._waiting() else []
         raise AssertionError(f"spares are never shown {seen!r}")
 
+    def awaited_until(self) -> float:
+        """Until when those that are importing are worth waiting for; in the past: none is."""
+        under_way = [slot.since for slot in self.slots if slot.state == "importing" and not slot.vain]
+        return max(under_way) + PATIENCE * self.import_s if under_way and self.import_s else -NEVER
+
     # --- making and keeping ---------------------------------------------------------------------------------------------
 
     def made(self, slot: int, pid: int, now: float) -> None:
         """What `MakeSpare` has started."""
         place = self.slots[slot]
         place.state, place.pid, place.since, place.trouble = "importing", pid, now, "it was still importing"
+        place.guessed = self.standing_by
 
     def _surveyed(self, seen: Surveyed, now: float) -> list[Action]:
+        if seen.between:
+            self.settling = self.training = False
         if self.settling:
             if seen.modules != self.modules:
                 self.modules, self.quiet_since = seen.modules, now
             self.training = seen.beating or now - self.quiet_since >= QUIET_S
             self.settling = not self.training
         actions = self._weed(seen, now)
-        if self.training:
+        self.proven = self.proven or (self.training and seen.reached)
+        if self.training or (seen.between and self.proven):
             actions += self._make(seen)
         self.look_at = now + (SURVEY_S if self.settling else WATCH_S)
         return actions
@@ -171,7 +199,7 @@ class Spares:
         room = seen.room_bytes - self._reserve(seen) - importing * (known or GUESS_BYTES)
         actions: list[Action] = []
         for slot in self.slots:
-            if slot.state != "none" or (importing and not known):
+            if slot.state != "none" or (importing and not known) or (seen.between and slot.vain):
                 continue
             if self.thrifty and seen.total_bytes and room < (known or GUESS_BYTES):
                 slot.trouble = f"memory is short: {seen.room_bytes // MiB} MiB are left on this host"
@@ -188,6 +216,7 @@ class Spares:
         for slot in self.slots:
             if slot.pid == seen.pid:
                 slot.state, slot.reads, slot.size_bytes = "waiting", seen.reads, seen.size_bytes
+                self.import_s = seen.import_s
                 self.look_at = now
                 mb = round(seen.size_bytes / MiB, 1)
                 return [Record(event=SpareReady(local_rank=slot.local_rank, pid=slot.pid, import_s=seen.import_s, mb=mb))]
@@ -224,9 +253,11 @@ class Spares:
         places = [slot for slot in self.slots if self.fork or slot.local_rank == local_rank]
         for slot in places:
             if slot.state == "waiting" and not slot.stale:
-                if not (why := contradiction(changed[slot.pid], slot.reads)):
+                why = contradiction(changed[slot.pid], slot.reads)
+                slot.vain = why != ""
+                if not why:
                     return slot.pid, ""
-                slot.stale = slot.trouble = why
+                slot.stale = slot.trouble = why + "; this node did not know its place yet" * slot.guessed
         return -1, places[0].trouble if places else "there are fewer spares than workers"
 
     def used(self, pid: int, trouble: str = "") -> None:

@@ -1,8 +1,8 @@
 """How do the workers' lines come from their files to our stdout and stderr, prefixed?
 
 The files are followed, so a worker never waits for our console, and what we have not shown yet waits on disk and not in our
-memory. Bytes pass through as they are. All of it happens in the agent's own loop: `pump` never blocks, does a bounded
-amount of work, and `fileno` says when to call it again.
+memory. Bytes pass through as they are. `pump` waits for no console, does a bounded amount of work, and `fileno` says when to
+call it again. It waits for the files' disk: whoever must not does it aside (`agent.shown`).
 
 A line is shown when it is complete, so ranks' lines are never joined. What stays without a line end for `PARTIAL_S` (a prompt,
 a program that prints dots) is shown as a line of its own, and what follows as another. A progress bar, redrawn with carriage
@@ -42,6 +42,11 @@ BLOCKED_S = 0.05
 
 STALL_S = 10.0
 """Seconds that `drain` waits for a console that takes nothing. The text is in the files: the job's end must not hang on it."""
+
+
+def _at_once(task: Callable[[], object]) -> bool:
+    task()
+    return True
 
 
 class Source:
@@ -180,6 +185,10 @@ class Tee:
         self._clock = clock
         self._wake = Wake()
         self._outlets: list[Outlet] = []
+        self._ends = False
+        """Nothing more is written to the files, or it is not to be shown."""
+        self._is_read = False
+        """All of them are, then."""
 
     def follow(self, sources: Sequence[Source], to: int | LogSender, kept: str = "", words: Iterable[str] = ()) -> None:
         """Show `sources` on a descriptor, or send them; copy lines that contain one of `words` to the file `kept`."""
@@ -224,30 +233,44 @@ class Tee:
             self._wake.rest(due - now if due < float("inf") else None, listen=True)
         return not used and not blocked
 
-    def drain(self, stall_s: float = STALL_S, limit_s: float = float("inf")) -> bool:
+    def drain(
+        self,
+        stall_s: float = STALL_S,
+        limit_s: float = float("inf"),
+        *,
+        do: Callable[[Callable[[], object]], bool] = _at_once,
+        cut: Callable[[], bool] = lambda: False,
+    ) -> bool:
         """Show all that is in the files now, lines without an end too, for when the workers have ended.
 
         Blocks while there is something to show, but no longer than `limit_s` seconds in all, nor than `stall_s` for a console
-        that takes nothing. False: something was left out; it is in the files.
+        that takes nothing, nor any longer once `cut`. False: something was left out; it is in the files. `do`: how each piece
+        of it is done, and whether it has been: a piece that is not counts as a console that takes nothing.
         """
-        for outlet in self._outlets:
-            for source in outlet.sources:
-                source.stop_here()
         begun = moved = self._clock()
-        done = False
-        while not done or self._blocked():
-            done = done or self.pump()
-            if done:
-                for outlet in self._outlets:
-                    outlet.show_overdue(float("inf"))
-                    outlet.console.flush()
-            now = self._clock()
-            blocked = self._blocked()
-            if not blocked or blocked[0].ready(BLOCKED_S):
-                moved = now
-            if now - moved > stall_s or now - begun > limit_s:
-                return done and not blocked
-        return True
+        while True:
+            has_done, now = do(self._end), self._clock()
+            if has_done:
+                blocked = self._blocked()
+                if self._is_read and not blocked:
+                    return True
+                if not blocked or blocked[0].ready(BLOCKED_S):
+                    moved = now
+            if now - moved > stall_s or now - begun > limit_s or cut():
+                return False
+
+    def _end(self) -> None:
+        """A piece of the end: the files' as they are at the first."""
+        if not self._ends:
+            for outlet in self._outlets:
+                for source in outlet.sources:
+                    source.stop_here()
+            self._ends = True
+        self._is_read = self._is_read or self.pump()
+        if self._is_read:
+            for outlet in self._outlets:
+                outlet.show_overdue(float("inf"))
+                outlet.console.flush()
 
     def _blocked(self) -> list[Console | LogSender]:
         return [outlet.console for outlet in self._outlets if outlet.console.pending]

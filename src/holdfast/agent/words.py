@@ -260,6 +260,13 @@ class NodeChecked(Observation):
     """It is the answer to `CheckNode`."""
 
 
+class SparesAwaited(Observation):
+    """Warm spares are about to be ready: a round's workers begin sooner if they wait for them until then at the latest."""
+
+    until: float
+    """In the past: none is to be waited for any more."""
+
+
 class Unguarded(Observation):
     """The guardian is dead: nobody would see to it that a slow end is an end."""
 
@@ -290,6 +297,18 @@ class LookAtWorkers(Action):
     base_rank: int
     """Global rank of local rank 0."""
     within_s: float
+
+
+class ShowStacks(Action):
+    """Some workers are about to be asked to end, since another has failed: have them dump their stacks first, and keep them. It
+    takes some milliseconds at most, and nothing follows."""
+
+    round: int
+    base_rank: int
+    """Global rank of local rank 0."""
+    local_ranks: tuple[int, ...]
+    reason: str
+    """What has failed, in words."""
 
 
 class KeepStacks(Action):

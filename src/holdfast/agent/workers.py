@@ -7,7 +7,6 @@ needs (error file, last lines of the log). Decides nothing.
 from __future__ import annotations
 
 import os
-import select
 
 from holdfast.agent import launch, logs
 from holdfast.agent.words import TOO_LATE, ControlAsked, Ended, LimitsKnown, PortHeld, Started, StartFailed, Stashed, Stuck
@@ -20,11 +19,12 @@ from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDyin
 from holdfast.core.value import replace
 from holdfast.runtime import shm
 from holdfast.runtime.ports import hold_port
+from holdfast.telemetry.aside import Aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from holdfast.agent.app_log import AppLogs
     from holdfast.agent.attempt_logs import AttemptLogs, RankLogs
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from holdfast.agent.parking import Parking
     from holdfast.agent.reached import Mileage
     from holdfast.agent.replicas import Replicas
+    from holdfast.agent.shown import Shown
     from holdfast.agent.stuck import Sleepers
-    from holdfast.agent.tee import Tee
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Observation
     from holdfast.core.messages import Assigned
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 TAIL_LINES = 20
 """Lines of a failed worker's log that go into the report."""
 
-HURRY_S = 1.0
-"""Between two rounds, a console that is slow to take the logs is waited for so long at most."""
+EVIDENCE_S = 0.5
+"""What a rank that has failed has left on disk is waited for so long at most. A lease lasts a second at least."""
 
 
 class Workers:
@@ -55,7 +55,10 @@ class Workers:
         self.host = host
         self.plan = plan
         self.attempt: AttemptLogs | None = None
-        self.tee: Tee | None = None
+        self.shown: Shown | None = None
+        """None: nothing of it is shown."""
+        self.shower, self.reader = Aside(), Aside()
+        """Touch the logs, whose disk may hang: to show them; and to find out why a rank has failed."""
         self.settled = False
         """The first workers have had their time: what was put off for their sake is done."""
         self.unfollowed: Assigned | None = None
@@ -249,13 +252,13 @@ class Workers:
 
     def deadline(self) -> float:
         """When to look after logs that cannot be watched, or for workers that the kernel does not let go."""
-        logs_at = NEVER if self.tee is None or self.tee.interval_s is None else self.host.now() + self.tee.interval_s
+        logs_at = NEVER if self.shown is None else self.shown.look_at
         return min(logs_at, NEVER if self.sleepers is None else self.sleepers.look_at)
 
     def due(self) -> list[Observation]:
         """Show what is new in such logs; whom the kernel does not let go."""
-        if self.tee is not None and self.tee.interval_s is not None:
-            self.tee.pump()
+        if self.shown is not None:
+            self.shown.due()
         if self.sleepers is None or (now := self.host.now()) < self.sleepers.look_at:
             return []
         return [
@@ -292,30 +295,23 @@ class Workers:
         return Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=self.host.unix(), evidence=evidence)
 
     def _evidence(self, local_rank: int) -> Evidence:
-        from holdfast.agent import error_files
-
         assert self.attempt is not None
-        files = self.attempt[local_rank]
-        record = error_files.read(files.error_file)
-        said = record or error_files.ErrorRecord()
-        return Evidence(
-            at_unix=said.at_unix,
-            message=said.message or said.trouble,
-            traceback=said.traceback,
-            error_file=files.error_file if record else None,
-            error_record=said.content,
-            log_tail=self.attempt.tail_lines(local_rank, TAIL_LINES),
-            log_path=files.log_path,
-        )
+        attempt, found = self.attempt, list[Evidence]()
+        self.reader.do(lambda: found.append(_left_by(local_rank, attempt)), EVIDENCE_S)
+        if found:
+            return found[0]
+        return Evidence(message=f"what it has left in {attempt[local_rank].dir} is not known: that disk does not answer")
 
     # --- logs -----------------------------------------------------------------------------------------------------------
 
     def _follow_logs(self, assigned: Assigned) -> None:
         assert self.attempt is not None
         ranks = range(assigned.base_rank, assigned.base_rank + self.config.nproc_per_node)
-        self.tee = tee = self.attempt.tee(logs.prefixes(self.config.role, ranks, self.config.log_line_prefix_template))
-        if tee is not None and tee.interval_s is None:
-            self.host.watch(tee.fileno(), select.EPOLLIN, self._readable)
+        if self.attempt.are_followed:
+            from holdfast.agent.shown import Shown
+
+            attempt, prefixes = self.attempt, logs.prefixes(self.config.role, ranks, self.config.log_line_prefix_template)
+            self.shown = Shown(self.host, self.shower, lambda: attempt.tee(prefixes))
         if self.config.ft.per_cycle_applog_prefix:
             self._gather_logs(self.config.ft.per_cycle_applog_prefix, assigned)
 
@@ -336,24 +332,31 @@ class Workers:
         self.app_logs = self.app_logs or AppLogs(self.host, self.upstream)
         self.app_logs.begin(prefix, cycle_of(assigned.round), sources)
 
-    def _readable(self, events: int) -> list[Observation]:
-        if self.tee is not None:
-            self.tee.pump()
-        return []
-
-    def close_logs(self, *, patient: bool) -> None:
-        """Show the rest of the logs; `patient`: however slow the console is."""
+    def close_logs(self, *, patient: bool, cut: Callable[[], bool] = lambda: False) -> None:
+        """Show the rest of the logs; `patient`: however slow the console is, until `cut`."""
         self._follow()
-        if self.tee is not None:
-            if patient:
-                self.tee.drain()
-            else:
-                self.tee.drain(stall_s=HURRY_S / 2, limit_s=HURRY_S)
-            if self.tee.interval_s is None:
-                self.host.unwatch(self.tee.fileno())
-            self.tee.close()
-            self.tee = None
+        if self.shown is not None:
+            self.shown.finish(patient=patient, cut=cut)
+            self.shown = None
         if self.app_logs is not None:
-            self.app_logs.finish(patient=patient)
+            self.app_logs.finish(patient=patient, cut=cut)
         if self.attempt is not None:
             self.attempt.close()
+
+
+def _left_by(local_rank: int, attempt: AttemptLogs) -> Evidence:
+    """What a rank that has failed has left on disk."""
+    from holdfast.agent import error_files
+
+    files = attempt[local_rank]
+    record = error_files.read(files.error_file)
+    said = record or error_files.ErrorRecord()
+    return Evidence(
+        at_unix=said.at_unix,
+        message=said.message or said.trouble,
+        traceback=said.traceback,
+        error_file=files.error_file if record else None,
+        error_record=said.content,
+        log_tail=attempt.tail_lines(local_rank, TAIL_LINES),
+        log_path=files.log_path,
+    )

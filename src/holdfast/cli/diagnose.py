@@ -38,12 +38,13 @@ def run(options: argparse.Namespace) -> int:
     if options.list_rules:
         return _list(rules, options.json)
     from holdfast.diagnosis.attribute import attribute
-    from holdfast.diagnosis.gather import gather, of_text
+    from holdfast.diagnosis.collect import of_files
+    from holdfast.diagnosis.gather import of_text
 
     if options.what == ["-"]:
         evidence = of_text(sys.stdin.buffer.read().decode("utf-8", "replace"), rules, source="stdin")
     elif options.what and all(os.path.exists(path) for path in options.what) and not _is_job(options.what):
-        evidence = gather(options.what, rules)
+        evidence = of_files(options.what, rules)
     else:
         evidence = _of_job(options.what, rules)
     finding = attribute(evidence)

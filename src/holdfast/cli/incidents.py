@@ -8,6 +8,7 @@ from holdfast.cli.choose import choose, job_argument, json_argument, story
 from holdfast.cli.table import show_json
 from holdfast.core.failure import describe
 from holdfast.telemetry.plain import one_line
+from holdfast.telemetry.state_dir import incident_dir
 from holdfast.telemetry.words import count, moment
 
 TYPE_CHECKING = False
@@ -62,27 +63,23 @@ def _show(life: Life, finding: Finding, path: str) -> None:
             advice = f" ({one['advice']})" if one.get("advice") else ""
             told = f"{one.get('check')}: {one.get('state')}: {one.get('reason')}{advice}"
             print(f"  health of {one_line(node)} when it {one_line(str(one.get('when')))}: {one_line(told, 300)}")
-    for file in _kept(path, life.round):
-        print(f"  kept: {file}")
+    if folder := _kept(path, life.round):
+        print(f"  kept: {folder}")
 
 
 def _health(path: str, round: int) -> dict[str, list[dict[str, Any]]]:
     """By node: its checks' verdicts that were not all well."""
     from holdfast.diagnosis.incident import health
 
-    every = health(os.path.join(path, "incidents", f"round-{round}"))
+    every = health(incident_dir(path, round))
     bad = {node: [one for one in verdicts if one.get("state") != "fit"] for node, verdicts in every.items()}
     return {node: verdicts for node, verdicts in bad.items() if verdicts}
 
 
-def _kept(path: str, round: int) -> list[str]:
-    """Folders and files of that round, by name."""
-    folder = os.path.join(path, "incidents")
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return []
-    return [os.path.join(folder, name) for name in names if name == f"round-{round}" or name.startswith(f"round-{round}-")]
+def _kept(path: str, round: int) -> str:
+    """That round's folder. Empty: nothing was kept here."""
+    folder = incident_dir(path, round)
+    return folder if os.path.isdir(folder) else ""
 
 
 def _plain(life: Life, finding: Finding, path: str) -> dict[str, Any]:
@@ -92,5 +89,5 @@ def _plain(life: Life, finding: Finding, path: str) -> dict[str, Any]:
 
     failures = [to_plain(failure) for failure in life.failures if not failure.innocent]
     known = {"round": life.round, "attempt": life.attempt, "finding": as_json(finding)}
-    said = health(os.path.join(path, "incidents", f"round-{life.round}"))
+    said = health(incident_dir(path, life.round))
     return known | {"failures": failures, "kept": _kept(path, life.round), "health": said}

@@ -18,7 +18,9 @@ HEAD = """# Checks
 
 What `holdfast check`, `holdfast health-service`, `--check-before`, `--check-after` and `--check-during` can look at. To use
 them: [Leave unfit nodes out](../how-to/health.md). To add one: [Write a check](../how-to/write-a-check.md). A check is asked
-for by its name, or as `NAME=ARGUMENT`.
+for by its name, or as `NAME=ARGUMENT`. Behind any name, another package's too, may stand in brackets for how long it is waited
+for, and how many answers in a row count: `NAME[deadline=30 bad=2 good=3]=ARGUMENT` is given up after 30 seconds, makes the node
+unfit when it has said so twice in a row (before, it is degraded), and fit again after three other answers.
 
 | check | argument | looks at | deadline | no answer in time |
 |---|---|---|---|---|

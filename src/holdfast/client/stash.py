@@ -237,8 +237,9 @@ class Stash:
 
     @property
     def _generations(self) -> int:
-        """How many of them this node has to have memory for: its partner's node keeps ours, and this one another's."""
-        return self.slots + layout.REPLICAS * self.replicated
+        """Of how many of them its limit has to allow: where states are replicated, half of it is another node's, however large
+        those are."""
+        return self.slots * (1 + self.replicated)
 
     def _await_partner(self) -> None:
         """Until the partner has what was saved last, or the agent says that it cannot: else nodes would have no step in common

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 JOB_NODELIST = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+STARTED_BY = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_LAUNCHER_PORT")
 SPECIAL_STEPS, NO_STEP = 0xFFFFFFF0, 0xFFFFFFFF
 """Step numbers from the first on are no steps of srun: the shell of an interactive allocation, and the like."""
 PORTS, STEPS = range(20000, 29216), 32
@@ -52,6 +53,13 @@ def in_batch_script(environ: Mapping[str, str]) -> bool:
 def _step_id(environ: Mapping[str, str]) -> int:
     variable = next((name for name in ("SLURM_STEP_ID", "SLURM_STEPID") if environ.get(name)), "")
     return whole(environ[variable], variable, at_least=0) if variable else NO_STEP
+
+
+def started_by(environ: Mapping[str, str]) -> str:
+    """The srun that has started us, by marks that no other has: one that a requeue starts, or that of another job with the same
+    number, once Slurm has begun to count anew, listens elsewhere. Empty: none has."""
+    marks = [environ.get(variable, "") for variable in STARTED_BY]
+    return " ".join([*marks, environ.get("SLURM_RESTART_COUNT", "0")]) if all(marks) else ""
 
 
 def port(job: int, step: int) -> int:

@@ -7,10 +7,12 @@ from functools import cache
 
 from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
+from holdfast.diagnosis import incident
 from holdfast.diagnosis.attribute import CAUSE, attribute
 from holdfast.diagnosis.evidence import End, Evidence, merged
 from holdfast.diagnosis.gather import gather, of_text
 from holdfast.diagnosis.prefix import Speaker
+from holdfast.telemetry.state_dir import incident_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,10 +55,22 @@ def of_failures(failures: Sequence[Failure], rules: Rules) -> Evidence:
 def of_round(path: str, round: int, failures: Sequence[Failure], rules: Rules) -> Evidence:
     """What the files of the job in `path` tell of one round."""
     logs = {os.path.dirname(os.path.dirname(failure.log_path)) for failure in failures if failure.log_path}
-    kept = [os.path.join(path, "incidents", name) for name in (f"round-{round}", f"round-{round}-hang")]
-    there = [folder for folder in (*sorted(logs), *kept) if os.path.isdir(folder)]
-    said = of_failures(failures, rules)
-    return merged(said, gather(there, rules)) if any(map(os.listdir, there)) else said
+    there = [folder for folder in (*sorted(logs), incident_dir(path, round)) if os.path.isdir(folder)]
+    return _with(failures, there if any(map(os.listdir, there)) else [], rules)
+
+
+def of_files(paths: Sequence[str], rules: Rules) -> Evidence:
+    """What these logs and directories tell, incidents that our agents have kept among them. UsageError: there are none."""
+    return _with([failure for path in paths for failure in incident.failures(path)], paths, rules)
+
+
+def _with(failures: Sequence[Failure], paths: Sequence[str], rules: Rules) -> Evidence:
+    there = gather(paths, rules)
+    first = next((failure for failure in failures if not failure.innocent), None)
+    if first is not None and first.cause not in ("hung", "stuck"):
+        # It was gone when the others showed where they were: whoever of them is elsewhere is not what they wait for.
+        there = replace(there, stacks={})
+    return merged(of_failures(failures, rules), there)
 
 
 def diagnose(failures: Sequence[Failure]) -> Finding:

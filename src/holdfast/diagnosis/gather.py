@@ -7,6 +7,7 @@ import stat
 
 from holdfast.core.errors import UsageError
 from holdfast.diagnosis.evidence import End, Evidence
+from holdfast.diagnosis.incident import FAILURE
 from holdfast.diagnosis.prefix import Speaker, of_file
 from holdfast.diagnosis.recorder_file import read
 from holdfast.diagnosis.scan import Scanner
@@ -46,6 +47,9 @@ SKIPPED = (
     ".sock",
 )
 """Ends of names that are no logs."""
+
+BEGINS_SKIPPED = (".", FAILURE)
+"""And beginnings: what is kept of a failure is read as what it is (`collect`)."""
 
 
 def gather(paths: Sequence[str], rules: Rules, *, ends: Iterable[End] = (), most_bytes: int | None = None) -> Evidence:
@@ -113,7 +117,7 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
             folders.sort()
             for name in sorted(names):
                 file = os.path.join(folder, name)
-                if not name.endswith(SKIPPED) and not name.startswith(".") and _is_plain(file):
+                if not name.endswith(SKIPPED) and not name.startswith(BEGINS_SKIPPED) and _is_plain(file):
                     yield file
 
 

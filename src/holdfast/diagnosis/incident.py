@@ -1,27 +1,36 @@
-"""What is kept of a failure beside logs and error files, before it is gone? One folder for each round and node.
+"""What is kept of a failure? One folder for each round, in which each node has one: several may share a run's directory.
 
-    incidents/round-3/n7/kernel.txt      the kernel's log of the last ten minutes, where it may be read
-                         memory.txt      what this process's memory groups say: limits, peaks, how often the kernel killed
-                         record-rank-3   torch's flight recorder, where the ranks have left one
-                         health.json     what its checks said of the node when it failed, where there are any
+    incidents/round-3/n7/failure-rank-3.json   how it ended: exit code or signal, its error file's content, its log's last lines
+                         rank-3.txt            where it was when another rank failed or hung: the stacks of all its threads
+                         record-rank-3         torch's record of its collectives, where a rank that hung could still be asked
+                         dump-rank-3           torch's flight recorder, where the rank has left one
+                         kernel.txt            the kernel's log from ten minutes before to one after, where it may be read
+                         memory.txt            what this process's memory groups say: limits, peaks, how often the kernel killed
+                         health.json           what its checks said of the node when it failed, where there are any
 
-Kept when the next workers run, or the job ends: no restart waits for it. Logs stay where they are: none is ever overwritten.
+What a rank did that failed by itself is kept at once; the rest when the next workers run, or the job ends: no restart waits for
+it. Whole logs stay where they are: none is ever overwritten.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from itertools import islice
 
+from holdfast.core.failure import Failure, in_order
+from holdfast.core.value import to_plain
 from holdfast.runtime import cgroups
+from holdfast.runtime.kmsg import records as of_kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-WINDOW_S = 600.0
-"""How far back the kernel's log is kept."""
+BEFORE_S, AFTER_S = 600.0, 60.0
+"""Around the failure, the kernel's log is kept: what came before it may be its cause, and of what it says of dying GPUs and
+groups without memory the last comes when the processes are gone."""
 
 MOST_RECORDS = 50_000
 """Of the kernel's log: its ring has some thousands."""
@@ -30,22 +39,56 @@ MOST_BYTES = 64 << 20
 """Of one flight recorder's file."""
 
 HEALTH = "health.json"
+FAILURE = "failure-rank-"
 
 OF_MEMORY = ("memory.events", "memory.max", "memory.high", "memory.peak", "memory.current", "memory.swap.events")
 
 
-def keep(folder: str, *, now: float, records: Mapping[int, str], verdicts: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Keep all that can be had in `folder`. `now`: monotonic seconds; `records`: by rank, where its flight recorder writes to;
-    `verdicts`: of the node's checks, as plain data.
+def keep_failures(folder: Callable[[int], str], failures: Iterable[Failure]) -> None:
+    """Keep what is known of each rank's failure in the `folder` of its round. OSError where that cannot be."""
+    for failure in failures:
+        os.makedirs(folder(failure.round), 0o700, exist_ok=True)
+        with open(os.path.join(folder(failure.round), f"{FAILURE}{failure.rank}.json"), "w", encoding="utf-8") as file:
+            json.dump(to_plain(failure), file, indent=2, default=str)
+
+
+def keep(
+    folder: str,
+    *,
+    at: float,
+    stacks: Mapping[int, str] | None = None,
+    records: Mapping[int, str],
+    verdicts: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Keep all that can be had in `folder`. `at`: when it failed, in monotonic seconds; `stacks`: by rank; `records`: by rank,
+    where its flight recorder writes to; `verdicts`: of the node's checks, as plain data.
     OSError where the folder cannot be written to; what cannot be read is left out, and the file says why."""
     os.makedirs(folder, 0o700, exist_ok=True)
-    _write(os.path.join(folder, "kernel.txt"), kernel_log(now - WINDOW_S))
+    _write(os.path.join(folder, "kernel.txt"), kernel_log(at - BEFORE_S, at + AFTER_S))
     _write(os.path.join(folder, "memory.txt"), memory())
     if verdicts:
         with open(os.path.join(folder, HEALTH), "w", encoding="utf-8") as file:
             json.dump(verdicts, file, indent=2)
+    for rank, text in (stacks or {}).items():
+        _write(os.path.join(folder, f"rank-{rank}.txt"), text.splitlines())
     for rank, path in records.items():
-        _copy(path, os.path.join(folder, f"record-rank-{rank}"))
+        _copy(path, os.path.join(folder, f"dump-rank-{rank}"))
+
+
+def failures(folder: str) -> list[Failure]:
+    """Those that were kept in `folder` or in folders of it. What is none is left out."""
+    from holdfast.telemetry.reader import from_plain
+
+    found = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if name.startswith(FAILURE):
+                try:
+                    said = json.loads(_read(os.path.join(place, name)))
+                except ValueError:
+                    continue
+                found.append(from_plain(Failure, said) if isinstance(said, dict) else None)
+    return in_order(failure for failure in found if failure is not None)
 
 
 def health(folder: str) -> dict[str, list[dict[str, Any]]]:
@@ -64,29 +107,14 @@ def health(folder: str) -> dict[str, list[dict[str, Any]]]:
     return {node: verdicts for node, verdicts in found.items() if verdicts}
 
 
-def kernel_log(since: float, path: str = "/dev/kmsg") -> Iterator[str]:
-    """Its lines since that moment (seconds since the host's start, as the kernel counts them)."""
+def kernel_log(since: float, until: float, path: str = "/dev/kmsg") -> Iterator[str]:
+    """Its lines between these moments (seconds since the host's start, as the kernel counts them)."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        yield f"the kernel's log cannot be read: {error.strerror}"
-        return
-    try:
-        for _ in range(MOST_RECORDS):
-            try:
-                record = os.read(fd, 8192)
-            except BlockingIOError:
-                return
-            except BrokenPipeError:  # it was overwritten before we came to it: the next one can be read
-                continue
-            if not record:
-                return
-            if (told := _told(record.decode("utf-8", "replace"), since)) is not None:
+        for record in islice(of_kernel(path), MOST_RECORDS):
+            if (told := _told(record, since, until)) is not None:
                 yield told
     except OSError as error:
-        yield f"the kernel's log cannot be read any further: {error.strerror}"
-    finally:
-        os.close(fd)
+        yield f"the kernel's log cannot be read: {error.strerror}"
 
 
 def memory(root: str = "/") -> Iterator[str]:
@@ -98,14 +126,14 @@ def memory(root: str = "/") -> Iterator[str]:
     yield from _read(os.path.join(root, "proc/meminfo")).splitlines()[:5]
 
 
-def _told(record: str, since: float) -> str | None:
+def _told(record: str, since: float, until: float) -> str | None:
     """`[4711.123456] text` of `6,1234,4711123456,-;text`."""
     head, _, text = record.partition(";")
     fields = head.split(",")
     if len(fields) < 3 or not fields[2].isdigit():
         return None
     at = int(fields[2]) / 1e6
-    return f"[{at:12.6f}] {text.splitlines()[0] if text else ''}" if at >= since else None
+    return f"[{at:12.6f}] {text.splitlines()[0] if text else ''}" if since <= at <= until else None
 
 
 def _read(path: str) -> str:

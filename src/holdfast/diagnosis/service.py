@@ -101,17 +101,17 @@ class Service:
         if intent not in INTENTS:
             raise Refused(400, "INVALID_INTENT", f"analysis_intent must be one of {', '.join(INTENTS)}")
         job = Job(path, {key: said.get(key) for key in ("user", "job_id", "cycle_id")} | {"analysis_intent": intent})
+        if intent != "track_only":
+            try:
+                self._waiting.put_nowait(job)
+            except Full:
+                raise Refused(503, "OVERLOADED", "too many logs are waiting to be read") from None
         with self._lock:
             self.jobs[path] = job
             self.jobs.move_to_end(path)
             self.counts["submitted"] += 1
             while len(self.jobs) > MOST_KEPT:
                 self.jobs.popitem(last=False)
-        if intent != "track_only":
-            try:
-                self._waiting.put_nowait(job)
-            except Full:
-                raise Refused(503, "OVERLOADED", "too many logs are waiting to be read") from None
         return {"submitted": True, "log_path": path, "status": job.status}
 
     def result(self, path: object, *, wait: bool) -> dict[str, Any]:

@@ -101,6 +101,8 @@ class RankMonitorClient:
         self.section_timeouts = self.loaded_section_timeouts or spent or _configured_sections(cfg)
         self._count_time_outside()
         self._enforce()
+        if self.loaded_hb_timeouts or self.loaded_section_timeouts:
+            monitor.calculate(self.loaded_hb_timeouts, self.loaded_section_timeouts)
         self._tell_megatron(cfg)
         self.is_initialized = True
         if get_rank() in (0, "0"):

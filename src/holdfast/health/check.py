@@ -7,6 +7,7 @@ A check is a function that takes a `Look` and returns a `Verdict`. It may block,
 from __future__ import annotations
 
 import os
+import re
 
 from holdfast.core.errors import UsageError
 from holdfast.core.value import Value, replace
@@ -25,6 +26,13 @@ ROOT = "HOLDFAST_CHECK_ROOT"
 
 DEADLINE_S = 15.0
 """For a check that says nothing else. nvidia-smi without the persistence daemon takes some seconds to wake the driver."""
+
+
+OPTIONS = {"deadline": "deadline_s", "bad": "bad_in_a_row", "good": "good_in_a_row"}
+"""What may stand in brackets behind any check's name, another package's too, and the field of `Check` that it is."""
+
+_WORD = re.compile(r"([^\[=]+)(?:\[([^\]]*)\])?(?:=(.*))?", re.S)
+"""`NAME[deadline=30 bad=2]=ARGUMENT`"""
 
 
 class Look(Value):
@@ -208,8 +216,9 @@ def wanted(asked: Iterable[str], root: str = "/") -> tuple[Wanted, ...]:
 
 
 def _one(word: str) -> Wanted:
-    name, _, argument = word.partition("=")
-    check = find(name)
+    parts = _WORD.fullmatch(word)
+    name, options, argument = parts.groups("") if parts is not None else (word, "", "")
+    check = _tuned(find(name), options)
     if argument and not check.argument:
         raise UsageError(f"check {name}: it takes no argument, and was given {argument!r}", hint=f"write {name} alone")
     if check.needs_argument and not argument:
@@ -219,6 +228,25 @@ def _one(word: str) -> Wanted:
     if name == "paths" and (relative := [path for path in argument.split(":") if path and not path.startswith("/")]):
         raise UsageError(f"check {name}: {relative[0]} is not absolute", hint="give paths from / on, with : between them")
     return Wanted(check=check, argument=argument)
+
+
+def _tuned(check: Check, options: str) -> Check:
+    """The same check with what stands in the brackets: `deadline=30 bad=2 good=3`, each once at most, in any order."""
+    told: dict[str, float | int] = {}
+    for option in options.split():
+        key, _, value = option.partition("=")
+        if key not in OPTIONS:
+            from holdfast.core.grammar import did_you_mean
+
+            raise UsageError(f"check {check.name}: there is no option {key!r}", hint=did_you_mean(key, OPTIONS))
+        is_time = key == "deadline"
+        if not _is_number(value) or not float(value) or not (is_time or value.isdigit()):
+            raise UsageError(
+                f"check {check.name}: {option}: that is no {'number' if is_time else 'whole number'} above zero",
+                hint=f"write {check.name}[{key}={'2.5' if is_time else '2'}]",
+            )
+        told[OPTIONS[key]] = float(value) if is_time else int(value)
+    return replace(check, **told) if told else check
 
 
 def _is_number(text: str) -> bool:

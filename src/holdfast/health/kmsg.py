@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from holdfast.core.value import Value, replace
 from holdfast.health import injected
+from holdfast.runtime.kmsg import records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.health.check import Look
-
-RECORD = 8192
-"""Bytes of the longest record (the kernel's CONSOLE_EXT_LOG_MAX)."""
 
 
 class Line(Value):
@@ -35,7 +32,7 @@ def lines(look: Look) -> list[Line]:
     (kernel.dmesg_restrict, a container)."""
     added = _all(injected.kmsg(), time.clock_gettime(time.CLOCK_MONOTONIC))
     try:
-        said = _all(_records(look.path("dev/kmsg")), _since_boot(look))
+        said = _all(records(look.path("dev/kmsg")), _since_boot(look))
     except OSError:
         if not added:  # practice needs no right to read the real one
             raise
@@ -51,28 +48,6 @@ def _all(records: Iterable[str], now_s: float) -> list[Line]:
 def _since_boot(look: Look) -> float:
     uptime = look.text("proc/uptime").split() if look.root != "/" else []
     return float(uptime[0]) if uptime else time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
-def _records(path: str) -> Iterable[str]:
-    """The device gives one record to a read, and EAGAIN after the last; a file (of a made-up host) has one in each line."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if os.path.isfile(path):
-            with open(fd, errors="replace", closefd=False) as file:
-                yield from file
-            return
-        while True:
-            try:
-                record = os.read(fd, RECORD)
-            except BlockingIOError:
-                return
-            except BrokenPipeError:
-                continue  # it was overwritten before we came to it; the next read goes on after the gap
-            if not record:
-                return
-            yield record.decode(errors="replace")
-    finally:
-        os.close(fd)
 
 
 def _parsed(record: str, now_s: float) -> Line | None:

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 class Failures:
-    """All that the coordinator has heard of."""
+    """Those of the running round, and what is told of older ones meanwhile."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, str, int], tuple[float, Failure]] = {}
         """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     def keep(self, round: int, node: str, failures: Iterable[Failure], since: float) -> None:
         """Note them, or what more is known of them by now."""
@@ -32,6 +35,10 @@ class Failures:
         """It was so `by_s` seconds before all others of that round, whoever was heard of first."""
         first = min(since for (number, _, _), (since, _) in self._kept.items() if number == round)
         self._kept[round, node, failure.local_rank] = first - by_s, failure
+
+    def forget(self, before: int) -> None:
+        """Nobody asks for those of older rounds any more: their evidence is in each node's record."""
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= before}
 
     def in_order(self, round: int) -> tuple[Failure, ...]:
         """Those of a round, the first one first, and those that we stopped ourselves last."""

@@ -26,15 +26,20 @@ if TYPE_CHECKING:
 
 
 class Judge:
-    """Of one job. Remembers what has failed, what the rounds have borne with, and the question that is open."""
+    """Of one job. Remembers what has failed in the round, what it has borne with, and the question that is open."""
 
     def __init__(self, rendezvous: Rendezvous) -> None:
         self.rendezvous = rendezvous
         self.seats = rendezvous.seats
         self.failures = Failures()
-        self.borne: dict[int, tuple[str, Failure]] = {}
-        """Round → the first failure that it has carried on without, with its node's name."""
+        self.borne: tuple[str, Failure] | None = None
+        """The first failure that the round has carried on without, with its node's name."""
         self._inquiry: Inquiry | None = None
+
+    def begin_round(self) -> None:
+        """Another has formed: what came of the one before is decided."""
+        self.borne = None
+        self.failures.forget(before=self.rendezvous.round)
 
     # --- a worker fails, or a member is missing -------------------------------------------------------------------------
 
@@ -60,8 +65,8 @@ class Judge:
         verdict = job.policy.judge(self.seats.health, why)
         if verdict.then != "restart":
             return job.carry_out(verdict, now)
-        if borne := self.borne.get(job.round):
-            return self._blame(*borne, verdict.reason, now)
+        if self.borne is not None:
+            return self._blame(*self.borne, verdict.reason, now)
         return job.carry_out(Decision(then="rejoin", reason=_joined(why, verdict.reason)), now)
 
     def _impair(self, seat: Seat) -> None:
@@ -75,13 +80,13 @@ class Judge:
         job = self.rendezvous
         verdict = job.policy.judge(self.seats.health, describe(failure))
         if verdict.then != "restart":
-            self.borne.setdefault(job.round, (name, failure))
+            self.borne = self.borne or (name, failure)
             return job.carry_out(verdict, now, hung=hung)
         if broken := [other.name for other in self.seats.members if not other.linked]:
             # A peer that dies breaks its links before others notice its silence. No restart is spent on the consequence.
             why = f"{describe(failure)}, right after the link to {named(broken)} broke: taken for a consequence of that"
             return job.carry_out(Decision(then="rejoin", reason=why), now, hung=hung)
-        return self._blame(*self.borne.get(job.round, (name, failure)), verdict.reason, now, hung)
+        return self._blame(*(self.borne or (name, failure)), verdict.reason, now, hung)
 
     def _blame(self, name: str, failure: Failure, more: str, now: float, hung: tuple[str, int] | None = None) -> list[Action]:
         """All restart because of that worker of the node `name`, or the job ends. `more`: what else there is to say."""

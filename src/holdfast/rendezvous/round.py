@@ -219,7 +219,8 @@ class Rendezvous:
 
     def _stop_all(self, why: str, *, rejoin: bool, hung: tuple[str, int] | None) -> list[Action]:
         actions: list[Action] = []
-        stop = Stop(round=self.round, reason=why, rejoin=rejoin)
+        failed = self.is_restart if rejoin else self.outcome == "failed"
+        stop = Stop(round=self.round, reason=why, rejoin=rejoin, failed=failed)
         for node, seat in self.seats.items():
             unaware = seat.state == "stopped" and seat.stop is None  # done with stopping before this was decided: it waits
             if seat.state in ("running", "stopping") or unaware or (seat.state == "succeeded" != self.outcome):
@@ -288,6 +289,8 @@ class Rendezvous:
         self.seats.largest = max(self.seats.largest, len(places))
         self.paces.begin_round()
         self.growth = Growth()
+        if self._judge is not None:
+            self._judge.begin_round()
         longest_s = self.paces.longest_s
         stash, to_fetch = self.seats.stash(places, world_size) or (None, {})
         partners = self._partners(places)

@@ -40,8 +40,8 @@ class Seat:
     """What is known of one member."""
 
     __slots__ = (
-        "_is_impaired", "_state", "ahead_s", "arrival", "assigned", "heard_at", "here", "join", "linked", "place", "stop",
-        "tally",
+        "_is_impaired", "_state", "ahead_s", "arrival", "assigned", "came_at", "heard_at", "here", "join", "linked", "place",
+        "stop", "tally",
     )
 
     def __init__(self, join: Join, arrival: int, now: float, tally: Tally) -> None:

@@ -115,6 +115,13 @@ class Host(Ready):
             signal.signal(signum, _noted)
         self.watch(receiver, select.EPOLLIN, lambda events: self._signalled(receiver))
 
+    def signalled(self) -> list[Observation]:
+        """The signals that have come: for whoever holds up the loop."""
+        try:
+            return self._signalled(self.signal_pipe[0]) if self.signal_pipe is not None else []
+        except BlockingIOError:
+            return []
+
     def _signalled(self, receiver: int) -> list[Observation]:
         seen: list[Observation] = []
         for signum in os.read(receiver, 4096):

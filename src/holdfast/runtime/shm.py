@@ -207,7 +207,7 @@ class Page:
         holds the GIL. False: nobody there would hear."""
         if not self.words[layout.HEARS]:
             return False
-        futex = _Futex()
+        futex = _futex()
         self.words[layout.REQUEST] |= layout.REQUEST_RECORD
         self.words[layout.REQUEST_COUNT] = (self.words[layout.REQUEST_COUNT] + 1) & 0xFFFF_FFFF
         futex.wake(futex.ctypes.addressof(futex.ctypes.c_char.from_buffer(self.map)) + layout.REQUEST_COUNT * 8)
@@ -313,7 +313,7 @@ class DeathWatch:
         self._told_of_error = False
         self._told_of = 0, 0
         """So many requests, and calculations."""
-        self._futex = _Futex()
+        self._futex = _futex()
         self._notify = notify
         self._anchor = self._futex.ctypes.c_char.from_buffer(page.map)
         self._base = self._futex.ctypes.addressof(self._anchor)
@@ -373,6 +373,16 @@ class DeathWatch:
                 self._notify()
             self._futex.wait(self._base + at, word)
         return False
+
+
+def _futex() -> _Futex:
+    """One for all: each made anew would load the C library anew, and leave classes behind."""
+    global _one_futex
+    _one_futex = _one_futex or _Futex()
+    return _one_futex
+
+
+_one_futex: _Futex | None = None
 
 
 class _Futex:

@@ -23,6 +23,7 @@ from holdfast.agent.words import (
     Looked,
     PortHeld,
     SavesSeen,
+    ShowStacks,
     SignalWorkers,
     Started,
     StartFailed,
@@ -30,6 +31,7 @@ from holdfast.agent.words import (
     Sweep,
 )
 from holdfast.core.errors import StartError
+from holdfast.core.events import FailureSeen, StopSent
 from holdfast.core.failure import Evidence, Position
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
@@ -242,6 +244,8 @@ class SimAgent:
                     self.write(PATIENCE_S)
                     self.cluster.transcript.note(self.cluster.timeline.now, self.place, event)
                     self.cluster.checks.recorded(self, event)
+                    if isinstance(event, (FailureSeen, StopSent)):
+                        self.spares.round_ends()
                 case Say(level="debug"):
                     pass
                 case Say(text=text, level=level):
@@ -262,7 +266,7 @@ class SimAgent:
                     seen += self.checking.before_join()
                 case LookAtWorkers():
                     self.cluster.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
-                case KeepStacks():
+                case KeepStacks() | ShowStacks():
                     pass
                 case Sweep():
                     self.world.sweep()

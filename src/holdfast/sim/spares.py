@@ -11,13 +11,14 @@ from holdfast.agent.spare_words import (
     MakeSpare,
     Ready,
     RoundBegan,
+    RoundEnds,
     RoundOver,
     StandingBy,
     Survey,
     Surveyed,
 )
 from holdfast.agent.spares import MiB, Spares
-from holdfast.agent.words import ImportsKnown
+from holdfast.agent.words import ImportsKnown, SparesAwaited
 from holdfast.core.machine import NEVER, Observation, Record, Say, Tick
 from holdfast.core.processes import ProcessGone
 from holdfast.core.value import Value
@@ -81,7 +82,7 @@ class SimSpares:
         self.living: list[SimSpare] = []
         """Processes that are no workers."""
         self.modules: tuple[str, ...] = ()
-        self.standing_by, self.told = False, 0
+        self.standing_by, self.told, self.awaited_until = False, 0, -NEVER
         self.opened = False
         """There have been workers, or somebody has told what to import."""
 
@@ -92,6 +93,11 @@ class SimSpares:
         self.standing_by, self.told, self.opened = False, 0, self.on
         if self.on:
             self._show(RoundBegan())
+
+    def round_ends(self) -> None:
+        """They are being ended, or end by themselves."""
+        if self.opened:
+            self._show(RoundEnds())
 
     def stand_by(self, modules: tuple[str, ...]) -> None:
         """This node waits, and has been told what to import."""
@@ -104,9 +110,14 @@ class SimSpares:
         return self.machine.deadline()
 
     def due(self) -> list[Observation]:
-        """What the passing of time has brought."""
-        if self.agent.world.now() < self.machine.deadline():
-            return []
+        """As `Parking.due`."""
+        seen = self._imports_known() if self.agent.world.now() >= self.machine.deadline() else []
+        if (until := self.machine.awaited_until()) != self.awaited_until:
+            self.awaited_until = until
+            seen.append(SparesAwaited(until=until))
+        return seen
+
+    def _imports_known(self) -> list[Observation]:
         self._show(Tick())
         if self.standing_by or not self.machine.training or len(self.modules) <= self.told:
             return []
@@ -179,12 +190,14 @@ class SimSpares:
     def _survey(self) -> Observation:
         world, nproc = self.agent.world, self.agent.node.group.join.nproc
         workers = [worker for worker in world.live if worker.pid in self.agent.local_ranks]
-        if len(workers) < nproc and not self.standing_by:
+        between = self.agent.node.group.is_between
+        if len(workers) < nproc and not self.standing_by and not between:
             return RoundOver()
         self.modules = self.modules or MODULES
         now = self.agent.cluster.timeline.now
         return Surveyed(
             reached=True,
+            between=between and not self.standing_by,
             beating=all(now - worker.born_at >= BEATS_AFTER_S for worker in workers),
             modules=nproc * len(MODULES),
             room_bytes=self.agent.cluster.room_bytes,

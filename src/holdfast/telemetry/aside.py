@@ -38,7 +38,7 @@ class Aside:
 
     def do(self, task: Callable[[], None], patience_s: float = PATIENCE_S) -> bool:
         """Have `task` done. False: too many wait already, and it will not be done."""
-        self._look(0.0)
+        self.caught_up()
         if self._open >= LIMIT:
             return False
         if not self._has_thread and not self._begin():
@@ -47,7 +47,7 @@ class Aside:
         self._tasks.put(task)
         self._open += 1
         if not self.is_late:
-            self.is_late = not self._look(patience_s)
+            self.is_late = not self.caught_up(patience_s)
         return True
 
     def attempt(self, task: Callable[[], None]) -> str:
@@ -65,20 +65,12 @@ class Aside:
 
     def close(self) -> bool:
         """End the thread once all is done; False: it is not, and the thread is left alone."""
-        if self._has_thread and self._look(CLOSE_S):
+        if self._has_thread and self.caught_up(CLOSE_S):
             self._tasks.put(None)
             self._has_thread = False
         return not self._open
 
-    def _begin(self) -> bool:
-        try:
-            _thread.start_new_thread(_work, (self._tasks, self._done))
-        except RuntimeError:  # no more threads here: then it is done by us
-            return False
-        self._has_thread = True
-        return True
-
-    def _look(self, patience_s: float) -> bool:
+    def caught_up(self, patience_s: float = 0.0) -> bool:
         """Whether all is done, after `patience_s` without any end at the latest."""
         try:
             while self._open:
@@ -87,6 +79,14 @@ class Aside:
         except Empty:
             return False
         self.is_late = False
+        return True
+
+    def _begin(self) -> bool:
+        try:
+            _thread.start_new_thread(_work, (self._tasks, self._done))
+        except RuntimeError:  # no more threads here: then it is done by us
+            return False
+        self._has_thread = True
         return True
 
 

@@ -2,12 +2,15 @@
 
     <home>/jobs/<job>/events-<node>.jsonl   what happened, as that node saw it; locked while its agent lives
                       agent-<node>.sock     the way to ask that agent
-                      endpoints · report.json · incidents/ · logs/
+                      endpoints · started-by · report.json · incidents/ · logs/
 
 One directory is one *run* of a job. An agent that comes while another one runs in a run of its id, and meets the others
 where that one does, shares that directory: it is another node of the same job (several agents on one host, or a home on
 NFS), or a replacement. An agent that finds only the dead or another job's, or whose job has no other node, opens the next
 run: `train`, then `train~2`, `train~3`. `~` is never part of a job's name, so the two cannot be mistaken.
+
+One that has missed a run comes to it, too: all its agents were started together (`started_by`), none of this node's was in it,
+and it is over. `train` in a second run by the same srun is the next run wherever the first has been.
 
 An agent holds an open-file-description lock on its events file for as long as it lives. The kernel drops it however
 the agent ends, so "is it running?" needs neither a pid file nor an answer from the agent.
@@ -152,9 +155,9 @@ def _refuse_a_strangers(path: str) -> None:
 class JobDir:
     """One run's directory, and the place in it that one agent has claimed (`node`) until `close`."""
 
-    __slots__ = ("_claim", "degraded", "name", "node", "path")
+    __slots__ = ("_claim", "degraded", "joins", "name", "node", "path")
 
-    def __init__(self, path: str, node: str, claim: int, degraded: str = "") -> None:
+    def __init__(self, path: str, node: str, claim: int, degraded: str = "", *, joins: bool = False) -> None:
         self.path = path
         self.name = os.path.basename(path)
         self.node = node
@@ -162,6 +165,9 @@ class JobDir:
         living agent."""
         self.degraded = degraded
         """One line for the user when the record could not go where it belongs; else empty."""
+        self.joins = joins
+        """Agents that were started together with this one have begun this run, and none of this node's was in it before: if it
+        is over, so is this agent's part."""
         self._claim = claim
 
     @property
@@ -176,9 +182,9 @@ class JobDir:
     def report_path(self) -> str:
         return os.path.join(self.path, "report.json")
 
-    @property
-    def incidents_path(self) -> str:
-        return os.path.join(self.path, "incidents")
+    def incident_path(self, round: int) -> str:
+        """Where this node keeps what it knows of that round's failure."""
+        return os.path.join(incident_dir(self.path, round), self.node)
 
     def close(self) -> None:
         """Give the claim up: from now on this agent counts as gone."""
@@ -187,11 +193,19 @@ class JobDir:
             self._claim = -1
 
 
-def open_job(home: str, run_id: str, node: str, *, endpoint: str = "", listens: str = "", alone: bool = False) -> JobDir:
+def incident_dir(path: str, round: int) -> str:
+    """Where all nodes that share the run's directory `path` keep what they know of that round's failure."""
+    return os.path.join(path, "incidents", f"round-{round}")
+
+
+def open_job(
+    home: str, run_id: str, node: str, *, endpoint: str = "", listens: str = "", alone: bool = False, started_by: str = ""
+) -> JobDir:
     """Claim a place for `node` in the run of `run_id` that is going on at `endpoint`, or else open its next run.
 
     `listens`: where others may find the job too, should this node lead it. `alone`: always the next run, since no other agent
-    can belong to this job.
+    can belong to this job. `started_by`: a name for what has started this agent, and others of the
+    job, and nothing else.
 
     Where `home` cannot be written to, a spare one is taken and `degraded` says so: a full disk must not keep a job
     from training. UsageError: the home is a stranger's. StartError: nothing at all can be written.
@@ -199,38 +213,58 @@ def open_job(home: str, run_id: str, node: str, *, endpoint: str = "", listens: 
     name, failed = job_name(run_id, endpoint), ""
     for candidate in (home, *spare_homes()):
         try:
-            path, claimed, claim = _open_in(make_home(candidate), name, safe_name(node, 64), alone, (endpoint, listens))
+            comes = _Comer(safe_name(node, 64), alone, (endpoint, listens), started_by)
+            path, joins, (claimed, claim) = _open_in(make_home(candidate), name, comes)
         except OSError as error:
             failed = failed or f"cannot write to {home} ({error.strerror or error})"
             continue
-        return JobDir(path, claimed, claim, f"{failed}: this job's record and logs are in {path}" if failed else "")
+        degraded = f"{failed}: this job's record and logs are in {path}" if failed else ""
+        return JobDir(path, claimed, claim, degraded, joins=joins)
     raise StartError(f"{failed}, nor to {' or '.join(spare_homes())}", hint="set HOLDFAST_STATE_DIR to a writable directory")
 
 
-def _open_in(jobs: str, name: str, node: str, alone: bool, endpoints: tuple[str, ...]) -> tuple[str, str, int]:
+class _Comer:
+    """Who opens a job; see `open_job`."""
+
+    def __init__(self, node: str, alone: bool, endpoints: tuple[str, ...], started_by: str) -> None:
+        self.node, self.alone, self.endpoints, self.started_by = node, alone, endpoints, started_by
+
+    def is_new_to(self, path: str) -> bool:
+        """See `JobDir.joins`."""
+        if not self.started_by or self.started_by not in _noted(path, "started-by") or not _is_at(path, self.endpoints[0]):
+            return False
+        return not os.path.exists(os.path.join(path, f"events-{self.node}.jsonl"))
+
+
+def _open_in(jobs: str, name: str, comes: _Comer) -> tuple[str, bool, tuple[str, int]]:
     guard = os.open(os.path.join(jobs, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Without it, the second of two agents that start together would find a directory and nobody in it yet.
         until = time.monotonic() + LOCK_PATIENCE_S
         while not locks.take(guard) and time.monotonic() < until:
             os.sched_yield()
-        path = _run_to_use(jobs, name, alone, endpoints[0])
-        os.makedirs(path, 0o700, exist_ok=True)
-        _meets_at(path, endpoints)
-        return path, *_claim_node(path, node)
+        path = _run_to_use(jobs, name, comes)
+        joins = comes.is_new_to(path)
+        if not os.path.isdir(path):
+            os.makedirs(path, 0o700)
+            _note(path, "started-by", (comes.started_by,))
+        _note(path, "endpoints", comes.endpoints)  # by which another job of its id is told from it
+        return path, joins, _claim_node(path, comes.node)
     finally:
         os.close(guard)
 
 
-def _run_to_use(jobs: str, name: str, alone: bool, endpoint: str) -> str:
+def _run_to_use(jobs: str, name: str, comes: _Comer) -> str:
     runs = _runs(jobs, name)
     if not runs:
         return os.path.join(jobs, name)
-    if not alone:
-        for _, path in runs:
-            if _is_at(path, endpoint) and is_running(path):
-                return path
     newest, path = runs[0]
+    if not comes.alone:
+        for _, running in runs:
+            if _is_at(running, comes.endpoints[0]) and is_running(running):
+                return running
+        if comes.is_new_to(path) and os.path.exists(os.path.join(path, "report.json")):
+            return path
     if not is_running(path):
         remove_dead_sockets(path)
     return os.path.join(jobs, f"{name}~{newest + 1}")
@@ -242,22 +276,22 @@ def _runs(jobs: str, name: str) -> list[tuple[int, str]]:
     return sorted(((number, path) for job, number, path in found if job == name), reverse=True)
 
 
-def _meets_at(path: str, endpoints: tuple[str, ...]) -> None:
-    """Note where the nodes of this run meet, so that another job of its id is told from it."""
-    known = _endpoints(path)
-    fresh = [endpoint for endpoint in dict.fromkeys(endpoints) if endpoint and endpoint not in known]
+def _note(path: str, where: str, lines: tuple[str, ...]) -> None:
+    """Add what is not there yet to a file of this run, for agents that come later."""
+    known = _noted(path, where)
+    fresh = [line for line in dict.fromkeys(lines) if line and line not in known]
     if not fresh:
         return
     try:
-        with open(os.path.join(path, "endpoints"), "a", encoding="utf-8") as file:
-            file.write("".join(f"{endpoint}\n" for endpoint in fresh))
+        with open(os.path.join(path, where), "a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in fresh))
     except OSError:
         pass  # a full disk: then whoever comes with this id is taken for one of us
 
 
-def _endpoints(path: str) -> list[str]:
+def _noted(path: str, where: str) -> list[str]:
     try:
-        with open(os.path.join(path, "endpoints"), encoding="utf-8", errors="replace") as file:
+        with open(os.path.join(path, where), encoding="utf-8", errors="replace") as file:
             return file.read().splitlines()
     except OSError:
         return []
@@ -265,7 +299,7 @@ def _endpoints(path: str) -> list[str]:
 
 def _is_at(path: str, endpoint: str) -> bool:
     """Whether the nodes of this run meet there, as far as names can tell: nobody is asked what they resolve to."""
-    known = _endpoints(path)
+    known = _noted(path, "endpoints")
     return not endpoint or not known or any(_may_be_one(endpoint, one) for one in known)
 
 

@@ -60,6 +60,7 @@ _OWN: tuple[Row, ...] = (
      "an NVLink failed", "drain the node; check the NVLink bridge or baseboard, and the peer GPU", CUDA, "RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error"),
     ("cuda-contained", GPU, CAUSE, 95, "Contained error|contained memory error", r"CUDA error: (?i:contained (?:memory )?error)", "its GPU's memory has an error that was contained", DRAIN, CUDA,
      "RuntimeError: CUDA error: Contained error: hardware error was contained"),
+    # Not as sure as what excludes a node (`recovery.findings.SURE`): a job that was given no GPUs says the same, on any node.
     ("cuda-no-device", GPU, CAUSE, 90, "CUDA error: no CUDA-capable device is detected|cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE", r"no CUDA-capable device is detected|cudaErrorNoDevice|CUDA_ERROR_NO_DEVICE", "it sees no GPU", "see `nvidia-smi` on that node, and whether the job was given GPUs", CUDA,
      "RuntimeError: CUDA error: no CUDA-capable device is detected"),
     ("cuda-unavailable", GPU, CAUSE, 88, "CUDA-capable device(s) is/are busy or unavailable", r"CUDA-capable device\(s\) is/are busy or unavailable", "its GPU cannot be used", "see what else runs there, and its compute mode", CUDA,
@@ -108,8 +109,6 @@ _OWN: tuple[Row, ...] = (
     ("cuda-not-ready", GPU, CAUSE, 90, "system not yet initialized", r"Error 802: system not yet initialized|cudaErrorSystemNotReady", "its GPUs are not ready to be used (CUDA error 802)",
      "is nvidia-fabricmanager running there, in the driver's version?", CUDA,
      "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"),
-    ("cublas-no-memory", "oom-gpu", CAUSE, 90, "CUBLAS_STATUS_ALLOC_FAILED", r"CUBLAS_STATUS_ALLOC_FAILED", "its GPU had no memory left for cuBLAS", "lower the batch, and look for other processes on that GPU",
-     "https://docs.nvidia.com/cuda/cublas/#cublasstatus-t", "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 )
 
 HELPS = {

@@ -49,7 +49,7 @@ def _look_at(look: Look, card: str, before: int, found: Findings) -> int:
 
 
 def _look_at_link(look: Look, card: str, device: str, found: Findings) -> None:
-    for what in ("speed", "width"):
-        now, most = look.text(f"{device}/current_link_{what}"), look.text(f"{device}/max_link_{what}")
-        if what == "width" and now and most and now != most:
-            found.degraded(f"{card}: its PCI link has {now} lanes, of {most}", "reseat it; look at the riser")
+    # Not its speed: an idle GPU lowers that to save power.
+    now, most = look.text(f"{device}/current_link_width"), look.text(f"{device}/max_link_width")
+    if now and most and now != most:
+        found.degraded(f"{card}: its PCI link has {now} lanes, of {most}", "reseat it; look at the riser")

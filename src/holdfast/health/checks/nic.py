@@ -1,5 +1,6 @@
 """Are the NICs' ports up, and have they stayed up? InfiniBand and RoCE, from /sys/class/infiniband.
 
+InfiniBand counts how often a link was lost in link_downed, RoCE's network device in carrier_down_count (Linux 4.16 and later).
 A port that has never been up is no fault: many hosts have some that no cable is plugged into. One that was active at the first
 look and is no more, or whose link has been lost since the last look, is one. (Where all ports are down, the node is unfit.)
 """
@@ -41,8 +42,7 @@ def nic(look: Look) -> Verdict:
         was = before.get(name, port)
         if port["state"] != ACTIVE and ACTIVE in (was["state"], was.get("best", "")):
             found.unfit(f"{name} is {port['state']} and was {ACTIVE}, {port['physical']}", CABLE)
-        elif port["downed"] > was["downed"]:
-            times = port["downed"] - was["downed"]
+        elif times := max(port["downed"] - was["downed"], port["carrier"] - was["carrier"], 0):
             found.unfit(f"{name} has lost its link {times} times since the last look", CABLE)
         elif port["state"] == ACTIVE and port["rate"] < was["rate"]:
             found.degraded(f"{name} runs at {port['rate']:g} Gb/s, and was at {was['rate']:g}", CABLE)
@@ -72,9 +72,17 @@ def _ports(look: Look) -> dict[str, dict[str, Any]]:
                 "rate": _number(look.text(f"{folder}/rate")),
                 "downed": int(_number(look.text((downed or DOWNED).format(**place)))),
                 "errors": sum(int(_number(look.text(f"{folder}/counters/{name}"))) for name in ERRORS),
-                "kind": look.text(f"{folder}/link_layer"),
+                "carrier": _carrier_losses(look, nic_name, folder),
             }
     return found
+
+
+def _carrier_losses(look: Look, nic_name: str, folder: str) -> int:
+    """How often a RoCE port has lost its carrier: its network device counts that, and link_downed may not."""
+    if look.text(f"{folder}/link_layer") != "Ethernet":
+        return 0
+    own = look.text(f"{folder}/gid_attrs/ndevs/0") or next(iter(look.names(f"{FOLDER}/{nic_name}/device/net")), "")
+    return int(_number(look.text(f"sys/class/net/{own}/carrier_down_count"))) if own else 0
 
 
 def _word(text: str) -> str:

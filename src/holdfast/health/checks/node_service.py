@@ -1,7 +1,7 @@
 """What does the node's own health service say? `nvhcd.HealthCheckService/RunHealthCheck` is called, by gRPC over a Unix socket.
 
-As with ft_launcher (0.7): what explicitly fails is unfit. Where there is nobody to ask (no socket, no grpcio) the node is fit;
-where ft_launcher goes on with a warning (no answer, a report that cannot be read) it is degraded, and so goes on as well.
+As with ft_launcher: what explicitly fails is unfit, and so is a report that cannot be read. Where there is nobody to ask (no
+socket, no grpcio) the node is fit; where ft_launcher goes on with a warning (no answer) it is degraded, and so goes on as well.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def node_service(look: Look) -> Verdict:
 
 
 def judge(response: Response) -> Verdict:
-    """What an answer means: unfit where it says no, or its report counts a failure."""
+    """What an answer means: unfit unless it says yes, and its report counts no failure."""
     why = response.error or response.output.strip()[-200:]
     if not response.success:
         return unfit(f"the health service says no, with exit code {response.exit_code}: {why}")
@@ -63,7 +63,7 @@ def judge(response: Response) -> Verdict:
         report = json.loads(response.output)
         failed = int(report["fail_count"])
     except (ValueError, KeyError, TypeError):
-        return degraded(f"the health service's report cannot be read: {response.output[:200]!r}", UNREADABLE)
+        return unfit(f"the health service's report cannot be read: {response.output[:200]!r}", UNREADABLE)
     if failed:
         names = report.get("failed_checks") or []
         told = ", ".join(map(str, names)) if isinstance(names, list) else str(names)

@@ -17,7 +17,7 @@ from holdfast.telemetry.goodput import goodput as folded
 from holdfast.telemetry.goodput_published import by_checkpoints, by_steps, steps_told
 from holdfast.telemetry.plain import one_line
 from holdfast.telemetry.reader import read
-from holdfast.telemetry.state_dir import events_files, homes, job_dirs, running_nodes, safe_name, split_run
+from holdfast.telemetry.state_dir import events_files, homes, incident_dir, job_dirs, running_nodes, safe_name, split_run
 from holdfast.telemetry.timeline import timeline
 
 TYPE_CHECKING = False
@@ -144,7 +144,7 @@ class Story:
         from holdfast.diagnosis.rule import load
         from holdfast.diagnosis.stack_groups import grouped
 
-        folder = os.path.join(self.path, "incidents", f"round-{life.round}-hang")
+        folder = incident_dir(self.path, life.round)
         if os.path.isdir(folder) and os.listdir(folder):
             for group in grouped(gather([folder], load()).stacks):
                 yield StackGroup(ranks=group.ranks, where=group.where, stack=group.stack)

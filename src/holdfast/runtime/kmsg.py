@@ -1,0 +1,37 @@
+"""What is in the kernel's log? Its records, as they are, from /dev/kmsg or from a file of a made-up host."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RECORD = 8192
+"""Bytes of the longest record (the kernel's CONSOLE_EXT_LOG_MAX)."""
+
+
+def records(path: str) -> Iterator[str]:
+    """All that the kernel still holds, the oldest first: `6,1,4711123456,-;text` and lines that belong to it. OSError: it may
+    not be read (kernel.dmesg_restrict, a container).
+
+    The device gives one record to a read, and EAGAIN after the last; a file has one in each line."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if os.path.isfile(path):
+            with open(fd, errors="replace", closefd=False) as file:
+                yield from file
+            return
+        while True:
+            try:
+                record = os.read(fd, RECORD)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                continue  # it was overwritten before we came to it; the next read goes on after the gap
+            if not record:
+                return
+            yield record.decode(errors="replace")
+    finally:
+        os.close(fd)
