@@ -85,5 +85,7 @@ for step in range(6 if life else 0, 12):
     assert found["goodput"] == pytest.approx(spent["productive"] / sum(spent.values()))
     assert "lost steps" in drawn.read_text() and json.loads(traced.read_text())["traceEvents"]
     assert "lost steps" in holdfast("report", "--goodput").stdout
+    assert holdfast("report", "--png", tmp_path / "where.png").returncode == 0
+    assert (tmp_path / "where.png").read_bytes().startswith(b"\x89PNG\r\n")
     refused = holdfast("report", "--svg", tmp_path / "nowhere" / "where.svg")
     assert refused.returncode == 2 and "cannot be written" in refused.stderr

@@ -22,7 +22,7 @@ PLACES = ("", "src/holdfast", "docs", "tests")
 OTHERS_FLAGS = tuple(
     "--cpunodebind --membind --job --json --running --reason --no-wait --write --force --help --version --signal --steps "
     "--output --sections --save-every --kill-each --pairs --root --list --deadline --mode --rules "
-    "--list-rules --host --label --goodput --trace --svg --port --silence --status --uncordon "
+    "--list-rules --host --label --goodput --trace --svg --png --port --silence --status --uncordon "
     "--listen --state --policy --orchestrator --replace-with --lease --from-literal --http --http-token-file --http-cert "
     "--http-key --once --otlp --webhook --webhook-secret-file --code --for --rank --policy-option --store --tls-names".split()
 )

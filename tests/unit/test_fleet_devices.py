@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.core.fleet import Bye, FleetMessage, Standing
+from holdfast.supervisor.fleet import Fleet
 from holdfast.supervisor.node import DEVICE_HISTORY, DEVICES, FleetNode
+from holdfast.supervisor.policies import policy
+from holdfast.supervisor.words import Said
 
 GPU = "0000:9b:00"
 
@@ -35,6 +39,50 @@ def test_a_gpu_that_was_pardoned_is_fit_and_its_past_is_known() -> None:
     assert told(node) == [("unfit", "Xid 79", 1.0), ("fit", "it was replaced", 5.0)]
     assert (node.state, node.devices[GPU].xid) == ("spare", 0)
     assert node.device(GPU, 79, "Xid 79, again", 7.0) == "unfit"
+
+
+class Drained:
+    """Node a, taken out for its GPU, while its own check of the kernel's log still finds that; its daemon finds nothing."""
+
+    def __init__(self) -> None:
+        self.fleet, self.number = Fleet(policy("default"), generation=1, lease_s=5.0, now=0.0, now_unix=1000.0), 0
+        self.stands("agent", unfit="xid: Xid 79")
+        self.stands("daemon")
+        self.node = self.fleet.nodes["a"]
+        self.node.device(GPU, 79, "Xid 79", 1001.0)
+        self.node.hold("unfit", "Xid 79", "policy")
+
+    def say(self, message: FleetMessage) -> None:
+        self.fleet.observe(Said(message=message), 1.0)
+
+    def stands(self, reporter: str, unfit: str = "") -> None:
+        self.number += 1
+        self.say(Standing(node=reporter, number=self.number, name="a", job=f"{reporter}'s", state="joining", unfit=unfit))
+
+    def uncordon(self) -> str:
+        return self.fleet.wishes.uncordon("a", "it was replaced", 2.0)[0]
+
+    @property
+    def shown(self) -> tuple[str, str, str]:
+        return self.node.state, self.node.by, self.node.devices[GPU].state
+
+
+def test_a_node_that_still_finds_itself_unfit_stays_so_and_its_gpu_too() -> None:
+    drained = Drained()
+    assert drained.uncordon() == "a may be used again, once it no longer finds itself unfit: xid: Xid 79"
+    assert drained.shown == ("unfit", "itself", "unfit")
+    assert "it was replaced" not in [change.reason for change in drained.node.history]
+    drained.stands("daemon")
+    assert drained.shown == ("unfit", "itself", "unfit"), "another's word is not its own"
+    drained.stands("agent")
+    assert drained.shown == ("spare", "", "fit")
+
+
+def test_what_an_agent_that_has_gone_found_holds_nobody() -> None:
+    drained = Drained()
+    drained.say(Bye(node="agent", reason="its job is over"))
+    assert drained.uncordon() == "a may be used again"
+    assert drained.shown == ("spare", "", "fit")
 
 
 def test_another_life_of_the_supervisor_knows_it_too() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from io import BytesIO
 from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
@@ -10,11 +12,13 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image, ImageColor, ImageFont
 from test_timeline import Story, two_lives
 
+from holdfast.core.errors import UsageError
 from holdfast.core.events import Event, JobEnded, NodeLost, RankHung, RanksBegun, RanksEnded
 from holdfast.telemetry.goodput import STATES, Goodput, goodput, shares
-from holdfast.telemetry.goodput_files import picture, trace
+from holdfast.telemetry.goodput_files import COLOURS, FINER, picture, png, trace
 from holdfast.telemetry.goodput_published import Steps, by_checkpoints, by_steps, steps_told
 from holdfast.telemetry.reader import merge
 
@@ -176,6 +180,44 @@ def test_the_trace_and_the_picture_show_every_span() -> None:
     drawn = ElementTree.fromstring(picture("a <job> & more", found))
     bars = [bar for bar in drawn.iter("{http://www.w3.org/2000/svg}rect") if len(bar)]
     assert len(bars) == len(found.spans) and "a <job> & more" in "".join(drawn.itertext())
+
+
+def pixels(content: bytes) -> dict[Any, int]:
+    """Colour → how many."""
+    with Image.open(BytesIO(content)) as image:
+        return {colour: count for count, colour in image.getcolors(image.width * image.height)}
+
+
+def test_the_picture_as_png_shows_the_same() -> None:
+    found = folded(two_lives(), "a", "b")
+    drawn = ElementTree.fromstring(picture("größe\x1b[2J\n & more", found))
+    content = png("größe\x1b[2J\n & more", found)
+    with Image.open(BytesIO(content)) as image:
+        assert (image.format, image.size) == ("PNG", tuple(FINER * int(drawn.attrib[side]) for side in ("width", "height")))
+        for bar in (bar.attrib for bar in drawn.iter("{http://www.w3.org/2000/svg}rect") if len(bar)):
+            middle = [FINER * (float(bar[at]) + float(bar[long]) / 2) for at, long in (("x", "width"), ("y", "height"))]
+            assert float(bar["width"]) < 1 or image.getpixel(tuple(map(round, middle))) == ImageColor.getrgb(bar["fill"])
+    assert {ImageColor.getrgb(COLOURS[state]) for state in spent(found)} < set(pixels(content))
+    assert pixels(content)[0, 0, 0] > 500, "words"
+
+
+def test_without_pillow_a_png_is_refused_and_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UsageError, match=r"holdfast\[png\]"):
+        png("job", folded(two_lives(), "a", "b"))
+
+
+def test_where_no_font_is_installed_there_are_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = folded(two_lives(), "a", "b")
+    truetype = ImageFont.truetype
+
+    def without_files(font: Any, *size: Any, **how: Any) -> Any:
+        if isinstance(font, str):
+            raise OSError("cannot open resource")
+        return truetype(font, *size, **how)
+
+    monkeypatch.setattr(ImageFont, "truetype", without_files)
+    assert pixels(png("job", found))[0, 0, 0] > 500
 
 
 def test_what_others_say_of_the_same_trace() -> None:

@@ -96,7 +96,9 @@ class Supervised:
         self.told: Standing | None = None
         self.is_news = True
         self.look_at = host.now()
-        self.unfit, self.outcome = "", ""
+        self.outcome = ""
+        self.unfit: dict[str, str] = {}
+        """Check → why this node is unfit by it."""
         host.watch(self.inner.epoll.fileno(), select.EPOLLIN, lambda events: self._ready())
 
     # --- the loop -------------------------------------------------------------------------------------------------------
@@ -158,7 +160,9 @@ class Supervised:
                 what = describe(failure)[:400]
                 trouble = Trouble(node=self.reporter, number=0, kind=kind, round=failure.round, rank=failure.rank, what=what)
             case HealthChanged(check=check, state=state, reason=reason):
-                self.unfit = f"{check}: {reason}"[:400] if state == "unfit" else ""
+                self.unfit.pop(check, None)
+                if state == "unfit":
+                    self.unfit[check] = f"{check}: {reason}"[:400]
                 device, number = _xid_in(reason)
                 if number or state == "unfit":
                     kind = "device" if number else "unfit"
@@ -207,7 +211,7 @@ class Supervised:
             spare_because=self._spare_because(),
             least=self.config.min_nodes,
             members=self._members(),
-            unfit=self.unfit,
+            unfit=next(iter(self.unfit.values()), ""),
             outcome=self.outcome,
         )
 

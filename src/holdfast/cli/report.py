@@ -14,7 +14,7 @@ from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.failure import describe
 from holdfast.core.value import to_plain
 from holdfast.telemetry.goodput import MISSING, STATES, goodput, shares
-from holdfast.telemetry.goodput_files import picture, trace
+from holdfast.telemetry.goodput_files import picture, png, trace
 from holdfast.telemetry.goodput_published import by_checkpoints, by_steps, steps_told
 from holdfast.telemetry.plain import one_line
 from holdfast.telemetry.restarts import PHASES
@@ -46,6 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--goodput", action="store_true", help="how much of the workers' time trained, and where the rest went")
     parser.add_argument("--trace", metavar="FILE", help="write where the time went for Perfetto or chrome://tracing")
     parser.add_argument("--svg", metavar="FILE", help="draw where the time went")
+    parser.add_argument("--png", metavar="FILE", help="the same as a PNG (needs the extra `png`)")
     parser.add_argument("--otlp", metavar="URL", help="export it as a trace, by OTLP over HTTP")
 
 
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     job, records = story(path)
     if options.otlp is not None:
         return _export(job, options.otlp)
-    if options.goodput or options.trace or options.svg:
+    if options.goodput or options.trace or options.svg or options.png:
         return _goodput(goodput(records, job, time.time()), steps_told(records), job, options)
     if options.json:
         show_json({"timeline": to_plain(job), "report": _written(path)})
@@ -84,11 +85,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _goodput(found: Goodput, steps: Sequence[Steps], job: Timeline, options: argparse.Namespace) -> int:
-    for path, drawn in ((options.trace, trace), (options.svg, picture)):
+    for path, drawn in ((options.trace, trace), (options.svg, picture), (options.png, png)):
         if path:
+            content = drawn(job.job, found)
             try:
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(drawn(job.job, found))
+                with open(path, "wb") as file:
+                    file.write(content if isinstance(content, bytes) else content.encode())
             except OSError as error:
                 raise UsageError(f"{path} cannot be written: {error.strerror}") from None
             print(f"written: {path}", file=sys.stderr)

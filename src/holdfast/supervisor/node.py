@@ -115,7 +115,10 @@ class FleetNode:
         self.standing, self.reason, self.by = standing, reason, by
 
     def pardon(self, why: str, at_unix: float) -> None:
-        """Nothing is held against it, nor against its devices."""
+        """Nothing is held against it, nor against its devices; but what finds itself unfit is so until it says otherwise."""
+        heard = [report for reporter, report in self.reports.items() if reporter in self.linked and not self.is_lost]
+        if own := next((report.unfit for report in heard if report.unfit), ""):
+            return self.hold(UNFIT, own, "itself")
         self.standing, self.reason, self.by = FIT, "", ""
         for device in [device for device in self.devices.values() if device.state != FIT]:
             self._note(DeviceKept(name=device.name, state=FIT, reason=why, at_unix=at_unix), why)

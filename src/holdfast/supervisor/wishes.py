@@ -49,14 +49,16 @@ class Wishes:
         node.pardon(reason, self.fleet.at_unix)
         case = Case(trouble="operator", node=name, job="", what=reason)
         deed = self.acts.deed(case, Choice(act="uncordon", reason="an operator wants it"), now)
-        actions = [*self.ledger.write(deed), *self.fleet.keep(node, reason)]
+        own = node.reason  # what it holds against itself is not the operator's to forgive
+        actions = [*self.ledger.write(deed), *self.fleet.keep(node, "" if own else reason)]
         call = Call(task=f"{deed.id}.uncordon", verb="uncordon", target=name, reason=reason)
         actions += self.queues.push(Task(id=call.task, host=f"orchestrator {name}", action=call), now)
         for index, job in enumerate(self.jobs.values()):
             if speaker := next((one for one in job.speakers(but="") if self.fleet.is_linked(one)), ""):
                 order = self.fleet.order(f"{deed.id}.{index}.readmit", "readmit", reason, target=name)
                 actions += self.queues.push(self.fleet.told(speaker, order), now)
-        return f"{name} may be used again", self.fleet.noted(actions)
+        once = f", once it no longer finds itself unfit: {own}" if own else ""
+        return f"{name} may be used again{once}", self.fleet.noted(actions)
 
     def order_job(self, act: str, name: str, reason: str, now: float) -> tuple[str, list[Action]]:
         """`restart` all ranks of a job, or `stop` it. As `drain`. Its policy is not asked, nor are its budgets spent."""

@@ -1,19 +1,26 @@
-"""Where did the workers' time go, drawn: as a trace for Perfetto or chrome://tracing, and as an SVG picture."""
+"""Where did the workers' time go, drawn: as a trace for Perfetto or chrome://tracing, and as a picture (SVG, PNG)."""
 
 from __future__ import annotations
 
 import json
 from html import escape
 
+from holdfast.core.errors import UsageError
 from holdfast.telemetry.goodput import LOST, MISSING, PRODUCTIVE, STATES
+from holdfast.telemetry.plain import one_line
 from holdfast.telemetry.words import span as words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from holdfast.telemetry.goodput import Goodput, Span
 
 WIDE, LABEL, HIGH, GAP, AXIS = 1000, 140, 22, 6, 60
 """Pixels: of the time axis, of the nodes' names before it, of a node's bar, between two, and of what stands below."""
+
+FINER = 2
+"""A PNG's pixels, to a side, for one of these: sharp on the screens that there are."""
 
 MOST_NODES = 200
 """Bars of a picture; of more nodes, those with the least productive time are drawn."""
@@ -45,7 +52,7 @@ def picture(job: str, found: Goodput) -> str:
     scale = WIDE / max(found.until - begin, 1e-9)
     high = 30 + len(rows) * (HIGH + GAP) + AXIS
     size = f'width="{LABEL + WIDE + 20}" height="{high}" viewBox="0 0 {LABEL + WIDE + 20} {high}"'
-    title = f"{job}: {found.goodput:.1%} of {words(sum(found.worker_s.values()))} of workers' time was productive"
+    title = f"{one_line(job)}: {found.goodput:.1%} of {words(sum(found.worker_s.values()))} of workers' time was productive"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" role="img">',
         f"<title>{escape(title)}</title>",
@@ -54,10 +61,46 @@ def picture(job: str, found: Goodput) -> str:
     ]
     for number, (node, spans) in enumerate(rows.items()):
         y = 30 + number * (HIGH + GAP)
-        parts.append(f'<text x="{LABEL - 6}" y="{y + HIGH - 6}" text-anchor="end">{escape(node or MISSING)}</text>')
+        parts.append(f'<text x="{LABEL - 6}" y="{y + HIGH - 6}" text-anchor="end">{escape(one_line(node) or MISSING)}</text>')
         parts += [_bar(span, y, LABEL + (span.begin - begin) * scale, scale) for span in spans]
     parts += _legend(found, 30 + len(rows) * (HIGH + GAP) + 18)
     return "\n".join((*parts, "</svg>\n"))
+
+
+def png(job: str, found: Goodput) -> bytes:
+    """The same for whatever shows no SVG: its rectangles and words, FINER. Raises UsageError where Pillow is not installed."""
+    try:
+        from PIL import Image, ImageDraw
+    except ImportError as error:
+        raise UsageError("a PNG needs Pillow, which is not installed", hint="pip install 'holdfast[png]', or --svg") from error
+    from io import BytesIO
+    from xml.etree import ElementTree
+
+    drawn = ElementTree.fromstring(picture(job, found))
+    image = Image.new("RGB", (int(drawn.attrib["width"]) * FINER, int(drawn.attrib["height"]) * FINER), "white")
+    pen = ImageDraw.Draw(image)
+    for part in drawn:
+        match part.attrib:
+            case {"x": x, "y": y, "width": wide, "height": high, "fill": colour}:
+                left, right = round(float(x) * FINER), round((float(x) + float(wide)) * FINER)
+                top, under = round(float(y) * FINER), round((float(y) + float(high)) * FINER)
+                pen.rectangle((left, top, max(left, right - 1), under - 1), fill=colour)  # both ends count
+            case {"x": x, "y": y, **how}:
+                font = _font(int(how.get("font-size", drawn.attrib["font-size"])) * FINER)
+                anchor = "rs" if how.get("text-anchor") == "end" else "ls"
+                pen.text((float(x) * FINER, float(y) * FINER), part.text or "", "black", font, anchor)
+    with BytesIO() as file:
+        image.save(file, "PNG")
+        return file.getvalue()
+
+
+def _font(size: int) -> Any:
+    from PIL import ImageFont
+
+    try:
+        return ImageFont.truetype("DejaVuSans.ttf", size)
+    except OSError:
+        return ImageFont.load_default(size)  # its own, which has ASCII: images of training jobs often have no font at all
 
 
 def _begin(found: Goodput) -> float:
