@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +322,9 @@ def test_what_nvml_says_of_a_gpu(host, see, gpus, state, word):
 
 def test_gpus_and_links_that_were_there_at_the_last_look(host, monkeypatch):
     host.put("dev/nvidiactl", "")
-    monkeypatch.syspath_prepend(NVML)
+    made_up = spec_from_file_location("pynvml", f"{NVML}/pynvml.py")
+    monkeypatch.setitem(sys.modules, "pynvml", nvml := module_from_spec(made_up))  # in whose place the real one may be by now
+    made_up.loader.exec_module(nvml)
     gpus = lambda text: lambda: monkeypatch.setenv("FAKE_GPUS", text)
     gpus("{}|{}")()
     both, fewer_links, gone, still = looks(host, "gpu", gpus("{'links': 17}|{'links': 17}"), gpus("{}"), lambda: None)
