@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,23 +19,25 @@ def path(tmp_path: Path) -> str:
 
 
 def rows_of(path: str) -> dict[str, object]:
-    return dict(Journal(path).rows)
+    with closing(Journal(path)) as kept:
+        return dict(kept.rows)
 
 
 @given(story=st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.fixed_dictionaries({"n": st.integers()}))))
 def test_what_was_kept_last_is_there_however_the_process_ended(story, tmp_path_factory):
     path, rows = str(tmp_path_factory.mktemp("journal") / "j"), {}
-    kept = Journal(path)
-    for key, row in story:
-        kept.keep(key, row)  # and it is never closed: a SIGKILL closes nothing
-        rows.pop(key, None)
-        rows |= {} if row is None else {key: row}
-    assert rows_of(path) == rows
+    with closing(Journal(path)) as kept:
+        for key, row in story:
+            kept.keep(key, row)
+            rows.pop(key, None)
+            rows |= {} if row is None else {key: row}
+        assert rows_of(path) == rows, "while it is open: a SIGKILL closes nothing"
 
 
 @pytest.mark.parametrize("rest", [b'["b", {"n"', b'["b"', b"\0\0\0\0", b"[1]", b'"b"', b"\xff\xfe"])
 def test_a_last_line_that_was_cut_short_is_passed_over(path: str, rest: bytes) -> None:
-    Journal(path).keep("a", {"n": 1})
+    with closing(Journal(path)) as kept:
+        kept.keep("a", {"n": 1})
     with open(path, "ab") as file:
         file.write(rest)
     assert rows_of(path) == {"a": {"n": 1}}
@@ -42,12 +45,12 @@ def test_a_last_line_that_was_cut_short_is_passed_over(path: str, rest: bytes) -
 
 def test_it_does_not_grow_for_ever(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SLACK_LINES", 10)
-    kept = Journal(path)
-    for number in range(1000):
-        kept.keep("a", {"n": number})
+    with closing(Journal(path)) as kept:
+        for number in range(1000):
+            kept.keep("a", {"n": number})
     assert len(Path(path).read_text().splitlines()) <= 14 and rows_of(path) == {"a": {"n": 999}}
 
 
 def test_only_its_owner_may_read_it(path: str) -> None:
-    Journal(path)
+    Journal(path).close()
     assert Path(path).stat().st_mode & 0o077 == 0

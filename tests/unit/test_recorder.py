@@ -174,9 +174,10 @@ def hanging(path: Path) -> Iterator[int]:
 
 def drained(fd: int, lines: int) -> list[dict[str, Any]]:
     """What comes out of the pipe, when so many lines have."""
-    text = b""
+    text, more = b"", select.poll()
+    more.register(fd, select.POLLIN)
     while sum(bool(line) for line in text.split(b"\n")[:-1]) < lines:
-        select.select([fd], [], [])
+        more.poll()
         text += os.read(fd, 1 << 20)
     return [json.loads(line) for line in text.split(b"\n") if line]
 

@@ -60,8 +60,9 @@ class _Child:
         os.close(writer)
 
     def answer(self, name: str, until: float, deadline_s: float) -> Fact:
-        text = b""
-        while select.select([self._reader], [], [], max(0.0, until - time.monotonic()))[0]:
+        text, said = b"", select.poll()
+        said.register(self._reader, select.POLLIN)
+        while said.poll(1000 * max(0.0, until - time.monotonic())):
             piece = os.read(self._reader, 1 << 16)
             if not piece:
                 break

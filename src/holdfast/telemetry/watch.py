@@ -29,10 +29,12 @@ class Watch:
 
     def wait(self, timeout_s: float) -> None:
         """Until something in the folder was written, closed after writing, made, renamed or removed, or for `timeout_s`."""
+        news = select.poll()  # unlike select(), it takes descriptors beyond 1023
         if self._fd < 0:
-            select.select([], [], [], min(timeout_s, BLIND_S))
+            news.poll(1000 * min(timeout_s, BLIND_S))
             return
-        if select.select([self._fd], [], [], timeout_s)[0]:
+        news.register(self._fd, select.POLLIN)
+        if news.poll(1000 * max(0.0, timeout_s)):
             os.read(self._fd, 65_536)
 
     def close(self) -> None:
