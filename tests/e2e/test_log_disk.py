@@ -61,6 +61,7 @@ class Job:
         self.logs[0].symlink_to(self.mount.log)
         self.workers.attempt.tee = partial(self.workers.attempt.tee, stdout_fd=console)  # type: ignore[method-assign]
         self.workers.settle()
+        self.workers.disk_is_local = False  # its folder lies on one, and only a link leads elsewhere
         self.until(self.workers.shower.caught_up)
         os.close(console)
 

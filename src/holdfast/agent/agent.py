@@ -30,7 +30,6 @@ from holdfast.agent.words import (
     LookAtWorkers,
     PlayFault,
     RunChecks,
-    ShowStacks,
     SignalWorkers,
     StartWorkers,
     Sweep,
@@ -284,8 +283,6 @@ class Agent:
                     self.workers.kill(local_ranks)
                 case LookAtWorkers():
                     self.hands.look(action)
-                case ShowStacks():
-                    self.hands.show_stacks(action, decided_at_unix)
                 case KeepStacks(reason=reason):
                     self.hands.keep_stacks(reason, decided_at_unix)
                 case Sweep():

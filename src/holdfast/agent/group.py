@@ -42,7 +42,6 @@ from holdfast.agent.words import (
     RestartAsked,
     SavesSeen,
     Send,
-    ShowStacks,
     SignalWorkers,
     SparesAwaited,
     Started,
@@ -372,7 +371,7 @@ class Group:
             actions.append(Send(message=Failed(node=self.join.node, round=self.round, failure=failure)))
             if self.assigned is not None and self.assigned.carries_on:
                 return actions + self._settle(now)
-            return actions + self.stop_once_seen(f"rank {worker.rank} failed", now, failed=True)
+            return actions + self.stop_once_seen(f"rank {worker.rank} failed", now)
         return actions + self._settle(now)
 
     def _settle(self, now: float) -> list[Action]:
@@ -427,16 +426,10 @@ class Group:
         self.stopping = Stopping(self.workers, signum, grace_s=self.grace_s, now=now)
         return self.stopping.begin(reason, self.grace_s) + self._settle(now)
 
-    def stop_once_seen(self, reason: str, now: float, *, failed: bool) -> list[Action]:
-        """Ask the running workers to end; if they are being looked at, as soon as they have shown where they are. `failed`:
-        something has, and where they are is worth knowing; if they have not been looked at, they show it in passing."""
+    def stop_once_seen(self, reason: str, now: float) -> list[Action]:
+        """Ask the running workers to end; if they are being looked at, as soon as they have shown where they are."""
         if self.look_until == NEVER:
-            running = tuple(worker.local_rank for worker in self.workers.values() if worker.state == "running")
-            shown: list[Action] = []
-            if failed and running and self._look is None and self.assigned is not None:
-                base = self.assigned.base_rank
-                shown = [ShowStacks(round=self.round, base_rank=base, local_ranks=running, reason=reason)]
-            return shown + self.stop(signal.SIGTERM, reason, now)
+            return self.stop(signal.SIGTERM, reason, now)
         self.stop_after_look = self.stop_after_look or reason
         return self._settle(now)
 

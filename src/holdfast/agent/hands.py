@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.agent.supervised import Supervised
     from holdfast.agent.telling import Telling
     from holdfast.agent.watchdog import Watchdog
-    from holdfast.agent.words import LookAtWorkers, ShowStacks
+    from holdfast.agent.words import LookAtWorkers
     from holdfast.agent.workers import Workers
     from holdfast.core.config import RunConfig
     from holdfast.core.events import Event
@@ -310,12 +310,6 @@ class Hands:
         kept = StacksKept(path=self.stacks.path, ranks=tuple(shown), silent=tuple(silent), reason=reason)
         self.telling.record(kept, at_unix)
         self.telling.evidence.append(self.stacks.keeper(reason))
-
-    def show_stacks(self, wanted: ShowStacks, at_unix: float) -> None:
-        """Take the stacks of workers that are about to be stopped."""
-        from holdfast.agent.last_stacks import last_stacks  # most jobs never need it
-
-        self.telling.showed(wanted.round, at_unix, last_stacks(self.workers, wanted))
 
     # --- how ranks begin ------------------------------------------------------------------------------------------------
 

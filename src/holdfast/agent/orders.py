@@ -88,7 +88,7 @@ class Orders:
         if stop.hung is not None and stop.hung in group.workers:
             struck = group.look.condemn(group.workers[stop.hung])
         if group.state == "running":
-            return [*struck, *group.stop_once_seen(stop.reason, now, failed=stop.failed), *said]  # signals wait for no terminal
+            return [*struck, *group.stop_once_seen(stop.reason, now), *said]  # signals wait for no terminal
         if group.state == "succeeded":
             return said + group.all_gone(now)
         return struck + said

@@ -30,17 +30,6 @@ KEEP_S = 30.0
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
-class Unkept:
-    """What is known of a round that has failed, and is not on disk yet."""
-
-    def __init__(self, at_unix: float, health: list[Mapping[str, Any]]) -> None:
-        self.at_unix, self.health = at_unix, health
-        """When the first of its ranks failed here, and what the node's checks said then."""
-        self.failures: list[Failure] = []
-        self.stacks: dict[int, str] = {}
-        """By rank."""
-
-
 class Telling:
     """The voice and the record of one agent. Before `open` there is only the voice, and what is `degraded` waits."""
 
@@ -56,8 +45,8 @@ class Telling:
         self.incidents: list[Failure] = []
         self.evidence: list[Callable[[], None]] = []
         """Not on disk yet: failures, and what puts the stacks there."""
-        self.unkept: dict[int, Unkept] = {}
-        """By round, in which ranks of this node failed or were stopped."""
+        self.unkept: dict[int, list[Failure]] = {}
+        """By round: how ranks of this node failed or were stopped. What else there is to keep is not yet kept."""
         self.keep_by = NEVER
         """Seconds since the epoch. NEVER: nobody here has failed since, or it is kept."""
         self.listener: Callable[[Event], None] | None = None
@@ -66,6 +55,8 @@ class Telling:
         """What to say on stderr of an event and its time, for `--event-log-handler console`. None: nothing."""
         self.verdicts: Callable[[], list[Mapping[str, Any]]] = list
         """What the node's checks say now, as plain data. Nothing, where there are none."""
+        self.health: dict[int, list[Mapping[str, Any]]] = {}
+        """By such a round: what they said at its first failure."""
         self.life = 0, 0
         """Round and attempt of the workers that the next record is about."""
 
@@ -110,19 +101,11 @@ class Telling:
             if not event.failure.innocent:
                 self.incidents.append(event.failure)
                 self.keep_by = min(self.keep_by, at_unix + KEEP_S)
-            self._of(event.failure.round, event.failure.at_unix).failures.append(event.failure)
+            self.unkept.setdefault(event.failure.round, []).append(event.failure)
+            if event.failure.round not in self.health:
+                self.health[event.failure.round] = self.verdicts()
         if isinstance(event, WorkerStarted) and self.unkept:
             self._keep_the_rest()
-
-    def showed(self, round: int, at_unix: float, stacks: dict[int, str]) -> None:
-        """By rank: where those of this node were when something failed in that round."""
-        self._of(round, at_unix).stacks.update(stacks)
-        self.keep_by = min(self.keep_by, at_unix + KEEP_S)
-
-    def _of(self, round: int, at_unix: float) -> Unkept:
-        if round not in self.unkept:
-            self.unkept[round] = Unkept(at_unix, self.verdicts())
-        return self.unkept[round]
 
     def write_down(self) -> None:
         """Put on disk what has been noted."""
@@ -142,6 +125,7 @@ class Telling:
     def _keep_the_rest(self) -> None:
         """Of failures: what is not the failing worker's own. Not before the next workers run, so that they wait for nothing."""
         unkept, self.unkept, self.keep_by = self.unkept, {}, NEVER
+        health, self.health = self.health, {}
         later = self.verdicts()
         folder, environ, now = self.job_dir.incident_path, os.environ, self.unix()
 
@@ -151,14 +135,13 @@ class Telling:
             from holdfast.agent.flight_recorder import patience_s, record_of
             from holdfast.diagnosis.incident import keep, keep_failures
 
-            for round, known in unkept.items():
-                ranks = {*known.stacks, *(failure.rank for failure in known.failures)}
+            for round, failures in unkept.items():
+                ranks = [failure.rank for failure in failures]
                 records = {rank: record_of(environ, rank) for rank in ranks} if patience_s(environ) else {}
-                keep_failures(folder, (failure for failure in known.failures if failure.innocent))
-                both = (("failed", known.health), ("was left", later))
+                keep_failures(folder, (failure for failure in failures if failure.innocent))
+                both = (("failed", health.get(round, [])), ("was left", later))
                 said = [{"when": when, **one} for when, verdicts in both for one in verdicts]
-                at = time.monotonic() - (now - known.at_unix)
-                keep(folder(round), at=at, stacks=known.stacks, records=records, verdicts=said)
+                keep(folder(round), at=time.monotonic() - (now - failures[0].at_unix), records=records, verdicts=said)
 
         self.evidence.append(keep)
 

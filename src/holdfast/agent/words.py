@@ -299,18 +299,6 @@ class LookAtWorkers(Action):
     within_s: float
 
 
-class ShowStacks(Action):
-    """Some workers are about to be asked to end, since another has failed: have them dump their stacks first, and keep them. It
-    takes some milliseconds at most, and nothing follows."""
-
-    round: int
-    base_rank: int
-    """Global rank of local rank 0."""
-    local_ranks: tuple[int, ...]
-    reason: str
-    """What has failed, in words."""
-
-
 class KeepStacks(Action):
     """Keep what was found at the last look in the incident's folder."""
 

@@ -57,6 +57,8 @@ class Workers:
         self.attempt: AttemptLogs | None = None
         self.shown: Shown | None = None
         """None: nothing of it is shown."""
+        self.disk_is_local = False
+        """Whether their logs, and what they leave when they fail, lie on a disk of this host."""
         self.shower, self.reader = Aside(), Aside()
         """Touch the logs, whose disk may hang: to show them; and to find out why a rank has failed."""
         self.settled = False
@@ -135,6 +137,10 @@ class Workers:
             self.unfollowed = None
             self.host.watch_pages()
             self._follow_logs(assigned)
+            from holdfast.runtime.mounts import is_local  # not before the first workers have begun
+
+            folder = self.attempt[0].dir if self.attempt is not None else None
+            self.disk_is_local = folder is None or is_local(folder)
 
     def _open_attempt(self, assigned: Assigned) -> AttemptLogs:
         try:
@@ -297,6 +303,8 @@ class Workers:
     def _evidence(self, local_rank: int) -> Evidence:
         assert self.attempt is not None
         attempt, found = self.attempt, list[Evidence]()
+        if self.disk_is_local:  # as most are: another thread takes a millisecond, of the five that a death is told in
+            return _left_by(local_rank, attempt)
         self.reader.do(lambda: found.append(_left_by(local_rank, attempt)), EVIDENCE_S)
         if found:
             return found[0]

@@ -459,8 +459,6 @@ class Stop(Message):
     rejoin: bool
     hung: int | None = None
     """Local rank, on that node, of a worker that hangs, though its own limit has not told so. None: none does."""
-    failed: bool = False
-    """Something has failed: where its ranks were then is to be kept."""
 
 
 class LookAround(Message):

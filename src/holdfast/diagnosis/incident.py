@@ -52,16 +52,9 @@ def keep_failures(folder: Callable[[int], str], failures: Iterable[Failure]) -> 
             json.dump(to_plain(failure), file, indent=2, default=str)
 
 
-def keep(
-    folder: str,
-    *,
-    at: float,
-    stacks: Mapping[int, str] | None = None,
-    records: Mapping[int, str],
-    verdicts: Sequence[Mapping[str, Any]] = (),
-) -> None:
-    """Keep all that can be had in `folder`. `at`: when it failed, in monotonic seconds; `stacks`: by rank; `records`: by rank,
-    where its flight recorder writes to; `verdicts`: of the node's checks, as plain data.
+def keep(folder: str, *, at: float, records: Mapping[int, str], verdicts: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Keep all that can be had in `folder`. `at`: when it failed, in monotonic seconds; `records`: by rank, where its flight
+    recorder writes to; `verdicts`: of the node's checks, as plain data.
     OSError where the folder cannot be written to; what cannot be read is left out, and the file says why."""
     os.makedirs(folder, 0o700, exist_ok=True)
     _write(os.path.join(folder, "kernel.txt"), kernel_log(at - BEFORE_S, at + AFTER_S))
@@ -69,8 +62,6 @@ def keep(
     if verdicts:
         with open(os.path.join(folder, HEALTH), "w", encoding="utf-8") as file:
             json.dump(verdicts, file, indent=2)
-    for rank, text in (stacks or {}).items():
-        _write(os.path.join(folder, f"rank-{rank}.txt"), text.splitlines())
     for rank, path in records.items():
         _copy(path, os.path.join(folder, f"dump-rank-{rank}"))
 

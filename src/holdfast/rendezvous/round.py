@@ -219,8 +219,7 @@ class Rendezvous:
 
     def _stop_all(self, why: str, *, rejoin: bool, hung: tuple[str, int] | None) -> list[Action]:
         actions: list[Action] = []
-        failed = self.is_restart if rejoin else self.outcome == "failed"
-        stop = Stop(round=self.round, reason=why, rejoin=rejoin, failed=failed)
+        stop = Stop(round=self.round, reason=why, rejoin=rejoin)
         for node, seat in self.seats.items():
             unaware = seat.state == "stopped" and seat.stop is None  # done with stopping before this was decided: it waits
             if seat.state in ("running", "stopping") or unaware or (seat.state == "succeeded" != self.outcome):

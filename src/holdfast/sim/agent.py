@@ -23,7 +23,6 @@ from holdfast.agent.words import (
     Looked,
     PortHeld,
     SavesSeen,
-    ShowStacks,
     SignalWorkers,
     Started,
     StartFailed,
@@ -266,7 +265,7 @@ class SimAgent:
                     seen += self.checking.before_join()
                 case LookAtWorkers():
                     self.cluster.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
-                case KeepStacks() | ShowStacks():
+                case KeepStacks():
                     pass
                 case Sweep():
                     self.world.sweep()
