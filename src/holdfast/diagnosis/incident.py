@@ -1,7 +1,7 @@
 """What is kept of a failure? One folder for each round, in which each node has one: several may share a run's directory.
 
     incidents/round-3/n7/failure-rank-3.json   how it ended: exit code or signal, its error file's content, its log's last lines
-                         rank-3.txt            where it was when another rank failed or hung: the stacks of all its threads
+                         rank-3.txt            where it was when a rank hung: the stacks of all its threads
                          record-rank-3         torch's record of its collectives, where a rank that hung could still be asked
                          dump-rank-3           torch's flight recorder, where the rank has left one
                          kernel.txt            the kernel's log from ten minutes before to one after, where it may be read
