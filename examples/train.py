@@ -107,6 +107,9 @@ def main() -> None:
 
     if rank == 0:
         print(f"finished: final loss {shown}", flush=True)
+    # DDP holds the process group. Freed together with the model, after this function's end, its threads can wait for Python
+    # forever while Python waits for them (torch 2.13, gloo); without the model, destroy_process_group() ends them in order.
+    del model
     dist.destroy_process_group()
 
 

@@ -61,6 +61,9 @@ def main() -> None:
     if rank == 0:
         print(f"finished: final loss {loss.item() / dist.get_world_size():.12f}", flush=True)
     dist.barrier()
+    # DDP holds the process group. Freed together with the model, after this function's end, its threads can wait for Python
+    # forever while Python waits for them (torch 2.13, gloo); without the model, destroy_process_group() ends them in order.
+    del replica
     dist.destroy_process_group()
 
 
