@@ -25,10 +25,10 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .NOTPARALLEL:
-.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx google frameworks promtool system
+.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx google frameworks promtool system compiled
 .DEFAULT_GOAL = test
 
-test: lint torch nvrx google frameworks promtool system
+test: lint torch nvrx google frameworks promtool system compiled
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev
@@ -44,8 +44,7 @@ demo: $(VENV)/.core torch
 example-etcd: $(VENV)/.dev torch
 	@$(BIN)/python examples/multi_container/without_docker.py
 
-bench: $(VENV)/.dev torch nvrx google frameworks
-	@$(BIN)/python -m compileall -q src  # as pip does for a user; an editable install leaves it out
+bench: $(VENV)/.dev torch nvrx google frameworks compiled
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 # atheris is there for Linux and some Pythons only: where it cannot be had, the script says so and ends well.
@@ -94,6 +93,10 @@ google: $(VENV)/.dev
 	    2>/dev/null || { rm -rf $(VENV)/google; echo "Google's supervisor is not in reach: its side is skipped"; }
 	@test -e $(VENV)/goodput/.done || { $(PIP) install --no-deps --target $(VENV)/goodput $(GOODPUT) 2>/dev/null \
 	    && touch $(VENV)/goodput/.done; } || { rm -rf $(VENV)/goodput; echo "Google's goodput library is not in reach"; }
+
+# As pip does for a user; an editable install leaves it out, and where PYTHONDONTWRITEBYTECODE is set each start would compile anew.
+compiled: $(VENV)/.core
+	@$(BIN)/python -m compileall -q src
 
 # The trainers that we have callbacks for, and JAX. Trainers would bring PyTorch if it is not there, and any version of it, so only
 # after it.
