@@ -180,7 +180,7 @@ class Page:
         was asked before is to have come to its end."""
         pid = below or self.words[layout.PID]
         self._stacks_at = self._size()
-        return self._ask(pid, self.words[layout.DUMP_SIGNAL])
+        return self._ask(pid, self.words[layout.DUMP_SIGNAL], any_thread=True)
 
     def stacks(self) -> str:
         """What has been written since somebody was asked last: faulthandler's text, which ends with the main thread."""
@@ -193,13 +193,14 @@ class Page:
     def ask_where(self) -> None:
         """Have it write that all the same, if it has not."""
         if self._ended_at != NOT_ASKED and self._size() == self._ended_at:
-            self._ask(self.words[layout.PID], self.words[layout.MAIN_DUMP_SIGNAL])
+            self._ask(self.words[layout.PID], self.words[layout.MAIN_DUMP_SIGNAL], any_thread=False)
 
     def where(self) -> str:
         """What it has written of its main thread since it was asked to end. Empty: nothing, or it was not."""
         return "" if self._ended_at == NOT_ASKED else self._written(self._ended_at)
 
-    def _ask(self, pid: int, signum: int) -> str:
+    def _ask(self, pid: int, signum: int, *, any_thread: bool) -> str:
+        """`any_thread`: whichever hears the signal writes what is wanted; else the main one has to."""
         if not 0 < signum <= LAST_SIGNAL:
             return "its interpreter has not started, or offers none"
         try:
@@ -208,7 +209,7 @@ class Page:
                 return "the script uses the descriptor for something else"
             if not _catches(pid, signum):
                 return "the script has reset the signal"
-            os.kill(_listener(pid), signum)
+            os.kill(_listener(pid) if any_thread else pid, signum)
         except OSError as error:
             return f"the script has closed the descriptor, or is gone: {error.strerror}"
         return ""
