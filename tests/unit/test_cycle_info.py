@@ -44,6 +44,23 @@ def test_a_successor_ends_what_its_predecessor_could_not(tmp_path):
     ]
 
 
+def test_what_others_have_made_of_a_file_holds_nobody_up(tmp_path):
+    names, complaints = InfoNames(str(tmp_path), "job", {}), []
+    CycleInfo(names, None, complaints.append).begin(0, 1000.0, active=["n1"], standby=[])
+    (tmp_path / "cycle_info.job.0.0").write_text('{"generation": "edited"}')
+    CycleInfo(names, None, complaints.append).begin(1, 2000.0, active=["n1"], standby=[])
+    assert told(tmp_path, 0) == {"generation": 1, "cycle_end_time": "1970-01-01T00:33:20.000Z"}
+    assert not complaints and told(tmp_path, 1)["active_nodes"] == "n1"
+
+
+def test_a_full_disk_is_left_no_half_file(tmp_path):
+    names, complaints = InfoNames(str(tmp_path), "job", {}), []
+    (tmp_path / "cycle_info.job.0.0").mkdir()
+    (tmp_path / "cycle_info.job.0.0" / "in the way").touch()
+    CycleInfo(names, None, complaints.append).begin(0, 1000.0, active=["n1"], standby=[])
+    assert len(complaints) == 1 and os.listdir(tmp_path) == ["cycle_info.job.0.0"]
+
+
 def test_the_ranks_are_the_nodes_own_in_the_order_in_which_those_are_listed(tmp_path):
     CycleInfo(InfoNames(str(tmp_path), "job", {}), None, print).begin(0, 1.0, active=["n3", "n1", "x", "n2"], standby=[])
     assert (told(tmp_path, 0)["active_nodes"], told(tmp_path, 0)["active_ranks"]) == ("n[1-3],x", "1,3,0,2")

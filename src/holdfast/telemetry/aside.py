@@ -25,7 +25,7 @@ LIMIT = 10_000
 
 
 class Aside:
-    """One thread, and the tasks that wait for it, in order. A task must not raise."""
+    """One thread, and the tasks that wait for it, in order. What a task raises is shown on stderr, and the next one done."""
 
     def __init__(self) -> None:
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -92,5 +92,11 @@ class Aside:
 
 def _work(tasks: SimpleQueue[Callable[[], None] | None], done: SimpleQueue[None]) -> None:
     while (task := tasks.get()) is not None:
-        task()
-        done.put(None)
+        try:
+            task()
+        except Exception:  # a defect of ours, for which the record of all that comes after is not to be lost
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            done.put(None)

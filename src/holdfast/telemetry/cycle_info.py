@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 
 from holdfast.core.cycles import log_path
 from holdfast.core.grammar import ranges
@@ -90,15 +91,22 @@ def _end_what_is_open(current: str, at_unix: float) -> None:
     except (OSError, ValueError):
         return  # there was none
     if isinstance(about, dict) and not about.get("cycle_end_time"):
-        _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": int(about.get("generation", 0)) + 1})
+        before = about.get("generation")
+        generation = before + 1 if isinstance(before, int) else 1
+        _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": generation})
 
 
 def _write(path: str, about: dict[str, object]) -> None:
     draft = _beside(path)
-    with open(draft, "w", encoding="utf-8") as file:
-        json.dump(about, file, indent=2)
-        file.write("\n")
-    os.replace(draft, path)
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(about, file, indent=2)
+            file.write("\n")
+        os.replace(draft, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(draft)  # the disk is full
+        raise
 
 
 def _point(link: str, to: str) -> None:

@@ -1,0 +1,15 @@
+"""The thread for what may hang: what becomes of the tasks after one that fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.telemetry.aside import Aside
+
+
+def test_a_task_that_raises_costs_no_other(capfd: pytest.CaptureFixture[str]) -> None:
+    aside, done = Aside(), list[str]()
+    aside.do(lambda: done.append(str(1 // 0)), 60.0)
+    aside.do(lambda: done.append("the next"), 60.0)
+    assert done == ["the next"] and not aside.is_late and aside.close()
+    assert "ZeroDivisionError" in capfd.readouterr().err
