@@ -82,6 +82,8 @@ class Log:
         self.lines = 0
         self.alike: dict[bytes, int] = {}
         self.writers: set[object] = set(self.ranks)
+        self.places: dict[object, int] = {}
+        """Ranks of writers whose other lines only say their place on a node."""
 
 
 class Scanner:
@@ -174,6 +176,8 @@ class Scanner:
         if speaker.rank is not None:
             log.ranks.add(speaker.rank)
         log.writers.add(writer(speaker, log.source))
+        if speaker.rank is not None and speaker.local is not None:
+            log.places[speaker.node or log.source, speaker.local] = speaker.rank
         if (end := log.box.read(text, speaker, number)) is not None:
             log.ends.append(end)
         if (best := self.rules.best(text, words)) is None:
