@@ -126,3 +126,21 @@ def test_what_all_ranks_say_is_everybody_s_though_some_lines_name_ranks_and_othe
     aside = [f"[default{local}]:[rank{local}]:[W0304 05:06:09.0 TCPStore.cpp:106] Broken pipe" for local in range(4)]
     found = judged(written(tmp_path / "n7.log", *failed, *aside, *BOX.replace("-9", "1").splitlines()))
     assert found.everywhere and found.rank is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "60s         Warning   NodeNotReady   pod/train-worker-2   Node is not ready",
+        "2s  Normal  TaintManagerEviction  taint-eviction-controller  Marking for deletion Pod train/job-worker-2",
+    ],
+)
+def test_an_event_of_kubernetes_names_whose_it_is(tmp_path: Path, event: str) -> None:
+    others = [f"[pod/train-worker-{rank}/main] ncclRemoteError: A call failed" for rank in (0, 1)]
+    found = judged(written(tmp_path / "events.log", event, *others))
+    assert (found.kind, found.rank) == ("node-lost", 2)
+
+
+def test_a_pod_whose_probe_failed_is_started_again(tmp_path: Path) -> None:
+    event = "Normal  Killing  33s  kubelet  Container trainer failed liveness probe, will be restarted"
+    assert judged(written(tmp_path / "events.log", event)).action == "restart"

@@ -50,6 +50,9 @@ OWN = 2
 TRACEBACK = 400
 """Lines above an exception's own, others' included, in which its traceback begins."""
 
+_OBJECT = re.compile(r"\b[Pp]od(?:/| [\w-]+/)[a-z0-9][\w.-]*-(\d+)\b")
+"""Of whom Kubernetes speaks in an event: `Warning  NodeNotReady  pod/train-worker-3  …`, `… Pod train/worker-3`."""
+
 _RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\b")
 """In a line of a program's log that tells of an error; of any other line it is chance that a traceback follows."""
 
@@ -185,6 +188,8 @@ class Scanner:
         rule, found = best
         said = {key: value for key, value in found.groupdict().items() if value is not None}
         rank = int(said["rank"]) if said.get("rank", "").isdigit() else speaker.rank
+        if rank is None and rule.depth and (pod := _OBJECT.search(text)) is not None:
+            rank = int(pod[1])
         sighting = Sighting(
             rule=rule, text=text.strip()[:500], source=log.source, line=number, offset=offset,
             rank=rank, local=int(said["local"]) if "local" in said else speaker.local, node=said.get("node", speaker.node),

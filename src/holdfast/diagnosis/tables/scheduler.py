@@ -87,3 +87,5 @@ RULES: tuple[Row, ...] = (
     ("k8s-liveness", "user-code", CAUSE, 72, "failed liveness probe, will be restarted|failed startup probe, will be restarted", r"failed (?:liveness|startup) probe, will be restarted", "its container did not answer its probe in time, and was ended for that", "give the probe more time (timeoutSeconds, failureThreshold), or see what kept it from answering", K8S + "tasks/configure-pod-container/configure-liveness-readiness-startup-probes/",
      "Normal   Killing    33s   kubelet  Container trainer failed liveness probe, will be restarted"),
 )
+
+ACTIONS = {"k8s-liveness": "restart"}  # a probe that is too strict, or what held the container up, is no error of its script's
