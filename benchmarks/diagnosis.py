@@ -2,7 +2,7 @@
 
 Speed: an ordinary training log (the same lines with other numbers), one that is full of failures, one in which no two lines are
 alike; and text that is no log at all (Python's own library, each line once), of many words that messages have, too: the worst
-there is. Score: the labelled logs of `tests/unit/test_diagnosis_corpus.py`, by their three parts.
+there is. Score: the labelled logs of `tests/unit/test_diagnosis_corpus.py`, by their parts.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
@@ -88,6 +88,7 @@ def test_only_logs_below_the_root_are_read(service: Callable[..., str], tmp_path
         ("logs/a.log", 400, "INVALID_PATH"),
         (tmp_path / "logs" / "none.log", 404, "NOT_FOUND"),
         (tmp_path / "logs", 404, "NOT_FOUND"),
+        ("/\ud800", 400, "INVALID_PATH"),
     ):
         told, answer = ask(url, "/logs", {"log_path": str(path)})
         assert (told, answer["error_code"]) == (status, code), path
@@ -117,7 +118,7 @@ def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Starts a service, in this process, whose reader waits for a log for ever, with room for one more; returns its URL."""
     monkeypatch.setattr(service_module, "MOST_WAITING", 1)
     monkeypatch.setattr(service_module, "WAIT_S", 0.0)
-    monkeypatch.setattr(service_module.Service, "_read", lambda self: None)
+    monkeypatch.setattr(service_module.Service, "_read_all", lambda self: None)
     one = service_module.Service(str(tmp_path), load())
     Thread(target=one.serve, daemon=True).start()
     yield lambda: f"http://127.0.0.1:{one.port}"
@@ -134,6 +135,63 @@ def test_a_verdict_that_is_late_and_a_log_that_finds_no_room_are_told_apart(stuc
     status, said = ask(url, "/logs", {"log_path": str(tmp_path / "b")})
     assert (status, said["error_code"]) == (503, "OVERLOADED")
     assert ask(url, f"/logs?log_path={tmp_path / 'b'}&wait=false")[0] == 404, "it was not taken, and nobody waits for it"
+
+
+def test_a_log_whose_file_server_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, begun, gather = Event(), Event(), service_module.gather
+
+    def hang(paths: Any, *args: Any, **how: Any) -> Any:
+        if paths[0].endswith("hung"):
+            begun.set()
+            answers.wait()
+        return gather(paths, *args, **how)
+
+    monkeypatch.setattr(service_module, "gather", hang)
+    monkeypatch.setattr(service_module, "SLOW_S", 0.0)
+    hung, well = tmp_path / "hung", tmp_path / "well"
+    one = service_module.Service(str(tmp_path), load())
+    Thread(target=one.serve, daemon=True).start()
+    url = f"http://127.0.0.1:{one.port}"
+    for log in (hung, well):
+        log.write_text(MISSING)
+        assert ask(url, "/logs", {"log_path": str(log)})[0] == 200
+    assert ask(url, f"/logs?log_path={well}")[1]["recommendation"]["action"] == "STOP"
+    begun.wait()
+    assert ask(url, f"/logs?log_path={hung}&wait=false")[1]["status"] == "in_flight"
+    status, said = ask(url, "/logs", {"log_path": str(hung)})
+    assert (status, said["error_code"]) == (503, "STALLED"), "nobody is sent after the one who waits for it"
+    answers.set()
+    assert ask(url, f"/logs?log_path={hung}")[1]["recommendation"]["action"] == "STOP", "it is read once it answers"
+    one.close()
+
+
+def test_who_asks_for_a_verdict_touches_no_file_and_few_may_wait_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "MOST_LOOKING", 1)
+    log = tmp_path / "a.log"
+    log.write_text(MISSING)
+    one = service_module.Service(str(tmp_path), load())
+    Thread(target=one.serve, daemon=True).start()
+    url = f"http://127.0.0.1:{one.port}"
+    ask(url, "/logs", {"log_path": str(log)})
+    answers, looked = Event(), Event()
+
+    def hang(path: str) -> str:
+        looked.set()
+        answers.wait()
+        return path
+
+    monkeypatch.setattr(one, "_real", hang)
+    waits = Thread(target=ask, args=(url, "/logs", {"log_path": str(tmp_path / "b.log")}))
+    waits.start()
+    looked.wait()
+    assert ask(url, f"/logs?log_path={log}")[1]["recommendation"]["action"] == "STOP"
+    status, said = ask(url, "/logs", {"log_path": str(tmp_path / "c.log")})
+    assert (status, said["error_code"]) == (503, "STALLED") and str(tmp_path) in said["message"]
+    answers.set()
+    waits.join()
+    one.close()
 
 
 def test_without_the_token_nothing_is_told(service: Callable[..., str], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -113,6 +114,7 @@ def test_a_clock_that_is_off(host, see):
         ("{1}[Hardware Error]: event severity: fatal", UNFIT, "fatal hardware error"),
         ("{1}[Hardware Error]: event severity: recoverable", DEGRADED, "was borne"),
         ("nvme nvme3: Removing after probe failure status: -19", UNFIT, "NVMe disk is gone"),
+        ("nvme nvme3: Disabling device after reset failure: -19", UNFIT, "NVMe disk is gone"),
         ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", UNFIT, "memory error"),
         ("Memory failure: 0x3f2d40: recovery action for dirty page: Failed", UNFIT, "memory error"),
         ("pcieport 0000:80:01.0: AER: Uncorrectable (Fatal) error message received", UNFIT, "PCI bus"),
@@ -123,6 +125,7 @@ def test_a_clock_that_is_off(host, see):
         ("mce: [Hardware Error]: Machine check events logged", DEGRADED, "machine check"),
         ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0", DEGRADED, "corrected"),
         ("blk_update_request: I/O error, dev nvme0n1, sector 123 op 0x0:(READ)", DEGRADED, "disk"),
+        ("critical medium error, dev sda, sector 123 op 0x0:(READ) flags 0x80700", DEGRADED, "disk"),
         ("INFO: task python:4711 blocked for more than 120 seconds.", DEGRADED, "hangs"),
         ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]", DEGRADED, "stuck"),
         ("Out of memory: Killed process 4711 (python) total-vm:100kB", DEGRADED, "lack of memory"),
@@ -447,7 +450,9 @@ def test_a_command_s_exit_code_is_the_verdict(see, command, state, word):
 
 
 def test_a_command_that_does_not_end_is_killed_with_what_it_has_started(see, alive, wait_until):
-    judged(see("command=echo begun; sleep 1000 & wait", 0.5), UNFIT, "no answer within 0.5 s")
+    verdict = see("command=echo begun; sleep 1000 & wait", 0.5)
+    judged(verdict, UNFIT, "no answer within 0.5 s")
+    assert "command[deadline=" in verdict.advice
     wait_until(lambda: not alive(), what="the end of its processes")
 
 
@@ -558,6 +563,24 @@ def test_what_is_no_number_is_refused_before_anything_is_checked(wrong):
         wanted([wrong])
 
 
+def test_more_than_all_of_it_cannot_be_asked_for():
+    with pytest.raises(UsageError, match="200 is more than 100 per cent"):
+        wanted(["memory=200"])
+    assert wanted(["clock=200"])[0].argument == "200"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--nnodes", "3"), "--nnodes: only with --pairs"),
+        (("--pairs", "--nnodes", "1", "--rdzv-endpoint", "localhost:1"), "a pair has two nodes"),
+    ],
+)
+def test_flags_of_the_pair_test_that_make_no_sense_are_refused(holdfast, flags, said):
+    ended = holdfast("check", *flags)
+    assert ended.returncode == 2 and said in ended.stderr
+
+
 # --- what others have found out ---------------------------------------------------------------------------------------------
 
 SAMPLES = Path(__file__).parents[1] / "infra" / "outside"
@@ -592,6 +615,12 @@ def test_what_others_say_of_the_node(host, see, check, file, state, words):
 @pytest.mark.parametrize("check", ["kubernetes", "gpud", "dcgm"])
 def test_whom_we_cannot_ask_is_named_and_the_node_is_not_unfit(see, check):
     judged(see(check, PATH="/nowhere"), DEGRADED, "not known: ", "No such file")
+
+
+def test_why_gpud_does_not_answer_is_said(see):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        judged(see(f"gpud=http://127.0.0.1:{nobody.getsockname()[1]}/v1/states"), DEGRADED, "curl ended with 7", "connect")
 
 
 def test_gpud_is_asked_over_its_port(see):

@@ -8,6 +8,7 @@ from pathlib import Path
 import failure_causes
 import failure_causes_blind
 import failure_causes_held_out
+import failure_causes_unknown
 import pytest
 from failure_logs import Case, make
 
@@ -17,7 +18,10 @@ from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.rule import load
 from holdfast.diagnosis.scan import Scanner
 
-PARTS = {"tuned": failure_causes.CAUSES, "held out": failure_causes_held_out.CAUSES, "once blind": failure_causes_blind.CAUSES}
+PARTS = {
+    "tuned": failure_causes.CAUSES, "held out": failure_causes_held_out.CAUSES, "once blind": failure_causes_blind.CAUSES,
+    "once unknown": failure_causes_unknown.CAUSES,
+}  # fmt: skip
 GOAL = 0.95
 SEEDS = 2
 """Logs for each cause: every one another layout, size and place of its cause."""

@@ -90,3 +90,57 @@ def test_a_worker_ended_by_the_exception_that_left_it_and_not_by_what_it_had_log
     found = diagnose([failure])
     assert found.kind == ("gpu" if kernel else "oom-gpu"), found
     assert found.evidence[0].line == 0, "of the end of a log nobody knows the line's number"
+
+
+def timeouts(*ranks: int) -> list[str]:
+    """What torch's watchdog says on each of them."""
+    said = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=47, OpType=ALLREDUCE, Timeout(ms)=600000)"
+    return [f"[rank{rank}]:[E0304 05:06:07.{rank:09d} ProcessGroupNCCL.cpp:629] [Rank {rank}] {said}" for rank in ranks]
+
+
+def test_the_exception_of_the_rank_that_all_waited_for_says_more_than_that_they_waited(tmp_path: Path) -> None:
+    raised = "[rank2]: RuntimeError: an error that no rule knows"
+    found = judged(written(tmp_path / "console.log", raised, *timeouts(0, 1, 3)))
+    assert (found.rule, found.rank) == ("python-runtime", 2)
+    assert judged(written(tmp_path / "quiet.log", "[rank2]: loading", *timeouts(0, 1, 3))).rule == "waited-for"
+
+
+BOX = """Root Cause (first observed failure):
+[0]:
+  host      : n7
+  rank      : 2 (local_rank: 2)
+  exitcode  : -9 (pid: 4711)"""
+
+
+MPIRUN = "mpirun noticed that process rank 2 with PID 4711 on node n7 exited on signal 9 (Killed)."
+
+
+@pytest.mark.parametrize("told", [BOX, MPIRUN])
+def test_that_the_rank_that_all_waited_for_was_killed_says_more_than_that_they_waited(tmp_path: Path, told: str) -> None:
+    found = judged(written(tmp_path / "console.log", "[rank2]: loading", *timeouts(0, 1, 3), *told.splitlines()))
+    assert (found.kind, found.rank, found.node) == ("oom-host", 2, "n7") and "SIGKILL" in found.sentence
+
+
+def test_what_all_ranks_say_is_everybody_s_though_some_lines_name_ranks_and_others_places(tmp_path: Path) -> None:
+    failed = [f"[default{local}]:ValueError: no such preset" for local in range(4)]
+    aside = [f"[default{local}]:[rank{local}]:[W0304 05:06:09.0 TCPStore.cpp:106] Broken pipe" for local in range(4)]
+    found = judged(written(tmp_path / "n7.log", *failed, *aside, *BOX.replace("-9", "1").splitlines()))
+    assert found.everywhere and found.rank is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "60s         Warning   NodeNotReady   pod/train-worker-2   Node is not ready",
+        "2s  Normal  TaintManagerEviction  taint-eviction-controller  Marking for deletion Pod train/job-worker-2",
+    ],
+)
+def test_an_event_of_kubernetes_names_whose_it_is(tmp_path: Path, event: str) -> None:
+    others = [f"[pod/train-worker-{rank}/main] ncclRemoteError: A call failed" for rank in (0, 1)]
+    found = judged(written(tmp_path / "events.log", event, *others))
+    assert (found.kind, found.rank) == ("node-lost", 2)
+
+
+def test_a_pod_whose_probe_failed_is_started_again(tmp_path: Path) -> None:
+    event = "Normal  Killing  33s  kubelet  Container trainer failed liveness probe, will be restarted"
+    assert judged(written(tmp_path / "events.log", event)).action == "restart"

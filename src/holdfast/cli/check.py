@@ -39,9 +39,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs", action="store_true", help="test nodes with one another: run this on each, with --nnodes and --rdzv-endpoint"
     )
-    parser.add_argument("--nnodes", default="2", metavar="N", help="with --pairs: how many nodes (default: %(default)s)")
+    parser.add_argument("--nnodes", metavar="N", help="with --pairs: how many nodes (default: 2)")
     parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="with --pairs: where they meet")
-    parser.add_argument("--rdzv-id", default="pairs", metavar="ID", help="with --pairs: name of the test, the same on each")
+    parser.add_argument("--rdzv-id", metavar="ID", help="with --pairs: name of the test, the same on each")
     parser.add_argument("--node-name", metavar="NAME", help="with --pairs: this node's name (default: its host name)")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
@@ -67,6 +67,14 @@ def run(options: argparse.Namespace) -> int:
 def _refuse(options: argparse.Namespace) -> None:
     if options.root and not os.path.isdir(options.root):
         raise UsageError(f"--root: there is no folder {options.root}", hint="where is the host's file system mounted?")
+    for_pairs = {
+        "--nnodes": options.nnodes, "--rdzv-endpoint": options.rdzv_endpoint, "--rdzv-id": options.rdzv_id,
+        "--node-name": options.node_name,
+    }  # fmt: skip
+    if not options.pairs and (given := [flag for flag, value in for_pairs.items() if value is not None]):
+        raise UsageError(f"{', '.join(given)}: only with --pairs", hint="for a job's nodes, give --job")
+    if options.pairs and options.nnodes == "1":
+        raise UsageError("--pairs --nnodes 1: a pair has two nodes", hint="how many nodes is this run on?")
     alone = {"--deadline": options.deadline is not None, "--root": options.root, "--pairs": options.pairs}
     if options.job and (given := [flag for flag, is_given in alone.items() if is_given]):
         raise UsageError(f"{', '.join(given)} and --job do not go together", hint="a job's agents look as they were started")
@@ -84,8 +92,8 @@ def _pairs(options: argparse.Namespace) -> dict[str, list[Any]]:
     if not options.rdzv_endpoint:
         raise UsageError("--pairs: where do the nodes meet?", hint="give --rdzv-endpoint HOST:PORT, the same on each node")
     name = options.node_name or socket.gethostname()
-    flags = ("--nnodes", options.nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", options.rdzv_endpoint)
-    where = Where((*flags, "--rdzv-id", options.rdzv_id, "--node-name", name), name, options.deadline or PAIR_S)
+    flags = ("--nnodes", options.nnodes or "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", options.rdzv_endpoint)
+    where = Where((*flags, "--rdzv-id", options.rdzv_id or "pairs", "--node-name", name), name, options.deadline or PAIR_S)
     return {node: list(plain([verdict])) for node, verdict in verdicts(where, os.environ).items()}
 
 

@@ -66,7 +66,7 @@ def attribute(evidence: Evidence) -> Finding:
     # Nobody says why. Then who was not where the others waited tells more than who complained.
     signs = (compare(evidence.records), outlier(evidence.stacks), waited_for(evidence))
     if found := max(filter(None, signs), key=lambda one: one.confidence, default=None):
-        return found
+        return _its_own(found, symptoms, evidence, places) or found
     if symptoms:
         return _finding(_first(symptoms, evidence), symptoms, evidence, places)
     if guilty := [end for end in evidence.ends if not end.innocent and end.exitcode]:
@@ -79,6 +79,19 @@ def attribute(evidence: Evidence) -> Finding:
     if evidence.ends:
         return _of_end(evidence.ends[0], evidence, places)
     return Finding(sentence="nothing that a rule knows was found: see the logs", advice="see the logs")
+
+
+def _its_own(found: Finding, symptoms: list[Sighting], evidence: Evidence, places: Places) -> Finding | None:
+    """What the rank that others waited for has said, or died of itself: that it never came is what this led to."""
+    if found.kind != "unknown" or found.rank is None:
+        return None
+    if own := [one for one in symptoms if one.rank == found.rank and not one.logged]:
+        return _finding(_first(own, evidence), own, evidence, places)
+    # Not SIGABRT: torch's watchdog ends whoever was late by that, too. Not where it is known why: a rank that hangs is killed.
+    ends = (end for end in evidence.ends if end.rank == found.rank and end.first and not end.what)
+    died = (end for end in ends if end.exitcode in (-9, -11, -7, -4))
+    end = next(died, None)
+    return _of_end(end, evidence, places) if end is not None else None
 
 
 class Places:

@@ -1,4 +1,4 @@
-"""How did processes end, by what launchers say? torchrun's box, srun's and torch elastic's lines, and Holdfast's own.
+"""How did processes end, by what launchers say? torchrun's box, lines of srun, mpirun and torch elastic, and Holdfast's own.
 
 Root Cause (first observed failure):
 [0]:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WORDS = (
     "Root Cause (first observed failure)", "Other Failures:", "host      :", "rank      :", "exitcode  :",
-    "failed (exitcode:", "srun: error: ", " was killed by SIG", " exited with code ",
+    "failed (exitcode:", "srun: error: ", " was killed by SIG", " exited with code ", " noticed that process rank ",
 )  # fmt: skip
 """One of these is in every line that is read here."""
 
@@ -30,6 +30,10 @@ _SRUN = re.compile(
     r"(Exited with exit code (\d+)|Killed|Segmentation fault|Aborted|Bus error|Out Of Memory)"
 )
 _OURS = re.compile(r"rank (\d+) \(local (\d+)\) on (\S+) (?:was killed by (SIG\w+)|exited with code (\d+))")
+_MPI = re.compile(
+    r"(?:mpirun|mpiexec|orterun|prterun|prun) noticed that process rank (\d+) with PID (\d+) on node (\S+) "
+    r"exited on signal (\d+)"
+)
 _SIGNALS = {"Killed": -9, "Out Of Memory": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
 
 
@@ -54,6 +58,9 @@ class Box:
             return self._end(line, rank=int(found[2]), node=found[1], exitcode=code)
         if found := _ELASTIC.search(text):
             return self._end(line, local=int(found[2]), node=speaker.node, exitcode=int(found[1]), pid=int(found[3]))
+        if found := _MPI.search(text):
+            pid = int(found[2]) or None
+            return self._end(line, rank=int(found[1]), node=found[3], exitcode=-int(found[4]), pid=pid, first=True)
         if found := _OURS.search(text):
             import signal
 

@@ -74,11 +74,12 @@ def gather(paths: Sequence[str], rules: Rules, *, ends: Iterable[End] = (), most
             if path in paths:
                 raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     known = [*ends, *(end for log in logs for end in log.ends)]
+    places = {place: rank for log in logs for place, rank in log.places.items()}
     return Evidence(
         sightings=tuple(one for log in logs for one in log.sightings.values()), ends=tuple(known),
         ranks=tuple(sorted({rank for log in logs for rank in log.ranks} | {end.rank for end in known if end.rank is not None})),
-        writers=len({one for log in logs for one in log.writers} - {None}), stacks=stacks, records=tuple(records),
-        sources=len(logs) + len(stacks) + len(records),
+        writers=len({places.get(one, one) for log in logs for one in log.writers} - {None}),
+        stacks=stacks, records=tuple(records), sources=len(logs) + len(stacks) + len(records),
     )  # fmt: skip
 
 

@@ -50,6 +50,9 @@ OWN = 2
 TRACEBACK = 400
 """Lines above an exception's own, others' included, in which its traceback begins."""
 
+_OBJECT = re.compile(r"\b[Pp]od(?:/| [\w-]+/)[a-z0-9][\w.-]*-(\d+)\b")
+"""Of whom Kubernetes speaks in an event: `Warning  NodeNotReady  pod/train-worker-3  …`, `… Pod train/worker-3`."""
+
 _RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\b")
 """In a line of a program's log that tells of an error; of any other line it is chance that a traceback follows."""
 
@@ -82,6 +85,8 @@ class Log:
         self.lines = 0
         self.alike: dict[bytes, int] = {}
         self.writers: set[object] = set(self.ranks)
+        self.places: dict[object, int] = {}
+        """Ranks of writers whose other lines only say their place on a node."""
 
 
 class Scanner:
@@ -174,6 +179,8 @@ class Scanner:
         if speaker.rank is not None:
             log.ranks.add(speaker.rank)
         log.writers.add(writer(speaker, log.source))
+        if speaker.rank is not None and speaker.local is not None:
+            log.places[speaker.node or log.source, speaker.local] = speaker.rank
         if (end := log.box.read(text, speaker, number)) is not None:
             log.ends.append(end)
         if (best := self.rules.best(text, words)) is None:
@@ -181,6 +188,8 @@ class Scanner:
         rule, found = best
         said = {key: value for key, value in found.groupdict().items() if value is not None}
         rank = int(said["rank"]) if said.get("rank", "").isdigit() else speaker.rank
+        if rank is None and rule.depth and (pod := _OBJECT.search(text)) is not None:
+            rank = int(pod[1])
         sighting = Sighting(
             rule=rule, text=text.strip()[:500], source=log.source, line=number, offset=offset,
             rank=rank, local=int(said["local"]) if "local" in said else speaker.local, node=said.get("node", speaker.node),

@@ -5,7 +5,8 @@
     GET  /healthz   /stats   /jobs   /inflight
 
 `status` is pending, in_flight or completed; `action` STOP, RESTART, CONTINUE, UNKNOWN or TIMEOUT. Only logs under one root are
-read, and whoever asks shows a token where there is one: the answers quote logs. One thread reads: who asks much, waits.
+read, and whoever asks shows a token where there is one: the answers quote logs. One log is read after the other: who asks much,
+waits. Where one takes long, the next is read beside it: a file server that hangs holds up its own logs.
 """
 
 from __future__ import annotations
@@ -37,6 +38,15 @@ MOST_BODY = 64 << 10
 MOST_WAITING = 1000
 """Logs that may wait to be read; then 503."""
 
+SLOW_S = 30.0
+"""After so long the next log is read beside one that is still being read. A GB takes ten seconds at most."""
+
+MOST_SLOW = 8
+"""So many may be; then the others wait."""
+
+MOST_LOOKING = 16
+"""Requests that look at files at the same time; where more do, the files do not answer (503)."""
+
 MOST_KEPT = 10_000
 """Answers that are remembered."""
 
@@ -66,6 +76,12 @@ class Job:
         self.status = "pending"
         self.answer: dict[str, Any] = {}
         self.done = threading.Event()
+        self.begun = 0.0
+        """When it began to be read."""
+
+    def is_slow(self, now: float) -> bool:
+        """Whether it is still being read, after so long that something must be wrong."""
+        return self.status == "in_flight" and now - self.begun > SLOW_S
 
 
 class Service:
@@ -75,12 +91,16 @@ class Service:
         self.root, self.rules, self.token = os.path.realpath(root), rules, token
         self.jobs: OrderedDict[str, Job] = OrderedDict()
         self.counts = {"submitted": 0, "completed": 0, "failed": 0, "refused": 0}
-        self._waiting: Queue[Job | None] = Queue(MOST_WAITING)
+        self._waiting: Queue[Job] = Queue(MOST_WAITING)
+        self._asked: dict[str, str] = {}
+        """Paths as they were told of → as they are known. Who asks for a verdict then touches no file, which may hang."""
+        self._slow = threading.Semaphore(MOST_SLOW)
+        self._looking = threading.Semaphore(MOST_LOOKING)
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer((host, port), _handler(self))
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
-        self._reader = threading.Thread(target=self._read, name="attribution", daemon=True)
+        self._reader = threading.Thread(target=self._read_all, name="attribution", daemon=True)
 
     def serve(self) -> None:
         """Answer until `close`."""
@@ -97,6 +117,8 @@ class Service:
     def submit(self, said: dict[str, Any]) -> dict[str, Any]:
         """A log is told of. Refused."""
         path = self._allowed(said.get("log_path"))
+        if (job := self.jobs.get(path)) is not None and job.is_slow(time.monotonic()):
+            raise Refused(503, "STALLED", f"that log has been read for {SLOW_S:g} s already: does its file server answer?")
         intent = said.get("analysis_intent", "terminal")
         if intent not in INTENTS:
             raise Refused(400, "INVALID_INTENT", f"analysis_intent must be one of {', '.join(INTENTS)}")
@@ -108,15 +130,19 @@ class Service:
                 raise Refused(503, "OVERLOADED", "too many logs are waiting to be read") from None
         with self._lock:
             self.jobs[path] = job
+            self._asked[said["log_path"]] = path
             self.jobs.move_to_end(path)
             self.counts["submitted"] += 1
             while len(self.jobs) > MOST_KEPT:
                 self.jobs.popitem(last=False)
+            if len(self._asked) > 2 * MOST_KEPT:
+                self._asked = {asked: known for asked, known in self._asked.items() if known in self.jobs}
         return {"submitted": True, "log_path": path, "status": job.status}
 
     def result(self, path: object, *, wait: bool) -> dict[str, Any]:
         """What is known of a log. Refused: it was not told of, or may not be read."""
-        job = self.jobs.get(self._allowed(path))
+        known = self._asked.get(path) if isinstance(path, str) else None
+        job = self.jobs.get(known or self._allowed(path))
         if job is None:
             raise Refused(404, "NOT_FOUND", "that log was not submitted")
         if wait and not job.done.wait(WAIT_S) and job.said["analysis_intent"] != "track_only":
@@ -141,6 +167,16 @@ class Service:
     def _allowed(self, path: object) -> str:
         if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
             raise Refused(400, "INVALID_PATH", "log_path must be an absolute path")
+        if not self._looking.acquire(blocking=False):
+            raise Refused(503, "STALLED", f"files below {self.root} do not answer: {MOST_LOOKING} requests wait")
+        try:
+            return self._real(path)
+        except ValueError:  # half of a character's two
+            raise Refused(400, "INVALID_PATH", "log_path cannot be the name of a file") from None
+        finally:
+            self._looking.release()
+
+    def _real(self, path: str) -> str:
         real = os.path.realpath(path)
         if os.path.commonpath((real, self.root)) != self.root:
             raise Refused(403, "OUTSIDE_ROOT", "log_path is not below the root of this service")
@@ -150,22 +186,29 @@ class Service:
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        while (job := self._waiting.get()) is not None:
-            job.status, begun = "in_flight", time.monotonic()
-            try:
-                evidence = gather([job.path], self.rules, most_bytes=MOST_LOG)
-                finding = attribute(evidence)
-                job.answer = {
-                    "result": as_json(finding, sources=1) | {"processing_s": round(time.monotonic() - begun, 3)},
-                    "recommendation": recommendation(finding, evidence, terminal=job.said["analysis_intent"] == "terminal"),
-                }
-                self.counts["completed"] += 1
-            except Exception as error:  # the next log must be read all the same
-                job.answer = {"result": None, "recommendation": _recommend("UNKNOWN", f"it could not be read: {error}")}
-                self.counts["failed"] += 1
-            job.status = "completed"
-            job.done.set()
+    def _read_all(self) -> None:
+        while True:
+            job = self._waiting.get()
+            self._slow.acquire()
+            threading.Thread(target=self._read, args=(job,), daemon=True).start()
+            job.done.wait(SLOW_S)
+
+    def _read(self, job: Job) -> None:
+        job.status, job.begun = "in_flight", time.monotonic()
+        try:
+            evidence = gather([job.path], self.rules, most_bytes=MOST_LOG)
+            finding = attribute(evidence)
+            job.answer = {
+                "result": as_json(finding, sources=1) | {"processing_s": round(time.monotonic() - job.begun, 3)},
+                "recommendation": recommendation(finding, evidence, terminal=job.said["analysis_intent"] == "terminal"),
+            }
+            self.counts["completed"] += 1
+        except Exception as error:  # the next log must be read all the same
+            job.answer = {"result": None, "recommendation": _recommend("UNKNOWN", f"it could not be read: {error}")}
+            self.counts["failed"] += 1
+        job.status = "completed"
+        self._slow.release()
+        job.done.set()
 
 
 def recommendation(finding: Finding, evidence: Evidence, *, terminal: bool) -> dict[str, str]:

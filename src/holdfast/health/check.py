@@ -28,6 +28,9 @@ DEADLINE_S = 15.0
 """For a check that says nothing else. nvidia-smi without the persistence daemon takes some seconds to wake the driver."""
 
 
+PER_CENT = "per cent"
+"""What the words about an argument have in them that may not be more than 100."""
+
 OPTIONS = {"deadline": "deadline_s", "bad": "bad_in_a_row", "good": "good_in_a_row"}
 """What may stand in brackets behind any check's name, another package's too, and the field of `Check` that it is."""
 
@@ -73,7 +76,7 @@ class Check(Value):
     """What may stand behind `NAME=`; empty: nothing."""
     needs_argument: bool = False
     is_number: bool = False
-    """It is a number, not below 0."""
+    """It is a number, not below 0; where `argument` says so, per cent."""
     deadline_s: float = DEADLINE_S
     silence: str = UNFIT
     """What it means if no answer comes in time."""
@@ -225,6 +228,8 @@ def _one(word: str) -> Wanted:
         raise UsageError(f"check {name}: about what?", hint=f"write {name}=…: {check.argument}")
     if check.is_number and argument and not _is_number(argument):
         raise UsageError(f"check {name}: {argument!r} is no number from 0 on", hint=f"write {name}=…: {check.argument}")
+    if check.is_number and argument and PER_CENT in check.argument and float(argument) > 100.0:
+        raise UsageError(f"check {name}: {argument} is more than 100 per cent", hint=f"write {name}=…: {check.argument}")
     if name == "paths" and (relative := [path for path in argument.split(":") if path and not path.startswith("/")]):
         raise UsageError(f"check {name}: {relative[0]} is not absolute", hint="give paths from / on, with : between them")
     return Wanted(check=check, argument=argument)

@@ -108,9 +108,11 @@ class PairTest:
         for node, why in bad.items():
             found[node] = unfit(f"it fails {why}", "look at its network and GPUs: `holdfast check`")
         for node in unclear:
-            others = ", ".join(sorted({one.partner for one in self.met[node]})) or "nobody"
-            why = next((one.why for one in self.met[node]), "it was never tried")
-            told = f"it failed, but only with nodes that failed too ({others}): {why}"
+            if not self.met[node]:
+                found[node] = degraded("not known: no other node was there to be tested with", "start the test on more nodes")
+                continue
+            others = ", ".join(sorted({one.partner for one in self.met[node]}))
+            told = f"it failed, but only with nodes that failed too ({others}): {self.met[node][0].why}"
             found[node] = degraded(told, "test it with one that is well")
         slow = self._slow(well)
         for node in well:

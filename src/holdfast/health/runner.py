@@ -41,6 +41,8 @@ MOST = 1 << 20
 CHARS = 400
 """Characters of a reason: it goes to the coordinator, which takes no more than 500."""
 
+SLOW = "see what does not answer: a driver, a mount, a service; if it only takes longer, write {name}[deadline=SECONDS]"
+
 BROKEN = "the check itself is broken, or lacks something: `holdfast check` shows it alone"
 
 
@@ -123,7 +125,8 @@ class Child:
     def _silence(self, text: str) -> Verdict:
         said = self._last_line()
         reason = f"{text}; it said last: {said}" if said else text
-        return Verdict(state=self.wanted.check.silence, reason=reason[:CHARS])
+        advice = SLOW.format(name=self.wanted.check.name)
+        return Verdict(state=self.wanted.check.silence, reason=reason[:CHARS], advice=advice)
 
     def _read(self) -> Verdict:
         text = os.pread(self._answer, MOST, 0)

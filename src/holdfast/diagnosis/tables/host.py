@@ -70,4 +70,6 @@ RULES: tuple[Row, ...] = (
      r"^(?:double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs|munmap_chunk\(\): )", "native code corrupted its memory", "look for libraries whose versions do not fit", "https://sourceware.org/git/glibc.git: malloc/malloc.c", "double free or corruption (!prev)"),
     ("cpp-terminate", FRAMEWORK, EFFECT, 35, "terminate called after throwing", r"terminate called after throwing an instance of '(?!std::bad_alloc)(?P<what>[^']+)'", "native code ended with an exception", "see what() in the next line", "https://gcc.gnu.org/onlinedocs/libstdc++/", "terminate called after throwing an instance of 'c10::DistBackendError'"),
     ("cpp-bad-alloc", HOST, CAUSE, 90, "std::bad_alloc", r"std::bad_alloc", "native code could not get memory from the host", MEMORY, "https://en.cppreference.com/w/cpp/memory/new/bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'"),
+    ("lustre-operation-failed", STORAGE, SYMPTOM, 65, "LustreError: 11-0:", r"LustreError: 11-0: (?P<what>[^:]+): operation \w+ to node \S+ failed: rc = -\d+", "Lustre's {what} did not answer", SERVER, "https://github.com/lustre/lustre-release: lustre/ptlrpc/client.c",
+     "[5511.2] LustreError: 11-0: scratch-OST0003-osc-ffff8: operation ost_write to node 10.1.0.4@o2ib failed: rc = -107"),
 )

@@ -67,7 +67,8 @@ def kubernetes(look: Look) -> Verdict:
 
 def gpud(look: Look) -> Verdict:
     """Health states of gpud's components."""
-    components, trouble = _told(look, ("curl", "--silent", "--fail", "--insecure", "--max-time", "10", GPUD_URL))
+    command = ("curl", "--silent", "--show-error", "--fail", "--insecure", "--max-time", "10", GPUD_URL)
+    components, trouble = _told(look, command)
     if not isinstance(components, list):
         return degraded(f"not known: {trouble or 'that is no list of components'}", "does gpud run here? `gpud status`")
     found = Findings()

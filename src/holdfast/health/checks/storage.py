@@ -61,7 +61,7 @@ def paths(look: Look) -> Verdict:
     found = Findings()
     troubles, stuck = _touch(look, asked, _read, PATH_S)
     for path, trouble in troubles.items():
-        found.unfit(f"{path}: {trouble}")
+        found.unfit(f"{path}: {trouble}", "is its file system mounted here, and may we read it? `findmnt -T PATH`")
     return found.verdict(f"{len(asked)} of {len(asked)} can be read", stuck=stuck)
 
 
