@@ -199,6 +199,41 @@ def test_forked_ranks_draw_different_random_numbers(holdfast, wait_until, tmp_pa
     assert len({number for numbers in drawn for number in numbers}) == 8
 
 
+TORCH_DRAWS = """
+import threading, torch
+assert threading.main_thread().native_id == os.getpid()
+os.write(1, f'drew {torch.rand(1, dtype=torch.float64).item()}\\n'.encode())
+"""
+
+
+@pytest.mark.torch
+def test_forked_ranks_draw_different_random_numbers_from_torch_in_each_life(holdfast, wait_until, tmp_path: Path) -> None:
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=TORCH_DRAWS)
+    pids = job.begun(0)
+    job.spares(1)
+    for life in (1, 2):
+        job.kill(pids[0])
+        pids = job.begun(life)
+        assert job.starts(life) == [(True, "")] * 2
+    job.finish()
+    assert len({line for line in job.running.stdout.splitlines() if "drew" in line}) == 6
+
+
+@pytest.mark.torch
+def test_a_seed_that_an_import_has_chosen_is_left_to_forked_ranks(holdfast, wait_until, tmp_path: Path) -> None:
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "seeded.py").write_text("import torch\ntorch.manual_seed(7)\n")
+    more, env = "import seeded" + TORCH_DRAWS, {"PYTHONPATH": str(tmp_path / "libraries")}
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=more, env=env)
+    pids = job.begun(0)
+    job.spares(1)
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(True, "")] * 2
+    job.finish()
+    assert len({line for line in job.running.stdout.splitlines() if "drew" in line}) == 1
+
+
 def test_a_library_that_has_changed_since_makes_the_start_cold(holdfast, wait_until, tmp_path: Path) -> None:
     (tmp_path / "libraries").mkdir()
     library = tmp_path / "libraries" / "mine.py"
