@@ -148,13 +148,30 @@ def test_an_import_that_no_spare_may_make_makes_the_start_cold(holdfast, wait_un
     job.finish()
 
 
-def test_what_has_started_threads_is_not_forked_from(holdfast, wait_until, tmp_path: Path) -> None:
+UNFORKABLE = {
+    "threads": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+        "it cannot be forked: its imports have started 1 threads",
+    ),
+    "processes": (
+        "import subprocess\nhelper = subprocess.Popen(['sleep', '1000'])\n",
+        "it cannot be forked: its imports have started 1 process",
+    ),
+    "locks": (
+        "import multiprocessing\nlock = multiprocessing.Lock()\n",
+        "it cannot be forked: its imports have made a lock that forked processes share (multiprocessing.Lock)",
+    ),
+}
+
+
+@pytest.mark.parametrize("has", UNFORKABLE)
+def test_what_ranks_must_not_share_is_not_forked_from(holdfast, wait_until, tmp_path: Path, has: str) -> None:
+    source, why = UNFORKABLE[has]
     (tmp_path / "libraries").mkdir()
-    busy = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
-    (tmp_path / "libraries" / "busy.py").write_text(busy)
+    (tmp_path / "libraries" / "busy.py").write_text(source)
     env = {"PYTHONPATH": str(tmp_path / "libraries")}
     job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more="import busy", env=env, nproc=1)
-    pids, why = job.begun(0), "it cannot be forked: its imports have started 1 threads"
+    pids = job.begun(0)
     assert wait_until(lambda: holdfast.events("SpareLost"))[0]["reason"] == why
     job.kill(pids[0])
     job.begun(1)

@@ -167,7 +167,7 @@ def park(bootstrap: ModuleType) -> None:
         sockets = ahead.sockets()
         with open(fds[0], encoding="utf-8") as file:
             names = file.read().split("\n")
-        unfit = ahead.prepare(names) or ahead.unfit(sockets)
+        unfit = ahead.prepare(names) or ahead.unfit(sockets) or (ahead.unforkable() if mode == b"fork" else "")
         spare.files = {path: ahead.identity(path) for path in ahead.own_files()}
     except BaseException as error:
         unfit = f"{type(error).__name__}: {error}"
