@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.core import entry
+from holdfast.core import page as layout
 from holdfast.core.machine import Observation
 from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessGone
+from holdfast.core.stack_text import is_whole, main_thread, where
 from holdfast.runtime.host import Host
 
 PATIENCE_S = 30.0
@@ -338,3 +340,114 @@ def test_who_is_gone_cannot_be_asked(run: Callable[[str], Ran]) -> None:
     worker.until(lambda: worker.pid not in worker.host.children)
     assert worker.host.ask_for_stacks(worker.pid) == "it is gone"
     assert worker.host.stacks(worker.pid) == ""
+
+
+# --- where it was when it was asked to end ------------------------------------------------------------------------------
+
+
+def ended(worker: Ran, signum: int = signal.SIGTERM) -> ProcessGone:
+    """Ask it to end; how it does."""
+    worker.host.signal_group(worker.pid, signum)
+    while not isinstance(seen := worker.sees(), ProcessGone):
+        pass
+    return seen
+
+
+WAITS = "def for_the_others():\n    client.heartbeat()\n    while True: time.sleep(0.01)\n"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "for_the_others()",
+        "import signal; signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))",
+        "threading.Thread(target=for_the_others, daemon=True).start(); threading.Event().wait()",
+    ],
+    ids=["as it is", "set to what it was", "another thread"],
+)
+def test_who_is_asked_to_end_shows_where_it_was(run: Callable[[str], Ran], own: str) -> None:
+    worker = run(SAID + WAITS + own + "\nfor_the_others()")
+    worker.until(lambda: worker.said)
+    seen = ended(worker)
+    assert seen.exitcode == -signal.SIGTERM, "as any program would"
+    if "signal.signal" in own:
+        assert seen.stack == "", "it is the script's own now"
+    else:
+        assert seen.stack.startswith("Stack (most recent call first):\n") and is_whole(seen.stack)
+        assert where(main_thread(seen.stack)).startswith("wait" if "Event" in own else "for_the_others"), seen.stack
+
+
+def test_who_handles_the_signal_itself_is_asked_and_goes_on(run: Callable[[str], Ran]) -> None:
+    script = """
+import signal
+def take_leave(*_):
+    client.heartbeat()
+    sys.stdin.read(1)
+    raise SystemExit(7)
+signal.signal(signal.SIGTERM, take_leave)
+client.progress(1)
+for_the_others()
+"""
+    reader, writer = os.pipe()
+    kept = os.dup(0)
+    os.dup2(reader, 0)
+    try:
+        worker = run(SAID + WAITS + script)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    worker.until(lambda: worker.said and worker.page.signs().step == 1)
+    beats = worker.page.signs().beats
+    worker.host.signal_group(worker.pid, signal.SIGTERM)
+    worker.until(lambda: worker.page.signs().beats > beats)
+    worker.host.ask_where()
+    worker.until(lambda: is_whole(worker.page.where()))
+    worker.host.ask_where()  # it has shown it already
+    os.write(writer, b"x")
+    while not isinstance(gone := worker.sees(), ProcessGone):
+        pass
+    for fd in (reader, writer):
+        os.close(fd)
+    functions = [frame.function for frame in main_thread(gone.stack)]
+    assert functions == ["take_leave", "for_the_others", "<module>"] and gone.exitcode == 7
+    assert gone.stack.count("<module>") == 1
+
+
+def test_nobody_else_shows_anything(run: Callable[[str], Ran]) -> None:
+    """What the worker has started or forked ends of the signal in silence, or by its own handler, as without us."""
+    script = """
+import signal, subprocess
+program = [sys.executable, "-c", "import signal; print(open('/proc/self/status').read(), flush=True)"]
+assert int(subprocess.check_output(program).split(b"SigCgt:")[1].split()[0], 16) >> 14 & 1 == 0
+def forked(own):
+    ready, go = os.pipe()
+    if (pid := os.fork()) == 0:
+        if own: signal.signal(signal.SIGTERM, own)
+        os.write(go, b"x")
+        for_the_others()
+    os.read(ready, 1)
+    os.kill(pid, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+assert forked(None) == -15
+assert forked(lambda *_: os._exit(3)) == 3
+signal.signal(signal.SIGTERM, lambda *_: os._exit(4))
+assert forked(None) == 4, "inherited"
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for_the_others()
+"""
+    worker = run(SAID + WAITS + script)
+    worker.until(lambda: worker.said)
+    size = os.fstat(worker.page.fd).st_size
+    worker.host.signal_group(worker.pid, signal.SIGTERM)
+    assert worker.page.where() == "" and worker.stacks() and ended(worker, signal.SIGKILL).exitcode == -signal.SIGKILL
+    assert size == layout.SIZE, "nothing had been written before"
+
+
+def test_it_is_not_asked_where_it_was_before_it_is_asked_to_end(run: Callable[[str], Ran]) -> None:
+    worker = run(SAID + WAITS + "for_the_others()")
+    worker.until(lambda: worker.said)
+    worker.host.ask_where()
+    os.kill(worker.pid, signal.SIGKILL)
+    while not isinstance(seen := worker.sees(), ProcessGone):
+        pass
+    assert seen.stack == ""

@@ -46,6 +46,41 @@ def test_an_incident_is_kept_shown_and_understood(holdfast: Any, script: Any) ->
         assert (found["class"], found["rank"], found["node"], found["rule"]) == ("user-code", 1, "n1", "python-name")
 
 
+LOOKS_AWAY = """
+import os, signal, time
+def wait_for_the_other():
+    open(f"{os.environ['SEEN']}/{os.environ['RANK']}", "w").close()
+    while True:
+        time.sleep(0.01)
+if os.environ["RANK"] == "2":
+    signal.signal(signal.SIGTERM, lambda *_: time.sleep(0.5) or os._exit(0))
+if os.environ["RANK"] != "3":
+    wait_for_the_other()
+while len(os.listdir(os.environ["SEEN"])) < 3:
+    time.sleep(0.01)
+os._exit(3)
+"""
+
+
+def test_a_rank_that_fails_leaves_where_all_others_were_on_every_node(
+    holdfast: Any, script: Any, free_port: int, tmp_path: Path
+) -> None:
+    (tmp_path / "seen").mkdir()
+    common = ("--nnodes", 2, "--nproc-per-node", 2, "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-backend", "c10d")
+    start = lambda n: holdfast.start(
+        "run", *common, "--node-rank", n, "--node-name", f"n{n}", script(LOOKS_AWAY), env={"SEEN": str(tmp_path / "seen")}
+    )
+    agents = [start(n) for n in range(2)]
+    assert [agent.wait().returncode for agent in agents] == [1, 1]
+    (kept,) = (holdfast.jobs()[-1] / "incidents").iterdir()
+    shown = {file.name: file.read_text() for file in kept.glob("n?/rank-*.txt")}
+    assert sorted(shown) == ["rank-0.txt", "rank-1.txt", "rank-2.txt"], "of all but the one that is gone"
+    assert all("in wait_for_the_other" in text for text in shown.values())
+    assert "in <lambda>" in shown["rank-2.txt"], "who handles the signal itself is asked"
+    found = json.loads(holdfast("diagnose", "--json").stdout)
+    assert found["rule"] != "stack-outlier" and found["rank"] in (3, None), "who was elsewhere is not what they waited for"
+
+
 def test_the_report_says_the_cause_and_what_to_do_above_the_box(holdfast: Any, script: Any) -> None:
     done = holdfast(*TWO_RANKS, script(ONE_TYPO))
     said = " ".join(done.stderr.split())

@@ -35,5 +35,12 @@ def test_every_memory_group_up_to_the_root_is_asked(tmp_path: Path) -> None:
 
 def test_a_flight_recorder_s_file_is_kept_and_one_that_is_not_there_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "trace3").write_bytes(b"\x80\x04.")
-    keep(str(tmp_path / "kept"), at=0.0, records={3: str(tmp_path / "trace3"), 4: str(tmp_path / "trace4")})
+    keep(str(tmp_path / "kept"), at=0.0, stacks={}, records={3: str(tmp_path / "trace3"), 4: str(tmp_path / "trace4")})
     assert sorted(os.listdir(tmp_path / "kept")) == ["dump-rank-3", "kernel.txt", "memory.txt"]
+
+
+def test_where_a_rank_was_is_kept_unless_more_of_it_is(tmp_path: Path) -> None:
+    (tmp_path / "rank-1.txt").write_text("all its threads\n")
+    keep(str(tmp_path), at=0.0, stacks={0: "its main thread\nwas here", 1: "its main thread"}, records={})
+    assert (tmp_path / "rank-0.txt").read_text() == "its main thread\nwas here\n"
+    assert (tmp_path / "rank-1.txt").read_text() == "all its threads\n"

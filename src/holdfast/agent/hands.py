@@ -12,6 +12,7 @@ from holdfast.agent.words import LogsTaken, Stashed
 from holdfast.core.errors import HoldfastError
 from holdfast.core.events import FailureSeen, StacksKept, StopSent, WorkerStarted
 from holdfast.core.machine import NEVER
+from holdfast.core.processes import ProcessGone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,6 +161,9 @@ class Hands:
         """What this host saw."""
         if self.beginnings is not None:
             self.beginnings.saw(seen)
+        if isinstance(seen, ProcessGone) and seen.stack and (assigned := self.node.group.assigned) is not None:
+            local_rank = self.workers.local_ranks[seen.pid]
+            self.telling.showed(assigned.base_rank + local_rank, local_rank, seen.stack)
 
     def recorded(self, event: Event) -> None:
         """An event of this node has been recorded."""

@@ -30,6 +30,17 @@ KEEP_S = 30.0
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
+class Unkept:
+    """What is known of a round that has ended too early, and is not on disk yet."""
+
+    def __init__(self, at_unix: float, health: list[Mapping[str, Any]]) -> None:
+        self.at_unix, self.health = at_unix, health
+        """When the first of its ranks ended here, and what the node's checks said then."""
+        self.failures: list[Failure] = []
+        self.stacks: dict[int, str] = {}
+        """By rank: where it was when it was asked to end, in words."""
+
+
 class Telling:
     """The voice and the record of one agent. Before `open` there is only the voice, and what is `degraded` waits."""
 
@@ -45,8 +56,8 @@ class Telling:
         self.incidents: list[Failure] = []
         self.evidence: list[Callable[[], None]] = []
         """Not on disk yet: failures, and what puts the stacks there."""
-        self.unkept: dict[int, list[Failure]] = {}
-        """By round: how ranks of this node failed or were stopped. What else there is to keep is not yet kept."""
+        self.unkept: dict[int, Unkept] = {}
+        """By round, in which ranks of this node failed or were stopped."""
         self.keep_by = NEVER
         """Seconds since the epoch. NEVER: nobody here has failed since, or it is kept."""
         self.listener: Callable[[Event], None] | None = None
@@ -55,8 +66,6 @@ class Telling:
         """What to say on stderr of an event and its time, for `--event-log-handler console`. None: nothing."""
         self.verdicts: Callable[[], list[Mapping[str, Any]]] = list
         """What the node's checks say now, as plain data. Nothing, where there are none."""
-        self.health: dict[int, list[Mapping[str, Any]]] = {}
-        """By such a round: what they said at its first failure."""
         self.life = 0, 0
         """Round and attempt of the workers that the next record is about."""
 
@@ -101,11 +110,19 @@ class Telling:
             if not event.failure.innocent:
                 self.incidents.append(event.failure)
                 self.keep_by = min(self.keep_by, at_unix + KEEP_S)
-            self.unkept.setdefault(event.failure.round, []).append(event.failure)
-            if event.failure.round not in self.health:
-                self.health[event.failure.round] = self.verdicts()
+            self._of(event.failure.round, event.failure.at_unix).failures.append(event.failure)
         if isinstance(event, WorkerStarted) and self.unkept:
             self._keep_the_rest()
+
+    def showed(self, rank: int, local_rank: int, stack: str) -> None:
+        """A worker has shown where it was when it was asked to end."""
+        told = f"when it was asked to end\nrank {rank} (local {local_rank})\n\n{stack}"
+        self._of(self.life[0], self.unix()).stacks[rank] = told
+
+    def _of(self, round: int, at_unix: float) -> Unkept:
+        if round not in self.unkept:
+            self.unkept[round] = Unkept(at_unix, self.verdicts())
+        return self.unkept[round]
 
     def write_down(self) -> None:
         """Put on disk what has been noted."""
@@ -125,7 +142,6 @@ class Telling:
     def _keep_the_rest(self) -> None:
         """Of failures: what is not the failing worker's own. Not before the next workers run, so that they wait for nothing."""
         unkept, self.unkept, self.keep_by = self.unkept, {}, NEVER
-        health, self.health = self.health, {}
         later = self.verdicts()
         folder, environ, now = self.job_dir.incident_path, os.environ, self.unix()
 
@@ -135,13 +151,14 @@ class Telling:
             from holdfast.agent.flight_recorder import patience_s, record_of
             from holdfast.diagnosis.incident import keep, keep_failures
 
-            for round, failures in unkept.items():
-                ranks = [failure.rank for failure in failures]
+            for round, known in unkept.items():
+                ranks = {*known.stacks, *(failure.rank for failure in known.failures)}
                 records = {rank: record_of(environ, rank) for rank in ranks} if patience_s(environ) else {}
-                keep_failures(folder, (failure for failure in failures if failure.innocent))
-                both = (("failed", health.get(round, [])), ("was left", later))
+                keep_failures(folder, (failure for failure in known.failures if failure.innocent))
+                both = (("failed", known.health), ("was left", later))
                 said = [{"when": when, **one} for when, verdicts in both for one in verdicts]
-                keep(folder(round), at=time.monotonic() - (now - failures[0].at_unix), records=records, verdicts=said)
+                at = time.monotonic() - (now - known.at_unix)
+                keep(folder(round), at=at, stacks=known.stacks, records=records, verdicts=said)
 
         self.evidence.append(keep)
 

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 TAIL_LINES = 20
 """Lines of a failed worker's log that go into the report."""
 
+ASK_S = 0.01
+"""So long after a signal, those are asked where they are that have not shown it: who handles the signal itself does not."""
+
 EVIDENCE_S = 0.5
 """What a rank that has failed has left on disk is waited for so long at most. A lease lasts a second at least."""
 
@@ -82,6 +85,8 @@ class Workers:
         """None: if one is, it is here."""
         self.mileage: Mileage | None = None
         """None: nobody asks how far the job is."""
+        self.ask_at = NEVER
+        """When to ask workers that have been signalled where they are."""
         self.sleepers = self._open_sleepers(config.uninterruptible_timeout_s)
         self.stash = -1
         """Where this node's ranks leave their states (`core.stash`): a file without a name, which goes with us."""
@@ -199,6 +204,7 @@ class Workers:
         """Signal the process groups of some workers."""
         for pid in self._pids(local_ranks):
             self.host.signal_group(pid, signum)
+        self.ask_at = self.host.now() + ASK_S
 
     def kill(self, local_ranks: Iterable[int]) -> None:
         """SIGKILL some workers with everything below them."""
@@ -257,12 +263,15 @@ class Workers:
     # --- asked for by time ----------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When to look after logs that cannot be watched, or for workers that the kernel does not let go."""
+        """When to look after logs that cannot be watched, for workers that the kernel does not let go, or where they are."""
         logs_at = NEVER if self.shown is None else self.shown.look_at
-        return min(logs_at, NEVER if self.sleepers is None else self.sleepers.look_at)
+        return min(logs_at, self.ask_at, NEVER if self.sleepers is None else self.sleepers.look_at)
 
     def due(self) -> list[Observation]:
         """Show what is new in such logs; whom the kernel does not let go."""
+        if self.host.now() >= self.ask_at:
+            self.ask_at = NEVER
+            self.host.ask_where()
         if self.shown is not None:
             self.shown.due()
         if self.sleepers is None or (now := self.host.now()) < self.sleepers.look_at:

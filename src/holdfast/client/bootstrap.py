@@ -11,8 +11,10 @@ has its pidfd.
 `start` does this, each step on its own, since a platform may lack one and still have the others:
 
 - maps the page from the inherited fd;
-- has faulthandler write all threads' stacks behind the page when the agent sends a real-time signal: C code, which needs
-  neither the GIL nor a main thread that gets on;
+- has faulthandler write stacks behind the page: of all threads when the agent sends a real-time signal, of the main one when it
+  sends another; C code, which needs neither the GIL nor a main thread that gets on;
+- has it write the main thread's when SIGTERM comes, before the process ends of it: so where a rank was when it was stopped is
+  known, and nobody has waited to hear it. Only where nobody else handles that signal, and not in forked children;
 - takes the page's robust mutex, for as long as the main thread lives: the kernel marks it before it frees memory. It
   is never unlocked, so that the mark comes at the end of every life; the agent asks the kernel for the exit code then;
 - asks to die with the agent;
@@ -26,14 +28,16 @@ A spare (`client.spare`) is started in the very same way, but ahead of time. It 
 imports what its worker is going to import, and waits, here: `park` returns when it has become a worker, and Python then runs
 the script as it always does. What it has been given meanwhile (`adopt`) is what a worker gets at its start.
 
-The script can see of it: a few modules more in sys.modules (`_holdfast_bootstrap` among them, by which `holdfast.client` finds
-the page), faulthandler enabled, a thread that sleeps in C, one function in the place of sys.excepthook, and one descriptor of a
-high number, the page's file, which it may close. Forked children are none of the agent's workers: in them `words` is None, and
-the hook only prints.
+The script can see of it: a few modules more in sys.modules (`_holdfast_bootstrap` among them, by which `holdfast.client`
+finds the page), faulthandler enabled, a thread that sleeps in C, one function in the place of sys.excepthook, in /proc that
+SIGTERM is caught (to Python's `signal` it is SIG_DFL), and one descriptor of a high number, the page's file, which it may
+close. Forked children are none of the agent's workers: in them `words` is None, the hook only prints, and SIGTERM is not
+caught.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` takes 5 ms to load
 import os
 import sys
 from _thread import allocate_lock
@@ -77,10 +81,13 @@ _making = allocate_lock()
 _DUMP_SIGNAL = 57
 """A real-time signal (34 to 64), and not near either end, where those who need one begin."""
 
+_MAIN_DUMP_SIGNAL = 58
+"""The same for the main thread alone: no other can be at work on its frames meanwhile."""
+
 _DUMP_AT = 1000
 """The lowest descriptor for the page's file: few scripts close so high a number, and it is below select's 1024."""
 
-_PDEATHSIG, _SIGKILL = 1, 9
+_PDEATHSIG, _SIGKILL, _SIGTERM = 1, 9, 15
 _READ_WRITE, _SHARED = 3, 1
 _PROCESS_SHARED, _ROBUST = 1, 1  # glibc and musl alike
 
@@ -202,8 +209,12 @@ def _offer_stacks(fd: int) -> None:
     kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _DUMP_AT if limit < 0 else min(_DUMP_AT, limit - 1))
     os.lseek(kept, layout.SIZE, os.SEEK_SET)
     faulthandler.register(_DUMP_SIGNAL, file=kept, all_threads=True, chain=False)
+    faulthandler.register(_MAIN_DUMP_SIGNAL, file=kept, all_threads=False, chain=False)
+    if _signal.getsignal(_SIGTERM) == _signal.SIG_DFL:
+        faulthandler.register(_SIGTERM, file=kept, all_threads=False, chain=True)
     words[layout.DUMP_FD] = kept
     words[layout.DUMP_SIGNAL] = _DUMP_SIGNAL
+    words[layout.MAIN_DUMP_SIGNAL] = _MAIN_DUMP_SIGNAL
 
 
 def _watch_script(hook: int) -> None:
@@ -362,6 +373,12 @@ def _flag_error(error: BaseException, now_ns: int) -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the page belongs to our parent."""
+    """In a forked child: the page belongs to our parent, and SIGTERM is as the script has it."""
     global words
+    if words is None:
+        return
     words = None
+    if _signal.getsignal(_SIGTERM) == _signal.SIG_DFL:
+        import faulthandler
+
+        faulthandler.unregister(_SIGTERM)

@@ -72,6 +72,8 @@ REACHED_BYTES = 28
 """Of JSON at RECORD: the last collective of each group."""
 RECORD_BYTES = 29
 """Of torch's whole record, behind that; 0: there is none, or no room for it."""
+MAIN_DUMP_SIGNAL = 30
+"""As DUMP_SIGNAL, for the main thread's stack alone."""
 
 MUTEX = 32
 MUTEX_BYTES = 64

@@ -34,6 +34,8 @@ class ProcessGone(Observation):
     """The script said so itself: it is the job's step, not how many steps this process has made."""
     moments: Moments | None = None
     """None: it had no page."""
+    stack: str = ""
+    """Where its main thread was when it was asked to end, in faulthandler's words. Empty: it was not asked, or has not told."""
 
 
 class ProcessAsked(Observation):

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_THREAD = re.compile(r"^(?:Current thread|Thread) (.*)$")
+_THREAD = re.compile(r"^(?:Current thread|Thread|Stack) (.*)$")
 _FAULTHANDLER = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$')
 _PY_SPY = re.compile(r"^    (.+) \((.+?)(?::(\d+))?\)$")
 

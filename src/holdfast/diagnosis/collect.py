@@ -56,14 +56,21 @@ def of_round(path: str, round: int, failures: Sequence[Failure], rules: Rules) -
     """What the files of the job in `path` tell of one round."""
     logs = {os.path.dirname(os.path.dirname(failure.log_path)) for failure in failures if failure.log_path}
     there = [folder for folder in (*sorted(logs), incident_dir(path, round)) if os.path.isdir(folder)]
-    said = of_failures(failures, rules)
-    return merged(said, gather(there, rules)) if any(map(os.listdir, there)) else said
+    return _with(failures, there if any(map(os.listdir, there)) else [], rules)
 
 
 def of_files(paths: Sequence[str], rules: Rules) -> Evidence:
     """What these logs and directories tell, incidents that our agents have kept among them. UsageError: there are none."""
-    kept = [failure for path in paths for failure in incident.failures(path)]
-    return merged(of_failures(kept, rules), gather(paths, rules))
+    return _with([failure for path in paths for failure in incident.failures(path)], paths, rules)
+
+
+def _with(failures: Sequence[Failure], paths: Sequence[str], rules: Rules) -> Evidence:
+    there = gather(paths, rules)
+    first = next((failure for failure in failures if not failure.innocent), None)
+    if first is not None and first.cause not in ("hung", "stuck"):
+        # It was gone when the others showed where they were: whoever of them is elsewhere is not what they wait for.
+        there = replace(there, stacks={})
+    return merged(of_failures(failures, rules), there)
 
 
 def diagnose(failures: Sequence[Failure]) -> Finding:

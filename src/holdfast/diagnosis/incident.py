@@ -1,7 +1,8 @@
 """What is kept of a failure? One folder for each round, in which each node has one: several may share a run's directory.
 
     incidents/round-3/n7/failure-rank-3.json   how it ended: exit code or signal, its error file's content, its log's last lines
-                         rank-3.txt            where it was when a rank hung: the stacks of all its threads
+                         rank-3.txt            where it was when a rank hung: the stacks of all its threads; or, when another
+                                               failed, where its main thread was when it was asked to end
                          record-rank-3         torch's record of its collectives, where a rank that hung could still be asked
                          dump-rank-3           torch's flight recorder, where the rank has left one
                          kernel.txt            the kernel's log from ten minutes before to one after, where it may be read
@@ -52,9 +53,16 @@ def keep_failures(folder: Callable[[int], str], failures: Iterable[Failure]) -> 
             json.dump(to_plain(failure), file, indent=2, default=str)
 
 
-def keep(folder: str, *, at: float, records: Mapping[int, str], verdicts: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Keep all that can be had in `folder`. `at`: when it failed, in monotonic seconds; `records`: by rank, where its flight
-    recorder writes to; `verdicts`: of the node's checks, as plain data.
+def keep(
+    folder: str,
+    *,
+    at: float,
+    stacks: Mapping[int, str],
+    records: Mapping[int, str],
+    verdicts: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Keep all that can be had in `folder`. `at`: when it failed, in monotonic seconds; `stacks`: by rank, kept where no more
+    of it is; `records`: by rank, where its flight recorder writes to; `verdicts`: of the node's checks, as plain data.
     OSError where the folder cannot be written to; what cannot be read is left out, and the file says why."""
     os.makedirs(folder, 0o700, exist_ok=True)
     _write(os.path.join(folder, "kernel.txt"), kernel_log(at - BEFORE_S, at + AFTER_S))
@@ -62,6 +70,9 @@ def keep(folder: str, *, at: float, records: Mapping[int, str], verdicts: Sequen
     if verdicts:
         with open(os.path.join(folder, HEALTH), "w", encoding="utf-8") as file:
             json.dump(verdicts, file, indent=2)
+    for rank, told in stacks.items():
+        if not os.path.exists(path := os.path.join(folder, f"rank-{rank}.txt")):
+            _write(path, told.splitlines())
     for rank, path in records.items():
         _copy(path, os.path.join(folder, f"dump-rank-{rank}"))
 

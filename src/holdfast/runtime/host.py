@@ -228,7 +228,6 @@ class Host(Ready):
         for pid, child in self.children.items():
             if child.page is None or child.watch is not None:
                 continue
-            child.page.close_fd()
             try:
                 child.watch = DeathWatch(child.page, self._alarm_for(pid))
             except HoldfastError as error:
@@ -237,6 +236,8 @@ class Host(Ready):
 
     def signal_group(self, pid: int, signum: int) -> None:
         """Signal the process group of a worker, and let it go on: a stopped one could not act on the signal."""
+        if (child := self.children.get(pid)) is not None and child.page is not None:
+            child.page.ends()
         kill_group(pid, signum)
         kill_group(pid, signal.SIGCONT)
 
@@ -264,6 +265,12 @@ class Host(Ready):
         """What it has written so far of what it was asked for last."""
         child = self.children.get(pid)
         return child.page.stacks() if child and child.page else ""
+
+    def ask_where(self) -> None:
+        """Ask those that have been signalled, and live, where they are, unless they have shown it."""
+        for child in self.children.values():
+            if child.page is not None:
+                child.page.ask_where()
 
     def _alarm_for(self, pid: int) -> Callable[[], None]:
         def notify() -> None:
@@ -300,7 +307,8 @@ class Host(Ready):
             child.watch.close()
         step, told = child.page.last_step if child.page else (None, False)
         moments = child.page.moments if child.page else None
-        gone = ProcessGone(pid=pid, exitcode=exitcode, step=step, step_told=told, moments=moments)
+        stack = child.page.where() if child.page else ""
+        gone = ProcessGone(pid=pid, exitcode=exitcode, step=step, step_told=told, moments=moments, stack=stack)
         seen: list[Observation] = [*_said(pid, child), gone]
         if child.page:
             child.page.close()

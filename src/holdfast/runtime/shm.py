@@ -25,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+NOT_ASKED = -1
+
 LAST_SIGNAL = 64
 """Linux has no more of them (but on MIPS)."""
 
@@ -41,8 +43,10 @@ class Page:
         self.words = memoryview(self.map).cast("Q")
         self._heard = self._calculated = 0
         self._file = _identity(os.fstat(fd))
-        self._stacks = -1, 0
-        """Where to read the stacks that were asked for last: descriptor and offset."""
+        self._stacks_at = layout.SIZE
+        """Where the stacks begin that were asked for last: they are written behind the page."""
+        self._ended_at = NOT_ASKED
+        """Where that begins which the worker writes as soon as it has been asked to end."""
 
     @property
     def pid(self) -> int:
@@ -174,33 +178,47 @@ class Page:
 
         `below`: the pid of a process below it, which can do the same if it was forked. All write to the same place: whoever
         was asked before is to have come to its end."""
-        pid, signum = below or self.words[layout.PID], self.words[layout.DUMP_SIGNAL]
+        pid = below or self.words[layout.PID]
+        self._stacks_at = self._size()
+        return self._ask(pid, self.words[layout.DUMP_SIGNAL], any_thread=True)
+
+    def stacks(self) -> str:
+        """What has been written since somebody was asked last: faulthandler's text, which ends with the main thread."""
+        return self._written(self._stacks_at)
+
+    def ends(self) -> None:
+        """The worker is being asked to end: it writes where its main thread was, unless it handles that request itself."""
+        self._ended_at = self._size()
+
+    def ask_where(self) -> None:
+        """Have it write that all the same, if it has not."""
+        if self._ended_at != NOT_ASKED and self._size() == self._ended_at:
+            self._ask(self.words[layout.PID], self.words[layout.MAIN_DUMP_SIGNAL], any_thread=False)
+
+    def where(self) -> str:
+        """What it has written of its main thread since it was asked to end. Empty: nothing, or it was not."""
+        return "" if self._ended_at == NOT_ASKED else self._written(self._ended_at)
+
+    def _ask(self, pid: int, signum: int, *, any_thread: bool) -> str:
+        """`any_thread`: whichever hears the signal writes what is wanted; else the main one has to."""
         if not 0 < signum <= LAST_SIGNAL:
             return "its interpreter has not started, or offers none"
-        path = f"/proc/{pid}/fd/{self.words[layout.DUMP_FD]}"
         try:
-            # Opened only if it is ours: it could be anything by now. This also proves that the pid is.
-            if _identity(os.stat(path)) != self._file:
+            # It could be anything by now. This also proves that the pid is.
+            if _identity(os.stat(f"/proc/{pid}/fd/{self.words[layout.DUMP_FD]}")) != self._file:
                 return "the script uses the descriptor for something else"
             if not _catches(pid, signum):
                 return "the script has reset the signal"
-            self._forget_stacks()
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._stacks = fd, os.fstat(fd).st_size
-            os.kill(_listener(pid), signum)
+            os.kill(_listener(pid) if any_thread else pid, signum)
         except OSError as error:
             return f"the script has closed the descriptor, or is gone: {error.strerror}"
         return ""
 
-    def stacks(self) -> str:
-        """What has been written since somebody was asked last: faulthandler's text, which ends with the main thread."""
-        fd, start = self._stacks
-        return os.pread(fd, os.fstat(fd).st_size - start, start).decode("utf-8", "replace") if fd >= 0 else ""
+    def _size(self) -> int:
+        return os.fstat(self.fd).st_size
 
-    def _forget_stacks(self) -> None:
-        if self._stacks[0] >= 0:
-            os.close(self._stacks[0])
-        self._stacks = -1, 0
+    def _written(self, since: int) -> str:
+        return os.pread(self.fd, self._size() - since, since).decode("utf-8", "replace")
 
     def ask_for_collectives(self) -> bool:
         """Have the worker say how far its collectives have come, which takes it some hundredths of a second, unless somebody
@@ -223,7 +241,7 @@ class Page:
         return self.map[start:middle], self.map[middle : min(middle + words[layout.RECORD_BYTES], layout.SIZE)]
 
     def close_fd(self) -> None:
-        """Give the fd back once the worker has it; the mapping stays."""
+        """Give the fd back where nobody asks for stacks; the mapping stays."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -231,7 +249,6 @@ class Page:
     def close(self) -> None:
         """Forget the page. A DeathWatch on it must be closed first."""
         self.close_fd()
-        self._forget_stacks()
         self.words.release()
         try:  # noqa: SIM105
             self.map.close()
