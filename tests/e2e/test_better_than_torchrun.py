@@ -83,11 +83,14 @@ for signum in (signal.SIGTERM, signal.SIGINT):
     signal.signal(signum, signal.SIG_IGN)
 sys.stdout.write("up " + os.environ["RANK"] + chr(10))
 sys.stdout.flush()
+open(f"{__file__}.{os.environ['RANK']}", "w").close()
 if os.environ["RANK"] in sys.argv[1:]:
-    time.sleep(0.2)
+    while not all(os.path.exists(f"{__file__}.{rank}") for rank in range(int(os.environ["WORLD_SIZE"]))):
+        time.sleep(0.01)
     sys.exit(3)
 time.sleep(300)
 """
+"""Deaf to a stop. A rank that is named in the arguments fails, once all are deaf."""
 
 
 def agents(holdfast, port, program, *args, names="ab", options=()):
@@ -206,7 +209,7 @@ def test_nothing_is_left_in_the_temporary_folder(holdfast, script, tmp_path):
 
 
 def test_the_grace_period_holds_for_stopped_siblings_too(holdfast, script):
-    done = holdfast("run", "--nproc-per-node", 2, "--shutdown-timeout", 1, script(STUBBORN), 1, timeout=20)
+    done = holdfast("run", "--nproc-per-node", 2, "--shutdown-timeout", 1, script(STUBBORN), 1)
     assert done.returncode == 1
     assert "rank 0 did not stop within 1.0 s" in done.stderr
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import module_from_spec, spec_from_file_location
@@ -498,11 +497,10 @@ def test_a_check_that_cannot_be_killed_is_left_alone_and_named(mine, tmp_path):
     (tmp_path / "deaf").mkdir()
     mount = fuse.SilentMount(tmp_path / "deaf", deaf=True)
     try:
-        began = time.monotonic()
         verdict = mine("touches", mount.path, 1.0)
         judged(verdict, UNFIT, "cannot be killed (state D")
         pid = int(verdict.reason.split("its process ")[1].split()[0])
-        assert process.state(pid) == "D" and verdict.took_s < time.monotonic() - began + 1.0
+        assert process.state(pid) == "D" and verdict.took_s >= 1.0, "it had its time, and the next one has no more of it"
     finally:
         mount.close()
         os.waitpid(pid, 0)

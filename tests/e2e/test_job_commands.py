@@ -485,7 +485,8 @@ def test_the_socket_that_a_killed_agent_leaves_misleads_nobody_and_goes_with_the
     job = holdfast.start("run", "--node-name", "n1", "--rdzv-id", "real", script("import time\ntime.sleep(600)\n"))
     socket = holdfast.state_dir / "jobs" / "real" / "agent-n1.sock"
     wait_until(socket.exists)
-    os.kill(holdfast.events("AgentStarted")[0]["pid"], 9)
+    [started] = wait_until(lambda: holdfast.events("AgentStarted"))  # the record may come after the socket
+    os.kill(started["pid"], 9)
     job.wait()
     assert socket.exists()
     assert " gone " in holdfast.run("status", "real").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from infra import fuse
 
+from holdfast.agent.app_log import AppLog
 from holdfast.agent.logs import LogPlan
 from holdfast.agent.words import Ended
 from holdfast.agent.workers import Workers
@@ -140,6 +142,40 @@ def test_a_disk_that_is_gone_is_told_of_once_and_ends_nothing(job: Job) -> None:
     assert complaint.startswith("not all of the ranks' output is shown; it is in their log files: ")
 
 
+def open_files() -> Iterator[str]:
+    """Paths of those that this process has open."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            yield os.readlink(descriptor)
+
+
+def test_an_application_log_says_once_that_the_disk_it_follows_is_gone(tmp_path: Path, wait_until: Any) -> None:
+    (tmp_path / "mount").mkdir()
+    mount = fuse.LogMount(tmp_path / "mount")
+    mount.content = b"one\n"
+    log = AppLog(str(tmp_path / "job.log"), 0, [(mount.log, "0: ")])
+    try:
+        gathered = tmp_path / "job_cycle0.log"
+        wait_until(lambda: gathered.exists() and gathered.read_text() == "0: one\n")
+    finally:
+        mount.close()
+        log.finish()
+    assert log.wait(PATIENCE_S)
+    (complaint,) = log.complaints
+    assert complaint.startswith(f"{gathered} does not get all of the ranks' output, which is in their own files: ")
+    assert not {mount.log, str(gathered)} & set(open_files()), "what it had open is closed"
+    log.close()
+
+
+ELSEWHERE = """
+import runpy
+from holdfast.runtime import mounts
+mounts.is_local = lambda folder: False
+runpy.run_module("holdfast", run_name="__main__")
+"""
+"""The command, where what ranks leave does not lie on a disk of this host, as far as it can tell."""
+
+
 def test_a_rank_s_failure_is_told_though_what_it_has_left_cannot_be_read(holdfast: Any, script: Any, tmp_path: Path) -> None:
     (tmp_path / "silent").mkdir()
     mount = fuse.SilentMount(tmp_path / "silent", deaf=False)
@@ -150,10 +186,13 @@ if os.environ["RANK"] == "0":
 log = os.path.join(os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"]), "stderr.log")
 os.unlink(log)
 os.symlink({mount.path!r} + "/log", log)
+time.sleep(2)  # the agent has found out where its disks are by then
 sys.exit(3)
 """
+    command = [sys.executable, script(ELSEWHERE, "elsewhere.py"), "run", "--nproc-per-node", "2", "-r", "3", script(source)]
+    env = os.environ | {"HOLDFAST_STATE_DIR": str(holdfast.state_dir)}
     try:
-        done = holdfast("run", "--nproc-per-node", 2, "-r", 3, script(source))
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     finally:
         mount.close()
     assert done.returncode == 1 and "rank 1 (local 1)" in done.stderr and "exited with code 3" in done.stderr, done.stderr

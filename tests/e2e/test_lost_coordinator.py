@@ -139,7 +139,8 @@ def test_each_node_s_own_record_tells_what_it_knows_of_the_one_that_leads(job, h
 
 def test_a_spare_that_slept_as_the_job_ended_learns_it_from_the_record_that_it_shares(job, holdfast):
     agents = begin(job, "abc", "2")
-    (spare,) = set("abc") - set(holdfast.events("RoundFormed")[0]["nodes"])
+    formed = job.wait_until(lambda: holdfast.events("RoundFormed"))  # a rank may run before its agent has written its own
+    (spare,) = set("abc") - set(formed[0]["nodes"])
     asleep = agent_pid(holdfast, spare)
     os.kill(asleep, signal.SIGSTOP)
     job.wait_until(lambda: holdfast.events("NodeLost"))

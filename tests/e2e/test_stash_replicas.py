@@ -335,6 +335,8 @@ def test_what_is_kept_is_bounded_and_given_back_when_it_is_another_node_s(rank: 
     assert partner.kept() == () and os.fstat(partner.file).st_blocks * 512 < 1_000_000
     link.send(b"abc")
     link.send(b'{"whole": false}')  # it was overwritten over there
+    with pytest.raises(OSError, match="closed the link"):  # by when it has been weighed
+        link.next(time.monotonic() + 10)
     assert partner.kept() == ()
 
 

@@ -70,7 +70,9 @@ def test_the_variables_are_torchrun_s(holdfast, script, tmp_path, monkeypatch):
 
 
 def test_jax_finds_its_coordinator_and_its_place(holdfast, script):
-    for rank, env in environments(holdfast("run", "--nproc-per-node", 2, script(SHOW_ENV)).stdout).items():
+    seen = environments(holdfast("run", "--nproc-per-node", 2, script(SHOW_ENV)).stdout)
+    assert seen.keys() == {"0", "1"}
+    for rank, env in seen.items():
         assert env["JAX_COORDINATOR_ADDRESS"] == f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}"
         assert (env["JAX_PROCESS_ID"], env["JAX_NUM_PROCESSES"]) == (rank, "2")
 

@@ -136,6 +136,21 @@ def test_after_the_end_a_signal_changes_nothing(stage: Stage) -> None:
         assert not stage.does(Exit) and not stage.said
 
 
+@pytest.mark.parametrize(
+    ("before", "signum", "hurries"),
+    [((), signal.SIGTERM, True), ((), signal.SIGUSR1, False), ((signal.SIGTERM,), signal.SIGTERM, False)],
+    ids=["by the first signal", "not by one that is the script's", "not by the echo of what has ended it"],
+)
+def test_after_the_end_the_last_lines_are_hurried(
+    stage: Stage, before: tuple[int, ...], signum: int, hurries: bool
+) -> None:
+    for each in before:
+        stage.see(Signalled(signum=each))
+    stage.told(Finish(report=REPORT))
+    stage.see(Signalled(signum=signum), ECHO_S / 2)
+    assert stage.group.leaving.in_a_hurry == hurries
+
+
 def test_user_signals_are_passed_on_unless_the_user_made_them_stop_signals(stage: Stage) -> None:
     stage.see(Signalled(signum=signal.SIGUSR1))
     assert stage.only(SignalWorkers).signum == signal.SIGUSR1 and stage.group.state == "running"

@@ -197,7 +197,7 @@ class Agent:
         now, leaving = self.host.now(), self.node.group.leaving
         for seen in self.host.signalled():
             if isinstance(seen, Signalled) and seen.signum in self.config.signals_to_handle:
-                leaving.in_a_hurry = leaving.in_a_hurry or not leaving.is_echo(seen.signum, now)
+                leaving.signalled_late(seen.signum, now)
         if leaving.in_a_hurry:
             self.cut_at = min(self.cut_at, now + HURRY_S)
         return now >= self.cut_at

@@ -91,8 +91,12 @@ class AppLog:
                 self.sender.begin()
                 self._gather(self.sender)
             elif (fd := self._open()) is not None:
-                self._gather(fd)
-                os.close(fd)
+                try:
+                    self._gather(fd)
+                finally:
+                    os.close(fd)
+        except OSError as error:  # what the ranks have written cannot be read: its disk is gone
+            self._tell(error.strerror or str(error))
         finally:
             self._done.put(None)
 
@@ -107,6 +111,12 @@ class AppLog:
     def _gather(self, to: int | LogSender) -> None:
         tee = Tee()
         tee.follow(self._sources, to)
+        try:
+            self._follow_to_the_end(tee)
+        finally:
+            tee.close()
+
+    def _follow_to_the_end(self, tee: Tee) -> None:
         poll = select.poll()
         poll.register(self._over, select.POLLIN)
         if tee.interval_s is None:
@@ -118,7 +128,6 @@ class AppLog:
             self.sender.end()
         tee.drain(stall_s=float("inf"))
         self._tell(tee.trouble)
-        tee.close()
 
     def _tell(self, trouble: str) -> None:
         if trouble and not self._is_told:

@@ -466,9 +466,12 @@ class Group:
     def _signalled(self, signum: int, now: float) -> list[Action]:
         name = name_of(signum)
         noted: list[Action] = [Record(event=SignalReceived(signal=name))]
+        is_for_script = signum in self.for_script.signums
         if self.state == "ended":
+            if not is_for_script:
+                self.leaving.signalled_late(signum, now)
             return noted
-        if signum in self.for_script.signums:
+        if is_for_script:
             return noted + self._pass_on(self.for_script.came(signum, now))
         return noted + self.leaving.signalled(signum, now)
 

@@ -32,7 +32,7 @@ class Leaving:
         self.since = NEVER
         self.why = ""
         self.in_a_hurry = False
-        """It has been told so twice."""
+        """It has been told so twice, or once after the job's end."""
 
     @property
     def complaint(self) -> str:
@@ -42,14 +42,18 @@ class Leaving:
     def signalled(self, signum: int, now: float) -> list[Action]:
         """The agent got a signal that is its own."""
         if self.by:
-            return [] if self.is_echo(signum, now) else self._hurry(now)
+            return [] if self._is_echo(signum, now) else self._hurry(now)
         name, group = name_of(signum), self.group
         group.grace_s = group.term_grace_s
         text = f"received {name}; stopping the workers, SIGKILL in {group.grace_s:g} s, or at another signal"
         said: list[Action] = [] if group.is_early else [Say(text=text, level="warning")]
         return said + self._go(signum, f"received {name}", now)
 
-    def is_echo(self, signum: int, now: float) -> bool:
+    def signalled_late(self, signum: int, now: float) -> None:
+        """The agent got one after the job's end, when there are only last lines to wait for."""
+        self.in_a_hurry = self.in_a_hurry or not self._is_echo(signum, now)
+
+    def _is_echo(self, signum: int, now: float) -> bool:
         """It says no more than what has been said."""
         return signum == self.by and now - self.since < ECHO_S
 
