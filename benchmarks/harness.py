@@ -133,14 +133,22 @@ class Launch:
             found.append(Note(event, int(rank), int(pid), float(path.read_text())))
         return [note for note in found if note.at > after]
 
-    def wait_for(self, event: str, count: int, after: float = 0.0) -> list[Note]:
-        """Until `count` workers have noted `event` later than `after`."""
-        deadline = time.monotonic() + PATIENCE_S
+    def wait_for(self, event: str, count: int, after: float = 0.0, patience_s: float = PATIENCE_S) -> list[Note]:
+        """Until `count` workers have noted `event` later than `after`. RuntimeError: not within `patience_s`, or every
+        launcher has ended before."""
+        deadline, over = time.monotonic() + patience_s, False
         while len(found := self.notes(event, after)) < count:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{count - len(found)} of {count} workers never noted {event!r}:\n{self.output()}")
+            if over or time.monotonic() > deadline:
+                when = "before the last launcher ended" if over else f"within {patience_s:g} s"
+                raise RuntimeError(f"{count - len(found)} of {count} workers have not noted {event!r} {when}:\n{self.output()}")
+            over = self._is_over()  # and then one look more, at what was noted meanwhile
             time.sleep(0.005)
         return found
+
+    def _is_over(self) -> bool:
+        """Every launcher has ended; whoever asks for its end later still finds it."""
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return all(one.returncode is not None or os.waitid(os.P_PID, one.pid, how) for one in self.processes)
 
     def announce(self, event: str) -> None:
         """Note something for the workers to see."""

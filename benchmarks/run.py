@@ -76,7 +76,8 @@ def measured(bench: Bench, names: list[str]) -> tuple[list[Row], list[str]]:
     for name in names:
         begun = time.monotonic()
         try:
-            rows += ALL[name].run(bench)
+            for row in ALL[name].run(bench):  # not all at once: what was measured before a failure stays
+                rows.append(row)
         except Exception as error:
             failed.append(name)
             say(f"{name} could not be measured: {error}")

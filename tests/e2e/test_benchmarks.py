@@ -21,3 +21,14 @@ def test_every_benchmark_gives_its_rows(tmp_path: Path) -> None:
     (results,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
     assert len(results["rows"]) == 79
     assert all(math.isfinite(row["medians"]["holdfast"]) for row in results["rows"])  # a difference may be less than nothing
+
+
+def test_nobody_is_waited_for_once_every_launcher_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import harness
+
+    with harness.launch() as job:
+        job.start([sys.executable, "-c", "pass"])
+        with pytest.raises(RuntimeError, match="1 of 1 workers have not noted 'first' before the last launcher ended"):
+            job.wait_for("first", 1)
+        assert job.wait_for_end() and job.processes[0].returncode == 0

@@ -166,6 +166,17 @@ def test_a_state_that_not_all_can_restore_is_not_used_and_that_is_said(stashed: 
         assert stashed(round=2, WORLD_SIZE=4).latest(None, None) is None
 
 
+@pytest.mark.parametrize("ask", ["latest", "latest_step"])
+def test_that_it_is_not_used_is_said_of_the_script_s_own_line(stashed: Any, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    assert stashed().save(8, "eight", False)
+    later = stashed(round=2)
+    monkeypatch.setattr(client, "_stash", later)
+    monkeypatch.setattr(later, "pid", os.getpid())
+    with pytest.warns(RuntimeWarning, match="further apart than the generations that are kept") as warned:
+        assert getattr(client, ask)() is None
+    assert warned[0].filename == __file__
+
+
 def test_a_state_that_was_damaged_is_not_used_again(stashed: Any, file: int) -> None:
     first = stashed()
     assert first.save(8, "eight", False)

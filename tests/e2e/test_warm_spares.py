@@ -148,13 +148,30 @@ def test_an_import_that_no_spare_may_make_makes_the_start_cold(holdfast, wait_un
     job.finish()
 
 
-def test_what_has_started_threads_is_not_forked_from(holdfast, wait_until, tmp_path: Path) -> None:
+UNFORKABLE = {
+    "threads": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+        "it cannot be forked: its imports have started 1 threads",
+    ),
+    "processes": (
+        "import subprocess\nhelper = subprocess.Popen(['sleep', '1000'])\n",
+        "it cannot be forked: its imports have started 1 process",
+    ),
+    "locks": (
+        "import multiprocessing\nlock = multiprocessing.Lock()\n",
+        "it cannot be forked: its imports have made a lock that forked processes share (multiprocessing.Lock)",
+    ),
+}
+
+
+@pytest.mark.parametrize("has", UNFORKABLE)
+def test_what_ranks_must_not_share_is_not_forked_from(holdfast, wait_until, tmp_path: Path, has: str) -> None:
+    source, why = UNFORKABLE[has]
     (tmp_path / "libraries").mkdir()
-    busy = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
-    (tmp_path / "libraries" / "busy.py").write_text(busy)
+    (tmp_path / "libraries" / "busy.py").write_text(source)
     env = {"PYTHONPATH": str(tmp_path / "libraries")}
     job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more="import busy", env=env, nproc=1)
-    pids, why = job.begun(0), "it cannot be forked: its imports have started 1 threads"
+    pids = job.begun(0)
     assert wait_until(lambda: holdfast.events("SpareLost"))[0]["reason"] == why
     job.kill(pids[0])
     job.begun(1)
@@ -197,6 +214,41 @@ def test_forked_ranks_draw_different_random_numbers(holdfast, wait_until, tmp_pa
     job.finish()
     drawn = [line.split()[-2:] for line in job.running.stdout.splitlines() if "drew" in line]
     assert len({number for numbers in drawn for number in numbers}) == 8
+
+
+TORCH_DRAWS = """
+import threading, torch
+assert threading.main_thread().native_id == os.getpid()
+os.write(1, f'drew {torch.rand(1, dtype=torch.float64).item()}\\n'.encode())
+"""
+
+
+@pytest.mark.torch
+def test_forked_ranks_draw_different_random_numbers_from_torch_in_each_life(holdfast, wait_until, tmp_path: Path) -> None:
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=TORCH_DRAWS)
+    pids = job.begun(0)
+    job.spares(1)
+    for life in (1, 2):
+        job.kill(pids[0])
+        pids = job.begun(life)
+        assert job.starts(life) == [(True, "")] * 2
+    job.finish()
+    assert len({line for line in job.running.stdout.splitlines() if "drew" in line}) == 6
+
+
+@pytest.mark.torch
+def test_a_seed_that_an_import_has_chosen_is_left_to_forked_ranks(holdfast, wait_until, tmp_path: Path) -> None:
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "seeded.py").write_text("import torch\ntorch.manual_seed(7)\n")
+    more, env = "import seeded" + TORCH_DRAWS, {"PYTHONPATH": str(tmp_path / "libraries")}
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=more, env=env)
+    pids = job.begun(0)
+    job.spares(1)
+    job.kill(pids[0])
+    job.begun(1)
+    assert job.starts(1) == [(True, "")] * 2
+    job.finish()
+    assert len({line for line in job.running.stdout.splitlines() if "drew" in line}) == 1
 
 
 def test_a_library_that_has_changed_since_makes_the_start_cold(holdfast, wait_until, tmp_path: Path) -> None:

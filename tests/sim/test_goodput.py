@@ -77,3 +77,18 @@ def test_the_command_prints_it_and_the_picture_in_the_documents_is_what_it_draws
     assert drawn.read_text() == (tmp_path / "goodput.svg").read_text(), "run: holdfast simulate --policy all --svg <that file>"
     wrong = subprocess.run([*command[:-4], "--policy", "all", "--nodes", "many"], capture_output=True, text=True, timeout=60)
     assert wrong.returncode == 2 and "not numbers above 0" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--nodes", "12"], "--nodes goes with --policy"),
+        (["--svg", "x.svg"], "--svg goes with --policy"),
+        (["--policy", "all", "--days", "0"], "--days 0: not a number above 0"),
+        (["--policy", "all", "--days", "1", "--nodes", "64", "--svg", "/nowhere/x.svg"], "/nowhere/x.svg cannot be written"),
+    ],
+)
+def test_what_it_cannot_do_is_said(flags: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "holdfast", "simulate", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

@@ -141,6 +141,24 @@ def unfit(sockets_before: set[str]) -> str:
     return "an import has opened a socket" if sockets() - sockets_before else ""
 
 
+def unforkable() -> str:
+    """What an import has done that forked workers would share, each of which is to have its own; empty: nothing."""
+    children = 0
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open("/proc/self/task/" + thread + "/children", encoding="ascii") as file:
+                children += len(file.read().split())
+        except OSError:  # a kernel that does not tell
+            continue
+    if children:
+        return f"it cannot be forked: its imports have started {children} process" + "es" * (children > 1)
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            if "/dev/shm/sem." in line:  # a rank that dies with it would leave it taken, for all ranks of all lives
+                return "it cannot be forked: its imports have made a lock that forked processes share (multiprocessing.Lock)"
+    return ""
+
+
 def _links() -> list[str]:
     found = []
     for fd in os.listdir("/proc/self/fd"):

@@ -167,7 +167,7 @@ def park(bootstrap: ModuleType) -> None:
         sockets = ahead.sockets()
         with open(fds[0], encoding="utf-8") as file:
             names = file.read().split("\n")
-        unfit = ahead.prepare(names) or ahead.unfit(sockets)
+        unfit = ahead.prepare(names) or ahead.unfit(sockets) or (ahead.unforkable() if mode == b"fork" else "")
         spare.files = {path: ahead.identity(path) for path in ahead.own_files()}
     except BaseException as error:
         unfit = f"{type(error).__name__}: {error}"
@@ -226,10 +226,21 @@ def _forked(spare: _Spare) -> bool:
         if monotonic() > until:
             _refuse(spare, "the agent does not take in a forked worker", "no")
         os.sched_yield()
-    random = sys.modules.get("numpy.random")
-    if random is not None:
-        random.seed()  # Python's own does so by itself; torch's has the same seed in every process
+    _seed_anew()
+    threading = sys.modules.get("threading")
+    if threading is not None:  # Python 3.11 leaves the parent's thread id there
+        threading.current_thread()._set_native_id()
     return True
+
+
+def _seed_anew() -> None:
+    """What draws by a seed of the kernel's in any other process. Python's own generator does so by itself."""
+    random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    if random is not None:
+        random.seed()
+    generator = getattr(torch, "default_generator", None)
+    if generator is not None and generator.initial_seed() >> 32:  # else an import has chosen it, and every process has the same
+        generator.seed()
 
 
 def _contradicted(spare: _Spare, changes: list[bytes], identity: Callable[[str], tuple[int, int]]) -> str:

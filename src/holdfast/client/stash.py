@@ -261,15 +261,16 @@ class Stash:
     def latest(self, into: Any, map_location: Any) -> tuple[int, Any] | None:
         with self.lock:
             begun = monotonic_ns()
-            found = self.found()
+            found = self.found(stacklevel=5)
             if found is None:
                 return None
             state = self._restored(found, into, map_location)
             this_worker.restored(begun)
             return found.step, state
 
-    def found(self) -> layout.Generation | None:
-        """What all ranks have of those generations that were there when this life began. None: nothing; a warning says why."""
+    def found(self, stacklevel: int = 4) -> layout.Generation | None:
+        """What all ranks have of those generations that were there when this life began. None: nothing; a warning says why, in
+        the script's line."""
         with self.lock:
             self.wait()
             mine = [one for one in self._whole() if one.round != self.round]
@@ -282,7 +283,7 @@ class Stash:
                     "its agent tells why; the next round goes on from another"
                 )
             if mine:
-                self._tell_why_not(mine[-1])
+                self._tell_why_not(mine[-1], stacklevel)
             return None
 
     def _restored(self, one: layout.Generation, into: Any, map_location: Any) -> Any:
@@ -310,7 +311,7 @@ class Stash:
         for slot in list(self.loans):
             self._settle(slot)
 
-    def _tell_why_not(self, newest: layout.Generation) -> None:
+    def _tell_why_not(self, newest: layout.Generation, stacklevel: int) -> None:
         import warnings
 
         if newest.world_size != self.world_size or newest.rank != self.rank:
@@ -318,8 +319,11 @@ class Stash:
                 f"it is that of rank {newest.rank} of {newest.world_size}, and this is rank {self.rank} of {self.world_size}"
             )
         else:
-            why = "not all ranks have one of the same step, for example since a node is new"
-        warnings.warn(f"the stashed state of step {newest.step} is not used: {why}", RuntimeWarning, 4)
+            why = (
+                "not all ranks have one of the same step: a node is new, or they were further apart than the generations that "
+                "are kept, which a collective between two saves prevents; begin from the last checkpoint"
+            )
+        warnings.warn(f"the stashed state of step {newest.step} is not used: {why}", RuntimeWarning, stacklevel)
 
 
 _stash: Stash | None = None

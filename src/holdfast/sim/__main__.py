@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.core.errors import UsageError
 from holdfast.sim.goodput import LLAMA_3, options_of, outlook, plot, policies, table
 from holdfast.sim.scenario import Outcome, run
 
@@ -32,6 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.policy is not None:
         return look_ahead(options)
+    if ahead := [name for name in ("nodes", "rate", "days", "svg") if getattr(options, name) != parser.get_default(name)]:
+        parser.error(f"--{ahead[0]} goes with --policy, such as --policy all; without, seeds are run")
     if options.seed is not None:
         outcome = run(options.seed)
         print(outcome.digest if options.digest else told(outcome))
@@ -61,7 +64,10 @@ def look_ahead(options: argparse.Namespace) -> int:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
     if options.svg:
-        Path(options.svg).write_text(plot(found, f"Share of time that counts, {rate:g} failures per node and day"))
+        try:
+            Path(options.svg).write_text(plot(found, f"Share of time that counts, {rate:g} failures per node and day"))
+        except OSError as error:
+            raise UsageError(f"{options.svg} cannot be written: {error.strerror}", hint="--svg takes a file's name") from None
     return 0
 
 
