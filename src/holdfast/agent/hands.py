@@ -161,9 +161,11 @@ class Hands:
         """What this host saw."""
         if self.beginnings is not None:
             self.beginnings.saw(seen)
-        if isinstance(seen, ProcessGone) and seen.stack and (assigned := self.node.group.assigned) is not None:
-            local_rank = self.workers.local_ranks[seen.pid]
-            self.telling.showed(assigned.base_rank + local_rank, local_rank, seen.stack)
+        assigned = self.node.group.assigned
+        if isinstance(seen, ProcessGone) and seen.stack and assigned is not None:
+            local_rank = self.workers.local_ranks.get(seen.pid)
+            if local_rank is not None:  # else it is of an earlier round, and was given up: the kernel has let it go only now
+                self.telling.showed(assigned.base_rank + local_rank, local_rank, seen.stack)
 
     def recorded(self, event: Event) -> None:
         """An event of this node has been recorded."""
