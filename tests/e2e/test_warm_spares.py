@@ -202,17 +202,22 @@ def test_warm_workers_of_torch_meet_and_reduce(holdfast, wait_until, tmp_path: P
     job.finish()
 
 
-def test_forked_ranks_draw_different_random_numbers(holdfast, wait_until, tmp_path: Path) -> None:
-    pytest.importorskip("numpy", reason="numpy is not installed")
-    draws = "import numpy.random, random\nos.write(1, f'drew {numpy.random.random()} {random.random()}\\n'.encode())"
-    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=draws)
+def draws_of_two_lives(job: Job) -> list[str]:
+    """Lines of what two ranks drew, in a life of their own and in one that was forked."""
     pids = job.begun(0)
     job.spares(1)
     job.kill(pids[0])
     job.begun(1)
     assert job.starts(1) == [(True, "")] * 2
     job.finish()
-    drawn = [line.split()[-2:] for line in job.running.stdout.splitlines() if "drew" in line]
+    return [line for line in job.running.stdout.splitlines() if "drew" in line]
+
+
+def test_forked_ranks_draw_different_random_numbers(holdfast, wait_until, tmp_path: Path) -> None:
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    draws = "import numpy.random, random\nos.write(1, f'drew {numpy.random.random()} {random.random()}\\n'.encode())"
+    job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=draws)
+    drawn = [line.split()[-2:] for line in draws_of_two_lives(job)]
     assert len({number for numbers in drawn for number in numbers}) == 8
 
 
@@ -242,13 +247,8 @@ def test_a_seed_that_an_import_has_chosen_is_left_to_forked_ranks(holdfast, wait
     (tmp_path / "libraries" / "seeded.py").write_text("import torch\ntorch.manual_seed(7)\n")
     more, env = "import seeded" + TORCH_DRAWS, {"PYTHONPATH": str(tmp_path / "libraries")}
     job = Job(holdfast, wait_until, tmp_path, "--warm-mode", "fork", more=more, env=env)
-    pids = job.begun(0)
-    job.spares(1)
-    job.kill(pids[0])
-    job.begun(1)
-    assert job.starts(1) == [(True, "")] * 2
-    job.finish()
-    assert len({line for line in job.running.stdout.splitlines() if "drew" in line}) == 1
+    drawn = draws_of_two_lives(job)
+    assert len(drawn) == 4 and len(set(drawn)) == 1
 
 
 def test_a_library_that_has_changed_since_makes_the_start_cold(holdfast, wait_until, tmp_path: Path) -> None:
