@@ -303,6 +303,43 @@ def test_a_disk_that_is_full_over_there_is_told_on_both_sides_and_the_lines_are_
     assert there.told and all("No space left on device" in line for line in there.told)
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_where_one_rank_s_file_cannot_be_read_what_others_have_said_by_then_is_kept(
+    receiver: Any, tmp_path: Path, wait_until: Any, free_port: int, is_there: bool
+) -> None:
+    """It has been taken from their files, and waits to be sent with more."""
+    there = receiver()
+    said, own, unreadable = tmp_path / "output.log", tmp_path / "b" / "job_cycle0.log", tmp_path / "folder"
+    said.write_text("one\ntwo\n")
+    unreadable.mkdir()  # it can be opened
+    upstream = Upstream(Identity("job", TOKEN.encode()), None, "here:1", 60.0)
+    upstream.at = there.address if is_there else f"127.0.0.1:{free_port}"
+    log = AppLog(str(tmp_path / "b" / "job.log"), 0, [(str(said), "3: "), (str(unreadable), "4: ")], upstream)
+    assert log.wait(60.0)
+    assert lines_of(tmp_path / "there" / "job_cycle0.log" if is_there else own) == ["3: one", "3: two"]
+    assert "does not get all of the ranks' output" in log.complaints[-1] and "Is a directory" in log.complaints[-1]
+    wait_until(lambda: not any(stream.links for stream in there.streams.values()), what="the end of the link")
+    log.close()
+
+
+def test_a_log_whose_files_or_thread_cannot_be_had_keeps_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "output.log").touch()
+    before = sorted(os.listdir("/proc/self/fd"))
+    log = AppLog(str(tmp_path / "job.log"), 0, [(str(tmp_path / file), "3: ") for file in ("output.log", "gone.log")])
+    assert log.wait(60.0) and "No such file or directory" in log.complaints[0]
+    log.close()
+
+    def no_more(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("_thread.start_new_thread", no_more)
+    with pytest.raises(RuntimeError, match="new thread"):
+        AppLog(str(tmp_path / "job.log"), 0, [(str(tmp_path / "output.log"), "3: ")])
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
 def test_who_says_nothing_is_waited_for_until_the_patience_ends(tmp_path: Path, wait_until: Any) -> None:
     rank = Rank(tmp_path / "b", Cable().at)
     rank.say("one")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.agent.attempt_logs import AttemptLogs, RankPaths
 from holdfast.agent.console import Console
 from holdfast.agent.tee import CHUNK, PARTIAL_S, PROGRESS_S, PUMP_BYTES, Source, Tee
 from holdfast.agent.wake import Wake
@@ -163,6 +164,18 @@ def test_a_hidden_source_is_only_looked_at_for_words(tmp_path: Path):
     tee.close()
     os.close(reader)
     os.close(writer)
+
+
+def test_where_one_file_cannot_be_opened_the_others_are_closed_again(tmp_path: Path):
+    (tmp_path / "there").touch()
+    paths = [RankPaths(stdout=str(tmp_path / name), shown_stdout=True) for name in ("there", "gone")]
+    attempt = AttemptLogs(paths)
+    attempt.release()
+    (tmp_path / "gone").unlink()
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        attempt.tee(["a", "b"])
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_draining_shows_everything_and_the_last_piece_too(followed: Followed):

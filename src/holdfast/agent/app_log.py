@@ -40,16 +40,21 @@ class AppLog:
 
     def __init__(self, prefix: str, cycle: int, sources: Sequence[tuple[str, str]], upstream: Upstream | None = None) -> None:
         """`sources`: the files to follow, and what stands before each line of them. `upstream`: where they go, rather than to
-        the file here."""
+        the file here. OSError, RuntimeError: there are no descriptors, or threads, left for it."""
         self.path = log_path(prefix, cycle)
         self.complaints: list[str] = []
         self.sender = None if upstream is None or upstream.is_here else self._sender(upstream, cycle)
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sources = [Source(path=file, prefix=prefix, shown=True, filed=True) for file, prefix in sources]
-        self._over = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._done: SimpleQueue[None] = SimpleQueue()
         self._is_told = False
-        _thread.start_new_thread(self._follow, ())
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._over = -1
+        try:
+            self._over = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            _thread.start_new_thread(self._follow, ())
+        except (OSError, RuntimeError):
+            self.close()
+            raise
 
     def finish(self) -> None:
         """The workers are gone: gather the rest, and end."""
@@ -70,8 +75,9 @@ class AppLog:
 
     def close(self) -> None:
         """Give the descriptors back, once all has been gathered."""
-        os.close(self.fd)
-        os.close(self._over)
+        for fd in (self.fd, self._over):
+            if fd >= 0:
+                os.close(fd)
 
     def say(self, text: str) -> None:
         """Have the agent tell a person. For the thread."""
@@ -87,34 +93,27 @@ class AppLog:
 
     def _follow(self) -> None:
         try:
-            if self.sender is not None:
-                self.sender.begin()
-                self._gather(self.sender)
-            elif (fd := self._open()) is not None:
-                try:
-                    self._gather(fd)
-                finally:
-                    os.close(fd)
-        except OSError as error:  # what the ranks have written cannot be read: its disk is gone
+            tee = Tee()
+            try:
+                self._gather(tee)
+            finally:
+                tee.close()
+        except OSError as error:  # the log cannot be written, or what the ranks have written not be read: a disk is gone
             self._tell(error.strerror or str(error))
         finally:
             self._done.put(None)
 
-    def _open(self) -> int | None:
-        try:
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            self._tell(error.strerror or str(error))
-            return None
-
-    def _gather(self, to: int | LogSender) -> None:
-        tee = Tee()
-        tee.follow(self._sources, to)
-        try:
-            self._follow_to_the_end(tee)
-        finally:
-            tee.close()
+    def _gather(self, tee: Tee) -> None:
+        if self.sender is not None:
+            self.sender.begin()
+            tee.follow(self._sources, self.sender)
+        else:
+            fd = open_log(self.path)
+            try:
+                tee.follow(self._sources, fd)  # which has a copy of it
+            finally:
+                os.close(fd)
+        self._follow_to_the_end(tee)
 
     def _follow_to_the_end(self, tee: Tee) -> None:
         poll = select.poll()
@@ -133,6 +132,12 @@ class AppLog:
         if trouble and not self._is_told:
             self._is_told = True
             self.say(f"{self.path} does not get all of the ranks' output, which is in their own files: {trouble}")
+
+
+def open_log(path: str) -> int:
+    """The log at that path, to append to; it is made where there is none, and its folder. OSError: it cannot be."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 class AppLogs:

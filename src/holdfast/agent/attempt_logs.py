@@ -106,7 +106,8 @@ class AttemptLogs:
         return any(one.shown_stdout or one.shown_stderr or one.kept_stdout or one.kept_stderr for one in each)
 
     def tee(self, prefixes: Sequence[str], *, stdout_fd: int = 1, stderr_fd: int = 2) -> Tee | None:
-        """What follows the files and shows them, `prefixes[local rank]` before each line. None: nothing to follow."""
+        """What follows the files and shows them, `prefixes[local rank]` before each line. None: nothing to follow. OSError: one
+        of them cannot be opened."""
         from holdfast.agent.tee import Source, Tee
 
         def wanted(streams: Iterable[tuple[str | None, bool, bool]]) -> list[Source]:
@@ -122,8 +123,12 @@ class AttemptLogs:
         if not out and not err:
             return None
         tee = Tee()
-        tee.follow(out, stdout_fd, self.filters.stdout, self.filters.stdout_words)
-        tee.follow(err, stderr_fd, self.filters.stderr, self.filters.stderr_words)
+        try:
+            tee.follow(out, stdout_fd, self.filters.stdout, self.filters.stdout_words)
+            tee.follow(err, stderr_fd, self.filters.stderr, self.filters.stderr_words)
+        except OSError:
+            tee.close()
+            raise
         return tee
 
     def release(self) -> None:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from errno import EADDRINUSE
 from functools import partial
 
-from holdfast.agent.app_log import LOOK_S
+from holdfast.agent.app_log import LOOK_S, open_log
 from holdfast.core.cycles import cycle_of, log_path
 from holdfast.core.errors import UsageError
 from holdfast.runtime.blocking_server import BlockingServer, Turn
@@ -144,7 +144,7 @@ class LogReceiver(BlockingServer):
                 if len(lines) > PIECE_BYTES or not lines.endswith(b"\n"):
                     raise ValueError("no whole lines")
                 try:
-                    fd = self.turn.meanwhile(_open, stream.path) if fd < 0 else fd
+                    fd = self.turn.meanwhile(open_log, stream.path) if fd < 0 else fd
                     answer = self.turn.meanwhile(_append, fd, stream, number, lines)
                 except OSError as error:
                     answer = {"no": error.strerror or str(error)}
@@ -221,11 +221,6 @@ def _who_sends(job: Rendezvous, own: str) -> tuple[int, int]:
     """The last cycle, and how many other nodes had a part in it and are not lost."""
     joins = [seat.join for seat in job.seats.values() if seat.assigned is not None and seat.assigned.round == job.round]
     return cycle_of(job.round), sum(join.node != own and bool(join.logs_at) for join in joins)
-
-
-def _open(path: str) -> int:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 def _append(fd: int, stream: Stream, number: int, lines: bytes) -> dict[str, object]:

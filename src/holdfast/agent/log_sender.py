@@ -18,6 +18,7 @@ import time
 from _thread import allocate_lock
 from contextlib import suppress
 
+from holdfast.agent.app_log import open_log
 from holdfast.agent.console import Console
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import NEVER
@@ -131,7 +132,9 @@ class LogSender:
         return not self.pending
 
     def close(self) -> None:
-        """All has been taken, here or there: say so there."""
+        """No more comes. Where that is because a rank's file cannot be read, some may be left: it goes now, here or there."""
+        self.give_up_at = -NEVER
+        self.flush()
         if self.link is not None and self.local is None:
             with suppress(OSError, HoldfastError, ValueError):
                 self.link.send(self.number.to_bytes(8, "big"))
@@ -235,8 +238,7 @@ class LogSender:
     def _keep_here(self) -> None:
         """What nobody has taken, and what may come, goes to the file here."""
         try:
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            fd = open_log(self.path)
         except OSError as error:
             self.gone, self.trouble = True, error.strerror or str(error)
             self.piece, self.held = b"", bytearray()

@@ -50,7 +50,7 @@ def _at_once(task: Callable[[], object]) -> bool:
 
 
 class Source:
-    """One worker's stream: its file, how far we are in it, and the line that has no end yet."""
+    """One worker's stream: its file, how far we are in it, and the line that has no end yet. `Tee.follow` opens it."""
 
     def __init__(self, path: str, prefix: str, shown: bool, filed: bool = False) -> None:
         """`filed`: it is shown in a file that people search. There lines are whole, however long they take, and text."""
@@ -58,7 +58,7 @@ class Source:
         self.prefix = prefix.encode("utf-8", "surrogateescape")
         self.shown = shown
         self.filed = filed
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = -1
         self._offset = 0
         self._end: int | None = None  # where to stop; None: nowhere
         self._held = b""
@@ -66,6 +66,10 @@ class Source:
         self._redrawn = False
         self._redraw_shown_at = float("-inf")
         self._cut = False  # the held piece was shown with a line end of ours: its own, if it comes now, is left out
+
+    def open(self) -> None:
+        """Begin to read it. OSError: it cannot be."""
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     @property
     def due(self) -> float:
@@ -101,7 +105,8 @@ class Source:
         self._end = os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def _next(self) -> bytes:
         size = CHUNK if self._end is None else min(CHUNK, self._end - self._offset)
@@ -128,13 +133,18 @@ class Source:
 class Outlet:
     """One console, the sources shown on it, and the file for the lines that have one of `words`."""
 
-    def __init__(
-        self, sources: Sequence[Source], console: Console | LogSender, kept_fd: int | None, words: Sequence[str]
-    ) -> None:
+    def __init__(self, sources: Sequence[Source], console: Console | LogSender, words: Iterable[str]) -> None:
         self.sources = sources
         self.console = console
-        self._kept_fd = kept_fd
+        self._kept_fd: int | None = None
         self._words = [word.encode("utf-8", "surrogateescape") for word in words]
+
+    def open(self, kept: str) -> None:
+        """Open the files. OSError: one of them cannot be."""
+        if kept:
+            self._kept_fd = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        for source in self.sources:
+            source.open()
 
     def pump(self, budget: int, now: float) -> int:
         """Pass on up to `budget` bytes, in turns; returns how many were read."""
@@ -191,11 +201,13 @@ class Tee:
         """All of them are, then."""
 
     def follow(self, sources: Sequence[Source], to: int | LogSender, kept: str = "", words: Iterable[str] = ()) -> None:
-        """Show `sources` on a descriptor, or send them; copy lines that contain one of `words` to the file `kept`."""
+        """Show `sources` on a descriptor, or send them; copy lines that contain one of `words` to the file `kept`. OSError: a
+        file cannot be opened; `close` gives back those that were."""
         if not sources:
             return
-        kept_fd = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) if kept else None
-        self._outlets.append(Outlet(sources, Console(to) if isinstance(to, int) else to, kept_fd, list(words)))
+        outlet = Outlet(sources, Console(to) if isinstance(to, int) else to, words)
+        self._outlets.append(outlet)
+        outlet.open(kept)
         for source in sources:
             self._wake.watch(source.path)
         self._wake.rest(BATCH_S, listen=True)
