@@ -402,6 +402,20 @@ def test_a_port_that_is_given_is_used_and_one_that_is_taken_is_named(tmp_path: P
         open_receiver(replace(ft, log_server_port=70000), Identity("job", b""), None, "127.0.0.1", told.append)
 
 
+def test_where_no_thread_can_be_had_no_lines_are_taken_and_the_port_is_given_back(
+    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told: list[str] = []
+    ft = FaultTolerance(per_cycle_applog_prefix=str(tmp_path / "job.log"), log_server_port=free_port)
+    monkeypatch.setattr("holdfast.runtime.blocking_server.start_new_thread", no_more)
+    assert open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append) is None
+    assert len(told) == 1 and told[0].startswith("other nodes' logs cannot be taken: ") and "new thread" in told[0]
+    socket.create_server(("127.0.0.1", free_port)).close()
+
+
 def test_where_the_coordinator_s_node_takes_none_each_keeps_its_own_and_says_so(
     holdfast: Any, script: Any, tmp_path: Path, free_port: int, wait_until: Any
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from _thread import allocate_lock, start_new_thread
+from errno import EAGAIN
 
 from holdfast.core.errors import ProtocolError
 from holdfast.core.grammar import shown_endpoint
@@ -106,7 +107,11 @@ class BlockingServer:
             self.listener.close()
             raise
         self.address = shown_endpoint(addr, self.listener.getsockname()[1])
-        start_new_thread(self._listen, ())
+        try:
+            start_new_thread(self._listen, ())
+        except RuntimeError as error:  # as many as are allowed are there
+            self.listener.close()
+            raise OSError(EAGAIN, str(error)) from error
 
     def serve(self, link: BlockingLink) -> None:
         """Talk to whoever has proved itself, until one of the two wants no more. Called by the link's own thread."""
