@@ -15,7 +15,7 @@ from holdfast.agent import stacks as module
 from holdfast.agent.stacks import Stacks, py_spy
 from holdfast.agent.words import LookAtWorkers
 from holdfast.runtime.host import Child, Host
-from holdfast.runtime.process import Process
+from holdfast.runtime.process import Process, state
 
 PROBES = Path(__file__).parents[1] / "probes"
 PLAIN, TOLD, LOADER = (PROBES / f"hang_{how}.py" for how in ("plain", "told", "loader"))
@@ -307,6 +307,32 @@ def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path, m
     assert [position.pid for position in found[0].positions] == [pid]
     looking.keeper("rank 0 hung")()
     assert "what the kernel says of it" in (tmp_path / "rank-0.txt").read_text()
+    host.close()
+
+
+def test_a_rank_that_answers_while_py_spy_is_asked_is_believed_and_py_spy_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Any
+) -> None:
+    program, started, pid, host = tmp_path / "py-spy", tmp_path / "started", os.getpid(), Host(print)
+    program.write_text(f"#!/bin/sh\necho $$ > {started}.new && mv {started}.new {started}\nexec sleep 1000\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(module, "py_spy", lambda: str(program))
+    monkeypatch.setattr(module, "PY_SPY_S", 1000.0)
+    host.children[pid] = Child(Process(pid, None), None)
+    own = 'Current thread 0x1 (most recent call first):\n  File "train.py", line 7 in <module>\n'
+
+    def dumped(rank: int) -> str:
+        return own if started.exists() else ""
+
+    workers = SimpleNamespace(host=host, local_ranks={pid: 0}, dump=lambda ranks: {0: "it is deaf"}, dumped=dumped)
+    looking, before = Stacks(workers, lambda round: str(tmp_path)), len(os.listdir("/proc/self/fd"))  # type: ignore[arg-type]
+    looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2000.0), None)
+    while not (found := looking.due()):
+        host.wait(looking.deadline())
+    assert found[0].positions[0].where == "<module> (train.py:7)"
+    assert len(os.listdir("/proc/self/fd")) == before
+    spy = int(started.read_text())
+    wait_until(lambda: state(spy) in (None, "Z"), what="the end of py-spy")
     host.close()
 
 

@@ -2,7 +2,7 @@
 
 Every rank is asked for its Python stacks (a signal to faulthandler, which needs no GIL), then whatever it has forked for theirs
 (the workers of a data loader); and torch's flight recorder for its record where there is one. A rank that was stopped is let go
-on, so that it can answer. Nobody is waited for: `look` is called again and again, and says `Looked` once all have answered or
+on, so that it can answer. Nobody is waited for: `due` is called again and again, and says `Looked` once all have answered or
 their time is over. For ranks that have not answered by then py-spy is asked, where it is installed, in a child with a deadline;
 else there is what the kernel knows (`runtime.kernel_view`). Decides nothing.
 """
@@ -154,7 +154,7 @@ class Stacks:
         awaited = [rank for rank in silent if not rank.unable and self._may_answer(rank.pid, now)]
         if silent and not awaited and self.spies_until == -NEVER:
             self._spy(silent, now)
-        spying = [rank for rank in silent if not self._has_spied(rank, late=now >= self.spies_until)]
+        spying = [rank for rank in self.ranks if not self._has_spied(rank, late=now >= self.spies_until)]
         assert self.records is not None
         recorded = self.records.look(now) or now >= self.records_until
         if awaited or below or spying or not recorded or any(rank.asked_for is not None for rank in self.ranks):
@@ -273,17 +273,17 @@ class Stacks:
                 os.close(file)
 
     def _has_spied(self, rank: Rank, *, late: bool) -> bool:
-        """Whether there is no more to come from py-spy; `late`: its time is over."""
+        """Whether no more is to come from py-spy. `late`: its time is over; so it is where the rank has answered meanwhile."""
         if rank.spy is None:
             return True
         spy, file = rank.spy
         if spy.poll() is None:
-            if not late:
+            if rank.is_silent and not late:
                 return False
-            spy.kill()
+            spy.kill()  # who sweeps behind the round buries it: to wait for one that the kernel holds could take for ever
         text, rank.spy = os.pread(file, MOST_BYTES, 0).decode("utf-8", "replace"), None
         os.close(file)
-        if main_thread(text):
+        if rank.is_silent and main_thread(text):
             rank.stacks, rank.has_been_spied_on = text, True
         return True
 
