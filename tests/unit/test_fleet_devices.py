@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.fleet import Bye, FleetMessage, Standing
 from holdfast.supervisor.fleet import Fleet
-from holdfast.supervisor.node import DEVICE_HISTORY, DEVICES, FleetNode
+from holdfast.supervisor.node import DEVICE_HISTORY, DEVICES, LIVES, FleetNode
 from holdfast.supervisor.policies import policy
 from holdfast.supervisor.words import Said
 
@@ -97,3 +97,23 @@ def test_whoever_says_much_of_many_devices_fills_no_memory() -> None:
     for number in range(1000):
         node.device(f"made-up-{number}", 43, "Xid 43", 60.0)
     assert len(node.devices) == DEVICES and "made-up-999" in node.devices
+
+
+def test_a_gpu_that_is_not_fit_is_forgotten_after_all_that_are() -> None:
+    node = seen((79, "Xid 79"))
+    for number in range(DEVICES - 1):
+        node.device(f"unfit-{number}", 79, "Xid 79", 60.0)
+    for number in range(DEVICES):
+        node.device(f"fit-{number}", 43, "Xid 43", 61.0)
+    assert GPU in node.devices and {device.state for device in node.devices.values()} == {"unfit"}
+    node.device("one-more", 79, "Xid 79", 62.0)
+    assert len(node.devices) == DEVICES and GPU not in node.devices, "of which nothing was heard for the longest time"
+
+
+def test_what_a_reporter_told_that_outlives_many_others_is_not_new_again() -> None:
+    node = FleetNode("a")
+    assert node.is_new("daemon", 1)
+    for number in range(2, 100):
+        assert node.is_new(f"agent-{number}", 7) and not node.is_new("daemon", 1)
+    assert node.is_new("daemon", 2) and not node.is_new("daemon", 1) and len(node.heard) == LIVES
+    assert node.is_new("agent-2", 7), "it was forgotten, as one that said nothing any more"

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 FIT, SUSPECT, UNFIT, DRAINING, SPARE, LOST = "fit", "suspect", "unfit", "draining", "spare", "lost"
 
+BADNESS = (FIT, SUSPECT, UNFIT)
+"""States of a device, from the best on."""
+
 HISTORY = 100
 """Changes that are remembered of a node."""
 
@@ -26,7 +29,7 @@ DEVICES, DEVICE_HISTORY = 64, 10
 """Devices that are remembered of a node, and what was said of each."""
 
 LIVES = 16
-"""Reporters of a node whose troubles' numbers are remembered: its agents of the last few jobs."""
+"""Reporters of a node whose troubles' numbers are remembered: its host's daemon, and its agents of the last few jobs."""
 
 
 class FleetNode:
@@ -128,7 +131,7 @@ class FleetNode:
         action = xid(number, what).action
         state = FIT if action in (NONE, RESTART) else SUSPECT if action == WATCH else UNFIT
         before = self.devices.get(name)
-        if before is not None and _worse(before.state, state):
+        if before is not None and BADNESS.index(before.state) > BADNESS.index(state):
             self._note(before, what, at_unix)
             return before.state
         self._note(DeviceKept(name=name, state=state, reason=what, xid=number, at_unix=at_unix), what)
@@ -142,17 +145,16 @@ class FleetNode:
         change = Change(state=device.state, reason=what, at_unix=device.at_unix if at_unix is None else at_unix)
         past = before.history[1 - DEVICE_HISTORY :] if before is not None else ()
         self.devices[device.name] = replace(device, history=(*past, change))
-        if len(self.devices) > DEVICES:
-            del self.devices[next(iter(self.devices))]  # of which nothing was heard for the longest time
+        if len(self.devices) > DEVICES:  # of the best of them the one of which nothing was heard for the longest time goes
+            del self.devices[min(self.devices.values(), key=lambda one: BADNESS.index(one.state)).name]
 
     def is_new(self, reporter: str, number: int) -> bool:
         """Whether that trouble has not been dealt with; from now on it has."""
-        if number <= self.heard.get(reporter, 0):
-            return False
-        for old in list(self.heard)[: max(0, len(self.heard) + 1 - LIVES)] if reporter not in self.heard else ():
-            del self.heard[old]
-        self.heard[reporter] = number
-        return True
+        before = self.heard.pop(reporter, 0)
+        self.heard[reporter] = max(number, before)
+        if len(self.heard) > LIVES:
+            del self.heard[next(iter(self.heard))]  # which has said nothing for the longest time
+        return number > before
 
     def changed(self, at_unix: float, why: str = "") -> bool:
         """Whether it is another than when this was asked last. Another state, or another reason for it, is in its history."""
@@ -189,8 +191,3 @@ class FleetNode:
         node.heard, node.history = dict(kept.heard), list(kept.history)
         node.is_lost = kept.state == LOST
         return node
-
-
-def _worse(one: str, other: str) -> bool:
-    order = (FIT, SUSPECT, UNFIT)
-    return order.index(one) > order.index(other)
