@@ -81,6 +81,29 @@ def test_a_rank_that_fails_leaves_where_all_others_were_on_every_node(
     assert found["rule"] != "stack-outlier" and found["rank"] in (3, None), "who was elsewhere is not what they waited for"
 
 
+WAITS = """
+import os, time
+open(f"{os.environ['SEEN']}/rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", "w").close()
+while not os.path.exists(f"{os.environ['SEEN']}/end"):
+    time.sleep(0.01)
+"""
+
+
+def test_a_round_that_ended_for_a_node_that_came_is_no_incident(
+    holdfast: Any, script: Any, free_port: int, tmp_path: Path, wait_until: Any
+) -> None:
+    common = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-backend", "c10d")
+    conf = ("--rdzv-conf", "last_call_timeout=0.1")
+    agents = []
+    for name, ranks in (("a", ["rank 0 of 1"]), ("b", ["rank 0 of 2", "rank 1 of 2"])):
+        agents.append(holdfast.start("run", *common, *conf, "--node-name", name, script(WAITS), env={"SEEN": str(tmp_path)}))
+        wait_until(lambda ranks=ranks: all((tmp_path / rank).exists() for rank in ranks), what=" and ".join(ranks))
+    (tmp_path / "end").touch()
+    assert [agent.wait().returncode for agent in agents] == [0, 0], agents[0].output
+    assert any("b joined" in event["reason"] for event in holdfast.events("Decided"))
+    assert not (holdfast.jobs()[-1] / "incidents").exists()
+
+
 def test_the_report_says_the_cause_and_what_to_do_above_the_box(holdfast: Any, script: Any) -> None:
     done = holdfast(*TWO_RANKS, script(ONE_TYPO))
     said = " ".join(done.stderr.split())

@@ -187,6 +187,22 @@ def test_a_newcomer_below_the_maximum_makes_the_job_grow() -> None:
     assert job.members() == "ab" and job.decided == [("rejoin", "b joined")]
 
 
+HAPPENS = {
+    "a node joins": lambda job: job.join("c"),
+    "a rank fails": lambda job: job.fail("b"),
+    "a member stops its ranks by itself": lambda job: job.hear(Stopped(node="b", round=1)),
+    "a member is lost": lambda job: [*job.renew("a", now=2.0), *job.tick(LEASE_S)],
+}
+
+
+@pytest.mark.parametrize("what", HAPPENS)
+def test_only_a_stop_for_a_newcomer_says_that_nothing_has_failed(what: str) -> None:
+    job = Job("2:3", last_call_s=0.0, grow="at-once")
+    job.join("a", "b")
+    stops = [answer for answer in HAPPENS[what](job) if isinstance(answer, Stop)]
+    assert {stop.regrouped for stop in stops} == {what == "a node joins"}
+
+
 def test_a_newcomer_above_the_maximum_waits(job: Job) -> None:
     assert job.join("c") == [Waiting(round=1, reason="the job has its 2 nodes")] and job.machine.phase == "running"
 

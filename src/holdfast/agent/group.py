@@ -153,6 +153,8 @@ class Group:
         self.joined_at = 0.0
         self.orders = Orders(self)
         self.rejoin: bool | None = None  # None: the coordinator has not said yet
+        self.regrouped = False
+        """They are stopped, or were last, for a node that has come: nothing has failed."""
         self.stopping: Stopping | None = None
         """None: no workers are being stopped."""
         self._leaving: Leaving | None = None
@@ -321,7 +323,7 @@ class Group:
         """There is a round, with a place for this node."""
         self.assigned, self.state, self.spare_because = assigned, "running", ""
         self.join = replace(self.join, life=assigned.life, calculated_s=assigned.calculated_s)
-        self._look = None
+        self._look, self.regrouped = None, False
         self.workers = Crew(self.join, assigned)
         formed = RoundFormed(
             round=assigned.round,

@@ -100,6 +100,7 @@ class Hands:
         """None: no other node's lines come here."""
         self.in_place = self._open_in_place() if config.in_place_restart else None
         self.secret = self._supervisor_secret()
+        telling.regrouped = lambda: node.group.regrouped
         self.early: list[Event] = []
         """What the supervisor is to be told as soon as it is spoken to."""
         if config.supervisors:

@@ -79,7 +79,7 @@ class Orders:
             return [Send(message=group.join)] if stop.rejoin and not group.checking else []
         if group.rejoin is not None or group.state == "ended":
             return []
-        group.rejoin = stop.rejoin
+        group.rejoin, group.regrouped = stop.rejoin, stop.regrouped
         # The last word is the report's, which says the same.
         said: list[Action] = [Say(text=stop.reason, level="warning")] if stop.rejoin else []
         if group.state == "stopped":

@@ -33,12 +33,19 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 class Unkept:
     """What is known of a round that has ended too early, and is not on disk yet."""
 
-    def __init__(self, at_unix: float, health: list[Mapping[str, Any]]) -> None:
+    def __init__(self, at_unix: float, health: list[Mapping[str, Any]], *, regrouped: bool) -> None:
         self.at_unix, self.health = at_unix, health
         """When the first of its ranks ended here, and what the node's checks said then."""
+        self.regrouped = regrouped
+        """Its ranks were stopped for a node that has come."""
         self.failures: list[Failure] = []
         self.stacks: dict[int, str] = {}
         """By rank: where it was when it was asked to end, in words."""
+
+    @property
+    def is_incident(self) -> bool:
+        """Something has failed, here or elsewhere."""
+        return not self.regrouped or not all(failure.innocent for failure in self.failures)
 
 
 class Telling:
@@ -66,6 +73,8 @@ class Telling:
         """What to say on stderr of an event and its time, for `--event-log-handler console`. None: nothing."""
         self.verdicts: Callable[[], list[Mapping[str, Any]]] = list
         """What the node's checks say now, as plain data. Nothing, where there are none."""
+        self.regrouped: Callable[[], bool] = bool
+        """Whether the ranks here are being stopped for a node that has come, and nothing else."""
         self.life = 0, 0
         """Round and attempt of the workers that the next record is about."""
 
@@ -121,7 +130,7 @@ class Telling:
 
     def _of(self, round: int, at_unix: float) -> Unkept:
         if round not in self.unkept:
-            self.unkept[round] = Unkept(at_unix, self.verdicts())
+            self.unkept[round] = Unkept(at_unix, self.verdicts(), regrouped=self.regrouped())
         return self.unkept[round]
 
     def write_down(self) -> None:
@@ -141,11 +150,14 @@ class Telling:
 
     def _keep_the_rest(self) -> None:
         """Of failures: what is not the failing worker's own. Not before the next workers run, so that they wait for nothing."""
-        unkept, self.unkept, self.keep_by = self.unkept, {}, NEVER
+        unkept = {round: known for round, known in self.unkept.items() if known.is_incident}
+        self.unkept, self.keep_by = {}, NEVER
+        if not unkept:
+            return
         later = self.verdicts()
         folder, environ, now = self.job_dir.incident_path, os.environ, self.unix()
 
-        def keep() -> None:
+        def keep_them() -> None:
             import time
 
             from holdfast.agent.flight_recorder import patience_s, record_of
@@ -160,7 +172,7 @@ class Telling:
                 at = time.monotonic() - (now - known.at_unix)
                 keep(folder(round), at=at, stacks=known.stacks, records=records, verdicts=said)
 
-        self.evidence.append(keep)
+        self.evidence.append(keep_them)
 
     def report(self, report: JobReport) -> None:
         """The job's end, for people and for programs."""

@@ -459,6 +459,8 @@ class Stop(Message):
     rejoin: bool
     hung: int | None = None
     """Local rank, on that node, of a worker that hangs, though its own limit has not told so. None: none does."""
+    regrouped: bool = False
+    """Nothing has failed: all ranks ran, and run again with a node more."""
 
 
 class LookAround(Message):

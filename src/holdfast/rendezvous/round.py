@@ -219,7 +219,8 @@ class Rendezvous:
 
     def _stop_all(self, why: str, *, rejoin: bool, hung: tuple[str, int] | None) -> list[Action]:
         actions: list[Action] = []
-        stop = Stop(round=self.round, reason=why, rejoin=rejoin)
+        all_ran = self.seats.tally.of("running") == self.seats.size
+        stop = Stop(round=self.round, reason=why, rejoin=rejoin, regrouped=rejoin and all_ran and not self.is_restart)
         for node, seat in self.seats.items():
             unaware = seat.state == "stopped" and seat.stop is None  # done with stopping before this was decided: it waits
             if seat.state in ("running", "stopping") or unaware or (seat.state == "succeeded" != self.outcome):
