@@ -266,9 +266,6 @@ def test_a_service_that_takes_connections_and_never_answers_holds_up_no_restart(
 
 
 def test_for_localhost_a_service_is_started_asked_and_ended(holdfast: Any, script: Any, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        if probe.connect_ex(("127.0.0.1", 50050)) == 0:
-            pytest.skip("somebody listens on 50050, ft_launcher's port of the service")
     heard = tmp_path / "heard"
     program = script(
         "import os, time, pathlib\n"
@@ -359,9 +356,20 @@ def test_results_are_sent_on_to_who_collects_them_or_not_and_nothing_waits(
             collector.server_close()
 
 
-def test_where_results_go_must_be_a_url(holdfast: Any, script: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("endpoint", "export", "said"),
+    [
+        ("localhost", "elsewhere", "--ft-attribution-export-url: 'elsewhere' is no http://"),
+        ("localhost", "http://", "--ft-attribution-export-url: 'http://' is no http://"),
+        ("http://h:port", "http://h", "--ft-attribution-endpoint: 'http://h:port' is neither localhost nor http://"),
+        ("http://h:70000", "http://h", "--ft-attribution-endpoint: 'http://h:70000' is neither localhost nor http://"),
+    ],
+)
+def test_where_results_go_and_who_is_asked_must_be_a_url(
+    holdfast: Any, script: Any, tmp_path: Path, endpoint: str, export: str, said: str
+) -> None:
     done = holdfast(
         "ft_launcher", "--nnodes", "1", "--standalone", "--ft-per-cycle-applog-prefix", tmp_path / "job.log",
-        "--ft-attribution-endpoint", "localhost", "--ft-attribution-export-url", "elsewhere", script("print(1)"),
+        "--ft-attribution-endpoint", endpoint, "--ft-attribution-export-url", export, script("print(1)"),
     )  # fmt: skip
-    assert done.returncode == 2 and "--ft-attribution-export-url: 'elsewhere' is no http://" in done.stderr
+    assert done.returncode == 2 and said in done.stderr

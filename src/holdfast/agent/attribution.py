@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from holdfast.core.cycles import cycle_of, log_path
-from holdfast.core.errors import UsageError
+from holdfast.core.errors import StartError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,9 +44,6 @@ LAST_S = 1.0
 VERDICT_S = 60.0
 """How long to ask for a verdict, unless --ft-attribution-compute-timeout says so."""
 
-OWN_PORT = 50050
-"""Where the service that is started for `localhost` listens; NVRx's."""
-
 TOKEN = "HOLDFAST_ATTRIBUTION_TOKEN"
 
 
@@ -68,16 +65,14 @@ class Attribution:
         self.prefix = ft.per_cycle_applog_prefix or ""
         self.url = f"http://{ft.attrsvc_host}:{ft.attrsvc_port}" if ft.attrsvc_host else (ft.attribution_endpoint or "")
         self.is_own = self.url == "localhost"
-        if self.is_own:
-            self.url = f"http://127.0.0.1:{OWN_PORT}"
-        elif not self.url.startswith(("http://", "https://")):
+        if not self.is_own and not _is_url(self.url):
             raise UsageError(f"--ft-attribution-endpoint: {self.url!r} is neither localhost nor http://host:port")
         self.job, self.stops = config.rdzv_id, ft.attribution_stop_action == "no-restart"
         self.startup_s = ft.attribution_startup_timeout
         self.within_s = ft.attribution_compute_timeout or VERDICT_S
         self.seen = self.ended = 0
         self.export = ft.attribution_export_url or ""
-        if self.export and not self.export.startswith(("http://", "https://")):
+        if self.export and not _is_url(self.export):
             raise UsageError(f"--ft-attribution-export-url: {self.export!r} is no http://host:port/path")
         self._exported = True
         """Whether the last result could be sent there: what stays the same is not said again."""
@@ -152,12 +147,18 @@ class Attribution:
                 never.get(timeout=LOOK_S)
 
     def _start(self) -> None:
+        """Start a service, at a port that nobody else is given: other jobs on this host may have one too, for other logs."""
         import subprocess
         import sys
 
-        root = os.path.dirname(self.prefix)
-        argv = [sys.executable, "-m", "holdfast", "attribution", "serve", "--root", root, "--port", str(OWN_PORT)]
+        from holdfast.runtime.ports import hold_port
+
+        held = None
         try:
+            held = hold_port()
+            port, root = str(held.getsockname()[1]), os.path.dirname(self.prefix)
+            self.url = f"http://127.0.0.1:{port}"
+            argv = [sys.executable, "-m", "holdfast", "attribution", "serve", "--root", root, "--port", port]
             null = subprocess.DEVNULL
             self._service = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null)
             self.keep(self._service.pid)
@@ -165,8 +166,12 @@ class Attribution:
             while self._request("GET", "/healthz", None, TELL_S)[0] != 200 and time.monotonic() < until:
                 with suppress(Empty):
                     never.get(timeout=START_POLL_S)
-        except OSError as error:
-            self._results.put((f"the attribution service could not be started: {error.strerror}", "warning", False))
+        except (OSError, StartError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            self._results.put((f"the attribution service could not be started: {why}", "warning", False))
+        finally:
+            if held is not None:
+                held.close()
 
     def _submit(self, cycle: int, intent: str) -> None:
         said = {"log_path": log_path(self.prefix, cycle), "job_id": self.job, "cycle_id": cycle, "analysis_intent": intent}
@@ -225,3 +230,14 @@ class Attribution:
             return 0, {"message": str(error)}
         finally:
             link.close()
+
+
+def _is_url(text: str) -> bool:
+    """Whether requests can be made to it: `http://host:port`, or https, or with a path."""
+    from urllib.parse import urlsplit
+
+    try:
+        to = urlsplit(text)
+        return to.scheme in ("http", "https") and bool(to.hostname) and to.port != 0
+    except ValueError:  # no port is called so
+        return False
