@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import struct
 
 TYPE_CHECKING = False
@@ -71,7 +70,7 @@ def _exchange(path: str, line: bytes, timeout_s: float) -> bytes:
     import time
 
     until = time.monotonic() + timeout_s
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, Reachable(_follow_pointer(path)) as address:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, Reachable(path) as address:
         connect(connection, address, timeout_s)
         connection.settimeout(timeout_s)
         connection.sendall(line)
@@ -96,13 +95,6 @@ def connect(connection: socket.socket, address: str, timeout_s: float) -> None:
         connection.connect(address)
     except BlockingIOError as error:
         raise TimeoutError(f"the agent took up no connection within {timeout_s:g} s") from error
-
-
-def _follow_pointer(path: str) -> str:
-    if stat.S_ISREG(os.stat(path).st_mode):
-        with open(path) as pointer:
-            return pointer.read(4096)
-    return path
 
 
 class Reachable:

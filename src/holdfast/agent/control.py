@@ -2,11 +2,13 @@
 
 One JSON line in, one JSON line out, then the line is closed:
 
-    {"ask": "status"}                                        {"ok": true, "state": …}
+    {"ask": "status"}                                        {"ok": true, "state": …}   nodes: whom the coordinator knows
+    {"ask": "restart", "reason": "…"}                        {"ok": true, "text": …}
     {"ask": "stop", "grace_s": 30, "reason": "…"}            {"ok": true}
     {"ask": "signal", "signal": "SIGUSR1"}                   {"ok": true}
     {"ask": "exclude", "node": "…", "reason": "…"}           {"ok": true, "text": …}    readmit: likewise
     {"ask": "inject", "node": "…", "fault": "kill", …}       {"ok": true, "text": …}    as `core.injection`
+    {"ask": "check", "checks": ["gpu", …]}                   {"ok": true, "nodes": {…}}
     anything that cannot be served                           {"ok": false, "error": "…"}
 
 `ControlSocket` has one descriptor for the agent's loop, an epoll that holds the listener and the clients. It never
@@ -16,7 +18,6 @@ the job, and root, are listened to.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
@@ -56,11 +57,12 @@ class Request:
 
 
 class ControlSocket:
-    """The agent's side. OSError: nothing could be bound, in `path`'s directory or in `spare` (see `_bind`)."""
+    """The agent's side. OSError: no socket can live at `path`. What an earlier agent has left there is replaced: the caller
+    holds this node's claim (`state_dir.open_job`)."""
 
-    def __init__(self, path: str, *, spare: str | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._listener, self._spare_path = _bind(path, spare)
+        self._listener = _listen(path)
         self._epoll = select.epoll()
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self._clients: dict[int, _Client] = {}  # by descriptor, longest seated first
@@ -81,15 +83,13 @@ class ControlSocket:
         return asked
 
     def close(self) -> None:
-        """Stop listening; what is still to be sent to a client is lost. In a forked child the files are left alone."""
+        """Stop listening; what is still to be sent to a client is lost. In a forked child the file is left alone."""
         for client in list(self._clients.values()):
             client.leave()
         self._epoll.close()
         self._listener.close()
         if os.getpid() == self._owner:
             _unlink(self.path)
-            if self._spare_path:
-                _unlink(self._spare_path)
 
     def _accept(self) -> None:
         while True:
@@ -198,28 +198,6 @@ def _may_ask(connection: socket.socket) -> bool:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
     return uid in (0, os.geteuid())
-
-
-# ---- addresses -----------------------------------------------------------------------------------------------------
-
-
-def _bind(path: str, spare: str | None) -> tuple[socket.socket, str]:
-    """A listener at `path`, and "". Where no socket can live there (some network and shared file systems): a listener in
-    the directory `spare`, its path, and at `path` a file that says where.
-
-    Whatever an earlier agent left at `path` is removed: the caller holds this node's claim (`state_dir.open_job`)."""
-    _unlink(path)
-    try:
-        return _listen(path), ""
-    except OSError as error:
-        if spare is None or error.errno in (errno.ENOENT, errno.EADDRINUSE):
-            raise
-    elsewhere = os.path.join(spare, f"agent-{os.getpid()}.sock")
-    _unlink(elsewhere)
-    listener = _listen(elsewhere)
-    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as pointer:
-        pointer.write(elsewhere)
-    return listener, elsewhere
 
 
 def _listen(path: str) -> socket.socket:
