@@ -2,7 +2,7 @@
 
 Ranks write the moments as they pass (`core.page`), so it costs them nothing to be looked at late, and the agent looks ever more
 seldom until each has made its first step: after one second, two, four. When a rank ends before all have begun, what is known
-then is told.
+then is told. Where our bootstrap could not do its whole work in a rank, a person hears of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.core.machine import Observation
     from holdfast.core.signs import Moments
     from holdfast.runtime.host import Host
+    from holdfast.runtime.shm import Page
 
 FIRST_LOOK_S = 1.0
 """Few ranks have made a step sooner; and until the report is asked for nobody waits."""
@@ -45,6 +46,9 @@ class Beginnings:
         """See how far they are, if it is time to: nothing for the group."""
         if (now := self.host.now()) >= self.look_at:
             self.look_at = now + (now - self.since)
+            for page in self._pages():
+                if trouble := page.trouble:
+                    self.host.complain(f"a rank runs, but not all that watches it could be set up there: {trouble}")
             found = self._moments()
             if found and all(one.stepped_at is not None for one in found):
                 self._tell(found)
@@ -62,9 +66,13 @@ class Beginnings:
             case ProcessDying(pid=pid) | ProcessErred(pid=pid) if pid in self.pids and pid in self.host.children:
                 self._tell(self._moments())  # else it is gone as well, which is told next
 
+    def _pages(self) -> list[Page]:
+        """Of those that live and have one."""
+        children = [child for pid in self.pids if (child := self.host.children.get(pid)) is not None]
+        return [child.page for child in children if child.page is not None]
+
     def _moments(self) -> list[Moments]:
-        pages = [child.page for pid in self.pids if (child := self.host.children.get(pid)) is not None]
-        return [page.moments for page in pages if page is not None]
+        return [page.moments for page in self._pages()]
 
     def _tell(self, found: list[Moments]) -> None:
         if self.look_at == NEVER:

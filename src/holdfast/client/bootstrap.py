@@ -306,7 +306,7 @@ def _enable_faulthandler() -> None:
 def _tell(trouble: str) -> None:
     """Leave word for the agent."""
     if words is not None and layout is not None:
-        text = trouble.encode("utf-8", "replace")[: layout.TROUBLE_BYTES - 1]
+        text = trouble.encode("utf-8", "replace")[: layout.TROUBLE_BYTES - 1] + b"\0"  # in the place of a longer one, perhaps
         at = layout.TROUBLE * 8
         words.cast("B")[at : at + len(text)] = text
 

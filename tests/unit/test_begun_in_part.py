@@ -1,0 +1,25 @@
+"""A rank in which our bootstrap could not do its whole work: it runs, and somebody hears what is lacking."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from holdfast.agent.beginnings import FIRST_LOOK_S, Beginnings
+from holdfast.core import page as layout
+from holdfast.runtime.shm import create_page
+
+
+def test_what_the_bootstrap_could_not_do_is_told() -> None:
+    pages = [create_page(), create_page()]
+    text = b"OSError: [Errno 38] Function not implemented"
+    pages[1].map[layout.TROUBLE * 8 : layout.TROUBLE * 8 + len(text)] = text
+    told: list[str] = []
+    children = {pid: SimpleNamespace(page=page) for pid, page in enumerate([*pages, None])}
+    host: Any = SimpleNamespace(children=children, complain=told.append, now=lambda: 10.0 + FIRST_LOOK_S)
+    beginnings = Beginnings(host, lambda event: None)
+    beginnings.begin(children, 10.0)
+    assert beginnings.due() == []
+    assert told == [f"a rank runs, but not all that watches it could be set up there: {text.decode()}"]
+    for page in pages:
+        page.close()
