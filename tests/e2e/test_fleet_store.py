@@ -12,6 +12,8 @@ import pytest
 
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.fleet import Change, Deed, DeviceKept, JobKept, JobLife, NodeKept, Swap
+from holdfast.runtime.host import Host
+from holdfast.supervisor.standby import lead
 from holdfast.supervisor.store import SqliteStore
 from holdfast.supervisor.words import Keep
 
@@ -101,3 +103,27 @@ def test_what_cannot_be_kept_is_an_error(tmp_path):
     with pytest.raises(HoldfastError, match="cannot be written"):
         store.keep([Keep(table="nodes", key="a", value=NODE)])
     store.close()
+
+
+def test_what_cannot_be_taken_over_is_an_error(tmp_path):
+    store = SqliteStore(str(tmp_path))
+    store._base.execute("DROP TABLE deeds")
+    with pytest.raises(HoldfastError, match="cannot be taken over: no such table"):
+        store.load()
+    store.close()
+
+
+class Broken:
+    """A store whose client has a defect."""
+
+    def left_s(self):
+        return 0.0
+
+    def seek(self):
+        raise KeyError("leader")
+
+
+def test_who_stands_by_ends_with_a_defect_of_its_store_and_does_not_wait_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(Host, "catch", lambda self, signums: None)  # pytest keeps its own
+    with pytest.raises(KeyError, match="leader"):
+        lead(Broken(), str(tmp_path), lambda text: None)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
             """For how long from now nobody else can lead; 0 or less: somebody else may. No time at all passes in here."""
 
         def load(self) -> tuple[int, Kept]:
-            """The number of this life, which no life before has had, and what those have kept."""
+            """The number of this life, which no life before has had, and what those have kept. HoldfastError: it cannot be."""
 
         def keep(self, changes: Sequence[Keep]) -> None:
             """Write these down, all or none. HoldfastError: it cannot be done, and nothing may be done that relies on it;
@@ -53,6 +53,8 @@ class LeadLost(HoldfastError):
 TABLES: dict[str, type[Value]] = {"nodes": NodeKept, "jobs": JobKept, "swaps": Swap, "deeds": Deed}
 
 FILE = "fleet.sqlite"
+
+DISK_HINT = "is its disk full, or broken?"
 
 BUSY_S = 5.0
 """How long to wait for another process that reads the file."""
@@ -119,13 +121,16 @@ class SqliteStore:
         """See `Store`."""
         from holdfast.runtime.codec import build
 
-        found: dict[str, Any] = {
-            table: tuple(build(kind, json.loads(text)) for (text,) in self._base.execute(f"SELECT value FROM {table}"))
-            for table, kind in TABLES.items()
-        }
-        last = self._base.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
-        generation = int(last[0]) + 1 if last else 1
-        self._base.execute("INSERT OR REPLACE INTO meta VALUES ('generation', ?)", (str(generation),))
+        try:
+            found: dict[str, Any] = {
+                table: tuple(build(kind, json.loads(text)) for (text,) in self._base.execute(f"SELECT value FROM {table}"))
+                for table, kind in TABLES.items()
+            }
+            last = self._base.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
+            generation = int(last[0]) + 1 if last else 1
+            self._base.execute("INSERT OR REPLACE INTO meta VALUES ('generation', ?)", (str(generation),))
+        except sqlite3.Error as error:
+            raise HoldfastError(f"the fleet's state cannot be taken over: {error}", hint=DISK_HINT) from error
         return generation, Kept(**found)
 
     def keep(self, changes: Sequence[Keep]) -> None:
@@ -141,7 +146,7 @@ class SqliteStore:
                     self._base.execute(f"INSERT OR REPLACE INTO {change.table} VALUES (?, ?)", row)
             self._base.execute("COMMIT")
         except sqlite3.Error as error:
-            raise HoldfastError(f"the fleet's state cannot be written: {error}", hint="is its disk full?") from error
+            raise HoldfastError(f"the fleet's state cannot be written: {error}", hint=DISK_HINT) from error
 
     def close(self) -> None:
         """See `Store`."""
