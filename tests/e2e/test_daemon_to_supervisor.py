@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from infra.google_parts import GOOGLE, Talking
 from infra.ports import port_of, ports
 
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client
+from holdfast.runtime.net import HANDSHAKE_S
+from holdfast.supervisor.host_table import HostTable
+from holdfast.supervisor.host_uplink import HostUplink
 
 
 class Fleet:
@@ -193,3 +198,13 @@ def test_stock_torchrun_is_seen_with_its_restart(fleet: Fleet, script: Any, tmp_
     (tmp_path / "go").touch()
     assert torchrun.wait(150) == 0
     fleet.wait_until(lambda: [deed[:2] for deed in fleet.deeds("a")] == [("worker", "restart-workers")])
+
+
+def test_a_supervisor_that_takes_the_connection_and_says_nothing_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        uplink = HostUplink((endpoint,), "a", secret=b"", shelter=None, say=lambda text: None, see=lambda seen: None)
+        uplink.shows(HostTable())
+        uplink.due()  # the host is free: that is told at once
+        assert uplink.deadline() <= time.monotonic() + HANDSHAKE_S
+        uplink.close()

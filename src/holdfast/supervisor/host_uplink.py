@@ -47,7 +47,7 @@ class HostUplink:
 
     def deadline(self) -> float:
         """When to call `due`."""
-        return self.reports.deadline()
+        return min(self.reports.deadline(), self.network.deadline())
 
     def shows(self, table: HostTable) -> None:
         """The table is so now."""
