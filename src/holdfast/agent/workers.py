@@ -312,7 +312,9 @@ class Workers:
     def _evidence(self, local_rank: int) -> Evidence:
         assert self.attempt is not None
         attempt, found = self.attempt, list[Evidence]()
-        if self.disk_is_local:  # as most are: another thread takes a millisecond, of the five that a death is told in
+        paths = attempt[local_rank].error_file, *attempt.files(local_rank)
+        is_here = self.disk_is_local and not any(map(os.path.islink, paths))  # a script's links may lead to any disk
+        if is_here:  # as most are: another thread takes a millisecond, of the five that a death is told in
             return _left_by(local_rank, attempt)
         self.reader.do(lambda: found.append(_left_by(local_rank, attempt)), EVIDENCE_S)
         if found:
