@@ -42,7 +42,7 @@ class Aside:
         if self._open >= LIMIT:
             return False
         if not self._has_thread and not self._begin():
-            task()
+            _attempt(task)
             return True
         self._tasks.put(task)
         self._open += 1
@@ -92,11 +92,14 @@ class Aside:
 
 def _work(tasks: SimpleQueue[Callable[[], None] | None], done: SimpleQueue[None]) -> None:
     while (task := tasks.get()) is not None:
-        try:
-            task()
-        except Exception:  # a defect of ours, for which the record of all that comes after is not to be lost
-            import traceback
+        _attempt(task)
+        done.put(None)
 
-            traceback.print_exc()
-        finally:
-            done.put(None)
+
+def _attempt(task: Callable[[], None]) -> None:
+    try:
+        task()
+    except Exception:  # a defect of ours, for which the record of all that comes after is not to be lost
+        import traceback
+
+        traceback.print_exc()

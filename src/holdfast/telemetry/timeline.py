@@ -33,7 +33,7 @@ from holdfast.core.events import (
 from holdfast.core.failure import Failure, in_order
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.reader import Record
-from holdfast.telemetry.restarts import Restart, restart
+from holdfast.telemetry.restarts import Restart, is_sight, restart
 from holdfast.telemetry.words import span
 
 DECISIONS = (Decided, NodeExcluded, NodeReadmitted, FaultInjected)
@@ -370,8 +370,7 @@ def _silence(record: Record) -> float:
 
 
 def _is_trouble(record: Record) -> bool:
-    event = record.event
-    return isinstance(event, (NodeLost, RankHung)) or (isinstance(event, FailureSeen) and not event.failure.innocent)
+    return is_sight(record) and not isinstance(record.event, Decided)
 
 
 def _with_lost_time(lives: list[Life]) -> tuple[Life, ...]:
