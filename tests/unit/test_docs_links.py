@@ -77,11 +77,15 @@ def test_files_that_architecture_names_exist():
     for name in set(re.findall(r"[\w/.]+\.(?:py|md)\b", prose(ROOT / "ARCHITECTURE.md"))):
         assert any((ROOT / place / name).exists() for place in PLACES), f"{name}: no such file"
     tree = text.split("## The tree", 1)[1].split("```")[1]
-    package = ""
+    package, named = "", dict[str, set[str]]()
     for line in tree.splitlines():
         package = found[1] if (found := re.match(r"[├└]── (\w+)/", line)) else package if line.startswith("│") else ""
         for name in re.findall(r"[\w/]+\.py", line):
             assert (ROOT / "src/holdfast" / package / name).exists(), f"{package}/{name}: no such file"
+            named.setdefault(package, set()).add(name)
+    for package, names in named.items():  # of which more than one is named, all are
+        there = {file.name for file in (ROOT / "src/holdfast" / package).glob("*.py")} - {"__init__.py"}
+        assert len(names) == 1 or there <= names, f"{package}: not in the tree: {sorted(there - names)}"
 
 
 def test_every_package_stands_in_the_tree():
