@@ -118,7 +118,6 @@ class Agent:
         self.look_at = NEVER
         self.workers = Workers(config, self.host, logs.LogPlan.of(config, self.job_dir.path, self.job_dir.node))
         self.desk = Desk(self.node.group, self.host, self.name)
-        self.desk.rendezvous = lambda: self.node.server.rendezvous if self.node.server is not None else None
         self.answers: list[Transmit] = []
         """To what has come by now: they go out together."""
         self.exit: Exit | None = None

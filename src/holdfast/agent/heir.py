@@ -22,6 +22,7 @@ from __future__ import annotations
 from signal import SIGTERM
 
 from holdfast.agent.elected import ElectedNode
+from holdfast.agent.node import host_leaves
 from holdfast.agent.words import Exit, Unguarded
 from holdfast.core.events import Decided
 from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
@@ -133,10 +134,14 @@ class HeirNode(ElectedNode):
     @property
     def _others_can_go_on(self) -> bool:
         """The coordinator is here, its job has not ended, and the others could choose another without this node."""
-        rendezvous, roster = self._rendezvous, self.election.roster
-        if rendezvous is None or roster is None or rendezvous.phase not in ("running", "gathering"):
-            return False
-        return roster.largest.size > 2 or roster.largest.witness or self.election.goes_on
+        rendezvous = self._rendezvous
+        return rendezvous is not None and rendezvous.phase in ("running", "gathering") and self._is_succeeded
+
+    @property
+    def _is_succeeded(self) -> bool:
+        """Nodes that lose the coordinator could choose another, as far as it is known here."""
+        roster = self.election.roster
+        return roster is not None and (roster.largest.size > 2 or roster.largest.witness or self.election.goes_on)
 
     def _make_way(self, why: str, now: float) -> list[Action]:
         """As if we had died: for the others that is nothing new."""
@@ -203,11 +208,9 @@ class HeirNode(ElectedNode):
         """As long as others can still choose a leader, whoever has none waits; where nobody can, not for long."""
         roster = self.election.roster
         self.member.roster = 0 if roster is None else roster.version
-        if roster is None:
-            return
-        if roster.largest.size > 2 or roster.largest.witness or self.election.goes_on:
+        if self._is_succeeded:
             self.member.give_up_s, self.member.abandoned_s = self.patience_s, NEVER
-        elif roster.largest.size:
+        elif roster is not None and roster.largest.size:
             self.member.hint = OF_HALF
 
     def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
@@ -241,7 +244,7 @@ class HeirNode(ElectedNode):
         """Our agent goes, with the coordinator in it; its workers are gone already."""
         assert self.server is not None
         node, number = self.group.join.node, self.group.round
-        reason = f"the agent that hosts the coordinator ends: {end.complaint or 'stopped by a signal'}"
+        reason = host_leaves(end)
         self.member.closed = True
         out: list[Action] = [HangUp(link=self.member.link)]
         for said in (Leave(node=node, round=number, reason=reason), Stopped(node=node, round=number)):

@@ -126,10 +126,7 @@ class Injector:
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        return min((one.until for one in self.played), default=NEVER) if not self.turn_at else self._first_turn()
-
-    def _first_turn(self) -> float:
-        return min(*self.turn_at.values(), *(one.until for one in self.played))
+        return min((*self.turn_at.values(), *(one.until for one in self.played)), default=NEVER)
 
     # --- what is asked for ----------------------------------------------------------------------------------------------
 

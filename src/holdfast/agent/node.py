@@ -112,7 +112,7 @@ class Node:
             if not isinstance(action, Send):
                 out.append(action)
                 if isinstance(action, Exit) and self.server is not None:
-                    out += self._from_server(self.server.observe(HostLeaves(reason=_why(action)), now), now)
+                    out += self._from_server(self.server.observe(HostLeaves(reason=host_leaves(action)), now), now)
             elif self.server is not None:
                 sent, told = _parted(self.server.hear(action.message, TO_HOST, now))
                 out += sent
@@ -160,5 +160,6 @@ def _delivered(delivery: Deliver) -> Observation:
     return LeaseOver(reason=delivery.lease_over, until=delivery.until, patience_s=delivery.patience_s)
 
 
-def _why(end: Exit) -> str:
+def host_leaves(end: Exit) -> str:
+    """Why the job is without its coordinator from now on."""
     return f"the agent that hosts the coordinator ends: {end.complaint or 'stopped by a signal'}"

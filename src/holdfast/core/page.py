@@ -51,8 +51,6 @@ HOOK_SIGNS = 1
 HOOK_MODULES = 2
 """The modules that it has loaded, for its next life."""
 
-REQUEST_CHECKPOINT = 2
-REQUEST_STOP = 4
 REQUEST_RECORD = 8
 """How far it has come in its collectives."""
 
