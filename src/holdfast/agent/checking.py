@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.machine import Action, Observation
     from holdfast.health.check import Wanted
     from holdfast.health.verdict import Verdict
-    from holdfast.rendezvous.clocks import Lead
+    from holdfast.rendezvous.clocks import ClockLead
     from holdfast.runtime.host import Host
 
 JOINING = "join"
@@ -44,7 +44,7 @@ class Checking:
     """This node's examiner, with its hands."""
 
     def __init__(
-        self, config: RunConfig, host: Host, perform: Callable[[Iterable[Action]], None], lead: Callable[[], Lead | None]
+        self, config: RunConfig, host: Host, perform: Callable[[Iterable[Action]], None], lead: Callable[[], ClockLead | None]
     ) -> None:
         """UsageError: one of the configured checks does not exist."""
         self.host, self.perform, self.lead = host, perform, lead

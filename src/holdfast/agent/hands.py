@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event
     from holdfast.core.machine import Action, Observation
     from holdfast.core.messages import Assigned
-    from holdfast.rendezvous.clocks import Lead
+    from holdfast.rendezvous.clocks import ClockLead
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.runtime.host import Host
     from holdfast.runtime.net import Network
@@ -200,7 +200,7 @@ class Hands:
             self.all.append(self.checker)
         return self.checker
 
-    def _lead(self) -> Lead | None:
+    def _lead(self) -> ClockLead | None:
         return self.node.clock_lead if self.network is not None else None
 
     # --- practice -------------------------------------------------------------------------------------------------------

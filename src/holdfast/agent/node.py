@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.core.messages import Message
-    from holdfast.rendezvous.clocks import Lead
+    from holdfast.rendezvous.clocks import ClockLead
 
 
 class Node:
@@ -75,7 +75,7 @@ class Node:
             self.server.rendezvous.ahead_unix = ahead_unix
 
     @property
-    def clock_lead(self) -> Lead | None:
+    def clock_lead(self) -> ClockLead | None:
         """How far the wall clock is ahead of the other nodes'. None: it is not known, or there are none."""
         if self.member is not None:
             return self.member.clock.lead

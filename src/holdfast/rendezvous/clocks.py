@@ -34,7 +34,7 @@ MOST_S = 1e10
 """No clock is more seconds ahead than that."""
 
 
-class Lead(Value):
+class ClockLead(Value):
     """How far this node's wall clock is ahead."""
 
     ahead_s: float
@@ -76,14 +76,14 @@ class Compared:
         return min(self._seen)[1] if self._seen else None
 
     @property
-    def lead(self) -> Lead | None:
+    def lead(self) -> ClockLead | None:
         """None: it is not known."""
         if not self._seen:
             return None
         error_s, ahead_s = min(self._seen)
         if self.middle_s is None:
-            return Lead(ahead_s=ahead_s, error_s=error_s, of=OF_ONE)
-        return Lead(ahead_s=ahead_s - self.middle_s, error_s=error_s, of=OF_MOST)
+            return ClockLead(ahead_s=ahead_s, error_s=error_s, of=OF_ONE)
+        return ClockLead(ahead_s=ahead_s - self.middle_s, error_s=error_s, of=OF_MOST)
 
 
 class Clocks:
@@ -107,6 +107,6 @@ class Clocks:
             self.middle_s = (known[half] + known[~half]) / 2 if len(known) >= LEAST else None
 
     @property
-    def lead(self) -> Lead | None:
+    def lead(self) -> ClockLead | None:
         """Of our own node, where that is no member over a link. None: it is not known."""
-        return None if self.middle_s is None else Lead(ahead_s=-self.middle_s, error_s=0.0, of=OF_MOST)
+        return None if self.middle_s is None else ClockLead(ahead_s=-self.middle_s, error_s=0.0, of=OF_MOST)
