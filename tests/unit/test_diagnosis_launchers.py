@@ -33,6 +33,10 @@ def judged(path: Path, *lines: str) -> Finding:
         ("i.pretrain/0 ValueError: x", Speaker(node="i.pretrain/0", mark="i.pretrain/0 ")),
         ("worker-1: torch.OutOfMemoryError: x", Speaker(node="worker-1", mark="worker-1: ")),
         ("[0]:ValueError: x", Speaker(local=0, mark="[0]:")),
+        ("172.31.20.74: ValueError: x", Speaker(node="172.31.20.74")),
+        ("worker-1: worker-1:77:91 [3] ValueError: x", Speaker(node="worker-1", local=3, pid=77)),
+        ("stderr: ValueError: x", Speaker()),
+        ("2025-10-31 03:11:02,475 - SimpleTuner - INFO - [rank7]: ValueError: x", Speaker(rank=7)),
         ("2026-11-15 16:03:15.140058: E tsl/service.cc:954] ValueError: x", Speaker()),
     ],
 )

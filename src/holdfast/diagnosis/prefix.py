@@ -46,10 +46,12 @@ _ISO = re.compile(r"[\[(]?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:
 _TF = re.compile(r"[IWEF] \S+?\.(?:cc|cpp|cu|h):\d+\] ")
 _GLOG = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(?:\d+ )?\S+?:\d+\] ?")
 _SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) ([\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )")
-_KERNEL = re.compile(r"(?:kernel: )?\[ *\d+\.\d+\] |kernel: ")
+_KERNEL = re.compile(r"(?:kernel: )?\[ *\+?\d+\.\d+\] |kernel: ")
 _DMESG = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) \d{4}\] ")
+_RELAYED = re.compile(r"std(?:out|err): (?=\S)|- [\w.-]+ - [A-Z]+ - (?=\[rank\d)")
+"""Of a process whose output another one prints."""
 _HOST = re.compile(
-    r"([A-Za-z][\w.-]*?\d[\w.-]*): +"
+    r"([A-Za-z][\w.-]*?\d[\w.-]*|(?:\d{1,3}\.){3}\d{1,3}): +"
     r"(?=NVRM|\[|srun|slurmstepd|kernel|Traceback|[A-Z]|[\w.]+(?:Error|Exception)\b|[\w.-]+:\d+:\d+ \[)"
 )
 
@@ -130,7 +132,7 @@ def _one(text: str, at: int, said: dict[str, Any]) -> int:
         said["at"] = _seconds("0", *found.groups())
     elif found := _SYSLOG.match(text, at):
         said["node"] = found[4]
-    elif found := _DMESG.match(text, at) or _KERNEL.match(text, at) or _TF.match(text, at):
+    elif found := _DMESG.match(text, at) or _KERNEL.match(text, at) or _TF.match(text, at) or _RELAYED.match(text, at):
         pass
     elif at == 0 and (found := _HOST.match(text, at) or _TORCHX.match(text, at)):
         said["node"], said["until"] = found[1], found.end()
