@@ -36,6 +36,7 @@ def judged(path: Path, *lines: str) -> Finding:
         ("172.31.20.74: ValueError: x", Speaker(node="172.31.20.74")),
         ("worker-1: worker-1:77:91 [3] ValueError: x", Speaker(node="worker-1", local=3, pid=77)),
         ("stderr: ValueError: x", Speaker()),
+        ("(Actor pid=585) (EngineCore_DP0 pid=586) ERROR 03-05 00:25:45 [core.py:1094] ValueError: x", Speaker(pid=586)),
         ("2025-10-31 03:11:02,475 - SimpleTuner - INFO - [rank7]: ValueError: x", Speaker(rank=7)),
         ("2026-11-15 16:03:15.140058: E tsl/service.cc:954] ValueError: x", Speaker()),
     ],

@@ -48,8 +48,10 @@ _GLOG = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(?:\d+ )
 _SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) ([\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )")
 _KERNEL = re.compile(r"(?:kernel: )?\[ *\+?\d+\.\d+\] |kernel: ")
 _DMESG = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) \d{4}\] ")
-_RELAYED = re.compile(r"std(?:out|err): (?=\S)|- [\w.-]+ - [A-Z]+ - (?=\[rank\d)")
-"""Of a process whose output another one prints."""
+_RELAYED = re.compile(
+    r"std(?:out|err): (?=\S)|- [\w.-]+ - [A-Z]+ - (?=\[rank\d)|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?\w+\.py:\d+\] "
+)
+"""Of a process whose output another one prints; vLLM's, of each line of a traceback."""
 _HOST = re.compile(
     r"([A-Za-z][\w.-]*?\d[\w.-]*|(?:\d{1,3}\.){3}\d{1,3}): +"
     r"(?=NVRM|\[|srun|slurmstepd|kernel|Traceback|[A-Z]|[\w.]+(?:Error|Exception)\b|[\w.-]+:\d+:\d+ \[)"
