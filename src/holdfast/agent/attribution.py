@@ -44,6 +44,9 @@ LAST_S = 1.0
 VERDICT_S = 60.0
 """How long to ask for a verdict, unless --ft-attribution-compute-timeout says so."""
 
+OWN_PORT = 50050
+"""Where the service that is started for `localhost` listens, as NVRx's does, unless another one does."""
+
 TOKEN = "HOLDFAST_ATTRIBUTION_TOKEN"
 
 
@@ -147,7 +150,7 @@ class Attribution:
                 never.get(timeout=LOOK_S)
 
     def _start(self) -> None:
-        """Start a service, at a port that nobody else is given: other jobs on this host may have one too, for other logs."""
+        """Start a service. Other jobs on this host may have one too, for other logs: then it is at another port."""
         import subprocess
         import sys
 
@@ -155,7 +158,7 @@ class Attribution:
 
         held = None
         try:
-            held = hold_port()
+            held = hold_port(rather=OWN_PORT)
             port, root = str(held.getsockname()[1]), os.path.dirname(self.prefix)
             self.url = f"http://127.0.0.1:{port}"
             argv = [sys.executable, "-m", "holdfast", "attribution", "serve", "--root", root, "--port", port]

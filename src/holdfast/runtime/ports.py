@@ -7,8 +7,8 @@ import _socket as socket  # `socket` itself, with its enums and selectors, takes
 from holdfast.core.errors import StartError
 
 
-def hold_port() -> socket.socket:
-    """A free port that nobody else is given: bound with SO_REUSEADDR and not listening.
+def hold_port(rather: int = 0) -> socket.socket:
+    """A free port that nobody else is given, `rather` that one: bound with SO_REUSEADDR and not listening.
 
     A worker's store, which binds with SO_REUSEADDR too, can still bind it and listen; another program that asks the kernel
     for any free port is never given it.
@@ -20,11 +20,21 @@ def hold_port() -> socket.socket:
         except OSError:
             continue
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            sock.bind((anywhere, 0))
+            has_it = bool(rather) and _bind(sock, (anywhere, rather))  # without the option: two would hold the same
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if not has_it:
+                sock.bind((anywhere, 0))
             return sock
         except OSError:
             sock.close()
     raise StartError("no free TCP port on this host", hint="see `sysctl net.ipv4.ip_local_port_range`")
+
+
+def _bind(sock: socket.socket, to: tuple[str, int]) -> bool:
+    try:
+        sock.bind(to)
+    except OSError:  # somebody has it, or has just had it
+        return False
+    return True
