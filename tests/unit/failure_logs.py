@@ -2,17 +2,21 @@
 """Makes logs of failed jobs: a cause, what follows from it on the other ranks, and a training log's ordinary noise around it.
 
 `make(seed, cause, folder)` writes the files of one failure, in one of five layouts: torch's own `[rank3]:` on one console, torchrun's
-tee with one file a node, srun --label, one file a rank, and kubectl's prefixes. Every fourth has its cause 10,000 lines above the end.
+tee with one file a node, srun --label, one file a rank, and kubectl's prefixes. Others can be asked for: mpirun's tags, Ray's,
+DeepSpeed's over pdsh, and torchx's. Every fourth has its cause 10,000 lines above the end.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 LAYOUTS = ("console", "tee", "srun", "files", "pods")
 DEEP = 10_000
+NO_NAMES = ("pods", "ray", "torchx")
+"""Layouts that call nodes otherwise than `Rank.node` does, or not at all."""
 STUCK = ("{timeouts-but-one}", "{behind}", "{mismatch}", "{all-stuck}")
 
 
@@ -42,8 +46,8 @@ class Line(NamedTuple):
     text: str
 
 
-def make(seed: int, cause: tuple[str, str, str], folder: Path) -> Case:
-    """Write the logs of one failure."""
+def make(seed: int, cause: tuple[str, str, str], folder: Path, layouts: Sequence[str] = LAYOUTS) -> Case:
+    """Write the logs of one failure. A line of its text that begins with `@peer` is another rank's, and about the culprit."""
     rng = random.Random(seed)
     kind, whose, text = cause
     nodes, per_node = rng.choice([(1, 8), (2, 4), (2, 8), (4, 4), (4, 8)])
@@ -52,7 +56,7 @@ def make(seed: int, cause: tuple[str, str, str], folder: Path) -> Case:
         names = [f"gpu-{rng.randrange(100, 999)}" for _ in range(nodes)]
     ranks = [Rank(rank, rank % per_node, names[rank // per_node], 40_000 + 64 * rng.randrange(20_000) + rank) for rank in range(nodes * per_node)]
     culprit = rng.choice(ranks)
-    layout = LAYOUTS[seed % len(LAYOUTS)]
+    layout = layouts[seed % len(layouts)]
     if "@job srun" in text and whose == "one":
         layout = "srun"
     lines = _noise(rng, ranks, rng.randrange(200, 1500))
@@ -70,18 +74,21 @@ def make(seed: int, cause: tuple[str, str, str], folder: Path) -> Case:
                     kernel[who.node].append(line.removeprefix("@kernel "))
                 elif line.startswith("@job "):
                     job.append(line.removeprefix("@job "))
+                elif line.startswith("@peer "):
+                    lines.append(Line(ranks[who is ranks[0]], line.removeprefix("@peer ")))
                 else:
                     lines.append(Line(who, line))
-        if whose != "all":
+        if whose != "all" and "@peer" not in text:
             lines += _consequences(rng, ranks, culprit, whose)
     if seed % 4 == 3:
         lines += _afterwards(rng, [one for one in ranks if one is not culprit], DEEP)
     died = -9 if kind == "oom-host" and not any(line.by is culprit and "Error" in line.text for line in lines[-400:]) else 1
     if "segfault" in text or "Segmentation" in text:
         died = -11
-    paths = _write(folder, layout, lines, job, kernel if "@kernel" in text or rng.random() < 0.3 else {}, ranks, culprit if whose in ("one", "all") else None, died)
+    named = whose in ("one", "all") and "@peer" not in text and not (whose == "all" and all(line.startswith("@job") for line in text.split("\n")))
+    paths = _write(folder, layout, lines, job, kernel if "@kernel" in text or rng.random() < 0.3 else {}, ranks, culprit if named else None, died)
     rank = culprit.rank if whose == "one" else None
-    return Case(f"{seed}-{layout}-{kind}", kind, rank, culprit.node if whose in ("one", "node") and layout != "pods" else "", paths)
+    return Case(f"{seed}-{layout}-{kind}", kind, rank, culprit.node if whose in ("one", "node") and layout not in NO_NAMES else "", paths)
 
 
 def _noise(rng: random.Random, ranks: list[Rank], number: int) -> list[Line]:
@@ -183,6 +190,8 @@ def _write(folder: Path, layout: str, lines: list[Line], job: list[str], kernel:
         files.setdefault(name, []).append(text)
     main = {"files": "launcher.log", "tee": f"{ranks[0].node}.log"}.get(layout, "job.log")
     end = files.setdefault(main, [])
+    if layout == "ray":
+        end[:0] = _ray_begins(ranks)
     end += job
     if layout in ("console", "tee") and culprit is not None:
         if layout == "tee":
@@ -191,6 +200,8 @@ def _write(folder: Path, layout: str, lines: list[Line], job: list[str], kernel:
     if layout == "srun" and culprit is not None and not any("task" in text for text in job):
         how = {-9: "Killed", -11: "Segmentation fault (core dumped)"}.get(died, "Exited with exit code 1")
         end.append(f"srun: error: {culprit.node}: task {culprit.rank}: {how}")
+    if layout in LAUNCHERS and culprit is not None:
+        end += _launcher_ends(layout, culprit, ranks, died)
     if layout in ("files", "pods") and culprit is not None:
         if layout == "files":
             end.append(f"E0304 05:06:10.000000 90 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: {died}) local_rank: {culprit.local} (pid: {culprit.pid}) of binary: /usr/bin/python3")
@@ -214,7 +225,52 @@ def _shown(layout: str, line: Line, ranks: list[Rank], number: int) -> tuple[str
         return "job.log", f"{who.rank:2d}: {line.text}"
     if layout == "files":
         return f"rank_{who.rank}.log", line.text
+    if layout == "mpi":
+        return "job.log", f"[1,{who.rank}]<std{'out' if marked else 'err'}>:{line.text}"
+    if layout == "ray":
+        return "job.log", f"\x1b[36m(RayTrainWorker pid={who.pid}, ip={_address(who, ranks)})\x1b[0m {line.text}"
+    if layout == "pdsh":
+        return "job.log", f"{who.node}: " + (line.text if marked or line.text.startswith("[W") else f"[rank{who.rank}]: {line.text}")
+    if layout == "torchx":
+        return "job.log", f"trainer/{_place(who, ranks)} [{who.local}]:{line.text}"
     return "job.log", f"[pod/train-worker-{who.rank}/trainer] 2026-03-04T05:{number // 60 % 60:02d}:{number % 60:02d}.123456789Z {line.text}"
+
+
+LAUNCHERS = ("mpi", "ray", "pdsh", "torchx")
+
+
+def _place(who: Rank, ranks: list[Rank]) -> int:
+    """Its node's number."""
+    return list(dict.fromkeys(one.node for one in ranks)).index(who.node)
+
+
+def _address(who: Rank, ranks: list[Rank]) -> str:
+    return f"10.0.{_place(who, ranks)}.4"
+
+
+def _ray_begins(ranks: list[Rank]) -> list[str]:
+    head = f"\x1b[36m(TorchTrainer pid=1138, ip={_address(ranks[0], ranks)})\x1b[0m"
+    told = [f"- (node_id=3ea81f12c0f73ebf{_place(one, ranks)}, ip={_address(one, ranks)}, pid={one.pid}) world_rank={one.rank}, local_rank={one.local}, node_rank={_place(one, ranks)}" for one in ranks]
+    return [f"{head} Started distributed worker processes: ", *(f"{head} {one}" for one in told)]
+
+
+def _launcher_ends(layout: str, culprit: Rank, ranks: list[Rank], died: int) -> list[str]:
+    """What that launcher says of it in the end."""
+    if layout == "torchx":
+        return [f"trainer/{_place(culprit, ranks)} {line}" for line in _box(culprit, died)]
+    if layout == "pdsh":
+        head = f"{culprit.node}: [2026-03-04 05:06:09,123]"
+        killed = [f"{head} [INFO] [launch.py:319:sigkill_handler] Killing subprocess {one.pid}" for one in ranks if one.node == culprit.node]
+        return [*killed, f"{head} [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python3', '-u', 'train.py', '--local_rank={culprit.local}', '--deepspeed'] exits with return code = {died}", f"pdsh@gpu-1: {culprit.node}: ssh exited with exit code 1"]
+    if layout == "ray" and died < 0:
+        return [f"(raylet, ip={_address(culprit, ranks)}) A worker died or was killed while executing a task by an unexpected system error. To troubleshoot the problem, check the logs for the dead worker. RayTask ID: ffffffff4586a18aa58bf9747eb504000000 Worker ID: 0c62b78d30f3642bc1fc9a6f3cb2 Node ID: 38300cefdc3b42caebdba478cc1d Worker IP address: {_address(culprit, ranks)} Worker port: 10016 Worker PID: {culprit.pid} Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage. (2) ray stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV or other unexpected errors."]
+    if layout == "ray":
+        return [f"ray.exceptions.RayTaskError(RuntimeError): ray::_RayTrainWorker__execute.get_next() (pid={culprit.pid}, ip={_address(culprit, ranks)}, actor_id=5712cc6b027323366a2b484b06000000, repr=<ray.train._internal.worker_group.RayTrainWorker object at 0x7f0294243a00>)"]
+    rule = "-" * 74
+    if died < 0:
+        how = {-9: "Killed", -11: "Segmentation fault", -7: "Bus error"}.get(died, "Aborted")
+        return [rule, f"mpirun noticed that process rank {culprit.rank} with PID {culprit.pid} on node {culprit.node} exited on signal {-died} ({how}).", rule]
+    return [rule, "Primary job  terminated normally, but 1 process returned", "a non-zero exit code. Per user-direction, the job has been aborted.", rule, rule, "mpirun detected that one or more processes exited with non-zero status, thus causing", "the job to be terminated. The first process to do so was:", "", f"  Process name: [[23455,1],{culprit.rank}]", f"  Exit code:    {died}", rule]
 
 
 def _box(culprit: Rank, died: int) -> list[str]:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import failure_causes
 import failure_causes_blind
+import failure_causes_from_threads
 import failure_causes_held_out
 import failure_causes_unknown
 import pytest
-from failure_logs import Case, make
+from failure_logs import LAYOUTS, Case, make
 
 from holdfast.core.finding import Finding
 from holdfast.diagnosis.attribute import attribute
@@ -20,8 +21,9 @@ from holdfast.diagnosis.scan import Scanner
 
 PARTS = {
     "tuned": failure_causes.CAUSES, "held out": failure_causes_held_out.CAUSES, "once blind": failure_causes_blind.CAUSES,
-    "once unknown": failure_causes_unknown.CAUSES,
+    "once unknown": failure_causes_unknown.CAUSES, "from threads": failure_causes_from_threads.CAUSES,
 }  # fmt: skip
+MORE_LAYOUTS = {"from threads": failure_causes_from_threads.LAYOUTS}
 GOAL = 0.95
 SEEDS = 2
 """Logs for each cause: every one another layout, size and place of its cause."""
@@ -34,7 +36,7 @@ def cases(part: str, folder: Path) -> list[tuple[Case, Finding]]:
     for number, cause in enumerate(PARTS[part]):
         for turn in range(SEEDS):
             seed = offset + number * SEEDS + turn
-            case = make(seed, cause, folder / str(seed))
+            case = make(seed, cause, folder / str(seed), MORE_LAYOUTS.get(part, LAYOUTS))
             found.append((case, attribute(gather(case.paths, rules))))
     return found
 

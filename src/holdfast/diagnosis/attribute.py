@@ -12,6 +12,7 @@ from __future__ import annotations
 from holdfast.core.failure import signal_name
 from holdfast.core.finding import ADVISED, Finding, Quote
 from holdfast.core.grammar import ranges
+from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, writer
 from holdfast.diagnosis.recorder_file import compare
 from holdfast.diagnosis.stack_groups import outlier
@@ -85,7 +86,13 @@ def _its_own(found: Finding, symptoms: list[Sighting], evidence: Evidence, place
     """What the rank that others waited for has said, or died of itself: that it never came is what this led to."""
     if found.kind != "unknown" or found.rank is None:
         return None
-    if own := [one for one in symptoms if one.rank == found.rank and not one.logged]:
+    told = {end.rank for end in evidence.ends if end.first} == {found.rank}
+
+    def its(one: Sighting) -> bool:
+        # Of a line that names nobody: that the launcher takes this rank for the first to fail tells enough.
+        return places.rank(one, evidence) == found.rank or (told and one.rank is None and not one.node and one.local is None)
+
+    if own := [replace(one, rank=found.rank) for one in symptoms if not one.logged and its(one)]:
         return _finding(_first(own, evidence), own, evidence, places)
     # Not SIGABRT: torch's watchdog ends whoever was late by that, too. Not where it is known why: a rank that hangs is killed.
     ends = (end for end in evidence.ends if end.rank == found.rank and end.first and not end.what)
@@ -113,6 +120,7 @@ class Places:
                 self.locals.setdefault((one.node, one.local), one.rank)
             if one.pid is not None:
                 self.pids.setdefault((one.node, one.pid), one.rank)
+        self.pids = {**evidence.pids, **self.pids}
 
     def rank(self, one: Sighting, evidence: Evidence) -> int | None:
         """Whose it is, where its line does not say so."""
@@ -130,13 +138,30 @@ class Places:
                 return at[0]
             if not self.several:  # one node: a local rank is a rank
                 return one.local
+            if (rank := self._in_order(one.node, one.local)) is not None:
+                return rank
         return self._dead_on(one, evidence)
+
+    def _in_order(self, node: str, local: int) -> int | None:
+        """Which rank has that place on a node of which enough is known: they are given out in order."""
+        by_node: dict[str, list[int]] = {}
+        for rank, at in self.nodes.items():
+            by_node.setdefault(at, []).append(rank)
+        size = max(map(len, by_node.values()), default=0)
+        blocks = {at: {rank // size for rank in ranks} for at, ranks in by_node.items()}
+        # Whose node it is may not have heard of all of its own: others' nodes tell how many there are on each.
+        together = sorted(block for of_node in blocks.values() for block in of_node)
+        known = len(blocks) > 1 and together == list(range(together[0], together[0] + len(blocks)))
+        return size * min(blocks[node]) + local if known and node in blocks and local < size else None
 
     def _dead_on(self, one: Sighting, evidence: Evidence) -> int | None:
         """The one rank of that node that ended as it would have by that, or complained first."""
         if one.rule.kind in ("preempted", "node-lost"):
             return None
-        here = [end for end in self.ends if end.rank is not None and not end.innocent and one.node in ("", end.node)]
+        named = {*self.nodes.values(), *(end.node for end in self.ends)}
+        # Of what its kernel says of a GPU: ranks may know that host by its address only.
+        at = "" if one.rule.kind == "gpu" and one.node not in named else one.node
+        here = [end for end in self.ends if end.rank is not None and not end.innocent and at in ("", end.node)]
         if one.rule.kind == "oom-host":
             here = [end for end in here if end.exitcode in (-9, -7)] or []
         else:
@@ -144,9 +169,9 @@ class Places:
                 seen for seen in evidence.sightings
                 if seen is not one and seen.rank is not None and seen.rule.depth >= SYMPTOM
                 and seen.rule.kind in (one.rule.kind, "gpu", "user-code", "framework")
-                and one.node in ("", seen.node or self.nodes.get(seen.rank, ""))
+                and at in ("", seen.node or self.nodes.get(seen.rank, ""))
             ]  # fmt: skip
-            if complaints and (one.node or len({seen.rank for seen in complaints}) == 1):
+            if complaints and (at or len({seen.rank for seen in complaints}) == 1):
                 return _first(complaints, evidence).rank
         first = [end for end in here if end.first]
         if len({end.rank for end in first or here}) == 1:

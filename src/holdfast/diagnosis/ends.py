@@ -1,10 +1,12 @@
-"""How did processes end, by what launchers say? torchrun's box, lines of srun, mpirun and torch elastic, and Holdfast's own.
+"""How did processes end, by what launchers say? torchrun's box, lines of srun, mpirun and others, and Holdfast's own.
 
 Root Cause (first observed failure):
 [0]:
   host      : n7
   rank      : 17 (local_rank: 1)
   exitcode  : -9 (pid: 4711)
+
+And which rank is which process, by what Ray Train says as it begins.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 WORDS = (
     "Root Cause (first observed failure)", "Other Failures:", "host      :", "rank      :", "exitcode  :",
     "failed (exitcode:", "srun: error: ", " was killed by SIG", " exited with code ", " noticed that process rank ",
+    " died from signal ", "Process name: [", "Exit code:  ", "Exit Code:  ", " exits with return code = ", ") world_rank=",
 )  # fmt: skip
 """One of these is in every line that is read here."""
 
@@ -34,6 +37,11 @@ _MPI = re.compile(
     r"(?:mpirun|mpiexec|orterun|prterun|prun) noticed that process rank (\d+) with PID (\d+) on node (\S+) "
     r"exited on signal (\d+)"
 )
+_NAME = re.compile(r"^ *Process name: \[(?:\[\d+,\d+\]|[\w.-]+@\d+),(\d+)\]")
+_CODE = re.compile(r"^ *Exit [cC]ode: +(\d+)$")
+_HYDRA = re.compile(r"^(\S+): rank (\d+) (?:exited with code (\d+)|died from signal (\d+))")
+_DEEPSPEED = re.compile(r"'--local_rank=(\d+)'.* exits with return code = (-?\d+)")
+_RAY = re.compile(r"\((?:node_id=\w+, )?ip=([\w.:-]+), pid=(\d+)\) world_rank=(\d+), local_rank=(\d+)")
 _SIGNALS = {"Killed": -9, "Out Of Memory": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
 
 
@@ -44,6 +52,10 @@ class Box:
         self.source = source
         self._first = False
         self._fields: dict[str, tuple[str, str | None]] = {}
+        self.hosts: dict[str, str] = {}
+        """Hosts by what else their lines call them."""
+        self.pids: dict[tuple[str, int], int] = {}
+        """Ranks by node and pid."""
 
     def read(self, text: str, speaker: Speaker, line: int) -> End | None:
         """The end that a line tells of, or completes."""
@@ -52,6 +64,8 @@ class Box:
             return None
         if found := _FIELD.match(text):
             self._fields[found[1]] = found[2], found[3]
+            if found[1] == "host" and speaker.node:
+                self.hosts[speaker.node] = found[2]
             return self._boxed(line) if found[1] == "exitcode" else None
         if found := _SRUN.search(text):
             code = int(found[4]) if found[4] else _SIGNALS[found[3]]
@@ -61,11 +75,33 @@ class Box:
         if found := _MPI.search(text):
             pid = int(found[2]) or None
             return self._end(line, rank=int(found[1]), node=found[3], exitcode=-int(found[4]), pid=pid, first=True)
+        if found := _NAME.match(text):
+            self._fields = {"process": (found[1], None)}
+            return None
+        if found := _CODE.match(text):
+            return self._coded(int(found[1]), speaker, line)
+        if found := _HYDRA.match(text):
+            code = -int(found[4]) if found[4] else _signalled(int(found[3]))
+            return self._end(line, rank=int(found[2]), node=found[1], exitcode=code)
+        if found := _DEEPSPEED.search(text):
+            return self._end(line, local=int(found[1]), node=speaker.node, exitcode=int(found[2]))
+        if found := _RAY.search(text):
+            self.pids[found[1], int(found[2])] = int(found[3])
+            return None
         if found := _OURS.search(text):
             import signal
 
             code = -int(getattr(signal, found[4], 0)) if found[4] else int(found[5])
             return self._end(line, rank=int(found[1]), local=int(found[2]), node=found[3], exitcode=code)
+        return None
+
+    def _coded(self, code: int, speaker: Speaker, line: int) -> End | None:
+        """Of the process that mpirun has just named, or of a pod that is being described."""
+        fields, self._fields = self._fields, {}
+        if "process" in fields:
+            return self._end(line, rank=int(fields["process"][0]), exitcode=_signalled(code), first=True)
+        if code and speaker.rank is not None:
+            return self._end(line, rank=speaker.rank, node=speaker.node, exitcode=_signalled(code))
         return None
 
     def _boxed(self, line: int) -> End | None:
@@ -89,3 +125,8 @@ class Box:
             rank=rank, local=local, node=node, exitcode=exitcode, pid=pid, first=first, innocent=innocent,
             source=self.source, line=line,
         )  # fmt: skip
+
+
+def _signalled(code: int) -> int:
+    """As `Popen.returncode`, of what a shell or a container says."""
+    return 128 - code if 128 < code < 192 else code

@@ -35,6 +35,8 @@ class Sighting(Value):
     what: str = ""
     peer: str = ""
     """Who is complained of: an address, a host or a rank."""
+    missing: tuple[int, ...] = ()
+    """Ranks that are waited for, where the line names them."""
     seq: int | None = None
     """Of a collective: its number in its group."""
     op: str = ""
@@ -85,6 +87,8 @@ class Evidence(Value):
     """Of ranks that have shown them, as they were written."""
     records: tuple[Record, ...] = ()
     """Of torch's flight recorder."""
+    pids: Mapping[tuple[str, int], int] = {}
+    """Ranks by node and pid, where a launcher has told that."""
     sources: int = 0
     """How many files were read."""
 
@@ -103,6 +107,7 @@ def merged(one: Evidence, other: Evidence) -> Evidence:
         writers=max(one.writers, other.writers, len(ranks)),
         stacks={**other.stacks, **one.stacks},
         records=(*one.records, *other.records),
+        pids={**other.pids, **one.pids},
         sources=one.sources + other.sources,
     )
 

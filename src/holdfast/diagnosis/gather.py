@@ -6,6 +6,7 @@ import os
 import stat
 
 from holdfast.core.errors import UsageError
+from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, Evidence
 from holdfast.diagnosis.incident import FAILURE
 from holdfast.diagnosis.prefix import Speaker, of_file
@@ -75,8 +76,11 @@ def gather(paths: Sequence[str], rules: Rules, *, ends: Iterable[End] = (), most
                 raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     known = [*ends, *(end for log in logs for end in log.ends)]
     places = {place: rank for log in logs for place, rank in log.places.items()}
+    hosts = {place: host for log in logs for place, host in log.box.hosts.items()}
+    sightings = (one for log in logs for one in log.sightings.values())
+    pids = {pid: rank for log in logs for pid, rank in log.box.pids.items()}
     return Evidence(
-        sightings=tuple(one for log in logs for one in log.sightings.values()), ends=tuple(known),
+        sightings=tuple(replace(one, node=hosts.get(one.node, one.node)) for one in sightings), ends=tuple(known), pids=pids,
         ranks=tuple(sorted({rank for log in logs for rank in log.ranks} | {end.rank for end in known if end.rank is not None})),
         writers=len({places.get(one, one) for log in logs for one in log.writers} - {None}),
         stacks=stacks, records=tuple(records), sources=len(logs) + len(stacks) + len(records),
@@ -86,7 +90,8 @@ def gather(paths: Sequence[str], rules: Rules, *, ends: Iterable[End] = (), most
 def of_text(text: str, rules: Rules, *, source: str = "", speaker: Speaker | None = None) -> Evidence:
     """What a text tells."""
     log = Scanner(rules).text(text, source, speaker)
-    return Evidence(sightings=tuple(log.sightings.values()), ends=tuple(log.ends), ranks=tuple(sorted(log.ranks)), sources=1)
+    sightings, ranks = tuple(log.sightings.values()), tuple(sorted(log.ranks))
+    return Evidence(sightings=sightings, ends=tuple(log.ends), ranks=ranks, pids=log.box.pids, sources=1)
 
 
 def _head(path: str) -> bytes:

@@ -4,6 +4,7 @@
 n7:4711:4712 [3] …                                NCCL: host, pid, thread, local GPU
 Nov 21 12:00:00 n7 kernel: …   [4711.123] …       syslog, the kernel's own
 [pod/train-3/main] …   2026-11-21T12:00:00Z …     kubectl, and times of all kinds
+[1,3]<stderr>:…   (Worker pid=4711, ip=10.0.0.7) …   trainer/0 [1]:…      mpirun's tags · Ray · torchx (a local rank)
 """
 
 from __future__ import annotations
@@ -35,14 +36,29 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*[mK]")
 _RANK = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank ?(\d+)\]:? ?")
 _LABEL = re.compile(r" *(\d+): ")
 _TEE = re.compile(r"\[([A-Za-z_][\w-]*?)(\d+)\]: ?")
+_PLACE = re.compile(r"\[(\d{1,3})\]: ?")
+_MPI = re.compile(r"\[(?:[\w.-]+@)?\d+,(\d+)\]<std(?:out|err|diag)>: ?")
+_RAY = re.compile(r"\((?:[\w.<>:-]+ )?pid=(\d+)(?:, ip=([\w.:-]+))?\) ")
+_TORCHX = re.compile(r"([a-z][\w.]*/\d+) (?=\[|[A-Z ]|[\w.]+(?:Error|Exception)\b)")
 _NCCL = re.compile(r"([A-Za-z0-9][\w.-]*):(\d+):\d+ \[(\d+)\] ")
 _POD = re.compile(r"\[pod/([\w.-]+?)/[\w.-]+\] ?")
 _ISO = re.compile(r"[\[(]?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(?:Z|[+-]\d\d:?\d\d)?[\])]?[ :,]*")
+_TF = re.compile(r"[IWEF] \S+?\.(?:cc|cpp|cu|h):\d+\] ")
 _GLOG = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(?:\d+ )?\S+?:\d+\] ?")
 _SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) ([\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )")
-_KERNEL = re.compile(r"(?:kernel: )?\[ *\d+\.\d+\] |kernel: ")
+_KERNEL = re.compile(r"(?:kernel: )?\[ *\+?\d+\.\d+\] |kernel: ")
 _DMESG = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) \d{4}\] ")
-_HOST = re.compile(r"([A-Za-z][\w.-]*?\d[\w.-]*): +(?=NVRM|\[|srun|slurmstepd|kernel|Traceback|[A-Z])")
+_RELAYED = re.compile(
+    r"std(?:out|err): (?=\S)|- [\w.-]+ - [A-Z]+ - (?=\[rank\d)|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?\w+\.py:\d+\] "
+)
+"""Of a process whose output another one prints; vLLM's, of each line of a traceback."""
+_HOST = re.compile(
+    r"([A-Za-z][\w.-]*?\d[\w.-]*|(?:\d{1,3}\.){3}\d{1,3}): +"
+    r"(?=NVRM|\[|srun|slurmstepd|kernel|Traceback|[A-Z]|[\w.]+(?:Error|Exception)\b|[\w.-]+:\d+:\d+ \[)"
+)
+
+_INDEX = re.compile(r"-(\d{1,5})(?:-[a-z\d]{5})?$")
+"""Of a pod's name: which of its job's it is. An Indexed Job's and a JobSet's have five letters of chance after it."""
 
 _FILE_RANK = re.compile(r"(?:^|[/_.-])(?:global_?)?rank[-_.]?(\d+)(?=[/_.-]|$)", re.I)
 _FILE_TASK = re.compile(r"(?:^|[/_.-])(?:task|worker|proc|process)[-_.]?(\d+)(?=[/_.-]|$)", re.I)
@@ -62,6 +78,12 @@ def of_file(path: str) -> Speaker:
     return Speaker(rank=rank, local=local, node=next(filter(None, node.groups()), "") if node else "")
 
 
+def index(pod: str) -> int | None:
+    """Which of its job's that pod is, by its name."""
+    found = _INDEX.search(pod)
+    return int(found[1]) if found else None
+
+
 def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
     """(who wrote it, what). `speaker`: who writes the file."""
     text = _COLOUR.sub("", line) if "\x1b" in line else line
@@ -72,8 +94,20 @@ def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
         if end == start:
             break
         start = end
-    said["mark"] = text[: said.pop("until", 0)]
+    until = said.pop("until", 0)
+    said["mark"] = text[:until] if text is line else _as_written(line, until)
     return (replace(speaker, **said) if said else speaker), text[start:]
+
+
+def _as_written(line: str, shown: int) -> str:
+    """How a line begins, up to so many letters that are no colours."""
+    end = 0
+    for colour in _COLOUR.finditer(line):
+        if colour.start() - end > shown:
+            break
+        shown -= colour.start() - end
+        end = colour.end()
+    return line[: end + shown]
 
 
 def _one(text: str, at: int, said: dict[str, Any]) -> int:
@@ -82,24 +116,30 @@ def _one(text: str, at: int, said: dict[str, Any]) -> int:
         said["rank"], said["until"] = int(found[1]), found.end()
     elif found := _NCCL.match(text, at):
         said["node"], said["pid"], said["local"] = found[1], int(found[2]), int(found[3])
-    elif found := _LABEL.match(text, at):
+    elif found := (_LABEL.match(text, at) or _MPI.match(text, at)):
         said["rank"], said["until"] = int(found[1]), found.end()
+    elif found := _RAY.match(text, at):
+        said["pid"], said["until"] = int(found[1]), found.end()
+        if found[2]:
+            said["node"] = found[2]
     elif found := _TEE.match(text, at):
         said["local"], said["until"] = int(found[2]), found.end()
     elif found := _POD.match(text, at):
         said["node"], said["until"] = found[1], found.end()
-        if number := re.search(r"-(\d+)$", found[1]):
-            said.setdefault("rank", int(number[1]))
+        if (number := index(found[1])) is not None:
+            said.setdefault("rank", number)
     elif found := _ISO.match(text, at):
         said["at"] = _seconds(*found.groups())
     elif found := _GLOG.match(text, at):
         said["at"] = _seconds("0", *found.groups())
     elif found := _SYSLOG.match(text, at):
         said["node"] = found[4]
-    elif found := _DMESG.match(text, at) or _KERNEL.match(text, at):
+    elif found := _DMESG.match(text, at) or _KERNEL.match(text, at) or _TF.match(text, at) or _RELAYED.match(text, at):
         pass
-    elif at == 0 and (found := _HOST.match(text, at)):
+    elif at == 0 and (found := _HOST.match(text, at) or _TORCHX.match(text, at)):
         said["node"], said["until"] = found[1], found.end()
+    elif (at == 0 or "node" in said) and (found := _PLACE.match(text, at)):
+        said["local"], said["until"] = int(found[1]), found.end()
     else:
         return at
     return found.end()

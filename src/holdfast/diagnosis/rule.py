@@ -41,7 +41,8 @@ class Rule(Value):
     """One of them is in every line that the rule is about."""
     pattern: str
     """Looked for in the line, without what its writer or a launcher puts before it. Groups: `rank`, `local`, `node`, `pid` say
-    who is meant; `peer` and `peer_rank` who is complained of; `seq` and `op` which collective; `what` is for `says`."""
+    who is meant; `peer` and `peer_rank` who is complained of; `missing` who is waited for, or `lines` of which each begins with
+    one of them; `seq` and `op` which collective; `what` is for `says`. With `\\n` in it, it goes on in the lines below."""
     says: str
     """What happened, of "rank 3 on n7: …". `{what}` is that group."""
     advice: str

@@ -14,12 +14,12 @@ from bisect import bisect_right
 from holdfast.core.value import replace
 from holdfast.diagnosis import ends
 from holdfast.diagnosis.evidence import End, Sighting, writer
-from holdfast.diagnosis.prefix import Speaker, split
+from holdfast.diagnosis.prefix import Speaker, index, split
 from holdfast.diagnosis.sieve import Sieve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from holdfast.diagnosis.rule import Rules
 
@@ -50,8 +50,17 @@ OWN = 2
 TRACEBACK = 400
 """Lines above an exception's own, others' included, in which its traceback begins."""
 
-_OBJECT = re.compile(r"\b[Pp]od(?:/| [\w-]+/)[a-z0-9][\w.-]*-(\d+)\b")
+_OBJECT = re.compile(r"\b[Pp]od(?:/| [\w-]+/)([a-z0-9][\w.-]*)")
 """Of whom Kubernetes speaks in an event: `Warning  NodeNotReady  pod/train-worker-3  …`, `… Pod train/worker-3`."""
+
+DESCRIBED = ("Name:     ", "Node:     ")
+"""In the lines of `kubectl describe pod` that say which pod it is, and where."""
+_DESCRIBED = re.compile(r"^(Name|Node):\s+([\w.-]+)")
+POD = 200
+"""Lines that such a description may have."""
+
+FURTHER = 64
+"""Lines after a message that a rule may look at, where its pattern goes on there."""
 
 _RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\b")
 """In a line of a program's log that tells of an error; of any other line it is chance that a traceback follows."""
@@ -87,6 +96,9 @@ class Log:
         self.writers: set[object] = set(self.ranks)
         self.places: dict[object, int] = {}
         """Ranks of writers whose other lines only say their place on a node."""
+        self.pod = speaker
+        """Of whom `kubectl describe pod` speaks, from that line on."""
+        self.pod_line = -POD
 
 
 class Scanner:
@@ -96,7 +108,7 @@ class Scanner:
         self.rules = rules
         self._of_bare: dict[bytes, list[str]] = {}
         """Words by what is left of them in a shape."""
-        for word in dict.fromkeys((*rules.by_word, *ends.WORDS)):
+        for word in dict.fromkeys((*rules.by_word, *ends.WORDS, *DESCRIBED)):
             self._of_bare.setdefault(word.encode().translate(None, DIGITS), []).append(word)
         self._sieve = Sieve(self._of_bare)
         self._shapes: dict[bytes, list[str] | None] = {}
@@ -176,6 +188,10 @@ class Scanner:
     def _line(self, log: Log, raw: bytes, number: int, offset: int, words: list[str], around: list[bytes]) -> None:
         line = raw.rstrip(b"\r").rpartition(b"\r")[2][:LONGEST].decode("utf-8", "replace")
         speaker, text = split(line, log.speaker)
+        if speaker == log.speaker:
+            speaker = _described(log, text, number)
+        elif speaker.rank is None and speaker.pid is not None:
+            speaker = replace(speaker, rank=log.box.pids.get((speaker.node, speaker.pid)))
         if speaker.rank is not None:
             log.ranks.add(speaker.rank)
         log.writers.add(writer(speaker, log.source))
@@ -183,19 +199,24 @@ class Scanner:
             log.places[speaker.node or log.source, speaker.local] = speaker.rank
         if (end := log.box.read(text, speaker, number)) is not None:
             log.ends.append(end)
+        if len(log.box.pids) > len(log.ranks):  # they have been started, whether they have said anything or not
+            log.ranks.update(log.box.pids.values())
+            log.writers.update(log.box.pids.values())
         if (best := self.rules.best(text, words)) is None:
             return
         rule, found = best
+        if "\\n" in rule.pattern:
+            found = self.rules.match(rule, "\n".join((text, *_further(around, number - log.lines, line)))) or found
         said = {key: value for key, value in found.groupdict().items() if value is not None}
         rank = int(said["rank"]) if said.get("rank", "").isdigit() else speaker.rank
         if rank is None and rule.depth and (pod := _OBJECT.search(text)) is not None:
-            rank = int(pod[1])
+            rank = index(pod[1].rstrip("."))
         sighting = Sighting(
             rule=rule, text=text.strip()[:500], source=log.source, line=number, offset=offset,
             rank=rank, local=int(said["local"]) if "local" in said else speaker.local, node=said.get("node", speaker.node),
             pid=int(said["pid"]) if said.get("pid", "").isdigit() else speaker.pid, at=speaker.at, mark=speaker.mark,
             what=said.get("what", ""), peer=said.get("peer") or said.get("peer_rank") or said.get("peer_rank2") or "",
-            seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""),
+            seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""), missing=_missing(said),
         )  # fmt: skip
         key = (rule.name, rank, sighting.local, sighting.node, sighting.mark, sighting.what if rule.depth == 3 else "")
         before = log.sightings.get(key)
@@ -210,6 +231,30 @@ class Scanner:
             log.sightings[key] = replace(sighting, count=before.count + 1)
         else:
             log.sightings[key] = replace(before, count=before.count + 1)
+
+
+def _described(log: Log, text: str, number: int) -> Speaker:
+    """Who is meant by a line that names nobody: the pod that is being described, if one is."""
+    if log.speaker.rank is None and log.speaker.local is None and (found := _DESCRIBED.match(text)):
+        if found[1] == "Name":
+            rank = index(found[2])
+            log.pod, log.pod_line = replace(log.speaker, rank=rank, node=found[2]), -POD if rank is None else number
+        elif number - log.pod_line < POD:
+            log.pod = replace(log.pod, node=found[2])
+    return log.pod if number - log.pod_line < POD else log.speaker
+
+
+def _further(lines: list[bytes], after: int, line: str) -> list[str]:
+    """The lines after one, as far as a rule may look, without what that one begins with."""
+    further = (one[:LONGEST].decode("utf-8", "replace") for one in lines[after : after + FURTHER])
+    mark = split(line, Speaker())[0].mark
+    return [one.removeprefix(mark) for one in further]
+
+
+def _missing(said: Mapping[str, str]) -> tuple[int, ...]:
+    """Ranks that a line names as those that are waited for, or each of its further lines one."""
+    named = said["missing"].split(",") if "missing" in said else re.findall(r"\n[^\n]*?\b(\d+): \[", said.get("lines", ""))
+    return tuple(map(int, named))
 
 
 def _is_source(line: bytes, before: bytes) -> bool:

@@ -27,6 +27,8 @@ def waited_for(evidence: Evidence) -> Finding | None:
     stuck = {one.rank: one for one in evidence.sightings if one.seq is not None and one.rank is not None}
     if len(stuck) >= 2 and (found := _by_number(stuck, evidence)) is not None:
         return found
+    if (found := _by_name(evidence)) is not None:
+        return found
     return _by_complaints(evidence)
 
 
@@ -71,6 +73,17 @@ def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None
         says = f"all ranks came to {which}, and it never ended: the network between them, or NCCL itself"
         return _made("fabric", 0.6, None, those, says, "look at the links' error counters, and run it with NCCL_DEBUG=INFO")
     return None
+
+
+def _by_name(evidence: Evidence) -> Finding | None:
+    """Ranks that are named as those that did not come."""
+    those = [one for one in evidence.sightings if one.missing and not one.recovered]
+    missing = sorted({rank for one in those for rank in one.missing})
+    everybody = {*evidence.ranks, *range(evidence.world_size or 0), *missing}
+    if not missing or len(missing) > max(1, int(len(everybody) * FEW)):
+        return None
+    says = "never came to a collective that others waited in"
+    return _said("unknown", 0.65, missing, None, those, says, "see its stacks and log: what kept it?")
 
 
 def _by_complaints(evidence: Evidence) -> Finding | None:
