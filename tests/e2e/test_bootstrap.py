@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from infra.spares import Spare
 
+from holdfast.agent.spares import at_load
 from holdfast.core import entry, page
 from holdfast.runtime.shm import Page, create_page
 
@@ -57,7 +58,8 @@ def run_ahead(words: list[str], how: str, modules: Iterable[str], *, cwd: Path, 
     """As `run`, by a process that had waited: with other variables first, and with the modules imported."""
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ} | (env or {})
     before = environment | {"RANK": "7", "GONE": "1"}
-    spare = Spare([sys.executable, "-u", *words], before, cwd, modules=modules, mode="fork" if how == "fork" else "spawn")
+    lines = [at_load(line) for line in modules]
+    spare = Spare([sys.executable, "-u", *words], before, cwd, modules=lines, mode="fork" if how == "fork" else "spawn")
     try:
         assert spare.hear()[0] == "ready"
         answer, seen, out, err, code = spare.become(environment, b"typed")
@@ -167,6 +169,105 @@ def test_the_users_own_sitecustomize_runs(folder: Path, custom: str, how: str) -
 def test_multiprocessing_children_are_those_of_plain_python(folder: Path, words: list[str], how: str) -> None:
     ran = assert_alike(words, folder, how=how)
     assert ran.result[0] == 0, ran.result[2]
+
+
+# --- what a script does before it imports -----------------------------------------------------------------------------------
+
+READER = "import os\nfound = [os.environ.get(name) for name in ('OMP_NUM_THREADS', 'MINE')]\n"
+LIBRARIES = {
+    "reader.py": READER,
+    "setter.py": "import os\nos.environ['OMP_NUM_THREADS'] = '5'\nimport reader\n",
+    "asker.py": "import sys\nprint(getattr(sys.modules['__main__'], '__file__', None), sys.argv)\n",
+    "twice.py": "print('the library that is installed')\n",
+    "user.py": "import twice\n",
+    "mover.py": "import os\nos.chdir('/')\n",
+    "climber.py": "import sys\nsys.path.insert(0, '/nowhere')\n",
+    "holder.py": "file = open(__file__)\n",
+}
+OF_THE_SCRIPT = {
+    "nothing": "import reader",
+    "a variable that compiled code reads": "os.environ['OMP_NUM_THREADS'] = '3'\nimport reader",
+    "a variable that is gone": "del os.environ['OMP_NUM_THREADS']\nimport reader",
+    "a variable that nobody reads": "os.environ['OTHER'] = '3'\nimport reader",
+    "a variable after it was read": "import reader\nos.environ['MINE'] = '3'\nimport setter",
+    "a variable that a library sets": "import setter, reader",
+    "the search path": "sys.path.insert(0, 'more')\nimport ours, reader",
+    "what is asked of __main__": "import asker, reader",
+}
+NOT_AS_COLD = {
+    "os.environ['MINE'] = '3'\nimport reader": "the script changes MINE before its imports read it: set it for the whole job",
+    "sys.path.insert(0, 'more')\nimport user": "the script has twice from {folder}/more/twice.py, and what is",
+    "import mover": "an import has changed the directory",
+    "import climber": "an import has put something before the script's directory in sys.path",
+}
+
+
+@pytest.fixture
+def early(folder: Path) -> Path:
+    """Libraries that look at what a script does before it imports them."""
+    for name, source in LIBRARIES.items():
+        (folder / "libraries" / name).write_text(source)
+    (folder / "more").mkdir()
+    (folder / "more" / "ours.py").write_text("print('ours')\n")
+    (folder / "more" / "twice.py").write_text("print('the one of the script')\n")
+    return folder
+
+
+@pytest.mark.parametrize("what", OF_THE_SCRIPT)
+@HOW
+def test_imports_find_what_the_script_has_done_before(early: Path, what: str, how: str) -> None:
+    (early / "early.py").write_text(f"import os, sys\n{OF_THE_SCRIPT[what]}\nprint(reader.found, sys.path)\n")
+    ran = assert_alike(["early.py"], early, {"PYTHONPATH": "libraries", "OMP_NUM_THREADS": "1"}, how)
+    assert ran.result[0] == 0, ran.result[2]
+
+
+@pytest.mark.parametrize("source", NOT_AS_COLD, ids=lambda source: source.splitlines()[-1])
+def test_where_an_import_would_find_something_else_there_is_no_spare(early: Path, source: str) -> None:
+    (early / "early.py").write_text(f"import os, sys\n{source}\n")
+    env = {"PYTHONPATH": "libraries"}
+    ran = run(["early.py"], ours=True, cwd=early, env=env)
+    assert ran.page is not None
+    spare = Spare([sys.executable, "-u", "early.py"], os.environ | env, early, modules=map(at_load, ran.page.modules()))
+    try:
+        word, why = spare.hear()
+    finally:
+        spare.close()
+    assert word == "failed" and why.startswith(NOT_AS_COLD[source].format(folder=early)), why
+
+
+def test_only_what_comes_before_a_change_that_matters_is_imported_ahead(early: Path) -> None:
+    (early / "early.py").write_text(f"import os, email\n{OF_THE_SCRIPT['a variable that compiled code reads']}\n")
+    env = {"PYTHONPATH": "libraries"}
+    ran = run(["early.py"], ours=True, cwd=early, env=env)
+    assert ran.page is not None and {"email", "reader"} <= {*ran.page.modules()}
+    spare = Spare([sys.executable, "-u", "early.py"], os.environ | env, early, modules=map(at_load, ran.page.modules()))
+    try:
+        word, _, _, until, *reads = spare.hear()
+    finally:
+        spare.close()
+    assert (word, until) == ("ready", "OMP_NUM_THREADS") and "MINE" not in reads
+
+
+@pytest.mark.parametrize("whose", ["random", "numpy.random"])
+@HOW
+def test_a_seed_that_an_import_has_chosen_is_the_script_s(early: Path, whose: str, how: str) -> None:
+    pytest.importorskip(whose, reason=f"{whose} is not installed")
+    (early / "libraries" / "seeded.py").write_text(f"import {whose}\n{whose}.seed(7)\n{whose}.random()\n")
+    (early / "early.py").write_text(f"import seeded, {whose}\nprint({whose}.random())\n")
+    env = {"PYTHONPATH": "libraries", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    assert_alike(["early.py"], early, env, how)
+
+
+def test_an_open_file_is_not_forked_for_its_offset_would_be_everybody_s(early: Path) -> None:
+    for mode, expected in (("spawn", "ready"), ("fork", "failed")):
+        env = os.environ | {"PYTHONPATH": "libraries"}
+        spare = Spare([sys.executable, "-u", "facts.py"], env, early, modules=["holder"], mode=mode)
+        try:
+            word, *more = spare.hear()
+        finally:
+            spare.close()
+        assert word == expected, more
+    assert more[0].startswith(f"it cannot be forked: its imports hold {early}/libraries/holder.py open"), more
 
 
 ENDINGS = re.findall(r'^    "([\w-]+)":', (PROBES / "endings.py").read_text(), re.MULTILINE)

@@ -417,6 +417,61 @@ def test_a_tensor_that_is_no_plain_one_is_refused(stashed: Any) -> None:
         stashed().save(1, {"sparse": torch.eye(3).to_sparse()}, False)
 
 
+@pytest.mark.torch
+def test_tensors_that_lie_in_the_same_memory_are_told_apart(stashed: Any) -> None:
+    import torch
+
+    number = torch.tensor([1 + 2j, 3 - 4j])
+    state = {"it": number, "conjugate": number.conj(), "part": number.imag, "negative": number.conj().imag, "again": number}
+    assert stashed().save(5, state, False)
+    _, back = stashed(round=2, agreed="1:5").latest(None, None)
+    assert all(torch.equal(back[name], state[name]) for name in state)
+    assert back["it"].data_ptr() == back["again"].data_ptr()
+
+
+@pytest.mark.torch
+def test_a_tensor_without_content_is_refused_before_anything_is_lost(stashed: Any, file: int) -> None:
+    import torch
+
+    first = stashed()
+    assert first.save(5, "five", False) and first.save(6, "six", False)
+    with pytest.raises(client.Unstashable, match=r"state\['a'\] is a tensor on the meta device"):
+        first.save(7, {"a": torch.empty(2, device="meta")}, False)
+    assert [step for _, step, _, _ in held(file, 1)] == [5, 6]
+
+
+@pytest.mark.torch
+def test_a_schedule_comes_back_as_it_was(stashed: Any) -> None:
+    import torch
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 2, 5])
+    assert stashed().save(5, schedule.state_dict(), False)
+    _, back = stashed(round=2, agreed="1:5").latest(None, None)
+    assert back == schedule.state_dict() and sorted(back["milestones"].elements()) == [2, 2, 5]
+
+
+def test_an_array_that_is_more_than_its_numbers_is_refused(stashed: Any) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    with pytest.raises(client.Unstashable, match=r"state is a numpy\.ma"):
+        stashed().save(5, numpy.ma.masked_array([1, 2], [True, False]), False)
+
+
+def test_where_no_more_threads_are_allowed_it_takes_longer(stashed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("holdfast.client.stash_memory.start_new_thread", refused)
+    monkeypatch.setattr("holdfast.client.stash_memory.threads", lambda: 4)
+    first = stashed()
+    first.prepare(b"x" * 300_000_000)
+    assert all(first.save(step, b"x" * 300_000_000, False) for step in range(3))
+    assert stashed(round=2, agreed="1:2").latest(None, None) == (2, b"x" * 300_000_000)
+
+
+RECORD: Any = [("a", "i1"), ("b", "f8", (2,)), ("c", [("d", "S3")])]
+
+
 def test_arrays_come_back_as_they_were(stashed: Any) -> None:
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     state = {
@@ -426,8 +481,10 @@ def test_arrays_come_back_as_they_were(stashed: Any) -> None:
         "text": numpy.array(["a", "bcd"]),
         "time": numpy.array(["2026-01-01"], dtype="datetime64[D]"),
         "none": numpy.empty((0, 3)),
+        "records": numpy.array([(1, [2.5, 3], (b"x",))], numpy.dtype(RECORD, align=True)),
+        "raw": numpy.zeros(2, "V4"),
     }
-    assert stashed().save(5, state, False)
+    assert stashed().save(numpy.int64(5), state, False)
     _, back = stashed(round=2, agreed="1:5").latest({"array": (mine := numpy.zeros((2, 3)))}, None)
     assert back["array"] is mine and type(back["number"]) is numpy.float32
     assert all((back[name] == state[name]).all() and back[name].dtype == state[name].dtype for name in state)

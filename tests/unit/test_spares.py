@@ -28,8 +28,11 @@ from holdfast.agent.spares import (
     WATCH_S,
     MiB,
     Spares,
+    at_load,
     contradiction,
     differences,
+    is_line,
+    merged,
 )
 from holdfast.core.events import SpareLost, SpareReady
 from holdfast.core.machine import NEVER, Action, Record, Say, Tick
@@ -281,3 +284,39 @@ def test_without_spares_and_ranks_there_is_nothing_to_wait_for() -> None:
     assert stage.machine.deadline() == NEVER
     assert stage.see(Tick()) == []
     assert spares.SURVEY_S < spares.QUIET_S
+
+
+# --- what is imported -------------------------------------------------------------------------------------------------------
+
+
+def test_who_imports_less_ahead_says_once_why() -> None:
+    stage = Stage()
+    stage.train()
+    _, said = stage.see(Ready(pid=1001, import_s=1.5, reads=frozenset(), until="OMP_NUM_THREADS", size_bytes=MiB))
+    what = "the script changes OMP_NUM_THREADS, so warm spares import only what comes before: set it for the whole job instead"
+    assert said == Say(text=what, level="warning")
+    stage.survey()
+    assert len(stage.see(Ready(pid=1002, import_s=1.5, reads=frozenset(), until="OMP_NUM_THREADS", size_bytes=MiB))) == 1
+
+
+def test_a_change_comes_no_later_than_for_anybody() -> None:
+    assert merged([], ["os", "=A 1", "torch"]) == ["os", "=A 1", "torch"]
+    assert merged(["os", "torch"], ["os", "=A 1", "torch", "late"]) == ["os", "=A 1", "torch", "late"]
+    assert merged(["os", "torch"], ["=A 1", "os"]) == ["=A 1", "os", "torch"]
+    lines = ["os", "=A 1", "torch"]
+    assert merged(lines, ["=A 2", "torch", "os"]) is lines, "a value of each life would be a line for each life"
+
+
+@pytest.mark.parametrize("line", ["torch", "torch.nn", "=RANK 1f", "=RANK -", "?mine"])
+def test_lines_that_another_node_may_say(line: str) -> None:
+    assert is_line(line)
+
+
+@pytest.mark.parametrize("line", ["", "torch nn", "a;b", "=A 1\nos", "?", "?mine /x", "!A 1"])
+def test_lines_that_it_may_not(line: str) -> None:
+    assert not is_line(line)
+
+
+def test_what_compiled_code_reads_as_it_is_loaded_is_marked() -> None:
+    lines = ["os", "=OMP_NUM_THREADS 1f", "=CUDA_VISIBLE_DEVICES 1f", "=MINE 1f", "OMP_"]
+    assert [at_load(line) for line in lines] == ["os", "!OMP_NUM_THREADS 1f", *lines[2:]]

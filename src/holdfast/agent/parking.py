@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+from functools import reduce
 from itertools import accumulate
 
 from holdfast.agent import launch
@@ -26,7 +27,7 @@ from holdfast.agent.spare_words import (
     Survey,
     Surveyed,
 )
-from holdfast.agent.spares import Spares, differences
+from holdfast.agent.spares import Spares, at_load, differences, is_line, merged
 from holdfast.agent.words import ImportsKnown, SparesAwaited
 from holdfast.core import entry
 from holdfast.core.errors import StartError
@@ -102,8 +103,8 @@ class Parking:
         self.machine = Spares(config.nproc_per_node, config.warm_spares, fork=self.fork)
         self.parked: dict[int, Parked] = {}
         """By pid."""
-        self.modules: dict[str, None] = {}
-        """What the script has loaded, in all its lives."""
+        self.loaded: dict[int, list[str]] = {}
+        """Local rank → what it has loaded, and changed before, in all its lives: lines of `core.page`."""
         self.patience_s = ANSWER_S
         """What is left of it in this round."""
 
@@ -121,7 +122,7 @@ class Parking:
     def stand_by(self, modules: Iterable[str]) -> None:
         """This node waits for a place; other nodes' workers have imported these."""
         self.standing_by = True
-        self.modules.update((name, None) for name in modules if all(part.isidentifier() for part in name.split(".")))
+        self.loaded = {0: [line for line in modules if is_line(line)]}
         environ = dict(os.environ)
         most, ranks = self.config.max_nodes, self.config.max_nodes * self.config.nproc_per_node
         # Nodes wait only where as many as may be have a place: so these can be known.
@@ -145,11 +146,18 @@ class Parking:
 
     def _imports_known(self) -> list[Observation]:
         self._show(Tick())
-        if self.standing_by or not self.machine.training or len(self.modules) <= self.told:
+        if self.standing_by or not self.machine.training:
             return []
-        self.told = len(self.modules)
-        ends = accumulate(len(name) for name in self.modules)
-        return [ImportsKnown(modules=tuple(name for name, end in zip(self.modules, ends) if end <= IMPORTS_CHARS))]
+        lines = [line.partition(" ")[0] if line[0] == "?" else line for line in self._to_load()]  # other nodes, other folders
+        if len(lines) <= self.told:
+            return []
+        self.told = len(lines)
+        ends = accumulate(map(len, lines))
+        return [ImportsKnown(modules=tuple(line for line, end in zip(lines, ends) if end <= IMPORTS_CHARS))]
+
+    def _to_load(self, local_rank: int = -1) -> list[str]:
+        """What a spare for this one is to import, and where to stop. -1: for one that may become any."""
+        return self.loaded[local_rank] if local_rank in self.loaded else reduce(merged, self.loaded.values(), [])
 
     def close(self) -> None:
         """Forget them; who kills the workers kills them too."""
@@ -242,11 +250,12 @@ class Parking:
         if len(pages) < self.config.nproc_per_node and not self.standing_by and not between:
             return RoundOver()
         count = 0
-        for page in pages:
-            if page is not None:
-                names = page.modules()
-                count += len(names)
-                self.modules.update(dict.fromkeys(names))
+        for pid, child in self.host.children.items():
+            if child.page is not None:
+                lines = child.page.modules()
+                count += len(lines)
+                local_rank = self.workers.local_ranks.get(pid, 0)
+                self.loaded[local_rank] = merged(self.loaded.get(local_rank, []), lines)
         room, total = room_bytes()
         waiting = [slot.pid for slot in self.machine.slots if slot.state == "waiting"]
         return Surveyed(
@@ -271,7 +280,8 @@ class Parking:
         one.captured = set(kept)
         names = os.memfd_create("holdfast-modules", os.MFD_CLOEXEC)
         try:
-            os.write(names, "\n".join(self.modules).encode())
+            lines = self._to_load(-1 if self.fork else local_rank)
+            os.write(names, "\n".join(at_load(line) for line in lines).encode())
             os.lseek(names, 0, os.SEEK_SET)
             pid = self.host.park(
                 argv,
@@ -305,12 +315,13 @@ class Parking:
         except OSError:
             word = ""
         if word == "ready":
-            import_s, threads, *reads = said
+            import_s, threads, until, *reads = said
             if self.fork and int(threads) > 1:
                 self._end(pid, f"it cannot be forked: its imports have started {int(threads) - 1} threads")
             else:
                 size = private_bytes(pid)
-                self._show(Ready(pid=pid, import_s=float(import_s), reads=frozenset(reads), size_bytes=size))
+                ready = Ready(pid=pid, import_s=float(import_s), reads=frozenset(reads), until=until, size_bytes=size)
+                self._show(ready)
         elif word:
             self._end(pid, said[0] if said else word)
         else:

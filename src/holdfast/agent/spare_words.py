@@ -45,6 +45,8 @@ class Ready(Observation):
     import_s: float
     reads: frozenset[str]
     """Variables that have been read meanwhile."""
+    until: str = ""
+    """It has imported only what the script imports before it changes this variable. Empty: everything."""
     size_bytes: int
 
 

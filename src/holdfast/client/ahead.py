@@ -11,38 +11,101 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
+
+    from holdfast.client.hooks import Notebook
 
 GPU_DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
 """Opened by whoever initialises CUDA or ROCm; not by NVML, which merely counts."""
+
+GONE_WITHIN_S = 1.0
+"""A thread that has ended is there for some microseconds more."""
 
 LOWER_BY = 5
 """Of the nice value while it imports: a third of what others are given."""
 
 
-def prepare(names: Iterable[str]) -> str:
-    """Import them. Returns why that cannot be; empty: it is done."""
+AT_LOAD = "!"
+"""Instead of `core.page.CHANGED`: a variable that compiled code reads as it is loaded, where nobody sees it."""
+
+
+class Course:
+    """What the script had changed before each of its imports, and whether an import here finds what it found there. A library
+    that changes a variable itself does so here too."""
+
+    def __init__(self, notebook: Notebook | None, reads: set[str]) -> None:
+        """`reads`: names of the variables that have been read so far."""
+        self.notebook, self.reads = notebook, reads
+        self.until = ""
+        """The variable at whose change we have to stop. Empty: there has been none."""
+        self._read_before: dict[str, bool] = {}
+        self._elsewhere: dict[str, str] = {}
+
+    def goes_on(self, line: str) -> bool:
+        """Past such a line, or not."""
+        told, _, more = line[1:].partition(" ")
+        if line[0] == "?":
+            self._elsewhere[told] = more
+        elif not self._is_made_here(line[1:]):
+            if line[0] == AT_LOAD:
+                self.until = told
+                return False
+            self._read_before.setdefault(told, told in self.reads)
+            self.reads.discard(told)
+        return True
+
+    def _is_made_here(self, change: str) -> bool:
+        if self.notebook is None:
+            return False
+        self.notebook.look()
+        return change in self.notebook.changed
+
+    def contradiction(self) -> str:
+        """Why what has been imported is not what the script would find; empty: it is."""
+        for name, before in self._read_before.items():
+            if name in self.reads:
+                return f"the script changes {name} before its imports read it: set it for the whole job, and it need not"
+            if before:
+                self.reads.add(name)
+        for name, origin in self._elsewhere.items():
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            if spec is not None and spec.origin != origin:
+                there = origin or "elsewhere, by a changed sys.path"
+                return f"the script has {name} from {there}, and what is imported ahead has it from {spec.origin}"
+        return ""
+
+
+def prepare(lines: Iterable[str], course: Course | None = None) -> str:
+    """Import them: `core.page` tells what stands in each line. Returns why that cannot be; empty: it is done."""
     site = sys.modules.get("site")
     if getattr(site, "ENABLE_USER_SITE", False) and _findable("usercustomize"):
         return "this Python has a usercustomize module, which is to run once the environment is known"
-    folder = _folder()
+    course = course or Course(None, set())
+    folder, present = _folder(), os.getcwd()
     local = _local_names(folder) if folder is not None else set()
-    raise_again = _lower()
+    raise_again, put_back = _lower(), _nothing
     try:
         if folder is not None:
             sys.path.insert(0, folder)
-        for name in names:
-            if name and name not in sys.modules and name.partition(".")[0] not in local:
+        put_back = _show_script()
+        for line in lines:
+            if line[:1] in ("=", "?", AT_LOAD):
+                if not course.goes_on(line):
+                    break
+            elif line and line not in sys.modules and line.partition(".")[0] not in local:
                 try:
-                    __import__(name)
+                    __import__(line)
                 except BaseException as error:
-                    return f"importing {name} failed: {type(error).__name__}: {error}"
+                    return f"importing {line} failed: {type(error).__name__}: {error}"
+        if folder is not None and sys.path[:1] != [folder]:
+            return "an import has put something before the script's directory in sys.path"
     finally:
         if folder is not None and folder in sys.path:
             sys.path.remove(folder)
             sys.path_importer_cache.pop(folder, None)
+        put_back()
         raise_again()
-    return ""
+    return "an import has changed the directory" if os.getcwd() != present else course.contradiction()
 
 
 def _folder() -> str | None:
@@ -53,6 +116,19 @@ def _folder() -> str | None:
         return os.getcwd()
     script = os.path.realpath(sys.argv[0])
     return script if os.path.isdir(script) else os.path.dirname(script)
+
+
+def _show_script() -> Callable[[], None]:
+    """Have `__main__` tell its file, as it will: some ask whether Python runs a script. Returns what undoes that."""
+    main, script = sys.modules["__main__"], os.path.join(os.getcwd(), sys.argv[0])
+    if hasattr(main, "__file__") or not os.path.isfile(script):
+        return _nothing
+    main.__file__ = script
+    return lambda: vars(main).pop("__file__", None)
+
+
+def _nothing() -> None:
+    """To be undone."""
 
 
 def _local_names(folder: str) -> set[str]:
@@ -91,11 +167,13 @@ def _lower() -> Callable[[], None]:
 
 def _may_rise(usual: int) -> bool:
     """Whether a thread of ours that has lowered its priority may take it back: tried by one that ends at once."""
-    from _thread import allocate_lock, start_new_thread
+    from _thread import allocate_lock, get_native_id, start_new_thread
+    from time import monotonic
 
-    ended, able = allocate_lock(), []
+    ended, able, who = allocate_lock(), [], []
 
     def attempt() -> None:
+        who.append(f"/proc/self/task/{get_native_id()}")
         try:
             os.setpriority(os.PRIO_PROCESS, 0, usual + 1)
             os.setpriority(os.PRIO_PROCESS, 0, usual)
@@ -108,17 +186,24 @@ def _may_rise(usual: int) -> bool:
     ended.acquire()
     start_new_thread(attempt, ())
     ended.acquire()
+    until = monotonic() + GONE_WITHIN_S
+    while os.path.exists(who[0]) and monotonic() < until:  # it is not to be counted among those that imports have started
+        os.sched_yield()
     return bool(able)
 
 
 def own_files() -> Iterable[str]:
     """Files of the modules that are loaded and neither Python's nor installed: somebody may be at work on them."""
-    installed = {os.path.realpath(prefix) + os.sep for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
+    library = {os.path.dirname(file) + os.sep for file in (os.__file__, os.path.realpath(os.__file__))}
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
-        if isinstance(path, str) and not path.startswith((ours, *installed)) and os.path.isabs(path):
+        if isinstance(path, str) and os.path.isabs(path) and not path.startswith((ours, *library)) and not _is_installed(path):
             yield path
+
+
+def _is_installed(path: str) -> bool:
+    return any(f"{os.sep}{folder}{os.sep}" in path for folder in ("site-packages", "dist-packages"))
 
 
 def identity(path: str) -> tuple[int, int]:
@@ -135,13 +220,13 @@ def unfit(sockets_before: set[str]) -> str:
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return "an import has initialised CUDA"
-    for link in _links():
+    for link in _links().values():
         if link in GPU_DRIVERS:
             return f"an import has opened {link}"
     return "an import has opened a socket" if sockets() - sockets_before else ""
 
 
-def unforkable() -> str:
+def unforkable(files_before: Collection[int] = ()) -> str:
     """What an import has done that forked workers would share, each of which is to have its own; empty: nothing."""
     children = 0
     for thread in os.listdir("/proc/self/task"):
@@ -152,6 +237,9 @@ def unforkable() -> str:
             continue
     if children:
         return f"it cannot be forked: its imports have started {children} process" + "es" * (children > 1)
+    for fd, link in _links().items():
+        if fd not in files_before and (not link.startswith("/dev/") or link.startswith("/dev/shm/")):
+            return f"it cannot be forked: its imports hold {link} open, and forked processes would share its offset"
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             if "/dev/shm/sem." in line:  # a rank that dies with it would leave it taken, for all ranks of all lives
@@ -159,16 +247,21 @@ def unforkable() -> str:
     return ""
 
 
-def _links() -> list[str]:
-    found = []
+def _links() -> dict[int, str]:
+    found = {}
     for fd in os.listdir("/proc/self/fd"):
         try:
-            found.append(os.readlink("/proc/self/fd/" + fd))
+            found[int(fd)] = os.readlink("/proc/self/fd/" + fd)
         except OSError:
             continue
     return found
 
 
+def files() -> set[int]:
+    """Descriptors that this process has open."""
+    return {*_links()}
+
+
 def sockets() -> set[str]:
     """Those that this process has open."""
-    return {link for link in _links() if link.startswith("socket:")}
+    return {link for link in _links().values() if link.startswith("socket:")}

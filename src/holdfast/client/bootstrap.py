@@ -46,9 +46,10 @@ from time import monotonic_ns, time_ns
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import ModuleType, TracebackType
 
+    from holdfast.client.hooks import Notebook
     from holdfast.client.writer import Writer
 
 words: memoryview | None = None
@@ -64,6 +65,9 @@ stash = ""
 """Where this worker may leave its state (`core.stash.VARIABLE`). Its children are not to find that in their environment."""
 spare: ModuleType | None = None
 """`client.spare`, in an interpreter that has been started to wait."""
+
+notebook: Notebook | None = None
+"""Notes which modules are loaded. None: nobody wants to know."""
 
 _sleep: Callable[[int], None] | None = None
 """Returns once REQUEST_COUNT is no longer what is given, or sooner."""
@@ -112,8 +116,8 @@ def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
     fd = os.environ.pop("HOLDFAST_PAGE_FD", "")
     if "HOLDFAST_SPARE" in os.environ:
         spare = load("_holdfast_spare", "client", "spare.py")
-        hook = spare.begin(_die_with)
-        _try(_enable_faulthandler, lambda: _watch_script(hook))
+        hook, once_loaded = spare.begin(_die_with)
+        _try(_enable_faulthandler, lambda: _watch_script(hook, once_loaded))
     elif fd:
         _try(*_page_steps(int(fd)), _enable_faulthandler, lambda: _watch_script(words[layout.HOOK] if words is not None else 0))
     else:
@@ -128,6 +132,8 @@ def adopt(fd: int) -> None:
     """A spare becomes a worker: its environment is the worker's by now, and `fd` is the worker's page."""
     global stash
     stash = os.environ.pop("HOLDFAST_STASH", stash)  # it is sent only if it is another
+    if notebook is not None:
+        notebook.begin_anew()
     _try(*_page_steps(fd))
     if _writer is not None and words is not None:
         _writer.attach(words, _wake_agent)
@@ -217,12 +223,13 @@ def _offer_stacks(fd: int) -> None:
     words[layout.MAIN_DUMP_SIGNAL] = _MAIN_DUMP_SIGNAL
 
 
-def _watch_script(hook: int) -> None:
+def _watch_script(hook: int, once_loaded: Mapping[str, Callable[[ModuleType], object]] | None = None) -> None:
+    global notebook
     assert _load is not None and layout is not None
     if hook:
         hooks = _load("_holdfast_hooks", "client", "hooks.py")
         notebook = hooks.Notebook(layout, lambda: words) if hook & layout.HOOK_MODULES else None
-        hooks.watch(writer, notebook, signs=hook & layout.HOOK_SIGNS != 0, joined=_offer_collectives)
+        hooks.watch(writer, notebook, signs=hook & layout.HOOK_SIGNS != 0, joined=_offer_collectives, more=once_loaded)
 
 
 def _offer_collectives() -> None:

@@ -22,11 +22,13 @@ As all that the bootstrap loads: the standard library only, nothing newer than P
 
 from __future__ import annotations
 
+import os
+import sys
 from _thread import RLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any, TypeVar
@@ -61,9 +63,11 @@ def watch(
     *,
     signs: bool = True,
     joined: Callable[[], None] = lambda: None,
+    more: Mapping[str, Callable[[ModuleType], object]] | None = None,
 ) -> None:
     """Do the above for this process (`signs`), and note in `note` which modules are loaded, where there is one. `writer()` is
-    asked for at torch's import, no sooner; `joined()` is called when the script has a process group."""
+    asked for at torch's import, no sooner; `joined()` is called when the script has a process group, and what `more` has for a
+    module when that has been loaded."""
     hooked: list[Step] = []
 
     def step_hook() -> Step:
@@ -97,7 +101,7 @@ def watch(
             "nvidia_resiliency_ext.fault_tolerance.rank_monitor_client": _stand_in,
             **{module: marking(DEBUGGER, method, of=holder) for module, (holder, method) in PROMPTS.items()},
         }
-    _when_loaded(actions, note)
+    _when_loaded({**actions, **(more or {})}, note)
 
 
 def _stand_in(module: ModuleType) -> None:
@@ -180,25 +184,70 @@ def _as_restore(function: Callable[..., Any], writer: Writer) -> Callable[..., A
 
 
 class Notebook:
-    """The names of the modules that are loaded from now on, in a worker's page."""
+    """The names of the modules that are loaded from now on, in a worker's page; and what of the process's beginning was no
+    longer so: variables, and where a module was found. A spare imports under what the process begins with."""
 
     def __init__(self, layout: ModuleType, words: Callable[[], memoryview | None]) -> None:
         """`words()`: the page, if it is ours still."""
         self.layout, self.words, self.lock = layout, words, RLock()
+        self.searched = {os.path.abspath(entry) for entry in sys.path}
+        self.elsewhere: set[str] = set()
+        """What was found in none of these directories; without what belongs to it."""
+        self.changed: set[str] = set()
+        """`NAME SUM` of all changes that have been seen."""
+        self.begin_anew()
 
-    def begin(self, name: str) -> int:
+    def begin_anew(self) -> None:
+        """The process begins now, with the variables that it has."""
+        self._first = self._last = self._variables()
+
+    @staticmethod
+    def _variables() -> dict[bytes, bytes]:
+        return dict(getattr(os.environ, "_data", ()))
+
+    def look(self) -> set[str]:
+        """Changes of variables since the last look: `NAME SUM` each."""
+        if getattr(os.environ, "_data", self._last) == self._last:
+            return set()
+        from binascii import crc32
+
+        before, self._last = self._last, self._variables()
+        found = set()
+        for name in {*before, *self._last}:
+            value = self._last.get(name)
+            if value not in (before.get(name), self._first.get(name)) and b"\n" not in name:
+                found.add(f"{os.fsdecode(name)} {'-' if value is None else format(crc32(value), 'x')}")
+        self.changed |= found
+        return found
+
+    def begin(self, spec: ModuleSpec) -> int:
         """A module's loading begins. Returns where that stands, for `end`; -1: nowhere."""
-        words, layout = self.words(), self.layout
-        if words is None or not words[layout.HOOK] & layout.HOOK_MODULES:
-            return -1
-        line = layout.LOADING + name.encode("utf-8", "replace") + b"\n"
+        words, layout, name = self.words(), self.layout, spec.name
+        noted = words is not None and words[layout.HOOK] & layout.HOOK_MODULES
         with self.lock:
-            end = words[layout.MODULES_END]
-            if end + len(line) > layout.MODULES_BYTES:
+            for change in sorted(self.look()):
+                if noted:
+                    self._write(layout.CHANGED, change)
+            if "." not in name and not self._was_searched(spec):
+                self.elsewhere.add(name)
+                if noted:
+                    self._write(layout.ELSEWHERE, f"{name} {spec.origin}")
+            if not noted or name.partition(".")[0] in self.elsewhere:
                 return -1
-            at = layout.MODULES * 8 + end
-            words.cast("B")[at : at + len(line)] = line
-            words[layout.MODULES_END] = end + len(line)
+            return self._write(layout.LOADING, name)
+
+    def _was_searched(self, spec: ModuleSpec) -> bool:
+        folder = os.path.dirname(spec.origin or "")
+        return (folder if spec.submodule_search_locations is None else os.path.dirname(folder)) in self.searched
+
+    def _write(self, mark: bytes, text: str) -> int:
+        words, layout = self.words(), self.layout
+        line = mark + text.encode("utf-8", "replace").replace(b"\n", b"?") + b"\n"
+        if words is None or (end := words[layout.MODULES_END]) + len(line) > layout.MODULES_BYTES:
+            return -1
+        at = layout.MODULES * 8 + end
+        words.cast("B")[at : at + len(line)] = line
+        words[layout.MODULES_END] = end + len(line)
         return int(at)
 
     def end(self, at: int) -> None:
@@ -231,7 +280,7 @@ def _add_to(spec: ModuleSpec, action: Callable[[ModuleType], object] | None, not
 
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module  # that of its class is to be seen again
-        at = note.begin(name) if note is not None else -1
+        at = note.begin(spec) if note is not None else -1
         loader.exec_module(module)
         if at >= 0 and note is not None:
             note.end(at)

@@ -43,6 +43,9 @@ ADOPTED_WITHIN_S = 1.0
 LET_FIRST_S = (0.002, 0.003, 0.005, 0.01, 0.02, 0.04)
 """Pauses between two looks whether rank 0 is there."""
 
+SEEDED_BY = {"random": ("seed", "setstate"), "numpy.random": ("seed", "set_state")}
+"""Generators that every process has: module → by what an import chooses their seed."""
+
 _PR_SET_NAME, _OOM = 15, "/proc/self/oom_score_adj"
 
 
@@ -58,7 +61,7 @@ class _Spare:
         self.began_with = dict(os.environb)
         self.command = _read("/proc/self/comm").strip()
         self.expendability = _read(_OOM).strip()
-        self.reads = _Reads()
+        self.reads, self.seeds = _Reads(), _Seeds()
         self.files: dict[str, tuple[int, int]] = {}
 
     def say(self, word: str, *more: object) -> None:
@@ -139,11 +142,39 @@ class _Reads:
         self.names.add(key if isinstance(key, str) else os.fsdecode(key))  # type: ignore[arg-type]
 
 
+class _Seeds:
+    """Which generators an import has seeded: a forked worker goes on from there, as a cold one would."""
+
+    def __init__(self) -> None:
+        self.chosen: set[str] = set()
+        self._theirs: list[tuple[ModuleType, str, Callable[..., object]]] = []
+
+    def watch(self, module: ModuleType) -> None:
+        """From now on."""
+        for name in SEEDED_BY[module.__name__]:
+            theirs = getattr(module, name)
+            self._theirs.append((module, name, theirs))
+            setattr(module, name, self._noting(module.__name__, theirs))
+
+    def _noting(self, module: str, theirs: Callable[..., object]) -> Callable[..., object]:
+        def noting(*args: object, **kwargs: object) -> object:
+            self.chosen.add(module)
+            return theirs(*args, **kwargs)
+
+        return noting
+
+    def end(self) -> None:
+        """As it was."""
+        for module, name, theirs in self._theirs:
+            setattr(module, name, theirs)
+
+
 _spare: _Spare | None = None
 
 
-def begin(die_with: Callable[[Any, int], None]) -> int:
-    """As early as a worker's page is opened. Returns what of the script's doings is to be noted (HOOK_*)."""
+def begin(die_with: Callable[[Any, int], None]) -> tuple[int, dict[str, Callable[[ModuleType], object]]]:
+    """As early as a worker's page is opened. Returns what of the script's doings is to be noted (HOOK_*), and what to do when a
+    module has been loaded."""
     global _spare
     import ctypes
 
@@ -154,7 +185,7 @@ def begin(die_with: Callable[[Any, int], None]) -> int:
     libc.prctl(_PR_SET_NAME, NAME, 0, 0, 0)
     _spare.set_expendability(EXPENDABLE)
     _spare.reads.begin()
-    return hook
+    return hook, dict.fromkeys(SEEDED_BY, _spare.seeds.watch)
 
 
 def park(bootstrap: ModuleType) -> None:
@@ -166,20 +197,23 @@ def park(bootstrap: ModuleType) -> None:
         began, ahead = monotonic(), bootstrap.load("_holdfast_ahead", "client", "ahead.py")
         sockets = ahead.sockets()
         with open(fds[0], encoding="utf-8") as file:
-            names = file.read().split("\n")
-        unfit = ahead.prepare(names) or ahead.unfit(sockets) or (ahead.unforkable() if mode == b"fork" else "")
+            lines = file.read().split("\n")
+        course, files = ahead.Course(bootstrap.notebook, spare.reads.names), ahead.files()
+        unfit = ahead.prepare(lines, course) or ahead.unfit(sockets) or (ahead.unforkable(files) if mode == b"fork" else "")
         spare.files = {path: ahead.identity(path) for path in ahead.own_files()}
     except BaseException as error:
         unfit = f"{type(error).__name__}: {error}"
     if unfit:
         _refuse(spare, unfit)
     spare.reads.end()
+    spare.seeds.end()
     if mode == b"fork":
         import gc
 
         gc.collect()
         gc.freeze()  # so that the collector does not write to pages that are shared
-    spare.say("ready", f"{monotonic() - began:.3f}", len(os.listdir("/proc/self/task")), *sorted(spare.reads.names))
+    threads = len(os.listdir("/proc/self/task"))
+    spare.say("ready", f"{monotonic() - began:.3f}", threads, course.until, *sorted(spare.reads.names))
     while True:
         (_, streams, *changes), fds = spare.hear()
         if mode == b"fork" and not _fork(spare, fds):
@@ -204,18 +238,23 @@ def _fork(spare: _Spare, fds: list[int]) -> bool:
     if threads > 1:
         spare.say("no", f"what it would be forked from has {threads} threads")
     else:
+        random = sys.modules.get("random")
+        state = random.getstate() if random is not None and "random" in spare.seeds.chosen else None
         between = os.fork()
         if not between:
             if os.fork():
                 os._exit(0)
-            return _forked(spare)
+            _forked(spare)
+            if random is not None and state is not None:
+                random.setstate(state)
+            return True
         os.waitpid(between, 0)
     for fd in fds:
         os.close(fd)
     return False
 
 
-def _forked(spare: _Spare) -> bool:
+def _forked(spare: _Spare) -> None:
     """In the child: of the agent, which takes in who has lost its parent, and in a session of its own."""
     import gc
 
@@ -226,17 +265,16 @@ def _forked(spare: _Spare) -> bool:
         if monotonic() > until:
             _refuse(spare, "the agent does not take in a forked worker", "no")
         os.sched_yield()
-    _seed_anew()
+    _seed_anew(spare.seeds.chosen)
     threading = sys.modules.get("threading")
     if threading is not None:  # Python 3.11 leaves the parent's thread id there
         threading.current_thread()._set_native_id()
-    return True
 
 
-def _seed_anew() -> None:
+def _seed_anew(chosen: set[str]) -> None:
     """What draws by a seed of the kernel's in any other process. Python's own generator does so by itself."""
     random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
-    if random is not None:
+    if random is not None and "numpy.random" not in chosen:
         random.seed()
     generator = getattr(torch, "default_generator", None)
     if generator is not None and generator.initial_seed() >> 32:  # else an import has chosen it, and every process has the same

@@ -20,7 +20,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from _thread import RLock, allocate_lock, start_new_thread
+from _operator import index
+from _thread import RLock, allocate_lock
 from time import monotonic_ns, time_ns
 
 from holdfast.client import stash_memory as memory
@@ -40,7 +41,7 @@ PAGE = 4096
 
 
 def save(step: int, state: Any, *, blocking: bool = False) -> bool:
-    """Keep `state` as that of `step` (0 or more, in every rank the same), in the place of the oldest one kept.
+    """Keep `state` as that of `step` (0 or more, in every rank the same, once in a life), in the place of the oldest one kept.
 
     When it returns, the state may be changed: tensors on the CPU have been copied, and those of a GPU are copied before what
     its stream is given next. A thread does what is left then; `blocking`: wait for that. Two generations of the state have
@@ -125,8 +126,9 @@ class Stash:
     # --- saving ---------------------------------------------------------------------------------------------------------
 
     def save(self, step: int, state: Any, blocking: bool) -> bool:
-        if not isinstance(step, int) or not 0 <= step < 1 << 63:
+        if not hasattr(step, "__index__") or not 0 <= index(step) < 1 << 63:  # numpy's numbers are whole, too
             raise ValueError(f"a step is a whole number, 0 or more; not {step!r}")
+        step = index(step)
         with self.lock:
             if self.busy:  # a signal handler's, in the midst of ours
                 return self._refuse("another one is being made, in the same thread")
@@ -151,7 +153,7 @@ class Stash:
             raise memory.NoRoom("there is not enough memory to make what was restored the script's own")
         layout.unseal(self.region.words, at)
         if any(not loan.is_over for loan in self.loans.values()):
-            start_new_thread(self._settle_all, ())  # before the next save has to wait for it
+            memory.beside(self._settle_all)  # before the next save has to wait for it
         self.region.reserve(at, bytes_at + coder.size, self._generations)
         slot = self.region.slots[at]
         assert slot.map is not None
@@ -173,7 +175,7 @@ class Stash:
         sender.send(slot, bytes_at)
         if sender.is_late and not blocking:
             self.under_way.acquire()
-            start_new_thread(self._complete, (sender, made))
+            memory.beside(self._complete, sender, made)
             return True
         sender.wait()
         layout.seal(self.region.words, made)
@@ -204,7 +206,7 @@ class Stash:
                 self.under_way.release()
 
         self.under_way.acquire()
-        start_new_thread(reserve, ())
+        memory.beside(reserve)
 
     def _next(self) -> tuple[int, int]:
         """Which slot is written next, and its number. A free one; else the oldest."""

@@ -1,8 +1,8 @@
 """How does a state become bytes that are no program, and a state again? Its shape as JSON, its arrays as they lie in memory.
 
-A state is made of dicts, lists, tuples, sets, None, bool, int, float, complex, str, bytes, torch tensors, dtypes and devices,
-numpy arrays and numbers. Anything else is refused by its place in the state: nothing here is pickled, so nothing is run when
-it is read. torch and numpy are those that the script has loaded; neither is imported.
+A state is made of dicts, Counters, lists, tuples, sets, None, bool, int, float, complex, str, bytes, torch tensors, dtypes and
+devices, numpy arrays and numbers. Anything else is refused by its place in the state: nothing here is pickled, so nothing runs
+when it is read. torch and numpy are those that the script has loaded; neither is imported.
 
 What is not JSON's own stands as a list whose first item is its kind; so does every list. `Sources` are what there is to copy.
 """
@@ -54,6 +54,8 @@ class Coder:
         if kind.__name__ == "OrderedDict" and kind.__module__ == "collections":
             # A module's state_dict() carries the versions of its parts beside its items.
             return ["o", self._items(value, path), self.code(getattr(value, "_metadata", None), f"{path}._metadata")]
+        if kind.__name__ == "Counter" and kind.__module__ == "collections":  # MultiStepLR's milestones
+            return ["C", self._items(value, path)]
         return self._foreign(value, kind, path)
 
     def _items(self, items: dict[Any, Any], path: str) -> list[Any]:
@@ -70,7 +72,7 @@ class Coder:
                 return ["y", _short(value)]
             if kind is torch.device:
                 return ["v", str(value)]
-        if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        if numpy is not None and (kind in (numpy.ndarray, numpy.memmap) or isinstance(value, numpy.generic)):
             return self._array(numpy.asarray(value), isinstance(value, numpy.generic), path)
         told = f"{kind.__module__}.{kind.__qualname__}"
         raise Unstashable(
@@ -79,26 +81,33 @@ class Coder:
 
     def _tensor(self, tensor: Any, kind: type, path: str) -> Any:
         torch = self._torch
-        if kind not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
+        is_plain = kind in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+        if not is_plain or tensor.is_quantized or tensor.is_nested:
             raise Unstashable(
                 f"{path} is a {kind.__name__} ({tensor.layout}): give its local, dense part, or use the storage of "
                 "holdfast.integrations.torch_checkpoint"
             )
+        if tensor.device.type == "meta":
+            raise Unstashable(f"{path} is a tensor on the meta device, where it has no content")
         tensor = tensor.detach()
         told = [_short(tensor.dtype), list(tensor.shape), str(tensor.device)]
         # The same memory twice, as where two layers share a weight, is copied once.
-        known = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+        known = (
+            *(tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device),
+            *(tensor.is_conj(), tensor.is_neg()),
+        )
         size = tensor.numel() * tensor.element_size()
         if known not in self._seen or not size:
             self._seen[known] = self._place(size, tensor.contiguous().resolve_conj().resolve_neg())
         return ["T", self._seen[known], size, *told]
 
     def _array(self, array: Any, is_number: bool, path: str) -> Any:
-        dtype = array.dtype
-        if dtype.hasobject or dtype.fields is not None or (dtype.kind == "V" and dtype.name.startswith("void")):
-            raise Unstashable(f"{path} is an array of {dtype}: a stash holds arrays of numbers, text or times")
+        dtype, descr = array.dtype, self._numpy.lib.format.dtype_to_descr
+        if dtype.hasobject:
+            raise Unstashable(f"{path} is an array of {dtype}: a stash holds arrays of numbers, text, times and their records")
+        # bfloat16 and its like go by name
+        name = dtype.name if dtype.kind == "V" and not dtype.name.startswith("void") else descr(dtype)
         array = self._numpy.ascontiguousarray(array).reshape(array.shape)
-        name = dtype.name if dtype.kind == "V" else dtype.str  # bfloat16 and its like go by name
         return ["n" if is_number else "N", self._place(array.nbytes, array), array.nbytes, name, list(array.shape)]
 
     def _place(self, size: int, source: Any) -> int:
@@ -115,7 +124,7 @@ def decode(told: Any, array_of: Callable[[list[Any], Any], Any], into: Any = Non
     if not isinstance(told, list):
         return told
     kind, *rest = told
-    if kind in ("d", "o"):
+    if kind in ("d", "o", "C"):
         return _mapping(kind, rest, array_of, into)
     if kind in ("l", "t", "s", "f"):
         others = into if isinstance(into, (list, tuple)) and kind in ("l", "t") else ()
@@ -130,16 +139,29 @@ def decode(told: Any, array_of: Callable[[list[Any], Any], Any], into: Any = Non
 
 
 def _mapping(kind: str, rest: list[Any], array_of: Callable[[list[Any], Any], Any], into: Any) -> dict[Any, Any]:
-    from collections import OrderedDict
+    from collections import Counter, OrderedDict
 
     others = into if isinstance(into, dict) else {}
-    made: Any = {} if kind == "d" else OrderedDict()
+    made: Any = {} if kind == "d" else OrderedDict() if kind == "o" else Counter()
     for told_key, told in rest[0]:
         key = decode(told_key, array_of)
         made[key] = decode(told, array_of, others.get(key))
     if kind == "o" and rest[1] is not None:
         made._metadata = decode(rest[1], array_of)
     return made  # type: ignore
+
+
+def dtype_of(told: Any) -> Any:
+    """numpy's: by its name, or for records by their fields."""
+    form = loaded("numpy").lib.format
+    return form.descr_to_dtype([_as_field(field) for field in told] if isinstance(told, list) else told)
+
+
+def _as_field(told: list[Any]) -> tuple[Any, ...]:
+    name, kind, *shape = told
+    if isinstance(name, list):  # its title, too
+        name = tuple(name)
+    return (name, [_as_field(one) for one in kind] if isinstance(kind, list) else kind, *map(tuple, shape))
 
 
 def loaded(name: str) -> Any:

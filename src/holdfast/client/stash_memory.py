@@ -273,6 +273,14 @@ def in_large_pages(area: mmap.mmap) -> None:
         pass
 
 
+def beside(do: Callable[..., object], *args: object) -> None:
+    """`do` it by a thread of its own; where there may be no more of them, or the interpreter ends, at once."""
+    try:
+        start_new_thread(do, args)
+    except RuntimeError:
+        do(*args)
+
+
 def _chunks(size: int) -> Iterable[tuple[int, int]]:
     return ((at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES))
 
@@ -294,7 +302,7 @@ def _share_out(tasks: list[tuple[int, ...]], do: Callable[..., object]) -> None:
 
     for lock in ended:
         lock.acquire()
-        start_new_thread(help_out, (lock,))
+        beside(help_out, lock)
     work()
     for lock in ended:
         lock.acquire()

@@ -15,7 +15,7 @@ import sys
 from _thread import allocate_lock
 from weakref import ref
 
-from holdfast.client.stash_code import loaded
+from holdfast.client.stash_code import dtype_of, loaded
 from holdfast.client.stash_memory import STEP_BYTES, can_populate, copy, in_large_pages, make_own, populate, read
 
 TYPE_CHECKING = False
@@ -137,7 +137,7 @@ class Fetcher:
     def _array(self, kind: str, at: int, size: int, told: list[Any], into: Any) -> Any:
         numpy = loaded("numpy")
         name, shape = told
-        dtype = numpy.dtype(name)
+        dtype = dtype_of(name)
         if kind == "n":
             return numpy.frombuffer(self.area[self.begin + at : self.begin + at + size], dtype)[0]
         fits = isinstance(into, numpy.ndarray) and list(into.shape) == shape and into.dtype == dtype

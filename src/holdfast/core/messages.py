@@ -370,11 +370,11 @@ class Imports(Message):
     python: str
     """As in `Join.warm`: another interpreter has other modules."""
     modules: tuple[str, ...]
-    """In the order in which they were loaded."""
+    """In the order in which they were loaded; among them what the script had changed before (`core.page.CHANGED`)."""
 
 
 IMPORTS_CHARS = 1 << 19
-"""Most characters of the names in an `Imports`. torch has 70,000, with transformers it is three times as many."""
+"""Most characters of all that is in an `Imports`. torch has 70,000, with transformers it is three times as many."""
 
 
 class Seek(Message):

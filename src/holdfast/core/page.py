@@ -156,11 +156,15 @@ TROUBLE = 208
 TROUBLE_BYTES = 256
 
 MODULES_END = 240
-"""Bytes of text at MODULES. Lines, each a mark and a name, in the order in which their loading began."""
+"""Bytes of text at MODULES. Lines, each a mark and a name, in the order in which their loading began; among them, what the
+script had changed by then that decides what is loaded, and what it finds."""
 MODULES = 1024
 RECORD = MODULES + MODULES_BYTES // 8
 LOADING, LOADED = b" ", b"+"
 """The marks. What fails to load, or is still at it, has the first."""
+CHANGED, ELSEWHERE = b"=", b"?"
+"""`=NAME SUM`: this variable is not what the process began with, but has a value of that checksum (`-`: none). `?NAME ORIGIN`:
+this module comes from no directory that was searched when the process began."""
 
 # Worker → agent: sections. A slot is taken once its first word is not 0, and keeps its name.
 SECTIONS = 512

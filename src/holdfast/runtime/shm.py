@@ -159,10 +159,12 @@ class Page:
             )
 
     def modules(self) -> tuple[str, ...]:
-        """Names of the modules that the worker has had loaded so far, in the order in which that began."""
+        """Names of the modules that the worker has had loaded so far, in the order in which that began; and, where it
+        belongs, what its script had changed (`core.page.CHANGED`, `ELSEWHERE`)."""
         start, end = layout.MODULES * 8, min(self.words[layout.MODULES_END], layout.MODULES_BYTES)
         lines = self.map[start : start + end].decode("utf-8", "replace").split("\n")
-        return tuple(line[1:] for line in lines if line.startswith(layout.LOADED.decode()))
+        loaded, others = layout.LOADED.decode(), (layout.CHANGED.decode(), layout.ELSEWHERE.decode())
+        return tuple(line.removeprefix(loaded) for line in lines if line.startswith((loaded, *others)))
 
     def _text(self, at: int, size: int) -> str:
         return self.map[at * 8 : at * 8 + size].split(b"\0", 1)[0].decode("utf-8", "replace")
