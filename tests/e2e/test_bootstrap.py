@@ -183,6 +183,14 @@ LIBRARIES = {
     "mover.py": "import os\nos.chdir('/')\n",
     "climber.py": "import sys\nsys.path.insert(0, '/nowhere')\n",
     "holder.py": "file = open(__file__)\n",
+    "finder.py": """
+import importlib.util, os, sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        file = os.path.abspath("written/apart/__init__.py")
+        return importlib.util.spec_from_file_location(name, file) if name == "apart" else None
+sys.meta_path.append(Finder)
+""",
 }
 OF_THE_SCRIPT = {
     "nothing": "import reader",
@@ -210,6 +218,9 @@ def early(folder: Path) -> Path:
     (folder / "more").mkdir()
     (folder / "more" / "ours.py").write_text("print('ours')\n")
     (folder / "more" / "twice.py").write_text("print('the one of the script')\n")
+    for path in ("libraries/spaced/inner.py", "written/apart/__init__.py", "written/apart/inner.py"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).touch()
     return folder
 
 
@@ -246,6 +257,22 @@ def test_only_what_comes_before_a_change_that_matters_is_imported_ahead(early: P
     finally:
         spare.close()
     assert (word, until) == ("ready", "OMP_NUM_THREADS") and "MINE" not in reads
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import spaced.inner", {"spaced.inner"}),  # a package without an __init__
+        ("import finder, apart.inner", {"apart.inner"}),  # as of a library that is installed where it is written
+        ("sys.path.append('more')\nimport ours", {"?ours {folder}/more/ours.py"}),
+    ],
+)
+def test_what_is_imported_ahead_does_not_come_from_a_folder_of_the_script(early: Path, source: str, expected: set[str]) -> None:
+    (early / "early.py").write_text(f"import sys\n{source}\n")
+    ran = run(["early.py"], ours=True, cwd=early, env={"PYTHONPATH": "libraries"})
+    assert ran.page is not None
+    told = {line for line in ran.page.modules() if line.lstrip("?").startswith(("spaced", "apart", "ours"))}
+    assert told - {"spaced", "apart"} == {line.format(folder=early) for line in expected}, ran.page.modules()
 
 
 @pytest.mark.parametrize("whose", ["random", "numpy.random"])
