@@ -41,6 +41,7 @@ from holdfast.runtime.names import Names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host, Ready
@@ -67,6 +68,9 @@ wait in the kernel's queue, until the oldest has had `YOUNG_S` for its proof; th
 
 BACKLOG = 4096
 """Connections that may wait to be accepted (the kernel's somaxconn caps it): thousands come at once after a restart."""
+
+LISTEN_TRIES = 100
+"""To serve an address. Each takes microseconds."""
 
 UNSENT_BYTES = 4 * FRAME_BYTES
 """What may wait for a member that does not read. It would have lost its lease long before."""
@@ -189,16 +193,10 @@ class Network:
                 hint="give an address of this host in --rdzv-endpoint",
             ) from error
         for family, (address, _, *scope) in addresses:
-            sock = socket.socket(family, socket.SOCK_STREAM)
             try:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                sock.bind((address, port, *scope))
-                sock.listen(BACKLOG)
+                sock = _listener(family, (address, port, *scope))
                 port = sock.getsockname()[1]
             except OSError as error:
-                sock.close()
                 if error.errno == errno.EADDRINUSE:
                     self.taken = True
                     self._unlisten()
@@ -564,3 +562,26 @@ class Network:
             self.host.unwatch(sock.fileno())
             sock.close()
         self.listeners = []
+
+
+def _listener(family: int, at: tuple[Any, ...]) -> socket.socket:
+    """OSError (EADDRINUSE): somebody else listens there.
+
+    Of two who begin in one moment the kernel may refuse both, as each is about to listen: who begins again is refused to bind
+    as soon as the other one does listen.
+    """
+    for left in reversed(range(LISTEN_TRIES)):
+        sock, is_bound = socket.socket(family, socket.SOCK_STREAM), False
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(at)
+            is_bound = True
+            sock.listen(BACKLOG)
+            return sock
+        except OSError as error:
+            sock.close()
+            if not (is_bound and left and error.errno == errno.EADDRINUSE):
+                raise
+    raise AssertionError("the last try returns or raises")
