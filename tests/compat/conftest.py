@@ -11,7 +11,7 @@ import tempfile
 from typing import Any
 
 import pytest
-from two_names import Names
+from kit.stages.two_names import Names
 
 
 @pytest.fixture(

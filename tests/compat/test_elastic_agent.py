@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock, call, patch
 
 import pytest
-from rendezvous_of_one import rendezvous_of_one
+from kit.stages.rendezvous_of_one import rendezvous_of_one
 
 from holdfast.elastic.rendezvous.memory_store import MemoryStore
 

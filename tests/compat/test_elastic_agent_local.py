@@ -17,7 +17,7 @@ import urllib.request
 from unittest.mock import MagicMock, Mock, patch
 
 import pytest
-from rendezvous_of_one import rendezvous_of_one
+from kit.stages.rendezvous_of_one import rendezvous_of_one
 
 from holdfast.elastic.utils import process_state
 

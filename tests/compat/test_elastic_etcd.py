@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backend_contract import BackendContract
-from infra import etcd as infra
+from kit.servers import etcd as infra
+from kit.stages.backend_contract import BackendContract
 
 from holdfast.elastic.rendezvous import (
     RendezvousClosedError,

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import elastic_workers as workers
 import pytest
+from kit.jobs import elastic_workers as workers
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 METHODS = ("fork", "spawn", "forkserver")

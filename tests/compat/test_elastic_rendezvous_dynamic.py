@@ -10,7 +10,7 @@ from datetime import datetime
 from unittest.mock import MagicMock, patch
 
 import pytest
-from dynamic_parts import NOW, SECOND, Backend, Holder, node, settings_of, state_with, stopped_clocks
+from kit.stages.dynamic_parts import NOW, SECOND, Backend, Holder, node, settings_of, state_with, stopped_clocks
 
 # Values.
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock, patch
 
 import pytest
-from dynamic_parts import NOW, SECOND, Backend, Holder, node, settings_of, state_with
+from kit.stages.dynamic_parts import NOW, SECOND, Backend, Holder, node, settings_of, state_with
 
 
 @pytest.fixture

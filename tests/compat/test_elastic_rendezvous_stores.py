@@ -10,8 +10,8 @@ from datetime import timedelta
 from unittest.mock import patch
 
 import pytest
-from backend_contract import BackendContract
-from infra.ranks import FAILS_ONCE
+from kit.jobs.ranks import FAILS_ONCE
+from kit.stages.backend_contract import BackendContract
 
 from holdfast.elastic.rendezvous.memory_store import MemoryStore
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from two_names import Names
+from kit.stages.two_names import Names
 
 TORCH = Names("torch.distributed.elastic")
 OURS = Names("holdfast.elastic")

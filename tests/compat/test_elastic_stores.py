@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
-from infra import etcd as infra
+from kit.servers import etcd as infra
 
 from holdfast.core.messages import Join
 from holdfast.elastic.rendezvous.attendant import Attendant

@@ -11,8 +11,7 @@ import textwrap
 from multiprocessing import get_context
 
 import pytest
-
-from tests.conftest import wait_for
+from kit.waiting import wait_for
 
 BEGUN = """
 import json, os, signal, sys, time

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.waiting import wait_for
 from test_ft_monitoring import CALCULATES, LATE, NO_LIMITS, SECTIONS, Bench, printed
-
-from tests.conftest import wait_for
 
 
 @pytest.fixture

@@ -14,11 +14,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from kit import SCRIPTS
 
 from holdfast.telemetry.goodput_published import Steps, by_steps
 
 LIBRARY = Path(sys.prefix) / "goodput"
-PROBE = Path(__file__).parents[1] / "probes/goodput_library.py"
+PROBE = SCRIPTS / "goodput_library.py"
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="ml-goodput-measurement is not here: make google")
 

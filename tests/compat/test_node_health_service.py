@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import KIT
 
 pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
@@ -24,7 +25,7 @@ from holdfast.health.check import Look
 from holdfast.health.checks.node_service import ARGS, node_service
 from holdfast.health.verdict import FIT, UNFIT
 
-SCRIPT = str(Path(__file__).parents[1] / "infra" / "nvrx_health.py")
+SCRIPT = str(KIT / "hosts" / "nvrx_health.py")
 
 
 @pytest.fixture(scope="module")

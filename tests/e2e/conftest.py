@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import kubernetes as kubernetes_infra
-from infra import netns
-from infra.kubernetes_standin import Standin
-from infra.netjob import Job
-from infra.ranks import WAITS, Cluster
+from kit.jobs.ranks import WAITS, Cluster
+from kit.network import netns
+from kit.network.netjob import Job
+from kit.servers import kubernetes as kubernetes_infra
+from kit.servers.kubernetes_standin import Standin
 
 
 @pytest.fixture

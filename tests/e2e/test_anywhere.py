@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from kit import SCRIPTS
 
-CONFINED = (sys.executable, str(Path(__file__).parents[1] / "probes" / "confined.py"))
+CONFINED = (sys.executable, str(SCRIPTS / "confined.py"))
 NOBODY = 65534
 
 JOB = """

@@ -48,8 +48,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import TESTS
 
-TESTS = Path(__file__).parents[1]
 SHOWN_BY = [line.split()[-1] for line in (__doc__ or "").splitlines() if "::" in line]
 
 MEETS = """

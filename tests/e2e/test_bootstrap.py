@@ -16,13 +16,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from infra.spares import Spare
+from kit import SCRIPTS
+from kit.jobs.spares import Spare
 
 from holdfast.agent.spares import at_load
 from holdfast.core import entry, page
 from holdfast.runtime.shm import Page, create_page
 
-PROBES = Path(__file__).parent.parent / "probes"
 HOW = pytest.mark.parametrize("how", ["cold", "warm", "fork"])
 
 
@@ -88,16 +88,16 @@ def assert_alike(words: list[str], cwd: Path, env: dict[str, str] | None = None,
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A user's working directory: scripts, a module beside them, a package, a program in a directory and in a zip file."""
-    for probe in PROBES.glob("*.py"):
+    for probe in SCRIPTS.glob("*.py"):
         shutil.copy(probe, tmp_path)
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
-    shutil.copy(PROBES / "facts.py", tmp_path / "package" / "__main__.py")
-    shutil.copy(PROBES / "parallel.py", tmp_path / "package" / "parallel.py")
+    shutil.copy(SCRIPTS / "facts.py", tmp_path / "package" / "__main__.py")
+    shutil.copy(SCRIPTS / "parallel.py", tmp_path / "package" / "parallel.py")
     (tmp_path / "program").mkdir()
-    shutil.copy(PROBES / "facts.py", tmp_path / "program" / "__main__.py")
+    shutil.copy(SCRIPTS / "facts.py", tmp_path / "program" / "__main__.py")
     with zipfile.ZipFile(tmp_path / "program.zip", "w") as archive:
-        archive.write(PROBES / "facts.py", "__main__.py")
+        archive.write(SCRIPTS / "facts.py", "__main__.py")
     (tmp_path / "libraries").mkdir()
     latin = "# -*- coding: latin-1 -*-\nprint(ascii('é'))\nraise ValueError('é')\n"
     (tmp_path / "latin.py").write_text(latin, encoding="latin-1")
@@ -297,7 +297,7 @@ def test_an_open_file_is_not_forked_for_its_offset_would_be_everybody_s(early: P
     assert more[0].startswith(f"it cannot be forked: its imports hold {early}/libraries/holder.py open"), more
 
 
-ENDINGS = re.findall(r'^    "([\w-]+)":', (PROBES / "endings.py").read_text(), re.MULTILINE)
+ENDINGS = re.findall(r'^    "([\w-]+)":', (SCRIPTS / "endings.py").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

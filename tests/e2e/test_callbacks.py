@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import SCRIPTS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PROBE = Path(__file__).parents[1] / "probes" / "what_it_said.py"
+PROBE = SCRIPTS / "what_it_said.py"
 pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 250.0
 """These libraries take their time to be imported, by every rank, on a machine that may do other things."""

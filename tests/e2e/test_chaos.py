@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.ports import ports
-from infra.ranks import Cluster
-from infra.succession import LOGS
-from infra.supervised import Supervised
+from kit.fleet.supervised import Supervised
+from kit.jobs.ranks import Cluster
+from kit.jobs.succession import LOGS
+from kit.ports import ports
 
 TRAINS = """
 import fcntl, json, os, sys, time

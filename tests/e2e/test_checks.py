@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import fuse
-from infra.checked_host import CheckedHost
+from kit import KIT
+from kit.hosts import fuse
+from kit.hosts.checked_host import CheckedHost
 
 from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
@@ -295,7 +296,7 @@ def test_an_amd_gpu_with_errors(host, see):
 
 # --- NVIDIA GPUs ------------------------------------------------------------------------------------------------------------
 
-NVML = str(Path(__file__).parents[1] / "infra" / "nvml")
+NVML = str(KIT / "hosts" / "nvml")
 
 
 @pytest.mark.parametrize(
@@ -583,7 +584,7 @@ def test_flags_of_the_pair_test_that_make_no_sense_are_refused(holdfast, flags, 
 
 # --- what others have found out ---------------------------------------------------------------------------------------------
 
-SAMPLES = Path(__file__).parents[1] / "infra" / "outside"
+SAMPLES = KIT / "hosts" / "outside"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
-from infra.google_parts import GOOGLE, Talking
-from infra.ports import port_of, ports
+from kit.hosts.google_parts import GOOGLE, Talking
+from kit.ports import port_of, ports
 
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client
 from holdfast.runtime.net import HANDSHAKE_S
@@ -173,7 +173,7 @@ def test_a_wrong_token_costs_the_daemon_nothing_but_a_line(fleet: Fleet, tmp_pat
 @pytest.mark.timeout(300)
 def test_google_s_own_client_is_seen_and_acted_on(fleet: Fleet) -> None:
     fleet.start("--policy", "google")
-    theirs = Talking("probes/google_client.py", fleet.daemon("a"), 2)
+    theirs = Talking("scripts/google_client.py", fleet.daemon("a"), 2)
     assert theirs.say("RUNNING 0") == theirs.say("RUNNING 1") == "told"
     fleet.wait_until(lambda: fleet.jobs("a") == [("train", [0, 1])])
     assert theirs.say("FAILED 1") == "told"

@@ -1,6 +1,6 @@
 """Does the dashboard show what is so, and act on what is asked, in a real browser?
 
-Most of it with a fleet that the test makes up (`infra/dashboard_stage.py`), which keeps to the API's schemas; the last
+Most of it with a fleet that the test makes up (`kit/fleet/dashboard_stage.py`), which keeps to the API's schemas; the last
 one with a real supervisor and a real job.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import dashboard_stage as made_up
-from infra.dashboard_stage import Stage
-from infra.ports import port_of
-from infra.ranks import Cluster
+from kit.fleet import dashboard_stage as made_up
+from kit.fleet.dashboard_stage import Stage
+from kit.jobs.ranks import Cluster
+from kit.ports import port_of
 
 from holdfast.core.fleet import NodeKept
 from holdfast.supervisor.store import SqliteStore

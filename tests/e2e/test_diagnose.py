@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.checked_host import CheckedHost
+from kit.hosts.checked_host import CheckedHost
 
 MISSING = "import a_module_that_nobody_has"
 ONE_TYPO = "import os, time\nif os.environ['RANK'] == '1': print(undefined_name)\nwhile True: time.sleep(0.05)"

@@ -42,10 +42,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from infra import slurm as slurm_infra
-from infra.ports import another_port
+from kit import ROOT
+from kit.ports import another_port
+from kit.servers import slurm as slurm_infra
 
-ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
 PORTS = ("29400", "29800")
 LISTENERS = ("/proc/net/tcp", "/proc/net/tcp6")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import etcd as infra
-from infra.ranks import WAITS, Ranks, agent_pid
+from kit.jobs.ranks import WAITS, Ranks, agent_pid
+from kit.servers import etcd as infra
 
 pytestmark = infra.NEEDED
 

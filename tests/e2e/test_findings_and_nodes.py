@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.checked_host import CheckedHost
-from infra.ranks import Cluster
+from kit.hosts.checked_host import CheckedHost
+from kit.jobs.ranks import Cluster
 
 DIES_OF = """
 import os, sys, time
@@ -21,7 +21,7 @@ while not os.path.exists(f"{folder}/finish"):
         raise RuntimeError(os.environ.get("DIES_OF", "CUDA error: uncorrectable ECC error encountered"))
     time.sleep(0.02)
 """
-"""Waits as `infra.ranks.WAITS`; a rank of a node that somebody breaks dies with the driver's words."""
+"""Waits as `kit.jobs.ranks.WAITS`; a rank of a node that somebody breaks dies with the driver's words."""
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.ranks import WAITS, Ranks
-from infra.succession import begin, lose
+from kit.jobs.ranks import WAITS, Ranks
+from kit.jobs.succession import begin, lose
 
 PRINTS = """
 import os, sys

@@ -17,7 +17,7 @@ import pytest
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
-from infra.host_service import HostService  # noqa: E402
+from kit.hosts.host_service import HostService  # noqa: E402
 
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client, install  # noqa: E402
 from holdfast.runtime import host_reports  # noqa: E402

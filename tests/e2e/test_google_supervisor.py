@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import SCRIPTS
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
-from infra.daemons import DaemonHere  # noqa: E402
-from infra.google_parts import GOOGLE, Talking  # noqa: E402
-from infra.host_service import HostService  # noqa: E402
+from kit.hosts.daemons import DaemonHere  # noqa: E402
+from kit.hosts.google_parts import GOOGLE, Talking  # noqa: E402
+from kit.hosts.host_service import HostService  # noqa: E402
 
 from holdfast.core.google_wire import RUNNING  # noqa: E402
-
-TESTS = Path(__file__).parents[1]
 
 pytestmark = [
     pytest.mark.skipif(not GOOGLE.exists(), reason="google-cloud-resiliency-supervisor is not here: make google"),
@@ -39,7 +38,7 @@ def daemon(holdfast: Any, free_port: int, wait_until: Any) -> DaemonHere:
 
 
 def test_their_client_goes_through_its_states_and_outlives_our_daemon(daemon: DaemonHere) -> None:
-    client = Talking("probes/google_client.py", daemon.port, 2)
+    client = Talking("scripts/google_client.py", daemon.port, 2)
     for number, state in enumerate(("RUNNING", "FAILED", "RUNNING")):
         assert client.say(f"{state} 1") == "told"
         assert daemon.history(1) == ["RUNNING", "FAILED", "RUNNING"][: number + 1], "it has the answer only when we know"
@@ -52,7 +51,7 @@ def test_their_client_goes_through_its_states_and_outlives_our_daemon(daemon: Da
 
 
 def test_eight_of_their_clients_beat_five_hundred_times_and_none_fails(daemon: DaemonHere) -> None:
-    client = Talking("probes/google_client.py", daemon.port, 8)
+    client = Talking("scripts/google_client.py", daemon.port, 8)
     for rank in range(8):
         client.say(f"RUNNING {rank}")
     assert client.say("beats 500") == "told"
@@ -121,7 +120,7 @@ def test_the_two_hooks_of_the_quickstart_work_with_their_client_and_our_daemon(
     }
     go, end = tmp_path / "go", tmp_path / "end"
     ranks = "--nproc-per-node", "2", "--max-restarts", "1"
-    command = [GOOGLE, TESTS / "probes/google_hooks.py", *ranks, script(FAILS), go, end]
+    command = [GOOGLE, SCRIPTS / "google_hooks.py", *ranks, script(FAILS), go, end]
     with (tmp_path / "log").open("wb") as log:
         torchrun = subprocess.Popen(list(map(str, command)), env=env, stdout=log, stderr=log)
     daemon.wait_until(lambda: daemon.history(1) == ["RUNNING"], 150)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kit import SCRIPTS
 
-PROBE = Path(__file__).parents[1] / "probes" / "on_machine.py"
+PROBE = SCRIPTS / "on_machine.py"
 NVIDIA_SMI = """#!/bin/sh
 echo "$1" >> {folder}/asked
 case "$1" in

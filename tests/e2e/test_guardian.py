@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from kit import SCRIPTS
 
-PROBES = Path(__file__).parent.parent / "probes"
 PATIENCE_S = 20.0
 
 
@@ -37,7 +37,7 @@ class Small:
 
     def __init__(self, folder: Path, *words: str, through: Sequence[str] = (), **popen: object) -> None:
         self.folder = folder
-        argv = [sys.executable, *through, str(PROBES / "small_agent.py"), str(folder), *words]
+        argv = [sys.executable, *through, str(SCRIPTS / "small_agent.py"), str(folder), *words]
         self.guardian = subprocess.Popen(argv, stderr=subprocess.PIPE, **popen)  # type: ignore[call-overload]
         until(self.has_begun, "the agent begins")
         self.agent = int((folder / "agent").read_text())
@@ -145,7 +145,7 @@ def job(small: Callable[..., Small], tmp_path: Path) -> Iterator[tuple[Small, in
     """(what runs, the job's pid, the terminal's keyboard)."""
     keyboard, terminal = pty.openpty()
     file = tmp_path / "job"
-    one = small("--lease", "0.5", through=[str(PROBES / "shell_job.py"), str(file)], stdin=terminal)
+    one = small("--lease", "0.5", through=[str(SCRIPTS / "shell_job.py"), str(file)], stdin=terminal)
     os.close(terminal)
     yield one, int(file.read_text()), keyboard
     os.close(keyboard)

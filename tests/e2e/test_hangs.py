@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kit import SCRIPTS
 
 from holdfast.agent import stacks as module
 from holdfast.agent.stacks import Stacks, py_spy
@@ -17,8 +18,7 @@ from holdfast.agent.words import LookAtWorkers
 from holdfast.runtime.host import Child, Host
 from holdfast.runtime.process import Process, state
 
-PROBES = Path(__file__).parents[1] / "probes"
-PLAIN, TOLD, LOADER = (PROBES / f"hang_{how}.py" for how in ("plain", "told", "loader"))
+PLAIN, TOLD, LOADER = (SCRIPTS / f"hang_{how}.py" for how in ("plain", "told", "loader"))
 
 PATIENCE_S = 150.0
 """Two lives of a script that imports torch, on a host that has other things to do."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import fuse
-from infra.checked_host import CheckedHost
-from infra.ranks import WAITS
+from kit.hosts import fuse
+from kit.hosts.checked_host import CheckedHost
+from kit.jobs.ranks import WAITS
 from test_several_nodes import Cluster
 
 from holdfast.runtime import process

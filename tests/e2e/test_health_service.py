@@ -13,7 +13,7 @@ import pytest
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
-from infra.ranks import WAITS  # noqa: E402
+from kit.jobs.ranks import WAITS  # noqa: E402
 
 from holdfast.health.check import Look  # noqa: E402
 from holdfast.health.checks.node_service import ARGS, node_service  # noqa: E402

@@ -13,7 +13,7 @@ import pytest
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
-from infra.daemons import DaemonHere  # noqa: E402
+from kit.hosts.daemons import DaemonHere  # noqa: E402
 
 from holdfast.core.google_wire import METHODS, RUNNING, SERVICE, Command, HostResponse, WorkerInfo, WorkloadInfo  # noqa: E402
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client  # noqa: E402

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from infra.ports import ports
-from infra.supervised import Supervised
+from kit.fleet.supervised import Supervised
+from kit.ports import ports
 
 from holdfast.core.fleet import Deed, JobKept
 from holdfast.supervisor.store import SqliteStore

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.checked_host import CheckedHost
-from infra.ports import another_port
-from infra.ranks import Cluster
-from infra.supervised import Supervised
+from kit.fleet.supervised import Supervised
+from kit.hosts.checked_host import CheckedHost
+from kit.jobs.ranks import Cluster
+from kit.ports import another_port
 
 from holdfast.runtime.process import state
 
@@ -147,7 +147,7 @@ def test_nobody_stays_stopped_when_the_agent_ends(job, alive, fault, signum):
     """That nothing is left is what the fixture `test_mark` sees to; SIGTERM does not have to wait for SIGKILL."""
     agent = alone(job, "--shutdown-timeout", "50")
     inject(job, fault, "a")
-    from infra.ranks import agent_pid
+    from kit.jobs.ranks import agent_pid
 
     os.kill(agent_pid(job.holdfast, "a"), signum)
     agent.wait(20)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from pathlib import Path
 
 import pytest
+from kit import ROOT
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install jax")
 
-ROOT = Path(__file__).parents[2]
 CPU = {"JAX_PLATFORMS": "cpu"}
 
 FAILS_ONCE = """

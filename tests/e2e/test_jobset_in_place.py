@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.jobset_controller import CURRENT, NAME, Controller
-from infra.kubernetes import JOBSETS, Kubernetes, Real
-from infra.kubernetes_standin import Standin
-from infra.ranks import agent_pid
+from kit.jobs.ranks import agent_pid
+from kit.servers.jobset_controller import CURRENT, NAME, Controller
+from kit.servers.kubernetes import JOBSETS, Kubernetes, Real
+from kit.servers.kubernetes_standin import Standin
 
 from holdfast.agent.programs import program
 

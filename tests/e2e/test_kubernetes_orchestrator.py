@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from infra.kubernetes import SUPERVISOR, Kubernetes
-from infra.kubernetes_standin import Standin, rights_of
+from kit.servers.kubernetes import SUPERVISOR, Kubernetes
+from kit.servers.kubernetes_standin import Standin, rights_of
 
 from holdfast.core.errors import HoldfastError
 from holdfast.supervisor.orchestrator import orchestrator

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from infra.kubelets import ROOM, Hands
-from infra.kubelets import job as job_of
-from infra.kubernetes import NAMESPACE, Kubernetes, Real, has_controllers
-from infra.ranks import Cluster
-from infra.supervised import Supervised
+from kit.fleet.supervised import Supervised
+from kit.jobs.ranks import Cluster
+from kit.servers.kubelets import ROOM, Hands
+from kit.servers.kubelets import job as job_of
+from kit.servers.kubernetes import NAMESPACE, Kubernetes, Real, has_controllers
 from test_supervisor import fleet  # noqa: F401  (a fixture)
 
 NODES = ("n1", "n2", "n3", "n4")

@@ -10,9 +10,9 @@ import subprocess
 from typing import Any
 
 import pytest
-from infra.kubernetes import Kubernetes, Real
-from infra.kubernetes_standin import Standin
-from infra.succession import LOGS, begin, lose
+from kit.jobs.succession import LOGS, begin, lose
+from kit.servers.kubernetes import Kubernetes, Real
+from kit.servers.kubernetes_standin import Standin
 
 from holdfast.agent.programs import program
 

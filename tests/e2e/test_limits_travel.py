@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.ranks import WAITS, Cluster
-from infra.succession import begin, lose
+from kit.jobs.ranks import WAITS, Cluster
+from kit.jobs.succession import begin, lose
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(200)]
 

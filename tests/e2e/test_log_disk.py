@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import fuse
+from kit.hosts import fuse
 
 from holdfast.agent.app_log import AppLog
 from holdfast.agent.logs import LogPlan

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.certificates import Certificates
-from infra.ranks import agent_pid
-from infra.succession import LEASE, LOGS
+from kit.certificates import Certificates
+from kit.jobs.ranks import agent_pid
+from kit.jobs.succession import LEASE, LOGS
 
 from holdfast.agent.app_log import AppLog
 from holdfast.agent.log_receiver import LogReceiver, open_receiver

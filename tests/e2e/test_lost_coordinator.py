@@ -10,8 +10,8 @@ import socket
 from typing import Any
 
 import pytest
-from infra.ranks import agent_pid
-from infra.succession import LEASE, LOGS, begin, lose
+from kit.jobs.ranks import agent_pid
+from kit.jobs.succession import LEASE, LOGS, begin, lose
 
 from holdfast.agent.farewell import SharedEnd
 from holdfast.core.report import JobReport

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.carries_on import CARRIES_ON, Team
-from infra.ranks import WAITS, Ranks, agent_pid
+from kit.jobs.carries_on import CARRIES_ON, Team
+from kit.jobs.ranks import WAITS, Ranks, agent_pid
 
 MIN_HEALTHY = ("--ft-restart-policy", "min-healthy")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import fuse
+from kit.hosts import fuse
 
 from holdfast.agent.logs import LogPlan
 from holdfast.agent.monitoring import Monitoring

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.netjob import CONT, STOP
+from kit.network.netjob import CONT, STOP
 
 pytestmark = pytest.mark.root
 TRAIN = Path(__file__).parents[2] / "examples" / "train.py"

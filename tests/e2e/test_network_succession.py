@@ -9,7 +9,7 @@ import signal
 from typing import Any
 
 import pytest
-from infra.netjob import CONT, STOP
+from kit.network.netjob import CONT, STOP
 
 pytestmark = pytest.mark.root
 CUTS = ["both ways", "what it says", "what it is told"]

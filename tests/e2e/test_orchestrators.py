@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import slurm as slurm_infra
-from infra.kubernetes import Kubernetes
-from infra.orchestrators import OrchestratorSuite
+from kit.servers import slurm as slurm_infra
+from kit.servers.kubernetes import Kubernetes
+from kit.servers.orchestrators import OrchestratorSuite
 
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.supervisor.orchestrator import Local, orchestrator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from infra.receiver import Receiver, receiver
-from infra.told_fleet import ToldFleet
+from kit.fleet.told_fleet import ToldFleet
+from kit.network.receiver import Receiver, receiver
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `otel` is not installed")
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest

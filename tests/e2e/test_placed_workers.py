@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import SCRIPTS
 
 from holdfast.core.binding import Binding
 from holdfast.core.errors import StartError
 from holdfast.runtime.affinity import bound
 
-PROBE = Path(__file__).parents[1] / "probes" / "on_machine.py"
+PROBE = SCRIPTS / "on_machine.py"
 SHOW = """
 import os, json
 policy = open("/proc/self/numa_maps").readline().split()[1] if os.path.exists("/proc/self/numa_maps") else "default"

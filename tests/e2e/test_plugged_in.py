@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from infra.ranks import FAILS_ONCE
+from kit.jobs.ranks import FAILS_ONCE
 
 PLUGIN = """
 from holdfast.elastic.multiprocessing import DefaultLogsSpecs

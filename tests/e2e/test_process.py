@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from kit import SCRIPTS
 
 from holdfast.core import entry
 from holdfast.core import page as layout
@@ -146,7 +147,7 @@ def subreaper() -> Iterator[None]:
 
 
 def test_descendants_that_left_their_session_and_their_parent_are_found(tmp_path: Path, subreaper: None) -> None:
-    probe = str(Path(__file__).parent.parent / "probes" / "escapees.py")
+    probe = str(SCRIPTS / "escapees.py")
     worker = process.spawn([sys.executable, probe, str(tmp_path)], os.environ)
     until(lambda: len(os.listdir(tmp_path)) == 6)
     everyone = {int(name) for name in os.listdir(tmp_path)}

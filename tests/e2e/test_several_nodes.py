@@ -8,7 +8,7 @@ import signal
 import socket
 
 import pytest
-from infra.ranks import WAITS, Cluster, agent_pid
+from kit.jobs.ranks import WAITS, Cluster, agent_pid
 
 
 @pytest.fixture

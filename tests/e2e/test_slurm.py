@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import slurm as infra
+from kit.servers import slurm as infra
 
 pytestmark = pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import slurm as infra
-from infra.ports import another_port
+from kit.ports import another_port
+from kit.servers import slurm as infra
 from test_slurm import STAYS, Cluster
 
 pytestmark = pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING)

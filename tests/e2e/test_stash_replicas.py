@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from infra.certificates import Certificates
+from kit.certificates import Certificates
 
 from holdfast.agent.replicas import Replicas
 from holdfast.client import stash as client

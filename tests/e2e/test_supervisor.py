@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.ports import port_of, ports
-from infra.ranks import Cluster
-from infra.supervised import Supervised
+from kit.fleet.supervised import Supervised
+from kit.jobs.ranks import Cluster
+from kit.ports import port_of, ports
 
 
 @pytest.fixture

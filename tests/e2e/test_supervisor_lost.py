@@ -8,8 +8,8 @@ import signal
 from typing import Any
 
 import pytest
-from infra.ports import port_of
-from infra.ranks import Cluster, agent_pid
+from kit.jobs.ranks import Cluster, agent_pid
+from kit.ports import port_of
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra import etcd as infra
-from infra.ports import ports
-from infra.ranks import Cluster
-from infra.supervised import Supervised
+from kit.fleet.supervised import Supervised
+from kit.jobs.ranks import Cluster
+from kit.ports import ports
+from kit.servers import etcd as infra
 
 pytestmark = infra.NEEDED
 

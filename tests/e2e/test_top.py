@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.told_fleet import ToldFleet
+from kit.fleet.told_fleet import ToldFleet
 
 
 class Terminal:

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'holdfast[grpc]'")
 
-from infra.daemons import DaemonHere
+from kit.hosts.daemons import DaemonHere
 
 from holdfast.elastic.reporting import culprits
 

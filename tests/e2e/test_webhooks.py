@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.ports import ports
-from infra.receiver import Receiver, receiver
-from infra.supervised import Supervised
-from infra.told_fleet import ToldFleet
+from kit.fleet.supervised import Supervised
+from kit.fleet.told_fleet import ToldFleet
+from kit.network.receiver import Receiver, receiver
+from kit.ports import ports
 
 
 @pytest.fixture

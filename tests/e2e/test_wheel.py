@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from kit import ROOT
 
 pytestmark = pytest.mark.timeout(300)  # pip may have to download
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from security_peer import WAITS, Job
+from kit.network.security_peer import WAITS, Job
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.ports import port_of
+from kit.ports import port_of
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install httpx")
 trustme = pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")

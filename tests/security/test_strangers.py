@@ -8,7 +8,7 @@ import os
 import socket
 
 import pytest
-from security_peer import TOKEN, Peer
+from kit.network.security_peer import TOKEN, Peer
 
 from holdfast.core.errors import ProtocolError
 from holdfast.runtime.frames import VERSION, frame

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.certificates import Certificates
-from infra.ports import port_of
-from security_peer import TOKEN, Peer
+from kit.certificates import Certificates
+from kit.network.security_peer import TOKEN, Peer
+from kit.ports import port_of
 
 from holdfast.core.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
 from holdfast.runtime.codec import decode

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.certificates import Certificates
+from kit.certificates import Certificates
 
 pytest.importorskip("trustme", reason="trustme is not installed: it makes the certificates")
 

@@ -6,7 +6,7 @@ import os
 import socket
 
 import pytest
-from security_peer import TOKEN
+from kit.network.security_peer import TOKEN
 
 from holdfast.runtime.door import open_doors
 from holdfast.runtime.frames import TOKEN_BYTES, Identity

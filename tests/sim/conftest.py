@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from stories import Acts, Start
+from kit.stages.stories import Acts, Start
 
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Clock, Life

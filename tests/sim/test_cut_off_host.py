@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import stories
-from stories import Start
-from succession_stage import begin, leaders, rounds, said
+from kit.stages import stories
+from kit.stages.stories import Start
+from kit.stages.succession_stage import begin, leaders, rounds, said
 
 from holdfast.agent.heir import HeirNode
 from holdfast.core.events import JobEnded, NodeLost

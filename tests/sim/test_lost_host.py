@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from stories import Start, formed_at, story, told
-from succession_stage import begin, holds_a_roster, leaders, rounds, said
+from kit.stages.stories import Start, formed_at, story, told
+from kit.stages.succession_stage import begin, holds_a_roster, leaders, rounds, said
 
 from holdfast.agent.heir import HeirNode
 from holdfast.agent.words import Unguarded

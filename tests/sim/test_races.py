@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from stories import decisions, recorded
+from kit.stages.stories import decisions, recorded
 
 from holdfast.core.events import RoundFormed
 from holdfast.sim.cluster import Cluster, Job

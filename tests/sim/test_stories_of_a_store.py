@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stories import FAILS, Start, decisions, recorded
+from kit.stages.stories import FAILS, Start, decisions, recorded
 
 from holdfast.core.events import RoundFormed
 from holdfast.sim.cluster import Cluster

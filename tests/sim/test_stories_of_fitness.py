@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stories import Start, decisions, recorded, rounds
+from kit.stages.stories import Start, decisions, recorded, rounds
 
 from holdfast.agent.fitness import Fitness
 from holdfast.core.events import HealthChanged, JobEnded, NodeExcluded, NodeReadmitted, RoundFormed

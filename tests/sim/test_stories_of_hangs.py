@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from stories import Start, recorded
+from kit.stages.stories import Start, recorded
 
 from holdfast.core.events import Decided, FailureSeen, RoundFormed, WorkerExited
 from holdfast.core.failure import Failure, describe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stories import FAILS, Start, decisions, formed_at, recorded, rounds, told
+from kit.stages.stories import FAILS, Start, decisions, formed_at, recorded, rounds, told
 
 from holdfast.core.events import NodeLost
 from holdfast.core.links import Arrived

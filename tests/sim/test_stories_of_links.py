@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stories import FAILS, STUBBORN, Start, decisions, recorded, rounds, story, told
+from kit.stages.stories import FAILS, STUBBORN, Start, decisions, recorded, rounds, story, told
 
 from holdfast.core.events import NodeLost, RoundFormed
 from holdfast.sim.cluster import Cluster, Job

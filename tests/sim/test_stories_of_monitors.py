@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stories import recorded
+from kit.stages.stories import recorded
 
 from holdfast.core.events import Decided, LimitsLearned, RankHung, Unwatched
 from holdfast.core.messages import Pace, Paced

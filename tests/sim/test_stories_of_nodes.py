@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stories import FAILS, Start, decisions, formed_at, rounds, story, told
+from kit.stages.stories import FAILS, Start, decisions, formed_at, rounds, story, told
 
 from holdfast.core.events import NodeLost
 from holdfast.rendezvous.growth import SETTLE_S

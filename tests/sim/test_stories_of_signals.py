@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from stories import HANGS, STUBBORN, Start, formed_at, rounds, story, told
+from kit.stages.stories import HANGS, STUBBORN, Start, formed_at, rounds, story, told
 
 
 def test_a_node_that_is_told_to_go_leaves_and_the_others_go_on_without_it(start: Start) -> None:

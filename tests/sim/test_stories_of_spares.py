@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stories import FAILS, Start, decisions, recorded, rounds
+from kit.stages.stories import FAILS, Start, decisions, recorded, rounds
 
 from holdfast.core.events import SpareLost, SpareReady, WorkerStarted
 from holdfast.sim.checks import Violation

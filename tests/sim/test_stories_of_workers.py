@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stories import FAILS, STUBBORN, Start, decisions, formed_at, rounds, story, told
+from kit.stages.stories import FAILS, STUBBORN, Start, decisions, formed_at, rounds, story, told
 
 from holdfast.core.events import GpuMemoryReclaimed
 from holdfast.sim.world import Clock, Life

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from made_up import assigned, report
+from kit.stages.made_up import assigned, report
 
 from holdfast.agent.words import Exit, LeaseOver, Send, Told
 from holdfast.core.machine import NEVER, Tick

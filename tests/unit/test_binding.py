@@ -8,10 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command_lines import error, host, told
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from machines import Machine, put
+from kit.stages.command_lines import error, host, told
+from kit.stages.machines import Machine, put
 
 from holdfast.core.binding import Binding, Topology, bind, unbound
 from holdfast.core.errors import UsageError

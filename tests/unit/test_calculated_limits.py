@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from group_stage import JOIN, Stage, assigned
-from round_stage import Job
+from kit.stages.group_stage import JOIN, Stage, assigned
+from kit.stages.round_stage import Job
 
 from holdfast.agent import launch
 from holdfast.agent.words import LimitsKnown

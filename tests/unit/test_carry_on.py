@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from round_stage import LEASE_S, Job, kinds
+from kit.stages.round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.failure import Failure, Position
 from holdfast.core.messages import Exclude, Failed, HangFound, Leave, Noted, Positions, Stopped, Succeeded, Waiting

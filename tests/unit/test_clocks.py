@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from round_stage import Job
+from kit.stages.round_stage import Job
 
 from holdfast.core.messages import Renew, Renewed
 from holdfast.rendezvous.clocks import AFRESH_S, OF_MOST, OF_ONE, Compared

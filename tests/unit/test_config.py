@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from command_lines import TWO, config, error, host, told, warnings
+from kit.stages.command_lines import TWO, config, error, host, told, warnings
 
 from holdfast.cli import parser
 from holdfast.core.config import gather

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from command_lines import config, error, told
+from kit.stages.command_lines import config, error, told
 
 from holdfast.core.errors import UsageError
 from holdfast.health.check import wanted

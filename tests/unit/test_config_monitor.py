@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from command_lines import config, error
+from kit.stages.command_lines import config, error
 
 
 def test_learned_limits_are_bounded_by_default():

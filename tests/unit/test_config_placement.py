@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from command_lines import STATIC, TWO, config, error, warnings
+from kit.stages.command_lines import STATIC, TWO, config, error, warnings
 
 FOUR = ("--nnodes", "4:9", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a:1")
 

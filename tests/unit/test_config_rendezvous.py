@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from command_lines import STATIC, TWO, config, error, told, warnings
+from kit.stages.command_lines import STATIC, TWO, config, error, told, warnings
 
 MEMORY = [
     (),

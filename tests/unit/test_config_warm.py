@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from command_lines import config, error, told
+from kit.stages.command_lines import config, error, told
 
 
 @pytest.mark.parametrize(("text", "count"), [("auto", None), ("off", 0), ("0", 0), ("3", 3)])

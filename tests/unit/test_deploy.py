@@ -13,17 +13,16 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kit import ROOT
 from test_kubernetes_examples import documents as examples
 from test_kubernetes_examples import validate
 
 from holdfast.cli import parser
 
-ROOT = Path(__file__).parents[2]
 BASE, SLURM = ROOT / "deploy/kubernetes/base", ROOT / "deploy/slurm"
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 WHERE = "/opt/holdfast/bin/holdfast"

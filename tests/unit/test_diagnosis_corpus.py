@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import failure_causes
-import failure_causes_blind
-import failure_causes_from_threads
-import failure_causes_held_out
-import failure_causes_unknown
 import pytest
-from failure_logs import LAYOUTS, Case, make
+from kit.logs import (
+    failure_causes,
+    failure_causes_blind,
+    failure_causes_from_threads,
+    failure_causes_held_out,
+    failure_causes_unknown,
+)
+from kit.logs.failure_logs import LAYOUTS, Case, make
 
 from holdfast.core.finding import Finding
 from holdfast.diagnosis.attribute import attribute

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from kit import KIT, ROOT
 
 from holdfast.core.config import RunConfig
 from holdfast.core.env import worker_env
@@ -13,8 +14,8 @@ from holdfast.core.fault_tolerance_flags import ALL
 from holdfast.core.flags import FLAGS
 from holdfast.core.messages import Assigned
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OUTSIDE_DOCS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/kit/README.md")
+DOCUMENTS = [*(ROOT / name for name in OUTSIDE_DOCS), *sorted((ROOT / "docs").rglob("*.md"))]
 MADE = {"docs/benchmarks.md": "make bench"}
 """What a command makes; it may not be there yet."""
 PLACES = ("", "src/holdfast", "docs", "tests")
@@ -123,3 +124,14 @@ def test_the_environment_page_has_every_variable():
 
 def test_nothing_in_the_readme_is_longer_than_a_screen():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 60
+
+
+def test_the_kit_s_page_names_all_that_is_in_it():
+    """A folder's files stand in its row; programs for ranks, each explained in its first line, are too many to name."""
+    page = (KIT / "README.md").read_text()
+    for path in KIT.rglob("*.py"):
+        name = path.relative_to(KIT)
+        if name.parts[0] == "scripts" or path.parent.name == "nvml":
+            continue
+        row = page if len(name.parts) == 1 else page.split(f"| `{name.parts[0]}/` |", 1)[1].split("\n")[0]
+        assert f"`{path.name}`" in row or path.name.startswith("failure_causes"), f"{name} is not on the kit's page"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made_up import report
+from kit.stages.made_up import report
 
 from holdfast.agent.candidate import open_etcd
 from holdfast.agent.group import Group

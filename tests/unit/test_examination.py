@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from group_stage import JOIN, Stage
-from round_stage import Job, kinds
+from kit.stages.group_stage import JOIN, Stage
+from kit.stages.round_stage import Job, kinds
 
 from holdfast.agent.examination import Examination
 from holdfast.agent.words import ChecksRun, ExaminationAsked, RunChecks, TellExamined

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_lines import error, host, told
+from kit.stages.command_lines import error, host, told
 
 from holdfast.cli import parser
 from holdfast.cli.help import run_help

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from group_stage import JOIN, REPORT, Stage, assigned, running
+from kit.stages.group_stage import JOIN, REPORT, Stage, assigned, running
 
 from holdfast.agent.group import Group
 from holdfast.agent.words import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from group_stage import Stage, assigned
+from kit.stages.group_stage import Stage, assigned
 
 from holdfast.agent.words import CheckNode, Exit, NodeChecked, StartWorkers
 from holdfast.core.machine import Say

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from group_stage import GRACE_S, JOIN, Stage, assigned
+from kit.stages.group_stage import GRACE_S, JOIN, Stage, assigned
 
 from holdfast.agent.group import Group
 from holdfast.agent.look import LOOK_S

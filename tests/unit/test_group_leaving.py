@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from group_stage import GRACE_S, REPORT, Stage, running
+from kit.stages.group_stage import GRACE_S, REPORT, Stage, running
 
 from holdfast.agent.leaving import ECHO_S
 from holdfast.agent.signals import HELD_S

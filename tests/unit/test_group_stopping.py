@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from group_stage import GRACE_S, REPORT, Stage, running
+from kit.stages.group_stage import GRACE_S, REPORT, Stage, running
 
 from holdfast.agent.words import Exit, KillWorkers, LeaseOver, SignalWorkers
 from holdfast.core.machine import NEVER, Say, Tick

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from kit import ROOT
 
 from holdfast.cli import reference_http
 from holdfast.supervisor.web import openapi, view
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_each_route_has_somebody_who_answers():

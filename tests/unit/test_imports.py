@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from group_stage import JOIN, Stage, assigned
-from round_stage import Job
+from kit.stages.group_stage import JOIN, Stage, assigned
+from kit.stages.round_stage import Job
 
 from holdfast.agent.words import ImportsKnown, LearnImports
 from holdfast.core.messages import IMPORTS_CHARS, Assigned, Imports, Join, Message, ToImport, Waiting

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from infra.jobset_controller import CURRENT, PREVIOUS, status_of
+from kit.servers.jobset_controller import CURRENT, PREVIOUS, status_of
 
 from holdfast.integrations.jobset_in_place import Follower, attempt_of, bypass
 

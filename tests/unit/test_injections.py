@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from group_stage import JOIN, Stage
-from round_stage import Job
+from kit.stages.group_stage import JOIN, Stage
+from kit.stages.round_stage import Job
 
 from holdfast.agent.words import FaultPlayed, InjectionAsked, PlayFault
 from holdfast.core.injection import Injection

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from command_lines import host
+from kit.stages.command_lines import host
 
 from holdfast.cli import parser
 from holdfast.core.config import RunConfig, gather

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from infra import fuse
+from kit.hosts import fuse
 
 from holdfast.runtime.mounts import is_local
 

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from made_up import assigned, report
+from kit.stages.made_up import assigned, report
 
 from holdfast.agent.elected import FAILURES_KEPT, shortened
 from holdfast.agent.group import Group

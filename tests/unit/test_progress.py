@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from round_stage import Job
+from kit.stages.round_stage import Job
 
 from holdfast.core.messages import Join, Stopped
 from holdfast.recovery.policy import RestartOnFailure

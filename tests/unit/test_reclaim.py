@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made_up import assigned
+from kit.stages.made_up import assigned
 
 from holdfast.agent.group import Group
 from holdfast.agent.reclaim import ANSWER_S, Reclaim

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from group_stage import GRACE_S, Stage
-from round_stage import Job, kinds
+from kit.stages.group_stage import GRACE_S, Stage
+from kit.stages.round_stage import Job, kinds
 
 from holdfast.agent.stopping import LAST_WORDS_S
 from holdfast.agent.words import ControlAsked, Reached, SignalWorkers

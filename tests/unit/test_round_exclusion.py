@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from round_stage import LEASE_S, Job, kinds
+from kit.stages.round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.events import NodeExcluded, NodeReadmitted
 from holdfast.core.machine import NEVER

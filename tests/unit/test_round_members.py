@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from round_stage import LEASE_S, Job, kinds
+from kit.stages.round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.events import NodeLeft, NodeLost
 from holdfast.core.machine import NEVER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from round_stage import Job
+from kit.stages.round_stage import Job
 
 from holdfast.core.messages import Join
 from holdfast.rendezvous.rules import Heard

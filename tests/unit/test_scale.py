@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from round_stage import Job
+from kit.stages.round_stage import Job
 
 from holdfast.core.fleet import RankSaid, Standing
 from holdfast.core.machine import Tick

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from command_lines import config, error, host, told, warnings
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.stages.command_lines import config, error, host, told, warnings
 
 from holdfast.core import slurm
 from holdfast.core.errors import UsageError

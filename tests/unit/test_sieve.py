@@ -6,9 +6,9 @@ import random
 from collections import Counter
 from pathlib import Path
 
-import failure_causes_held_out
 import pytest
-from failure_logs import make
+from kit.logs import failure_causes_held_out
+from kit.logs.failure_logs import make
 
 from holdfast.diagnosis import ends
 from holdfast.diagnosis.prefix import Speaker, of_file, split

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_up import assigned
+from kit.stages.made_up import assigned
 
 from holdfast.agent.agent import Agent
 from holdfast.agent.logs import LogPlan

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from round_stage import Job
+from kit.stages.round_stage import Job
 
 from holdfast.client.stash_code import Coder, Unstashable, decode
 from holdfast.core import stash

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import stories
+from kit.stages import stories
 
 from holdfast.agent.heir import HeirNode
 from holdfast.sim.cluster import Cluster, Job

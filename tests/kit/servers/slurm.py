@@ -16,7 +16,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from infra.etcd import _free_ports
+from kit.servers.etcd import _free_ports
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol")
 MISSING = "Slurm is not installed: apt-get install slurm-wlm munge"

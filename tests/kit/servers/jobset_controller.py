@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from infra.kubernetes import JOBSETS, NAMESPACE, Kubernetes
+from kit.servers.kubernetes import JOBSETS, NAMESPACE, Kubernetes
 
 LOOK_S = 0.03
 NAME = "jobset.sigs.k8s.io/jobset-name"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from infra.ranks import Cluster
+from kit.jobs.ranks import Cluster
 
 
 class Supervised:

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from infra.ranks import Cluster, agent_pid
+from kit.jobs.ranks import Cluster, agent_pid
 
 LOGS = {"LOGLEVEL": "DEBUG"}
 LEASE = ("--lease", 2, "--max-restarts", 0)

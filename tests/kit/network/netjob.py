@@ -11,15 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from infra.netns import Switch
+from kit import SCRIPTS
+from kit.network.netns import Switch
 
-STAMPS = Path(__file__).parent.parent / "probes" / "stamps.py"
+STAMPS = SCRIPTS / "stamps.py"
 PORT = 29400
 STOP, CONT = signal.SIGSTOP, signal.SIGCONT
 
 
 class Life(NamedTuple):
-    """One life of a rank, as `probes/stamps.py` wrote it. Times are monotonic seconds of this machine."""
+    """One life of a rank, as `scripts/stamps.py` wrote it. Times are monotonic seconds of this machine."""
 
     round: int
     rank: int

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
+from kit import KIT
+
 GOOGLE = Path(sys.prefix) / "google" / "bin" / "python"
 """Where `make google` puts it."""
 
@@ -16,7 +17,7 @@ class Talking:
     """A process that answers each line with a line."""
 
     def __init__(self, script: str, *args: object, env: dict[str, str] | None = None) -> None:
-        command = [str(GOOGLE), str(TESTS / script), *map(str, args)]
+        command = [str(GOOGLE), str(KIT / script), *map(str, args)]
         full = {**os.environ, "GLOG_logtostderr": "1", **(env or {})}
         self.process = subprocess.Popen(
             command, env=full, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -10,7 +10,7 @@ import urllib.error
 from collections.abc import Callable
 from typing import Any
 
-from infra.kubernetes import NAMESPACE, Kubernetes
+from kit.servers.kubernetes import NAMESPACE, Kubernetes
 
 LOOK_S = 0.05
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

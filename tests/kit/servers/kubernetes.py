@@ -21,10 +21,10 @@ from typing import Any
 
 import trustme
 import yaml
-from infra.etcd import Etcd, _free_ports
+from kit import ROOT
+from kit.servers.etcd import Etcd, _free_ports
 
-MISSING = "no kube-apiserver on the PATH, and Debian has none: tests/infra/apiserver.sh FOLDER builds FOLDER/bin/kube-apiserver"
-ROOT = Path(__file__).parents[2]
+MISSING = "no kube-apiserver on the PATH, and Debian has none: tests/kit/servers/apiserver.sh FOLDER builds one in FOLDER/bin"
 WITNESS, IN_PLACE = (ROOT / "examples/kubernetes" / name for name in ("witness.yaml", "in-place-restart.yaml"))
 SUPERVISOR = ROOT / "deploy/kubernetes/base/rbac.yaml"
 """Manifests: what each of them may do. The first two are for the same account."""

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import trustme
 import yaml
-from infra.kubernetes import IN_PLACE, SUPERVISOR, WITNESS, Kubernetes
+from kit.servers.kubernetes import IN_PLACE, SUPERVISOR, WITNESS, Kubernetes
 
 VERSION = "1.31"
 PATH = re.compile(r"/apis?(/[^/]+){1,2}?(/namespaces/[^/]+)?/(?P<kind>[a-z]+)(/(?P<name>[^/]+))?(/(?P<sub>[a-z]+))?")

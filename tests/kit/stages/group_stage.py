@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import made_up
+from kit.stages import made_up
 
 from holdfast.agent.group import Group
 from holdfast.agent.words import Ended, Send, Started, Told
