@@ -1,13 +1,22 @@
 # What a newcomer needs is Python 3.11 or newer (with venv and pip) and make; everything else is made here.
 #
-#   make test    lint, and every test              make demo     lose a rank and a node, and finish all the same
-#   make fuzz    bytes that find their own way into the decoder, for FUZZ_S seconds
-#   make lint    ruff and mypy --strict            make bench    side by side with torchrun → docs/benchmarks.md
-#   make example-etcd    two agents and a real etcd, as in examples/multi_container
-#   make sim     10,000 simulated jobs with faults, every rule checked, on all CPUs
-#   make nvrx    NVRx beside us, for the tests and benchmarks that compare with it
-#   make google  Google's resiliency supervisor in an environment of its own, for the same
-#   make clean   remove what these made
+#   make test           lint, and what proves every promise: some six minutes on two cores
+#   make test-all       lint, and every test there is: some twenty
+#   make test-changed   what the change since the last commit can break, the nearest first, for a minute
+#   make demo           lose a rank and a node, and finish all the same
+#   make lint           ruff and mypy --strict
+#   make coverage       make test, and how many lines of ours it runs
+#   make flaky          tests again and again, every other time on a busy machine: FILE=tests/e2e/test_tee.py N=20
+#   make mutations      is a wrong decision found? Twenty mutants, one after the other
+#   make fuzz           bytes that find their own way into the decoder, for FUZZ_S seconds
+#   make sim            10,000 simulated jobs with faults, every rule checked, on all CPUs
+#   make bench          side by side with torchrun → docs/benchmarks.md
+#   make example-etcd   two agents and a real etcd, as in examples/multi_container
+#   make nvrx           NVRx beside us, for the tests and benchmarks that compare with it
+#   make google         Google's resiliency supervisor in an environment of its own, for the same
+#   make clean          remove what these made
+#
+# ARGS goes to pytest, to the demo or to the benchmarks: make test ARGS="-k restart -x".
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -24,12 +33,41 @@ FUZZ_S ?= 60
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# Most tests wait for processes: three for each core keep it busy.
+AT_ONCE ?= $(shell echo $$((3 * $$(nproc))))
+PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(AT_ONCE) --maxschedchunk 1 --durations 10
+
 .NOTPARALLEL:
-.PHONY: test lint sim demo example-etcd bench fuzz clean torch nvrx google frameworks promtool system compiled
+.PHONY: test test-all test-changed lint ready coverage flaky mutations sim demo example-etcd bench fuzz clean torch nvrx google frameworks
+.PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
-test: lint torch nvrx google frameworks promtool system compiled
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.dev torch promtool system compiled ready
+	@echo "testing, $(AT_ONCE) at a time: what proves every promise (make test-all: everything)"
+	@$(PYTEST) --everyday $(ARGS)
+
+test-all: $(VENV)/.dev torch nvrx google frameworks promtool system compiled ready
+	@echo "testing, $(AT_ONCE) at a time: everything"
+	@$(PYTEST) $(ARGS)
+
+test-changed: $(VENV)/.dev torch compiled
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/changed.py $(ARGS)
+
+coverage: $(VENV)/.dev torch promtool system compiled ready
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/coverage.py -n $(AT_ONCE) --maxschedchunk 1 --everyday $(ARGS)
+
+flaky: $(VENV)/.dev torch compiled
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/flaky.py --times $(or $(N),20) -- -n $(AT_ONCE) --maxschedchunk 1 \
+	    $(or $(FILE),--everyday) $(ARGS)
+
+mutations: $(VENV)/.dev torch compiled
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/mutate.py $(ARGS)
+
+# Beside lint, pytest compiles the tests once, which each of its workers would else do for itself.
+ready: $(VENV)/.dev
+	@echo "lint"
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 & $(MAKE) --no-print-directory lint; \
+	    code=$$?; wait; exit $$code
 
 lint: $(VENV)/.dev
 	@$(BIN)/python -m ruff check --quiet .
@@ -63,11 +101,11 @@ $(VENV)/.core: pyproject.toml
 	    || { echo "$(PYTHON) is older than 3.11: name a newer one, as in make PYTHON=python3.12"; exit 1; }
 	@echo "making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --editable .
+	@$(PIP) install --editable . || { echo "pip cannot install Holdfast's four needs: is a package index in reach? (pip config list)"; exit 1; }
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	@$(PIP) install --editable ".[dev]"
+	@$(PIP) install --editable ".[dev]" || { echo "pip cannot install what the tests need: is a package index in reach?"; exit 1; }
 	@touch $@
 
 # Without PyTorch in reach the rest still works: its tests are skipped and say so. No stamp then, so that the next run tries again.

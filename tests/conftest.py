@@ -18,7 +18,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from kit import orphans
+from kit import orphans, tiers
 from kit.command import Holdfast
 from kit.servers.etcd import Etcd
 from kit.waiting import wait_for
@@ -26,12 +26,27 @@ from kit.waiting import wait_for
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")  # no test is timed: a busy machine is no defect
 
+FIRST = ("e2e", "sim", "compat", "security", "unit")
+"""Folders, the one with the longest tests first."""
 QUIET_FOLDERS = ("unit", "sim")
 """Tests there start no process: no watch needed."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this machine cannot run."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--everyday", action="store_true", help="leave out what is only in `make test-all` (tests/kit/tiers.py)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what nobody asked for; skip, with the reason, what this machine cannot run; the longest first."""
+    if config.getoption("everyday"):
+        table, everyday, left_out = tiers.lines(), [], []
+        for item in items:
+            test = item.nodeid.removeprefix("tests/")
+            (left_out if any(line.takes(test) for line in table) else everyday).append(item)
+        items[:] = everyday
+        config.hook.pytest_deselected(items=left_out)
+    if hasattr(config, "workerinput"):  # one of several workers: what takes long begins first
+        items.sort(key=lambda item: (FIRST.index(item.path.parent.name), item.get_closest_marker("torch") is None))
     no_torch = None if importlib.util.find_spec("torch") else "PyTorch is not installed: pip install torch==2.13.0"
     no_root = None if os.geteuid() == 0 else "needs root"
     for item in items:

@@ -14,7 +14,7 @@ from kit.fleet.supervised import Supervised
 from kit.jobs.ranks import Cluster
 from kit.servers.kubelets import ROOM, Hands
 from kit.servers.kubelets import job as job_of
-from kit.servers.kubernetes import NAMESPACE, Kubernetes, Real, has_controllers
+from kit.servers.kubernetes import MISSING, NAMESPACE, Kubernetes, Real, has_api_server, has_controllers
 from test_supervisor import fleet  # noqa: F401  (a fixture)
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -124,3 +124,9 @@ def test_without_a_spare_the_job_shrinks_and_grows_again_by_the_pod_that_is_made
     site.fleet.wait_until(lambda: [*site.states().values()].count("fit") == 2 and not site.on(sick))
     assert len(site.cluster.staying()) == 2
     site.end()
+
+
+def test_a_real_api_server_is_asked_wherever_the_stand_in_is() -> None:
+    """Every test with the fixture `kubernetes` is run a second time then."""
+    if not has_api_server():
+        pytest.skip(MISSING)

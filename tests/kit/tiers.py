@@ -1,0 +1,136 @@
+"""Which tests are only in `make test-all`, and why? `make test` (`pytest --everyday`) leaves out what stands in this table.
+
+A line names a folder, a file, or a test with all its parameters; `but A, B` leaves those parameters in `make test`, `only A`
+takes those alone out of it. What is left proves every promise of README and every invariant of ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+THOROUGH = {
+    "more seeds: `make test` plays the first thousand simulated jobs, and the first turn of each other loop": """
+        sim/test_seeds.py::test_every_rule_holds_whatever_happens but 0
+        sim/test_fleet.py::test_of_two_supervisors_one_takes_over_whatever_happens_to_them_and_to_their_store but 0
+        sim/test_fleet.py::test_every_promise_is_kept_whoever_dies_when but 0
+        sim/test_fleet_daemons.py::test_what_a_daemon_has_noted_is_acted_on_whoever_is_killed_when but 0
+        e2e/test_chaos.py::test_whoever_is_killed_in_whatever_order_nothing_is_lost but 1
+        unit/test_diagnosis_corpus.py::test_causes_and_culprits_are_found but tuned, from threads
+        """,
+    "the other half of a comparison: torch's or NVRx's own, which holds the test to them, and changes only when they do": """
+        compat only torch, nvrx
+        compat/test_elastic_launcher.py::test_two_nodes_come_back_after_a_failure_of_one but c10d
+        compat/test_elastic_etcd.py::test_a_command_line_for_torch_s_etcd_backends_trains but etcd-v2
+        compat/test_goodput_library.py
+        compat/test_ft_signatures.py::test_lightning_s_callbacks_take_the_same_with_the_same_defaults
+        e2e/test_tee.py::test_streams_go_where_torchrun_sends_them but -t 0:1,1:2 -r 1:1
+        e2e/test_tee.py::test_our_box_is_what_torchrun_prints but raise RuntimeError('boom')
+        e2e/test_better_than_torchrun.py::test_the_failure_box_is_torchrun_s_to_the_letter
+        """,
+    "one more way of what another test shows with a real torch, at some ten seconds each": """
+        e2e/test_hangs.py::test_a_script_that_knows_nothing_of_it but blocked
+        e2e/test_hangs.py::test_a_process_of_the_data_loader_hangs_and_shows_where
+        e2e/test_hangs.py::test_a_deadlock_in_which_nobody_is_to_blame
+        e2e/test_hangs.py::test_a_deadlock_of_collectives_is_blamed_on_who_is_out_of_place_and_else_on_nobody but out-of-place
+        e2e/test_hangs.py::test_on_two_nodes_the_stacks_of_both_are_kept_and_the_culprit_is_found
+        e2e/test_hangs.py::test_every_node_shows_all_its_ranks_before_any_of_them_ends but on the other node
+        e2e/test_hooks.py::test_an_optimizer_s_steps_are_heartbeats_and_progress but plain, closure
+        e2e/test_hooks.py::test_compiled_optimizers_are_compiled_as_without_us
+        e2e/test_stash_replicas.py::test_a_lost_node_s_ranks_go_on_elsewhere_and_lose_a_step_at_most but no token
+        e2e/test_stash.py::test_two_nodes_go_on_from_a_step_that_both_have
+        e2e/test_stash.py::test_the_example_loses_a_step_at_most
+        e2e/test_stash_torch.py
+        e2e/test_pairs_of_nodes.py but fails
+        e2e/test_inject.py::test_a_slow_rank_becomes_a_straggler
+        e2e/test_inject.py::test_a_gpu_that_fails_costs_its_node_its_place_and_a_spare_takes_it but ecc
+        e2e/test_limits_travel.py but another node
+        e2e/test_warm_spares.py::test_warm_workers_of_torch_meet_and_reduce but spawn
+        e2e/test_warm_spares.py::test_forked_ranks_draw_different_random_numbers_from_torch_in_each_life
+        e2e/test_warm_spares.py::test_a_seed_that_an_import_has_chosen_is_left_to_forked_ranks
+        e2e/test_network.py::test_a_host_that_loses_its_power_is_replaced_and_training_goes_on
+        e2e/test_unmodified_hang.py::test_a_training_script_hangs_by_what_was_learned_from_its_steps
+        e2e/test_min_healthy.py::test_a_script_carries_on_in_its_own_processes_and_nobody_is_restarted but a node
+        e2e/test_worker_contract.py::test_gloo_works_across_two_agents_and_a_restart
+        e2e/test_hard_use.py::test_a_hundred_restarts_cost_the_agent_nothing but plain
+        """,
+    "frameworks that take long to import: Lightning, Transformers, JAX, NVRx's and Google's own clients": """
+        e2e/test_callbacks.py but test_the_plain_loop_says_its_steps_and_sections
+        e2e/test_jax.py
+        e2e/test_nvrx_client.py
+        e2e/test_google_supervisor.py
+        e2e/test_daemon_to_supervisor.py::test_google_s_own_client_is_seen_and_acted_on
+        e2e/test_daemon_to_supervisor.py::test_stock_torchrun_is_seen_with_its_restart
+        """,
+    "stock torchrun around our parts: each starts several of its agents, with torch in all of them": """
+        e2e/test_torchrun_plugin.py but test_a_node_without_restarts_closes_the_job_for_all
+        e2e/test_torchrun_reports.py
+        """,
+    "every command of every document: `make test` types those of README and of the first tutorial": """
+        e2e/test_docs.py::test_the_commands_do_what_the_document_says but README.md, docs/tutorial/first-job.md
+        e2e/test_docs.py::test_what_is_not_run_is_still_there
+        """,
+    "the whole browser: `make test` sees one real job live and drains a node in it": """
+        e2e/test_dashboard.py but test_a_real_job_is_seen_live_and_one_of_its_nodes_drained
+        """,
+    "whole clusters: `make test` starts one job under a real Slurm, and swaps one pod of Kubernetes": """
+        e2e/test_slurm.py but test_srun_trains_on_two_nodes_without_a_flag
+        e2e/test_slurm_supervisor.py
+        e2e/test_orchestrators.py
+        e2e/test_kubernetes_orchestrator.py
+        e2e/test_jobset_in_place.py
+        """,
+    "what is tested elsewhere in parts: every benchmark once, the demo with torch, the wheel in an empty environment": """
+        e2e/test_benchmarks.py::test_every_benchmark_gives_its_rows
+        e2e/test_demo.py::test_the_demo_survives_a_rank_and_a_node_with_pytorch
+        e2e/test_wheel.py
+        """,
+}  # fmt: skip
+"""Reason → lines."""
+
+
+class Line(NamedTuple):
+    """One line of the table, taken apart."""
+
+    prefix: str
+    but: tuple[str, ...]
+    only: tuple[str, ...]
+    reason: str
+
+    def takes(self, test: str) -> bool:
+        """Is this test, as in `e2e/test_tee.py::test_it[id]`, only in `make test-all`?"""
+        path, _, identity = test.removesuffix("]").partition("[")
+        if path != self.prefix and not path.startswith((f"{self.prefix}/", f"{self.prefix}::")):
+            return False
+        words = {path.rpartition("::")[2], identity, *identity.split("-")}
+        return not words & set(self.but) and (not self.only or bool(words & set(self.only)))
+
+
+def line_of(text: str, reason: str) -> Line:
+    """`e2e/test_tee.py::test_it but this, that`, taken apart."""
+    prefix, _, but = text.partition(" but ")
+    prefix, _, only = prefix.partition(" only ")
+    return Line(prefix, _words(but), _words(only), reason)
+
+
+def lines() -> list[Line]:
+    """The whole table."""
+    return [
+        line_of(line, reason) for reason, text in THOROUGH.items() for line in filter(None, map(str.strip, text.splitlines()))
+    ]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, re.split(", ", text)))
+
+
+def table() -> str:
+    """The rows of CONTRIBUTING.md."""
+    rows = [f"| {reason} | {' · '.join(_short(line) for line in lines() if line.reason == reason)} |" for reason in THOROUGH]
+    return "\n".join(["| why | what |", "|---|---|", *rows])
+
+
+def _short(line: Line) -> str:
+    """Without the parameters that stay, which the table above names."""
+    only = f" ({' and '.join(line.only)})" if line.only else ""
+    return f"`{line.prefix}`{only}{', in part' if line.but else ''}"
