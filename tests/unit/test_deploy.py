@@ -142,7 +142,7 @@ def test_the_image_has_what_it_copies_and_the_extras_that_it_names():
     assert all((ROOT / source).exists() for source in copied)
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = settings["tool"]["hatch"]["build"]["targets"]["wheel"]
-    parts = {path.partition("/")[0] for path in (*wheel["packages"], *wheel["shared-scripts"], settings["project"]["readme"])}
+    parts = {path.partition("/")[0] for path in (*wheel["packages"], settings["project"]["readme"])}
     assert {*parts, "pyproject.toml", "LICENSE"} == copied
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert let_in == {*copied, "examples"}
