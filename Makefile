@@ -35,7 +35,8 @@ PIP     = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Most tests wait for processes: three for each core keep it busy.
 AT_ONCE ?= $(shell echo $$((3 * $$(nproc))))
-PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(AT_ONCE) --maxschedchunk 1 --durations 10
+PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
+PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
 .PHONY: test test-all test-changed lint ready coverage flaky mutations sim demo example-etcd bench fuzz clean torch nvrx google frameworks
@@ -53,11 +54,14 @@ test-all: $(VENV)/.dev torch nvrx google frameworks promtool system compiled rea
 test-changed: $(VENV)/.dev torch compiled
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/changed.py $(ARGS)
 
+# A rank that is killed takes its numbers along: what it has run counts where another one has run it.
 coverage: $(VENV)/.dev torch promtool system compiled ready
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/coverage.py -n $(AT_ONCE) --maxschedchunk 1 --everyday $(ARGS)
+	@rm -f bench-results/coverage*; mkdir -p bench-results
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m coverage run -m pytest $(PARALLEL) --everyday $(ARGS); \
+	    $(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report
 
 flaky: $(VENV)/.dev torch compiled
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/flaky.py --times $(or $(N),20) -- -n $(AT_ONCE) --maxschedchunk 1 \
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/flaky.py --times $(or $(N),20) -- $(PARALLEL) \
 	    $(or $(FILE),--everyday) $(ARGS)
 
 mutations: $(VENV)/.dev torch compiled

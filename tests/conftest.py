@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everyday", action="store_true", help="leave out what is only in `make test-all` (tests/kit/tiers.py)")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist puts the names of groups behind those of tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what nobody asked for; skip, with the reason, what this machine cannot run; the longest first."""
     if config.getoption("everyday"):

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 from kit.servers import slurm as infra
 
-pytestmark = pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING)
+pytestmark = [
+    pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING),
+    pytest.mark.xdist_group("slurm"),  # one cluster for all, in one worker of pytest
+]
 
 HOLDFAST = (sys.executable, "-m", "holdfast")
 TRAIN = """

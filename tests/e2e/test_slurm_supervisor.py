@@ -14,7 +14,10 @@ from kit.ports import another_port
 from kit.servers import slurm as infra
 from test_slurm import STAYS, Cluster
 
-pytestmark = pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING)
+pytestmark = [
+    pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING),
+    pytest.mark.xdist_group("slurm"),  # one cluster for all, in one worker of pytest
+]
 
 FAILS_AT_FIRST = "import os, sys\nif not os.environ['TORCHELASTIC_RUN_ID'].endswith('-r1'): sys.exit(1)\n"
 PAGE = Path(__file__).parents[2] / "docs/how-to/slurm.md"
