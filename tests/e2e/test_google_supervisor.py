@@ -70,7 +70,7 @@ def sensor() -> Iterator[HostService]:
 @pytest.fixture
 def theirs(sensor: HostService, free_port: int) -> Iterator[Any]:
     """Google's own daemon, at `free_port`."""
-    daemon = Talking("infra/google_daemon.py", free_port, sensor.port)
+    daemon = Talking("hosts/google_daemon.py", free_port, sensor.port)
     yield daemon
     daemon.process.kill()
     daemon.process.communicate()
