@@ -6,11 +6,8 @@ inherits, children of children included. Whoever still carries it after the test
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import random
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +17,7 @@ import hypothesis
 import pytest
 from kit import orphans, tiers
 from kit.command import Holdfast
+from kit.ports import ports
 from kit.servers.etcd import Etcd
 from kit.waiting import wait_for
 
@@ -91,13 +89,8 @@ def wait_until() -> Callable[..., Any]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port that is free on this host now, and that the kernel gives to nobody's outgoing connection meanwhile."""
-    for _ in range(1000):
-        port = random.randrange(10_000, 20_000)  # below ip_local_port_range, and below the ports that go by Slurm's job ids
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise RuntimeError("1,000 ports between 10,000 and 20,000 are taken")
+    """A TCP port that is free on this host now, and that neither another test nor the kernel gives to anybody meanwhile."""
+    return ports(1)[0]
 
 
 @pytest.fixture

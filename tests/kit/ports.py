@@ -1,36 +1,60 @@
-"""Free ports beside the one that a test has, and those that commands have got for themselves."""
+"""Free ports beside the one that a test has, and those that commands have got for themselves.
+
+A port that was free a moment ago may be another test's by now: all that are given out here come from a range of this process's
+own, in which no other test of any checkout on this host looks. Nor does the kernel, for outgoing connections, nor do the ports
+lie where those are that go by Slurm's job ids.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import random
 import re
 import socket
+from collections.abc import Iterator
 from typing import Any
 
+FIRST, RANGES, EACH = 10_000, 50, 200
+"""Where the ranges begin, how many there are, and ports in each: more than any few tests in a row take."""
 
-def another_port(port: int) -> int:
-    """A TCP port above `port` that is free on this host now, below those that the kernel gives to outgoing connections."""
-    for other in range(port + 1, port + 10_000):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", other))
-            return other
-    raise RuntimeError("no other port is free")
+_claims: list[socket.socket] = []
+"""What other processes find taken as long as this one lives: a name, as an address without a file."""
 
 
 def ports(count: int) -> list[int]:
-    """TCP ports that are free now, and that nobody's outgoing connection is given."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
+    """TCP ports that are free now, and that nobody else is given."""
+    return list(itertools.islice(filter(_is_free, _ours()), count))
+
+
+def another_port(port: int) -> int:
+    """A TCP port other than `port` that is free now, and that nobody else is given."""
+    return next(other for other in _ours() if other != port and _is_free(other))
+
+
+@functools.cache
+def _ours() -> Iterator[int]:
+    """All ports of this process's range, again and again, in an order that nobody relies on."""
+    chance = random.SystemRandom()  # hypothesis seeds the other one, alike everywhere
+    for number in chance.sample(range(RANGES), RANGES):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0holdfast-tests-ports-{number}")
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        first = FIRST + number * EACH
+        return itertools.cycle(chance.sample(range(first, first + EACH), EACH))
+    raise RuntimeError(f"{RANGES} processes that run tests have taken all ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def port_of(running: Any, says: str = "listening at") -> int:

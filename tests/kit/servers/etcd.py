@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.ports import ports
+from kit.waiting import wait_for
 
 NEEDED = pytest.mark.skipif(
     shutil.which("etcd") is None or importlib.util.find_spec("etcd3gw") is None,
@@ -37,7 +38,7 @@ class Etcd:
         self, folder: Path, size: int = 1, heartbeat_ms: int = 20, tls: tuple[Path, Path, Path] | None = None
     ) -> None:
         self.folder, self.heartbeat_ms, self.tls = folder, heartbeat_ms, tls
-        self.clients, self.peers = _free_ports(size), _free_ports(size)
+        self.clients, self.peers = ports(size), ports(size)
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         for member in range(size):
             self.start(member)
@@ -87,12 +88,12 @@ class Etcd:
                 time.sleep(0.05)
 
     def leader(self) -> int:
-        """Which member leads etcd itself."""
-        for member in self.processes:
-            status = self.ask("/maintenance/status", {}, member)
-            if status["leader"] == status["header"]["member_id"]:
-                return member
-        raise AssertionError("etcd has no leader")
+        """Which member leads etcd itself, once one does: on a busy machine they elect one again."""
+        return int(wait_for(lambda: [member for member in self.processes if self._leads(member)], what="etcd's leader")[0])
+
+    def _leads(self, member: int) -> bool:
+        status = self.ask("/maintenance/status", {}, member)
+        return bool(status.get("leader") == status["header"]["member_id"])
 
     def ask(self, path: str, what: dict[str, Any], member: int | None = None, token: str = "") -> dict[str, Any]:
         """An answer of a live member."""
@@ -132,13 +133,3 @@ class Etcd:
 
 def _text(text: str) -> str:
     return b64encode(text.encode()).decode()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for probe in sockets:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in sockets]
-    for probe in sockets:
-        probe.close()
-    return ports

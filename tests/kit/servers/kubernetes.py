@@ -22,7 +22,8 @@ from typing import Any
 import trustme
 import yaml
 from kit import ROOT
-from kit.servers.etcd import Etcd, _free_ports
+from kit.ports import ports
+from kit.servers.etcd import Etcd
 
 MISSING = "no kube-apiserver on the PATH, and Debian has none: tests/kit/servers/apiserver.sh FOLDER builds one in FOLDER/bin"
 WITNESS, IN_PLACE = (ROOT / "examples/kubernetes" / name for name in ("witness.yaml", "in-place-restart.yaml"))
@@ -179,7 +180,7 @@ class Real(Kubernetes):
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        (port,) = _free_ports(1)
+        (port,) = ports(1)
         ca = trustme.CA()
         issued = ca.issue_cert("127.0.0.1")
         issued.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")

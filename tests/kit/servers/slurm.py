@@ -16,7 +16,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from kit.servers.etcd import _free_ports
+from kit.ports import ports
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol")
 MISSING = "Slurm is not installed: apt-get install slurm-wlm munge"
@@ -141,13 +141,13 @@ class Slurm:
         return int(nodes.stdout.strip() or 0) if not jobs.stdout and jobs.returncode == nodes.returncode == 0 else 0
 
     def _write_config(self) -> None:
-        host, ports = socket.gethostname().partition(".")[0], _free_ports(len(self.names) + 1)
+        host, (controller, *others) = socket.gethostname().partition(".")[0], ports(len(self.names) + 1)
         nodes = [
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1000 Gres=gpu:2"
-            for name, port in zip(self.names, ports[1:])
+            for name, port in zip(self.names, others)
         ]
         # Another Slurm of the tests' may run on this host: with other jobs, and so other ports.
-        known = {"host": host, "first": random.randrange(1000, 10**6), "controller": ports[0], "user": getpass.getuser()}
+        known = {"host": host, "first": random.randrange(1000, 10**6), "controller": controller, "user": getpass.getuser()}
         known["topology"] = "tree" if self.switches else "none"
         text = CONF.format(**known, folder=self.folder, nodes="\n".join(nodes))
         (self.folder / "slurm.conf").write_text(text)
