@@ -13,15 +13,11 @@ from pathlib import Path
 
 import pytest
 from kit import SCRIPTS
-
-PATIENCE_S = 20.0
+from kit.waiting import PATIENCE_S, wait_for
 
 
 def until(what: Callable[[], object], why: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < deadline, f"waited in vain: {why}"
-        time.sleep(0.005)
+    wait_for(what, what=why)
 
 
 def state(pid: int) -> str:
@@ -147,6 +143,7 @@ def job(small: Callable[..., Small], tmp_path: Path) -> Iterator[tuple[Small, in
     file = tmp_path / "job"
     one = small("--lease", "0.5", through=[str(SCRIPTS / "shell_job.py"), str(file)], stdin=terminal)
     os.close(terminal)
+    until(file.exists, "the shell knows its job's pid")
     yield one, int(file.read_text()), keyboard
     os.close(keyboard)
 
@@ -199,9 +196,9 @@ def test_a_pause_of_the_whole_machine_is_no_loss(small: Callable[..., Small]) ->
     for pid in (one.guardian.pid, one.agent):
         os.kill(pid, signal.SIGSTOP)
     time.sleep(2.5)
-    os.kill(one.guardian.pid, signal.SIGCONT)  # the guardian first: the worst case
-    time.sleep(0.05)
-    os.kill(one.agent, signal.SIGCONT)
-    time.sleep(1.5)
+    # The guardian first: the worst case. The agent right after it: nothing of ours may take the time that an agent has.
+    for pid in (one.guardian.pid, one.agent):
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(1.5)  # if the guardian was mistaken, it would strike by now
     assert one.guardian.poll() is None
     assert all(state(pid) for pid in one.below)

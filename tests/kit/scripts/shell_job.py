@@ -26,7 +26,8 @@ if job == 0:
 with contextlib.suppress(PermissionError):  # it was quicker
     os.setpgid(job, job)
 os.tcsetpgrp(0, job)
-with open(sys.argv[1], "w") as file:
+with open(sys.argv[1] + ".new", "w") as file:
     file.write(str(job))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 os.waitpid(job, 0)

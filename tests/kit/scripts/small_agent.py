@@ -52,7 +52,9 @@ def agent(given: argparse.Namespace) -> int:
         if guardian.guardian_lost_fd() in ready:
             guardian.end_everything()
         if given.once:
-            return given.exit if lease.struck else 1
+            struck = lease.struck
+            lease.none()  # its worker has ended, as in the agent: what is left is to exit, however long that takes
+            return given.exit if struck else 1
         if ready:
             return given.exit
 
