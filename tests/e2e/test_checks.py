@@ -399,6 +399,12 @@ def test_a_mount_that_hangs_is_named_and_costs_its_deadline(silent, see, tmp_pat
     assert "well" not in verdict.reason
 
 
+def test_a_mount_that_hangs_is_named_though_the_check_itself_begins_late(silent, see, script, tmp_path):
+    script("import time\ntime.sleep(0.8)", "sitecustomize.py")  # a busy host
+    verdict = see(f"paths={silent.path}", 2.0, PYTHONPATH=str(tmp_path))
+    judged(verdict, UNFIT, f"{silent.path}: no answer within 1.5 s")
+
+
 def test_a_distributed_mount_that_hangs_is_named_and_costs_its_deadline(host, see):
     """The check looks for its mounts by itself, and finds one that answers beside the one that does not."""
     if reason := fuse.why_not():

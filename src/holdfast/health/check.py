@@ -51,6 +51,8 @@ class Look(Value):
     """How the clock here compares with other nodes': `ahead_s`, `error_s`, `of`. Empty: no agent asks, or it has no others."""
     deadline_s: float = DEADLINE_S
     """It is killed after so many seconds."""
+    until: float = float("inf")
+    """That moment (monotonic seconds): a busy host takes a while to start the check's process."""
 
     def path(self, name: str) -> str:
         """Where that file of the host is: `proc/meminfo`, with or without a slash before it."""

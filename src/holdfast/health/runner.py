@@ -67,7 +67,7 @@ class Child:
         self._devnull = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         task = {"target": wanted.check.target, "argument": wanted.argument, "root": root, "before": dict(before)}
         task |= {"clock": to_plain(clock)} if clock is not None else {}
-        told = json.dumps({**task, "deadline_s": wanted.check.deadline_s})
+        told = json.dumps({**task, "deadline_s": wanted.check.deadline_s, "until": self.until})
         try:
             self.process = process.spawn(
                 (sys.executable, "-P", "-m", "holdfast.health.child", told),

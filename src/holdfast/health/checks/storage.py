@@ -38,7 +38,7 @@ MOUNT_S, PATH_S = 15.0, 5.0
 """For one mount, and for one path: ft_launcher's. All are touched side by side."""
 
 MARGIN_S = 0.5
-"""So much before our own deadline we answer, whoever is still silent."""
+"""So much before our own deadline we answer, whoever is still silent; where less than twice that is left, after half of it."""
 
 
 def mounts(look: Look) -> Verdict:
@@ -94,7 +94,9 @@ def _touch(look: Look, targets: list[str], probe: Probe, most_s: float) -> tuple
     """What is wrong with which of them, by a process for each; and which of those processes, of this look and of those before
     it, are there still."""
     within_s = min(most_s, look.deadline_s - MARGIN_S)
-    until = time.monotonic() + within_s
+    now = time.monotonic()
+    left_s = look.until - now
+    until = now + min(within_s, max(left_s - MARGIN_S, left_s / 2))
     stuck: Stuck = {target: one for target, one in look.before.get("stuck", {}).items() if process.begun(one[0]) == one[1]}
     started = {target: _start(target, probe) for target in dict.fromkeys(targets) if target not in stuck}
     troubles = {
