@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,9 +19,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from holdfast.agent.attribution import Attribution
-from holdfast.diagnosis import service as service_module
+from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.rule import load
-from holdfast.diagnosis.service import MOST_BODY
+from holdfast.diagnosis.service import MOST_BODY, Limits, Service
 
 MISSING = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'apex'\n"
 
@@ -113,85 +114,88 @@ def test_a_request_that_is_too_large_is_not_read(service: Callable[..., str]) ->
     assert (status, said["error_code"]) == (413, "TOO_LARGE")
 
 
-@pytest.fixture
-def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Starts a service, in this process, whose reader waits for a log for ever, with room for one more; returns its URL."""
-    monkeypatch.setattr(service_module, "MOST_WAITING", 1)
-    monkeypatch.setattr(service_module, "WAIT_S", 0.0)
-    monkeypatch.setattr(service_module.Service, "_read_all", lambda self: None)
-    one = service_module.Service(str(tmp_path), load())
-    Thread(target=one.serve, daemon=True).start()
-    yield lambda: f"http://127.0.0.1:{one.port}"
-    one.close()
+class FileServer:
+    """Hangs for paths that end with `hung`, until it answers."""
 
+    def __init__(self, hung: str) -> None:
+        self.hung, self.asked, self.answers = hung, Event(), Event()
 
-def test_a_verdict_that_is_late_and_a_log_that_finds_no_room_are_told_apart(stuck: Callable[..., str], tmp_path: Path) -> None:
-    url = stuck()
-    for name in ("a", "b"):
-        (tmp_path / name).write_text(MISSING)
-    assert ask(url, "/logs", {"log_path": str(tmp_path / "a")})[0] == 200
-    late = ask(url, f"/logs?log_path={tmp_path / 'a'}")[1]
-    assert (late["status"], late["recommendation"]["action"]) == ("pending", "TIMEOUT")
-    status, said = ask(url, "/logs", {"log_path": str(tmp_path / "b")})
-    assert (status, said["error_code"]) == (503, "OVERLOADED")
-    assert ask(url, f"/logs?log_path={tmp_path / 'b'}&wait=false")[0] == 404, "it was not taken, and nobody waits for it"
+    def _hang(self, path: str) -> None:
+        if path.endswith(self.hung):
+            self.asked.set()
+            self.answers.wait()
 
-
-def test_a_log_whose_file_server_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers, begun, gather = Event(), Event(), service_module.gather
-
-    def hang(paths: Any, *args: Any, **how: Any) -> Any:
-        if paths[0].endswith("hung"):
-            begun.set()
-            answers.wait()
+    def read(self, paths: Any, *args: Any, **how: Any) -> Any:
+        self._hang(paths[0])
         return gather(paths, *args, **how)
 
-    monkeypatch.setattr(service_module, "gather", hang)
-    monkeypatch.setattr(service_module, "SLOW_S", 0.0)
+    def find(self, path: str) -> str:
+        self._hang(path)
+        return os.path.realpath(path)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """`here(limits=…, read=…)`: starts a service, in this process; returns its URL."""
+    started: list[Service] = []
+
+    def start(**how: Any) -> str:
+        started.append(Service(str(tmp_path), load(), **how))
+        Thread(target=started[-1].serve, daemon=True).start()
+        return f"http://127.0.0.1:{started[-1].port}"
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def test_a_verdict_that_is_late_and_a_log_that_finds_no_room_are_told_apart(here: Callable[..., str], tmp_path: Path) -> None:
+    server = FileServer("a")
+    url = here(limits=Limits(most_waiting=1, wait_s=0.0), read=server.read)
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(MISSING)
+    assert ask(url, "/logs", {"log_path": str(tmp_path / "a")})[0] == 200
+    server.asked.wait()  # whoever is taken now waits, and whoever comes after that finds no room
+    assert ask(url, "/logs", {"log_path": str(tmp_path / "b")})[0] == 200
+    for name, status in (("a", "in_flight"), ("b", "pending")):
+        late = ask(url, f"/logs?log_path={tmp_path / name}")[1]
+        assert (late["status"], late["recommendation"]["action"]) == (status, "TIMEOUT")
+    status, said = ask(url, "/logs", {"log_path": str(tmp_path / "c")})
+    assert (status, said["error_code"]) == (503, "OVERLOADED")
+    assert ask(url, f"/logs?log_path={tmp_path / 'c'}&wait=false")[0] == 404, "it was not taken, and nobody waits for it"
+    server.answers.set()
+
+
+def test_a_log_whose_file_server_hangs_holds_up_no_other(here: Callable[..., str], tmp_path: Path) -> None:
+    server = FileServer("hung")
     hung, well = tmp_path / "hung", tmp_path / "well"
-    one = service_module.Service(str(tmp_path), load())
-    Thread(target=one.serve, daemon=True).start()
-    url = f"http://127.0.0.1:{one.port}"
+    url = here(limits=Limits(slow_s=0.0), read=server.read)
     for log in (hung, well):
         log.write_text(MISSING)
         assert ask(url, "/logs", {"log_path": str(log)})[0] == 200
     assert ask(url, f"/logs?log_path={well}")[1]["recommendation"]["action"] == "STOP"
-    begun.wait()
+    server.asked.wait()
     assert ask(url, f"/logs?log_path={hung}&wait=false")[1]["status"] == "in_flight"
     status, said = ask(url, "/logs", {"log_path": str(hung)})
     assert (status, said["error_code"]) == (503, "STALLED"), "nobody is sent after the one who waits for it"
-    answers.set()
+    server.answers.set()
     assert ask(url, f"/logs?log_path={hung}")[1]["recommendation"]["action"] == "STOP", "it is read once it answers"
-    one.close()
 
 
-def test_who_asks_for_a_verdict_touches_no_file_and_few_may_wait_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_module, "MOST_LOOKING", 1)
+def test_who_asks_for_a_verdict_touches_no_file_and_few_may_wait_for_one(here: Callable[..., str], tmp_path: Path) -> None:
+    server = FileServer("b.log")
     log = tmp_path / "a.log"
     log.write_text(MISSING)
-    one = service_module.Service(str(tmp_path), load())
-    Thread(target=one.serve, daemon=True).start()
-    url = f"http://127.0.0.1:{one.port}"
+    url = here(limits=Limits(most_looking=1), find=server.find)
     ask(url, "/logs", {"log_path": str(log)})
-    answers, looked = Event(), Event()
-
-    def hang(path: str) -> str:
-        looked.set()
-        answers.wait()
-        return path
-
-    monkeypatch.setattr(one, "_real", hang)
     waits = Thread(target=ask, args=(url, "/logs", {"log_path": str(tmp_path / "b.log")}))
     waits.start()
-    looked.wait()
+    server.asked.wait()
     assert ask(url, f"/logs?log_path={log}")[1]["recommendation"]["action"] == "STOP"
     status, said = ask(url, "/logs", {"log_path": str(tmp_path / "c.log")})
     assert (status, said["error_code"]) == (503, "STALLED") and str(tmp_path) in said["message"]
-    answers.set()
+    server.answers.set()
     waits.join()
-    one.close()
 
 
 def test_without_the_token_nothing_is_told(service: Callable[..., str], tmp_path: Path) -> None:
@@ -331,7 +335,8 @@ def test_results_are_sent_on_to_who_collects_them_or_not_and_nothing_waits(
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': import apex_that_nobody_has\n"
         f"while not pathlib.Path({str(heard)!r}).exists(): time.sleep(0.02)\n"
     )
-    collector = ThreadingHTTPServer(("127.0.0.1", free_port), Collector) if there else None
+    collector = ThreadingHTTPServer(("127.0.0.1", 0), Collector) if there else None
+    port = free_port if collector is None else collector.server_address[1]
     if collector is not None:
         collector.taken = []  # type: ignore[attr-defined]
         Thread(target=collector.serve_forever, daemon=True).start()
@@ -339,7 +344,7 @@ def test_results_are_sent_on_to_who_collects_them_or_not_and_nothing_waits(
         running = holdfast.start(
             "ft_launcher", "--nnodes", "1", "--nproc-per-node", "1", "--max-restarts", "1", "--on-finding", "none",
             "--standalone", "--ft-per-cycle-applog-prefix", tmp_path / "logs" / "job.log", "--ft-attribution-endpoint", url,
-            "--ft-attribution-export-url", f"http://127.0.0.1:{free_port}/results?team=a", program,
+            "--ft-attribution-export-url", f"http://127.0.0.1:{port}/results?team=a", program,
         )  # fmt: skip
         running.wait_for_output("cycle 0: the attribution service says STOP")
         if collector is not None:
@@ -347,7 +352,7 @@ def test_results_are_sent_on_to_who_collects_them_or_not_and_nothing_waits(
             assert path == "/results?team=a" and result["cycle_id"] == 0 and result["log_path"].endswith("job_cycle0.log")
             assert result["recommendation"]["action"] == "STOP" and result["result"]["class"] == "user-code"
         else:
-            running.wait_for_output(f"a result was not taken at http://127.0.0.1:{free_port}/results?team=a: ")
+            running.wait_for_output(f"a result was not taken at http://127.0.0.1:{port}/results?team=a: ")
         heard.touch()
         assert running.wait().returncode == 0
     finally:

@@ -21,12 +21,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Full, Queue
 from urllib.parse import parse_qs, urlsplit
 
+from holdfast.core.value import Value
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.report import as_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from holdfast.core.finding import Finding
@@ -35,17 +37,8 @@ if TYPE_CHECKING:
 
 INTENTS = ("progressive", "terminal", "track_only")
 MOST_BODY = 64 << 10
-MOST_WAITING = 1000
-"""Logs that may wait to be read; then 503."""
-
-SLOW_S = 30.0
-"""After so long the next log is read beside one that is still being read. A GB takes ten seconds at most."""
-
 MOST_SLOW = 8
-"""So many may be; then the others wait."""
-
-MOST_LOOKING = 16
-"""Requests that look at files at the same time; where more do, the files do not answer (503)."""
+"""So many logs may be slow to read (`Limits.slow_s`); then the others wait."""
 
 MOST_KEPT = 10_000
 """Answers that are remembered."""
@@ -53,11 +46,21 @@ MOST_KEPT = 10_000
 MOST_LOG = 4 << 30
 """Bytes of one file that are read, from its end."""
 
-WAIT_S = 60.0
-"""How long `GET /logs` waits for an answer, unless wait=false."""
-
 STOP_FROM = 0.9
 """From this confidence on STOP is recommended where a finding advises so."""
+
+
+class Limits(Value):
+    """How much is borne."""
+
+    most_waiting: int = 1000
+    """Logs that may wait to be read; then 503."""
+    slow_s: float = 30.0
+    """After so long the next log is read beside one that is still being read. A GB takes ten seconds at most."""
+    most_looking: int = 16
+    """Requests that look at files at the same time; where more do, the files do not answer (503)."""
+    wait_s: float = 60.0
+    """How long `GET /logs` waits for an answer, unless wait=false."""
 
 
 class Refused(Exception):
@@ -79,23 +82,36 @@ class Job:
         self.begun = 0.0
         """When it began to be read."""
 
-    def is_slow(self, now: float) -> bool:
+    def is_slow(self, now: float, slow_s: float) -> bool:
         """Whether it is still being read, after so long that something must be wrong."""
-        return self.status == "in_flight" and now - self.begun > SLOW_S
+        return self.status == "in_flight" and now - self.begun > slow_s
 
 
 class Service:
-    """Answers on `host`:`port` (0: a free one) for logs under `root`."""
+    """Answers on `host`:`port` (0: a free one) for logs under `root`. `read` makes evidence of a log, and `find` finds the
+    file behind a path: both touch file servers, which may hang."""
 
-    def __init__(self, root: str, rules: Rules, *, token: str = "", host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        root: str,
+        rules: Rules,
+        *,
+        token: str = "",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: Limits = Limits(),  # noqa: B008 (a value)
+        read: Callable[..., Evidence] = gather,
+        find: Callable[[str], str] = os.path.realpath,
+    ) -> None:
         self.root, self.rules, self.token = os.path.realpath(root), rules, token
+        self.limits, self.read, self.find = limits, read, find
         self.jobs: OrderedDict[str, Job] = OrderedDict()
         self.counts = {"submitted": 0, "completed": 0, "failed": 0, "refused": 0}
-        self._waiting: Queue[Job] = Queue(MOST_WAITING)
+        self._waiting: Queue[Job] = Queue(limits.most_waiting)
         self._asked: dict[str, str] = {}
         """Paths as they were told of → as they are known. Who asks for a verdict then touches no file, which may hang."""
         self._slow = threading.Semaphore(MOST_SLOW)
-        self._looking = threading.Semaphore(MOST_LOOKING)
+        self._looking = threading.Semaphore(limits.most_looking)
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer((host, port), _handler(self))
         self._server.daemon_threads = True
@@ -117,8 +133,9 @@ class Service:
     def submit(self, said: dict[str, Any]) -> dict[str, Any]:
         """A log is told of. Refused."""
         path = self._allowed(said.get("log_path"))
-        if (job := self.jobs.get(path)) is not None and job.is_slow(time.monotonic()):
-            raise Refused(503, "STALLED", f"that log has been read for {SLOW_S:g} s already: does its file server answer?")
+        slow_s = self.limits.slow_s
+        if (job := self.jobs.get(path)) is not None and job.is_slow(time.monotonic(), slow_s):
+            raise Refused(503, "STALLED", f"that log has been read for {slow_s:g} s already: does its file server answer?")
         intent = said.get("analysis_intent", "terminal")
         if intent not in INTENTS:
             raise Refused(400, "INVALID_INTENT", f"analysis_intent must be one of {', '.join(INTENTS)}")
@@ -145,7 +162,7 @@ class Service:
         job = self.jobs.get(known or self._allowed(path))
         if job is None:
             raise Refused(404, "NOT_FOUND", "that log was not submitted")
-        if wait and not job.done.wait(WAIT_S) and job.said["analysis_intent"] != "track_only":
+        if wait and not job.done.wait(self.limits.wait_s) and job.said["analysis_intent"] != "track_only":
             return {"status": job.status, "log_path": job.path, "recommendation": _recommend("TIMEOUT", "not read yet")}
         return {"status": job.status, "log_path": job.path, **job.answer}
 
@@ -168,7 +185,8 @@ class Service:
         if not isinstance(path, str) or not os.path.isabs(path) or "\0" in path:
             raise Refused(400, "INVALID_PATH", "log_path must be an absolute path")
         if not self._looking.acquire(blocking=False):
-            raise Refused(503, "STALLED", f"files below {self.root} do not answer: {MOST_LOOKING} requests wait")
+            waiting = self.limits.most_looking
+            raise Refused(503, "STALLED", f"files below {self.root} do not answer: {waiting} requests wait")
         try:
             return self._real(path)
         except ValueError:  # half of a character's two
@@ -177,7 +195,7 @@ class Service:
             self._looking.release()
 
     def _real(self, path: str) -> str:
-        real = os.path.realpath(path)
+        real = self.find(path)
         if os.path.commonpath((real, self.root)) != self.root:
             raise Refused(403, "OUTSIDE_ROOT", "log_path is not below the root of this service")
         if not os.path.isfile(real):
@@ -191,12 +209,12 @@ class Service:
             job = self._waiting.get()
             self._slow.acquire()
             threading.Thread(target=self._read, args=(job,), daemon=True).start()
-            job.done.wait(SLOW_S)
+            job.done.wait(self.limits.slow_s)
 
     def _read(self, job: Job) -> None:
         job.status, job.begun = "in_flight", time.monotonic()
         try:
-            evidence = gather([job.path], self.rules, most_bytes=MOST_LOG)
+            evidence = self.read([job.path], self.rules, most_bytes=MOST_LOG)
             finding = attribute(evidence)
             job.answer = {
                 "result": as_json(finding, sources=1) | {"processing_s": round(time.monotonic() - job.begun, 3)},
