@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from holdfast.core.machine import NEVER
-from holdfast.runtime import crowd as module
-from holdfast.runtime.crowd import Crowd
+from holdfast.runtime.crowd import Crowd, Pace
 from holdfast.runtime.host import Host
 
 
 class Links:
     """A crowd of socket pairs. What is heard are the numbers of those that said something."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, pace: Pace) -> None:
         self.host = Host(print)
         self.heard: list[int] = []
-        self.crowd = Crowd(self.host, self.taken_in)
+        self.crowd = Crowd(self.host, self.taken_in, pace)
         self.pairs = [socket.socketpair() for _ in range(count)]
         for number, (ours, _) in enumerate(self.pairs):
             self.crowd.watch(ours.fileno(), select.EPOLLIN, lambda events, number=number: self.hear(number))
@@ -52,13 +51,22 @@ class Links:
 
 
 @pytest.fixture
-def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[Links]:
-    """Eight of them, which are many here; four that speak at once are busy."""
-    monkeypatch.setattr(module, "MANY", 8)
-    monkeypatch.setattr(module, "BUSY", 4)
-    links = Links(8)
-    yield links
-    links.close()
+def eight() -> Iterator[Callable[..., Links]]:
+    """`eight(often=…)`: eight links, which are many here; four that speak at once are busy."""
+    made: list[Links] = []
+
+    def make(**pace: float) -> Links:
+        made.append(Links(8, Pace(many=8, busy=4, **pace)))
+        return made[-1]
+
+    yield make
+    for links in made:
+        links.close()
+
+
+@pytest.fixture
+def links(eight: Callable[..., Links]) -> Links:
+    return eight()
 
 
 def test_what_comes_while_nobody_looked_is_heard_at_once(links):
@@ -114,16 +122,16 @@ def test_what_is_made_of_it_is_told_once_all_has_been_taken_in(links):
     assert links.wait()[-1] == ("made of", [1, 2])
 
 
-@pytest.mark.parametrize(("each_s", "pause_s"), [(0.0, module.PAUSE_S), (0.001, 0.008), (1.0, module.LONGEST_S)])
-def test_the_more_links_there_are_the_longer_is_the_pause(links, monkeypatch, each_s, pause_s):
-    monkeypatch.setattr(module, "EACH_S", each_s)
-    monkeypatch.setattr(links.host, "now", lambda: 100.0)
+@pytest.mark.parametrize(("each_s", "pause_s"), [(0.0, Pace().pause_s), (0.001, 0.008), (1.0, Pace().longest_s)])
+def test_the_more_links_there_are_the_longer_is_the_pause(eight, each_s, pause_s):
+    links = eight(each_s=each_s)
     links.say(1)
-    assert links.host.heard(links.host.epoll.poll(1.0)) == [1]
-    assert links.crowd.look_at == pytest.approx(100.0 + pause_s)
+    before = links.host.now()
+    assert links.wait() == [1]
+    assert before + pause_s <= links.crowd.look_at <= links.host.now() + pause_s
 
 
-def test_among_more_links_more_may_speak_at_one_look(links, monkeypatch):
-    monkeypatch.setattr(module, "OFTEN", 1000.0)
+def test_among_more_links_more_may_speak_at_one_look(eight):
+    links = eight(often=1000.0)
     links.say(*range(6))
     assert sorted(links.wait()) == list(range(6)) and links.crowd.look_at < NEVER

@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 
 from holdfast.core.machine import NEVER
+from holdfast.core.value import Value
 from holdfast.runtime.host import Ready
 
 TYPE_CHECKING = False
@@ -19,19 +20,25 @@ if TYPE_CHECKING:
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host
 
-MANY = 512
-"""Links from which on it is worth it: below, some hundred wake-ups a second cost a few percent of a processor at most."""
-
-PAUSE_S, EACH_S, LONGEST_S = 0.005, 5e-6, 0.02
-"""Between two looks: at least, for each of the links, and at most. Eighty words at one look take two thirds of the time of
-twenty at each of four. A lease is 3 s, and an order to restart reaches thousands of nodes within 0.3 s."""
-
-BUSY, OFTEN = 64, 2.0
-"""So many links with something to say at one look, or so many times a second for each of them, are no renewals: a round forms,
-or a job ends."""
-
 AT_ONCE = 1024
 """Links that are heard at one look."""
+
+
+class Pace(Value):
+    """When links are looked at together, and how often."""
+
+    many: int = 512
+    """Links from which on it is worth it: below, some hundred wake-ups a second cost a few percent of a processor at most."""
+    pause_s: float = 0.005
+    """Between two looks, at least. Eighty words at one look take two thirds of the time of twenty at each of four."""
+    each_s: float = 5e-6
+    """The same, for each of the links."""
+    longest_s: float = 0.02
+    """The same, at most. A lease is 3 s, and an order to restart reaches thousands of nodes within 0.3 s."""
+    busy: int = 64
+    """So many links with something to say at one look are no renewals: a round forms, or a job ends."""
+    often: float = 2.0
+    """Nor are so many times a second for each of them."""
 
 
 class Crowd(Ready):
@@ -41,10 +48,11 @@ class Crowd(Ready):
     the kernel's way through TCP and ours would drive each other out of the processor's caches between any two.
     """
 
-    def __init__(self, host: Host, taken_in: Callable[[], list[Observation]]) -> None:
+    def __init__(self, host: Host, taken_in: Callable[[], list[Observation]], pace: Pace = Pace()) -> None:  # noqa: B008 (a value)
         super().__init__()
         self.host = host
         self.taken_in = taken_in
+        self.pace = pace
         self.look_at = NEVER
         """When to look next; NEVER: as soon as there is something."""
         self._be_woken()
@@ -65,9 +73,9 @@ class Crowd(Ready):
     def _look(self) -> list[Observation]:
         ready = self.epoll.poll(0, AT_ONCE)
         seen = [*self.heard(ready), *self.taken_in()]
-        paused, links = self.look_at != NEVER, len(self.handlers)
-        pause_s = min(max(PAUSE_S, EACH_S * links), LONGEST_S)
-        if links >= MANY and 0 < len(ready) < max(BUSY, OFTEN * links * pause_s):
+        paused, links, pace = self.look_at != NEVER, len(self.handlers), self.pace
+        pause_s = min(max(pace.pause_s, pace.each_s * links), pace.longest_s)
+        if links >= pace.many and 0 < len(ready) < max(pace.busy, pace.often * links * pause_s):
             if not paused:
                 self.host.unwatch(self.epoll.fileno())
             self.look_at = self.host.now() + pause_s
