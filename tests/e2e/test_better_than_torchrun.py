@@ -49,6 +49,7 @@ from pathlib import Path
 
 import pytest
 from kit import TESTS
+from kit.orphans import GRACE_S
 
 SHOWN_BY = [line.split()[-1] for line in (__doc__ or "").splitlines() if "::" in line]
 
@@ -181,11 +182,11 @@ def test_no_number_of_signals_leaves_a_worker_running(holdfast, script, alive, w
 
     wait_until(ends_though_signals_rain)
     assert job.wait().returncode == 1
-    assert not alive()
+    wait_until(lambda: not alive(), GRACE_S, "the end of all that it has started")
 
 
 @pytest.mark.parametrize("end", [0, 3])
-def test_children_of_a_worker_that_has_gone_go_too(holdfast, script, alive, end):
+def test_children_of_a_worker_that_has_gone_go_too(holdfast, script, alive, wait_until, end):
     # The leader of the group ends before anybody signals the group; its child ignores SIGTERM.
     source = f"""
 import signal, subprocess, sys
@@ -195,7 +196,7 @@ child.stdout.readline()
 sys.exit({end})
 """
     assert holdfast("run", "--nproc-per-node", 2, script(source)).returncode == (1 if end else 0)
-    assert not alive()
+    wait_until(lambda: not alive(), GRACE_S, "the end of all that it has started")
 
 
 def test_nothing_is_left_in_the_temporary_folder(holdfast, script, tmp_path):
