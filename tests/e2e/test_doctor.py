@@ -86,9 +86,8 @@ def test_something_required_that_is_missing_is_exit_code_1(
     )
 
 
-def test_little_shared_memory_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capabilities, "ENOUGH_SHM_BYTES", 1 << 60)
-    fact = capabilities.shared_memory()
+def test_little_shared_memory_is_said_with_what_to_do() -> None:
+    fact = capabilities.shared_memory(enough_bytes=1 << 60)
     assert fact.state == DEGRADED and "--shm-size" in fact.advice and "MiB" in fact.found
     assert capabilities.shared_memory("/nonexistent").state == DEGRADED
 

@@ -144,7 +144,7 @@ def cgroup() -> Fact:
 # ---- questions about room ------------------------------------------------------------------------------------------
 
 
-def shared_memory(path: str = "/dev/shm") -> Fact:
+def shared_memory(path: str = "/dev/shm", enough_bytes: int = ENOUGH_SHM_BYTES) -> Fact:
     """How much room is in /dev/shm? Holdfast needs none of it; PyTorch's data loaders and NCCL do."""
     try:
         seen = os.statvfs(path)
@@ -152,7 +152,7 @@ def shared_memory(path: str = "/dev/shm") -> Fact:
         return Fact(name="/dev/shm", state=DEGRADED, found=str(error.strerror), means=_SHM_MEANS, advice=_SHM_ADVICE)
     total, free = seen.f_blocks * seen.f_frsize, seen.f_bavail * seen.f_frsize
     found = f"{total // MIB} MiB, {free // MIB} MiB free"
-    if free >= ENOUGH_SHM_BYTES:
+    if free >= enough_bytes:
         return Fact(name="/dev/shm", state=HAVE, found=found)
     return Fact(name="/dev/shm", state=DEGRADED, found=found, means=_SHM_MEANS, advice=_SHM_ADVICE)
 
