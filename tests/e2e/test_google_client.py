@@ -20,7 +20,6 @@ grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 
 from kit.hosts.host_service import HostService  # noqa: E402
 
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client, install  # noqa: E402
-from holdfast.runtime import host_reports  # noqa: E402
 
 RUNNING, FAILED, COMPLETE = DeviceState.RUNNING, DeviceState.FAILED, DeviceState.COMPLETE
 
@@ -38,8 +37,8 @@ def services() -> Iterator[list[HostService]]:
 
 
 @pytest.fixture
-def service(services: list[HostService]) -> HostService:
-    services.append(HostService())
+def service(services: list[HostService], free_port: int) -> HostService:
+    services.append(HostService(free_port))
     return services[0]
 
 
@@ -97,25 +96,22 @@ def test_the_ranks_of_a_process_share_a_connection_and_a_registration(service: H
     assert len(service.workloads()) == 1 and len(client._shared) == 1
 
 
-def hung() -> socket.socket:
+def hung(port: int) -> socket.socket:
     """Takes connections, and never says a word."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    return listener
+    return socket.create_server(("127.0.0.1", port))
 
 
 def test_a_daemon_that_never_answers_is_given_up_and_another_tried(
-    services: list[HostService], wait_until: Any, monkeypatch: pytest.MonkeyPatch
+    services: list[HostService], free_port: int, wait_until: Any
 ) -> None:
-    monkeypatch.setattr(host_reports, "CALL_S", 0.2)
-    with hung() as listener:
-        port = listener.getsockname()[1]
-        worker = rank(port)
+    with hung(free_port) as listener:
+        worker = rank(free_port)
         worker.update_state(FAILED)
-        reports = client._shared[port]
+        reports = client._shared[free_port]
         wait_until(lambda: "no answer" in reports.trouble)
         connection, _ = listener.accept()
         connection.close()
-    services.append(HostService(port))
+    services.append(HostService(free_port))
     wait_until(lambda: services[0].states() == ["FAILED"] and not reports.trouble)
 
 
@@ -128,14 +124,16 @@ def test_a_daemon_that_answers_with_errors_is_told_again_once_it_does_not(servic
     wait_until(lambda: services[0].states() == ["FAILED"] and not client._shared[services[0].port].trouble)
 
 
-def test_who_speaks_no_http2_at_that_port_is_no_harm(wait_until: Any, services: list[HostService]) -> None:
-    with hung() as listener:
-        worker = rank(listener.getsockname()[1])
+def test_who_speaks_no_http2_at_that_port_is_no_harm(
+    wait_until: Any, services: list[HostService], free_port: int
+) -> None:
+    with hung(free_port) as listener:
+        worker = rank(free_port)
         worker.update_state(RUNNING)
         connection, _ = listener.accept()
         with connection:
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            wait_until(lambda: "HTTP/2" in client._shared[listener.getsockname()[1]].trouble)
+            wait_until(lambda: "HTTP/2" in client._shared[free_port].trouble)
 
 
 def test_a_caller_never_waits_for_a_daemon_that_hangs(services: list[HostService]) -> None:
