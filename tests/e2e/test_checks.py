@@ -509,10 +509,10 @@ def test_a_check_that_cannot_be_killed_is_left_alone_and_named(mine, tmp_path):
     (tmp_path / "deaf").mkdir()
     mount = fuse.SilentMount(tmp_path / "deaf", deaf=True)
     try:
-        verdict = mine("touches", mount.path, 1.0)
+        verdict = mine("touches", mount.path, 3.0)  # in which its process has surely come as far as the mount
         judged(verdict, UNFIT, "cannot be killed (state D")
         pid = int(verdict.reason.split("its process ")[1].split()[0])
-        assert process.state(pid) == "D" and verdict.took_s >= 1.0, "it had its time, and the next one has no more of it"
+        assert process.state(pid) == "D" and verdict.took_s >= 3.0, "it had its time, and the next one has no more of it"
     finally:
         mount.close()
         os.waitpid(pid, 0)
