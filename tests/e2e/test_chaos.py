@@ -119,6 +119,12 @@ class Chaos:
         steps = [json.loads(path.read_text())["step"] for path in self.folder.glob("checkpoint.?")]
         return min(steps) if len(steps) == 2 else 0
 
+    def known_to_the_daemon(self) -> list[str]:
+        """The nodes whose agents it knows."""
+        told = self.holdfast.run("daemon", "--json")
+        assert told.returncode == 0, told.output
+        return sorted(agent["node"] for agent in json.loads(told.stdout)["table"]["agents"])
+
     def let_back(self) -> None:
         """What an operator does with a node that is well, and was taken out for what we have done to it."""
         for name, state in self.fleet.states().items():
@@ -157,8 +163,7 @@ def test_whoever_is_killed_in_whatever_order_nothing_is_lost(
 
     chaos.let_back()
     wait_until(lambda: sorted(fleet.states().values()) == ["fit", "fit", "spare"], what=f"{fleet.states()}")
-    told = holdfast.run("daemon", "--json")
-    assert sorted(agent["node"] for agent in json.loads(told.stdout)["table"]["agents"]) == ["a", "b", "c"], told.output
+    wait_until(lambda: chaos.known_to_the_daemon() == ["a", "b", "c"], what="agents to come back to the daemon")
     for name in ("a", "b", "c"):
         deeds = wait_until(lambda name=name: (all(deed["outcome"] for deed in fleet.why(name)) and fleet.why(name)) or [{}])
         assert len({deed.get("id") for deed in deeds}) == len(deeds)

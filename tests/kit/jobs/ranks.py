@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from kit.waiting import wait_for
 
 WAITS = """
 import os, signal, sys, time
@@ -86,8 +87,5 @@ class Cluster(Ranks):
 
 def agent_pid(holdfast: Any, name: str) -> int:
     """Of the node's agent, once it has written its first line."""
-    until = time.monotonic() + 30.0
-    while not (found := [event["pid"] for event in holdfast.events("AgentStarted") if event["node"] == name]):
-        assert time.monotonic() < until, f"the agent of {name} has written nothing"
-        time.sleep(0.01)  # its first worker may run before that
-    return int(found[0])
+    found = lambda: [event["pid"] for event in holdfast.events("AgentStarted") if event["node"] == name]
+    return int(wait_for(found, what=f"the first line of {name}'s agent")[0])  # its first worker may run before that
