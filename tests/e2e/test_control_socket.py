@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -200,22 +201,27 @@ def test_a_path_longer_than_an_address_works(tmp_path: Path) -> None:
     assert list(deep.iterdir()) == []
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """The socket of an agent in a folder that everybody may enter: pytest's are its user's alone."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-test-") as folder:
+        os.chmod(folder, 0o755)
+        path = Path(folder, "agent-n1.sock")
+        served = Loop(path)
+        path.chmod(0o777)
+        yield path
+        served.close()
+
+
 @pytest.mark.root
-@pytest.mark.usefixtures("agent")
-def test_another_user_is_not_listened_to(tmp_path: Path) -> None:
-    folder = tmp_path
-    while folder != folder.parent:
-        if folder.stat().st_uid == os.geteuid() and folder.parts[1:2] == ("tmp",) and len(folder.parts) > 2:
-            folder.chmod(0o755)
-        folder = folder.parent
-    (tmp_path / "agent-n1.sock").chmod(0o777)
+def test_another_user_is_not_listened_to(public: Path) -> None:
     probe = (
         "import os, socket, sys\nos.setgroups([]); os.setgid(12345); os.setuid(12345)\n"
         "client = socket.socket(socket.AF_UNIX); client.settimeout(30); client.connect(sys.argv[1])\n"
         'try:\n    client.sendall(b\'{"ask": "status"}\\n\'); print(client.recv(100))\n'
         "except OSError as error:\n    print(b'')"
     )
-    command = [sys.executable, "-c", probe, str(tmp_path / "agent-n1.sock")]
+    command = [sys.executable, "-c", probe, str(public)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.strip() == "b''"
 
