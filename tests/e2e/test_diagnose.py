@@ -53,7 +53,7 @@ def wait_for_the_other():
     while True:
         time.sleep(0.01)
 if os.environ["RANK"] == "2":
-    signal.signal(signal.SIGTERM, lambda *_: time.sleep(0.5) or os._exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: time.sleep(2) or os._exit(0))  # longer than a busy agent takes to ask
 if os.environ["RANK"] != "3":
     wait_for_the_other()
 while len(os.listdir(os.environ["SEEN"])) < 3:
