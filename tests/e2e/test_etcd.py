@@ -293,7 +293,8 @@ def test_tls_with_certificates_on_both_sides(lone_job: Job, own_etcd: Any, tmp_p
 
 def test_an_etcd_that_is_not_there_is_tried_for_the_join_timeout(holdfast: Any, free_port: int, script: Any) -> None:
     flags = ("--nnodes", 1, "--rdzv-backend", "etcd-v2", "--rdzv-endpoint", f"localhost:{free_port}")
-    done = holdfast.run("run", *flags, "--rdzv-conf", "join_timeout=1", script("pass"))
+    # The client is loaded in that time too: 1 s may be over before it has tried.
+    done = holdfast.run("run", *flags, "--rdzv-conf", "join_timeout=4", script("pass"))
     assert done.returncode == 1 and "refused" in done.stderr, done.output
     assert f"the coordinator at the place that etcd at localhost:{free_port} names is out of reach" in done.stderr, done.output
 
