@@ -63,7 +63,7 @@ def test_fresh_agents_at_the_endpoint_run_nothing_beside_the_successor(job, hold
     job.wait_until(lambda: all(text in agents["b"].stderr + agents["c"].stderr for text in said))
     job.finish()
     assert [agent.wait().returncode for agent in (agents["b"], agents["c"], *fresh)] == [0] * 4
-    assert {event["round"] for event in holdfast.events("WorkerStarted")} == {1, 2}
+    assert sorted(event["round"] for event in holdfast.events("WorkerStarted")) == [1, 1, 2, 2]
     assert "was here before and did not see its end" in fresh[0].stderr + fresh[1].stderr
 
 

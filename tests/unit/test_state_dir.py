@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from holdfast.core.errors import StartError, UsageError
 from holdfast.telemetry import state_dir
 from holdfast.telemetry.prune import prune
-from holdfast.telemetry.state_dir import JobDir, cut_short_in, job_name, last_to_go, open_job, safe_name, split_run, state_home
+from holdfast.telemetry.state_dir import (
+    JobDir,
+    job_name,
+    last_to_go,
+    open_job,
+    safe_name,
+    split_run,
+    state_home,
+    unfinished_round,
+)
 
 
 @pytest.fixture
@@ -318,23 +327,27 @@ def test_pruning_does_not_follow_links(home: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "cut_short"),
+    ("events", "unfinished"),
     [
         ((), 0),
         (("AgentStarted",), 0),
         (("AgentStarted", "RoundFormed"), 2),
         (("AgentStarted", "RoundFormed", "JobEnded"), 0),
+        (("AgentStarted", "RoundFormed", "JobEnded", "AgentStarted"), 0),
+        (("AgentStarted", "RoundFormed", "AgentStarted"), 2),
         (("AgentStarted", "RoundFormed", "JobEnded", "AgentStarted", "RoundFormed", "FailureSeen"), 5),
     ],
 )
-def test_an_agent_that_died_in_a_round_was_cut_short_in_that(home: str, events: tuple[str, ...], cut_short: int) -> None:
+def test_an_agent_whose_record_has_no_end_leaves_its_last_round_unfinished(
+    home: str, events: tuple[str, ...], unfinished: int
+) -> None:
     with_old_run = ended_job(home, "train", 0.0)
     agent = open_job(home, "train", "n1")
     Path(agent.events_path).write_text("".join(f'{{"round": {n}, "event": "{event}"}}\n' for n, event in enumerate(events, 1)))
-    assert with_old_run.exists() and not cut_short_in(home, "train"), "it lives"
+    assert with_old_run.exists() and unfinished_round(home, "train") == unfinished, "it lives, or another of its name does"
     agent.close()
-    assert cut_short_in(home, "train") == cut_short
-    assert not cut_short_in(home, "another") and not cut_short_in(home + "/nowhere", "train")
+    assert unfinished_round(home, "train") == unfinished
+    assert not unfinished_round(home, "another") and not unfinished_round(home + "/nowhere", "train")
 
 
 def test_the_last_to_go_are_the_agents_that_are_left_when_all_of_them_have_seen_the_end(home: str) -> None:
@@ -348,9 +361,9 @@ def test_the_last_to_go_are_the_agents_that_are_left_when_all_of_them_have_seen_
     assert last_to_go(home, "train") == [], "it has ended"
 
 
-def test_an_agent_of_another_job_of_that_id_was_cut_short_for_that_one_only(home: str) -> None:
+def test_an_agent_of_another_job_of_that_id_leaves_a_round_unfinished_in_that_one_only(home: str) -> None:
     for port in (29400, 29500):
         agent = open_job(home, "train", "n1", endpoint=f"n1:{port}")
         Path(agent.events_path).write_text('{"round":1,"event":"RoundFormed"}\n' if port == 29400 else '{"event":"JobEnded"}\n')
         agent.close()
-    assert cut_short_in(home, "train", endpoint="n1:29400") and not cut_short_in(home, "train", endpoint="n1:29500")
+    assert unfinished_round(home, "train", endpoint="n1:29400") and not unfinished_round(home, "train", endpoint="n1:29500")

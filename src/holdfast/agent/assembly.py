@@ -58,10 +58,10 @@ def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | 
     hosting = _hosts(config, network)
     if config.rdzv_backend == "embedded" and config.max_nodes > 1:
         from holdfast.agent.candidate import heir
-        from holdfast.telemetry.state_dir import cut_short_in
+        from holdfast.telemetry.state_dir import unfinished_round
 
         group = _group(config, _join(config, name, addr), hosting=hosting)
-        known = cut_short_in(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint) if hosting else 0
+        known = unfinished_round(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint) if hosting else 0
         return heir(config, host, network, group, _rules(config), lambda: _policy(config, host), known_round=known)
     return _node(config, host, name, hosting=hosting, addr=addr, taken=network.taken), network, None
 

@@ -78,7 +78,7 @@ def heir(
     known_round: int,
 ) -> tuple[HeirNode, Network, Store | None]:
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
-    `known_round`: the last round of an agent of this job that did so before, on this host, and was cut short; 0: none."""
+    `known_round`: the last round of an agent of this job that was on this host before us, and has not seen its end; 0: none."""
     taken, ended = network.taken, ended_runs(config)
     witness = None if config.witness is None else open_witness(config.witness, host)
     endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(config, network, group.join.addr, host)

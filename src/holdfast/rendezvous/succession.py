@@ -95,7 +95,7 @@ class Succession:
         self.goes_on = goes_on
         """A side without a majority goes on all the same (--on-split continue)."""
         self.known_round = known_round
-        """The last round of an agent of this job that was at the endpoint before us, and did not see the job's end; 0: none."""
+        """The last round of an agent of this job that was on this host before us, and has not seen the job's end; 0: none."""
         self.ended = ended or {}
         """How earlier runs of the job have ended, by their lives, as far as this host knows."""
         self.began_at = now

@@ -353,11 +353,13 @@ def is_running(path: str) -> bool:
     return bool(running_nodes(path))
 
 
-def cut_short_in(home: str, run_id: str, *, endpoint: str = "") -> int:
-    """The last round of the job's newest run that an agent on this host was in which died before it saw the end; 0: none."""
-    newest = _newest(home, run_id, endpoint)
-    alive = running_nodes(newest) if newest else []
-    return max((_breaks_off_in(events) for node, events in events_files(newest) if node not in alive), default=0)
+def unfinished_round(home: str, run_id: str, *, endpoint: str = "") -> int:
+    """The last round of the job's newest run that an agent on this host was in which has not seen the run's end; 0: none.
+
+    That agent may live: the job goes on elsewhere, then. And it may be dead though its record is locked: an agent of its name
+    that has come to the run since goes on with the same file.
+    """
+    return max((_unfinished_in(events) for _, events in events_files(_newest(home, run_id, endpoint))), default=0)
 
 
 def last_to_go(home: str, run_id: str, *, endpoint: str = "") -> list[int]:
@@ -384,11 +386,11 @@ def _newest(home: str, run_id: str, endpoint: str) -> str:
     return next(iter(last_runs(home, run_id, endpoint=endpoint)), "")
 
 
-def _breaks_off_in(events: str) -> int:
+def _unfinished_in(events: str) -> int:
     import re
 
-    said = _said(events)
-    formed = [] if _ends(said) else re.findall(rb'"round": ?(\d+).*"event": ?"RoundFormed"', said)
+    since_an_end = _said(events).rpartition(b'"JobEnded"')[2]
+    formed = re.findall(rb'"round": ?(\d+).*"event": ?"RoundFormed"', since_an_end)
     return int(formed[-1]) if formed else 0
 
 
