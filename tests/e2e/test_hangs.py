@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from kit import SCRIPTS
 
-from holdfast.agent import stacks as module
 from holdfast.agent.stacks import Stacks, py_spy
 from holdfast.agent.words import LookAtWorkers
 from holdfast.runtime.host import Child, Host
@@ -80,7 +79,8 @@ def test_a_script_that_knows_nothing_of_it(holdfast: Any, kind: str) -> None:
 def test_a_script_that_tells_what_it_does(holdfast: Any, kind: str) -> None:
     done = holdfast("run", "--nproc-per-node", 2, "--max-restarts", 1, *SECTIONS, TOLD, kind)
     check(holdfast, done, kind)
-    assert re.search(r"hung: in section data for 2\.\d s \(limit 2 s\); at step 2", hung(holdfast)["message"])
+    (lasted_s,) = re.findall(r"hung: in section data for (\S+) s \(limit 2 s\); at step 2", hung(holdfast)["message"])
+    assert float(lasted_s) >= 2.0
 
 
 @pytest.mark.torch
@@ -204,7 +204,7 @@ def test_the_termination_signal_is_the_user_s_and_a_job_without_restarts_ends(ho
     (job,) = holdfast.jobs()
     first = json.loads((job / "report.json").read_text())["first_failure"]
     assert (first["rank"], first["cause"], first["signal"]) == (1, "hung", "SIGABRT")
-    assert f"job {job.name} failed: rank 1 (local 1) on " in done.stderr and "hung: in section data for 2" in done.stderr
+    assert f"job {job.name} failed: rank 1 (local 1) on " in done.stderr and "hung: in section data for " in done.stderr
     assert first["stacks_path"] in done.stderr.replace("\n", "")
 
 
@@ -293,14 +293,13 @@ def test_py_spy_shows_the_stacks_of_a_rank_that_cannot(holdfast: Any) -> None:
     assert "asleep (" in stacks(hung(holdfast))[1] and "what the kernel says of it" in stacks(hung(holdfast))[1]
 
 
-def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path) -> None:
     program, pid, host = tmp_path / "py-spy", os.getpid(), Host(print)
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
-    monkeypatch.setattr(module, "py_spy", lambda: str(program))
     host.children[pid] = Child(Process(pid, None), None)
     workers = SimpleNamespace(host=host, local_ranks={pid: 0}, dump=lambda ranks: {0: "it is deaf"}, dumped=lambda rank: "")
-    looking = Stacks(workers, lambda round: str(tmp_path))  # type: ignore[arg-type]
+    looking = Stacks(workers, lambda round: str(tmp_path), spy=lambda: str(program))  # type: ignore[arg-type]
     looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2.0), None)
     while not (found := looking.due()):
         host.wait(looking.deadline())
@@ -311,13 +310,11 @@ def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path, m
 
 
 def test_a_rank_that_answers_while_py_spy_is_asked_is_believed_and_py_spy_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Any
+    tmp_path: Path, wait_until: Any
 ) -> None:
     program, started, pid, host = tmp_path / "py-spy", tmp_path / "started", os.getpid(), Host(print)
     program.write_text(f"#!/bin/sh\necho $$ > {started}.new && mv {started}.new {started}\nexec sleep 1000\n")
     program.chmod(0o755)
-    monkeypatch.setattr(module, "py_spy", lambda: str(program))
-    monkeypatch.setattr(module, "PY_SPY_S", 1000.0)
     host.children[pid] = Child(Process(pid, None), None)
     own = 'Current thread 0x1 (most recent call first):\n  File "train.py", line 7 in <module>\n'
 
@@ -325,7 +322,9 @@ def test_a_rank_that_answers_while_py_spy_is_asked_is_believed_and_py_spy_is_giv
         return own if started.exists() else ""
 
     workers = SimpleNamespace(host=host, local_ranks={pid: 0}, dump=lambda ranks: {0: "it is deaf"}, dumped=dumped)
-    looking, before = Stacks(workers, lambda round: str(tmp_path)), len(os.listdir("/proc/self/fd"))  # type: ignore[arg-type]
+    spying = {"spy": lambda: str(program), "spy_s": 1000.0}
+    looking = Stacks(workers, lambda round: str(tmp_path), **spying)  # type: ignore[arg-type]
+    before = len(os.listdir("/proc/self/fd"))
     looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2000.0), None)
     while not (found := looking.due()):
         host.wait(looking.deadline())
@@ -346,7 +345,7 @@ client.heartbeat()
 time.sleep(1000)
 """
     done = holdfast("run", "--ft-rank-heartbeat-timeout", 1, script(source))
-    assert done.returncode == 1 and "hung: no heartbeat for 1." in done.stderr
+    assert done.returncode == 1 and "hung: no heartbeat for " in done.stderr
     (file,) = (holdfast.jobs()[0] / "incidents").glob("round-1/*/rank-0.txt")
     said = file.read_text()
     assert "it cannot show its stacks itself: the script has reset the signal" in said

@@ -18,6 +18,7 @@ from kit.servers.kubernetes import SUPERVISOR, Kubernetes
 from kit.servers.kubernetes_standin import Standin, rights_of
 
 from holdfast.core.errors import HoldfastError
+from holdfast.integrations.kubernetes_orchestrator import Adapter
 from holdfast.supervisor.orchestrator import orchestrator
 
 LOUD = "its fan is loud"
@@ -167,12 +168,11 @@ def test_what_it_refuses_is_told_in_its_words(standin, adapter):
     assert "rbac.yaml" in raised.value.hint
 
 
-def test_an_api_server_that_never_answers_costs_a_call_its_deadline(kubernetes, adapter, monkeypatch, tmp_path):
+def test_an_api_server_that_never_answers_costs_a_call_its_deadline(kubernetes, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as hole:
-        monkeypatch.setattr("holdfast.integrations.kubernetes_orchestrator.STEP_S", 0.3)
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(hole.getsockname()[1]))
         with pytest.raises(HoldfastError, match=r"list nodes: https://127\.0\.0\.1:"):
-            adapter.nodes()
+            Adapter(step_s=0.3).nodes()
 
 
 def test_a_kubeconfig_goes_before_the_pod_s_own_account(kubernetes, adapter, monkeypatch, tmp_path):

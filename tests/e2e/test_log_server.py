@@ -127,11 +127,11 @@ def test_when_the_node_that_gathers_is_lost_the_next_coordinator_s_goes_on_and_n
 class Rank:
     """A rank's own file, and what sends it."""
 
-    def __init__(self, folder: Path, at: str, *, token: str = TOKEN, patience_s: float = 60.0) -> None:
+    def __init__(self, folder: Path, at: str, *, token: str = TOKEN, patience_s: float = 60.0, **how: float) -> None:
         folder.mkdir()
         self.file, self.own = folder / "output.log", folder / "job_cycle0.log"
         self.file.touch()
-        self.upstream = Upstream(Identity("job", token.encode()), None, "here:1", patience_s)
+        self.upstream = Upstream(Identity("job", token.encode()), None, "here:1", patience_s, **how)
         self.upstream.at = at
         self.log: Any = AppLog(str(folder / "job.log"), 0, [(str(self.file), "3: ")], self.upstream)
 
@@ -196,13 +196,10 @@ class Cable:
                 other.sendall(data)
 
 
-def test_a_piece_whose_answer_is_lost_is_written_once(
-    receiver: Any, tmp_path: Path, wait_until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.agent.log_sender.AGAIN_S", 0.05)
+def test_a_piece_whose_answer_is_lost_is_written_once(receiver: Any, tmp_path: Path, wait_until: Any) -> None:
     there, log = receiver(), tmp_path / "there" / "job_cycle0.log"
     cable = Cable(there.address)
-    rank = Rank(tmp_path / "b", cable.at)
+    rank = Rank(tmp_path / "b", cable.at, again_s=0.05)
     wait_until(lambda: there.begun)
     rank.say("one")
     wait_until(lambda: rank.log.sender.number == 1)

@@ -42,11 +42,13 @@ CONNECT_S, ANSWER_S, AGAIN_S = 5.0, 10.0, 5.0
 class Upstream:
     """Where this node's lines go: the same for all of its logs, and another place when the coordinator has moved."""
 
-    def __init__(self, identity: Identity, shelter: Shelter | None, own: str, patience_s: float) -> None:
+    def __init__(
+        self, identity: Identity, shelter: Shelter | None, own: str, patience_s: float, *, again_s: float = AGAIN_S
+    ) -> None:
         self.identity, self.shelter = identity, shelter
         self.own = own
         """Where this agent takes lines itself."""
-        self.patience_s = patience_s
+        self.patience_s, self.again_s = patience_s, again_s
         self.at = ""
         """Empty: nowhere, the coordinator's node takes none."""
         self.is_over = False
@@ -222,7 +224,7 @@ class LogSender:
 
     def _failed(self, error: Exception) -> None:
         self._unlink()
-        self.not_before = time.monotonic() + AGAIN_S
+        self.not_before = time.monotonic() + self.upstream.again_s
         if self.upstream.is_here:
             return self._keep_here()
         if self.is_cut:

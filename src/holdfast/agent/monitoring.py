@@ -77,7 +77,10 @@ class Monitoring:
         node: str,
         perform: Callable[[Iterable[Action]], None],
         complain: Callable[[str], None],
+        make: Callable[..., Monitor] = Monitor,
     ) -> None:
+        """`make`: a monitor, from what `Monitor` takes; called again whenever one has failed."""
+        self.make = make
         self.config, self.host, self.workers, self.node = config, host, workers, node
         self.perform, self.complain = perform, complain
         self.ranks: dict[int, Watched] = {}
@@ -195,7 +198,7 @@ class Monitoring:
 
     def _anew(self) -> Monitor:
         start_up_s = START_UP_S if self.config.membership == "fixed" else 0.0
-        return Monitor(self.config.ft, node=self.node, start_up_s=start_up_s)
+        return self.make(self.config.ft, node=self.node, start_up_s=start_up_s)
 
     def _begin(self) -> list[Observation]:
         self.monitor.begin_round(self.job_s, self.host.now())

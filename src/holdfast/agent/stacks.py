@@ -59,6 +59,17 @@ RESERVE_S = 0.1
 """Of the longest time that a look may take, for what comes after it."""
 
 
+def py_spy() -> str | None:
+    """The program, if the extra `diagnosis` is installed here."""
+    import sys
+
+    for folder in (os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)):
+        path = os.path.join(folder, "py-spy")
+        if os.access(path, os.X_OK):
+            return path
+    return None
+
+
 class Rank:
     """One rank, while it is being looked at."""
 
@@ -96,10 +107,19 @@ class Rank:
 class Stacks:
     """What is being found out, or was found out last."""
 
-    def __init__(self, workers: Workers, folder: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        folder: Callable[[int], str],
+        *,
+        spy: Callable[[], str | None] = py_spy,
+        spy_s: float = PY_SPY_S,
+    ) -> None:
         self.workers = workers
         self.folder = folder
         """Of a round's stacks."""
+        self.spy, self.spy_s = spy, spy_s
+        """Where py-spy is, and how long it may take."""
         self.path = ""
         self.ranks: list[Rank] = []
         self.look_at = NEVER
@@ -258,11 +278,11 @@ class Stacks:
 
     def _spy(self, silent: list[Rank], now: float) -> None:
         self.spies_until = now
-        if (program := py_spy()) is None:
+        if (program := self.spy()) is None:
             return
         import subprocess
 
-        self.spies_until = now + PY_SPY_S
+        self.spies_until = now + self.spy_s
         for rank in silent:
             # --nonblocking: it does not stop the rank, which may not be able to go on.
             argv = [program, "dump", "--pid", str(rank.pid), "--nonblocking", "--full-filenames"]
@@ -293,14 +313,3 @@ def _quiet_s(rank: Rank, now: float) -> float | None:
     signs = rank.signs
     moments = [signs.beat_at, signs.step_at, signs.out_since, rank.logged[1], *(one.open_since for one in signs.sections)]
     return min((now - at for at in moments if at is not None), default=None)
-
-
-def py_spy() -> str | None:
-    """The program, if the extra `diagnosis` is installed here."""
-    import sys
-
-    for folder in (os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)):
-        path = os.path.join(folder, "py-spy")
-        if os.access(path, os.X_OK):
-            return path
-    return None

@@ -52,15 +52,18 @@ class Adapter:
 
     name = "kubernetes"
 
+    def __init__(self, *, step_s: float = STEP_S) -> None:
+        self.step_s = step_s
+
     def nodes(self) -> tuple[NodeView, ...]:
         """See `Orchestrator`."""
-        with Api() as api:
+        with Api(self.step_s) as api:
             found = api.ask("list nodes", lambda: list(api.client.list(Node)))
         return tuple(sorted((_view(node) for node in found), key=lambda view: view.name))
 
     def drain(self, node: str, reason: str) -> str:
         """See `Orchestrator`. What a budget does not let go stays, and is named."""
-        with Api() as api:
+        with Api(self.step_s) as api:
             api.change(node, lambda found: _drained(found, reason))
             answers = {pod.metadata.name: api.evict(pod) for pod in api.pods(node)}
         kept = [f"{name} stays for now: {why}" for name, why in answers.items() if why]
@@ -69,14 +72,14 @@ class Adapter:
 
     def uncordon(self, node: str, reason: str) -> str:
         """See `Orchestrator`."""
-        with Api() as api:
+        with Api(self.step_s) as api:
             found = api.change(node, _let_back)
         others = "" if _view(found).usable else f", as far as we are concerned: {_view(found).reason}"
         return f"Kubernetes gives {node} work again{others}"
 
     def replace(self, node: str, key: str, reason: str) -> str:
         """See `Orchestrator`."""
-        with Api() as api:
+        with Api(self.step_s) as api:
             there = api.pods(node)
             found = api.change(node, lambda found: _noted(found, key, [pod.metadata.uid for pod in there]))
             meant = _replaced(found)[key]
@@ -96,7 +99,7 @@ class Adapter:
 class Api:
     """The API server for the length of one call, so that what hangs ends with it, and a token that was renewed is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_s: float) -> None:
         self.until = time.monotonic() + ASK_S
         self.eviction: str | None = None
         """Its API version; None: lightkube's."""
@@ -105,7 +108,7 @@ class Api:
         try:
             config = KubeConfig.from_file(given) if given else KubeConfig.from_env(service_account=account)
             outside = bool(given) or not os.path.isdir(account)  # within the cluster no proxy knows it
-            self.client: Any = Client(config, timeout=httpx.Timeout(STEP_S), field_manager="holdfast", trust_env=outside)
+            self.client: Any = Client(config, timeout=httpx.Timeout(step_s), field_manager="holdfast", trust_env=outside)
         except (ConfigError, OSError, LookupError, ValueError, AssertionError) as error:
             hint = "set KUBECONFIG, or run the supervisor in a pod that has a service account"
             raise HoldfastError(f"Kubernetes cannot be asked: {error}", hint=hint) from error

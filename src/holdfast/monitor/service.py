@@ -41,9 +41,10 @@ NOTICE_PART = 6
 class Monitor:
     """The machine."""
 
-    def __init__(self, ft: FaultTolerance, *, node: str, start_up_s: float = 0.0) -> None:
+    def __init__(self, ft: FaultTolerance, *, node: str, start_up_s: float = 0.0, inform_s: float = INFORM_S) -> None:
         self.ft = ft
         self.node = node
+        self.inform_s = inform_s
         self.learner = Learner({})
         self.limits = Limits(ft, self.learner, start_up_s=start_up_s)
         self.liveness = Liveness(self.limits)
@@ -60,7 +61,7 @@ class Monitor:
         self.learner.job_s = dict(job_s)
         self.liveness = Liveness(self.limits)
         self.stragglers = Stragglers()
-        self.inform_at, self.busy_at = now + INFORM_S, -NEVER
+        self.inform_at, self.busy_at = now + self.inform_s, -NEVER
         if not self.noticed and not self.limits.first(None).is_sure:
             self.notice_at = now + min(NOTICE_S, self.limits.still_s / NOTICE_PART)
 
@@ -97,7 +98,7 @@ class Monitor:
         if now >= self.stragglers.judge_at:
             out += self._compare(now)
         if now >= self.inform_at:
-            self.inform_at = now + INFORM_S
+            self.inform_at = now + self.inform_s
             out += self._note_limits()
             out.append(self._word())
         if now >= self.notice_at:
