@@ -15,22 +15,23 @@ FLAP_S = 1.5
 """How long an interface is down: with a lease of 3 s and a word every 0.75 s, what TCP sends again has come in time."""
 
 MEETS = """
-import os, socket
+import os, socket, time
 rank, address = os.environ["RANK"], (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 if rank == "0":
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.create_server(address, family=family) as listener:
-        listener.settimeout(10)
+        listener.settimeout(60)
         listener.accept()[0].recv(1)
 else:
-    for _ in range(100):
+    until = time.monotonic() + 60
+    while True:
         try:
-            socket.create_connection(address, timeout=0.1).sendall(b"x")
+            socket.create_connection(address, timeout=60).sendall(b"x")
             break
-        except ConnectionRefusedError:
-            __import__("time").sleep(0.1)
-    else:
-        raise SystemExit("nobody listens")
+        except ConnectionRefusedError:  # it does not listen yet
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
 os.write(1, f"rank {rank} met at {address[0]}\\n".encode())
 """
 

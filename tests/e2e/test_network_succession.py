@@ -5,6 +5,7 @@ Hosts are network namespaces, as in test_network.py. The endpoint is on host a.
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Any
 
@@ -15,9 +16,18 @@ pytestmark = pytest.mark.root
 CUTS = ["both ways", "what it says", "what it is told"]
 
 
+CHOOSE = re.compile(r"if the coordinator is lost, the (.+) choose another")
+
+
 def settle(job: Any) -> None:
-    """Until who has a say is settled: that takes a renewal of leases where it was somebody else before."""
-    job.goes_on(max(job.lives()), 0.7)
+    """Until who has a say is settled: every node but the one that leads knows that those have who are there, and no others."""
+
+    def settled() -> bool:
+        there = [agent for agent in job.agents.values() if not agent.ended]
+        known = [CHOOSE.findall(agent.stderr)[-1:] for agent in there]
+        return known.count([f"{len(there)} nodes"]) >= len(there) - 1
+
+    job.wait_until(settled)
 
 
 def cut_off(job: Any, name: str, lost: str = "both ways") -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit import SCRIPTS
+from kit.jobs.succession import LOGS
 from kit.network.netns import Switch
 
 STAMPS = SCRIPTS / "stamps.py"
@@ -53,7 +54,7 @@ class Job:
         self, name: str, nnodes: str = "2", *options: object, lease: float | None = 2.0, words: tuple[str, ...] = ()
     ) -> Any:
         """Start the agent of a host. `lease` None: the default."""
-        return self.start(name, nnodes, *options, lease=lease, program=(STAMPS, self.folder, name, *words))
+        return self.start(name, nnodes, *options, lease=lease, program=(STAMPS, self.folder, name, *words), env=LOGS)
 
     def start(
         self, name: str, nnodes: str, *options: object, lease: float | None = None, program: tuple[object, ...], **how: Any
