@@ -99,8 +99,8 @@ def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.fixture
-def web_port(free_port: int) -> int:
-    return free_port - 5_000
+def web_port() -> int:
+    return ports(1)[0]
 
 
 @pytest.fixture

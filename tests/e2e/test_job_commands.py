@@ -352,19 +352,16 @@ def test_events_as_json_are_the_lines_on_disk(agent: Make, holdfast_says: Say) -
     assert [event for event in said if event["node"] == "n1"] == on_disk
 
 
-def test_following_ends_with_the_job(agent: Make, holdfast_says: Say) -> None:
+def test_following_ends_with_the_job(agent: Make, holdfast: Any) -> None:
     one = agent("train").started()
-
-    def go_on() -> None:
-        one.saw(Decided(decision="finish", reason="every worker exited with 0"))
-        one.saw(JobEnded(outcome="succeeded", exit_code=0, reason="every worker exited with 0"))
-        one.leave()
-
-    timer = threading.Timer(0.2, go_on)
-    timer.start()
-    said = holdfast_says("events", "--follow")
-    timer.join()
-    assert said.code == 0 and [line.split()[4] for line in said.out.splitlines()] == ["AgentStarted", "Decided", "JobEnded"]
+    following = holdfast.start("events", "--follow")
+    following.wait_for_output("AgentStarted")
+    one.saw(Decided(decision="finish", reason="every worker exited with 0"))
+    one.saw(JobEnded(outcome="succeeded", exit_code=0, reason="every worker exited with 0"))
+    one.leave()
+    said = following.wait()
+    assert said.returncode == 0
+    assert [line.split()[4] for line in said.stdout.splitlines()] == ["AgentStarted", "Decided", "JobEnded"]
 
 
 def test_report_shows_lives_failures_and_the_time_lost(agent: Make, holdfast_says: Say) -> None:
@@ -460,8 +457,10 @@ def test_the_commands_work_on_a_job_that_runs(holdfast: Any, script: Any, wait_u
     path = script("import time\ntime.sleep(600)\n")
     job = holdfast.start("run", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id", "real", path)
     wait_until(lambda: len(holdfast.events("WorkerStarted")) == 2)
-    status = json.loads(holdfast.run("status", "real", "--json").stdout)
-    assert status["state"] == "running" and all(node["answers"] for node in status["nodes"])
+    shown = lambda: json.loads(holdfast.run("status", "real", "--json").stdout)
+    answered = lambda: (told := shown()) and all(node["answers"] for node in told["nodes"]) and told
+    status = wait_until(answered, what="the agent to answer: it opens its socket once its ranks have had their time")
+    assert status["state"] == "running"
     assert sorted(worker["pid"] for worker in status["workers"]) == sorted(e["pid"] for e in holdfast.events("WorkerStarted"))
     stopped = holdfast.run("stop", "real", "--reason", "the test is over")
     assert stopped.returncode == 0 and job.wait().returncode != 0

@@ -180,13 +180,14 @@ def test_a_rank_s_failure_is_told_though_what_it_has_left_cannot_be_read(holdfas
     (tmp_path / "silent").mkdir()
     mount = fuse.SilentMount(tmp_path / "silent", deaf=False)
     source = f"""
-import os, sys, time
+import glob, os, sys, time
 if os.environ["RANK"] == "0":
     time.sleep(600)
 log = os.path.join(os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"]), "stderr.log")
 os.unlink(log)
 os.symlink({mount.path!r} + "/log", log)
-time.sleep(2)  # the agent has found out where its disks are by then
+while not glob.glob({str(holdfast.state_dir)!r} + "/jobs/*/agent-*.sock"):
+    time.sleep(0.01)  # then it finds out where its disks are
 sys.exit(3)
 """
     command = [sys.executable, script(ELSEWHERE, "elsewhere.py"), "run", "--nproc-per-node", "2", "-r", "3", script(source)]

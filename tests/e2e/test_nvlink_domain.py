@@ -50,16 +50,16 @@ def test_what_it_prints_is_read(smi, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("body", "trouble"),
+    ("body", "within_s", "trouble"),
     [
-        ("exit 9", "nvidia-smi ended with 9"),
-        ("trap '' TERM; sleep 3600 & wait; sleep 3600", "nvidia-smi did not answer within 0.5 s"),
+        ("exit 9", 60.0, "nvidia-smi ended with 9"),
+        ("trap '' TERM; sleep 3600 & wait; sleep 3600", 0.5, "nvidia-smi did not answer within 0.5 s"),
     ],
     ids=["fails", "hangs"],
 )
-def test_what_went_wrong_is_said_and_nothing_is_left(smi, monkeypatch, body, trouble):
+def test_what_went_wrong_is_said_and_nothing_is_left(smi, monkeypatch, body, within_s, trouble):
     monkeypatch.setenv("PATH", smi(body))
-    assert nvidia.query(0.5) == ("", trouble)
+    assert nvidia.query(within_s) == ("", trouble)
 
 
 def test_where_there_is_no_nvidia_smi_it_says_so(tmp_path, monkeypatch):

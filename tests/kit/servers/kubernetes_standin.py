@@ -22,6 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import trustme
 import yaml
+from kit.ports import ports
 from kit.servers.kubernetes import IN_PLACE, SUPERVISOR, WITNESS, Kubernetes
 
 VERSION = "1.31"
@@ -58,14 +59,13 @@ class Standin(Kubernetes):
         """How often all watches have been ended."""
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
-        self.port = 0
+        self.port = ports(1)[0]  # not the kernel's choice: while it is stopped, somebody's connection could be given that
         self.start()
         super().__init__(folder, self.port, ca.cert_pem.bytes())
 
     def start(self) -> None:
         """Be there; again, after `stop`."""
         self.http = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler())
-        self.port = self.http.server_address[1]
         self.http.daemon_threads = True
         self.http.socket = self.context.wrap_socket(self.http.socket, server_side=True, do_handshake_on_connect=False)
         self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02})
