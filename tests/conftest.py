@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,12 @@ from kit.waiting import wait_for
 
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")  # no test is timed: a busy machine is no defect
+
+for signum in (signal.SIGHUP, signal.SIGINT):
+    # Whoever starts us in the background (`nohup`, `&` in a script) has them ignored, and so would all that we start: a signal
+    # with a handler is a command's default again.
+    if signal.getsignal(signum) == signal.SIG_IGN:
+        signal.signal(signum, lambda *_: None)
 
 FIRST = ("e2e", "sim", "compat", "security", "unit")
 """Folders, the one with the longest tests first."""
