@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -51,6 +52,12 @@ class Notified:
         self.running.process.wait()
 
 
+def kept(wait_until: Any, folder: Path, deed: str, phase: str) -> None:
+    """Wait until it stands on disk that this has been told: what it was killed before comes again."""
+    known = lambda: [json.loads(file.read_text())["told"].get(deed) for file in (folder / "told").glob("*.json")]
+    wait_until(lambda: phase in known(), what=f"{deed}.{phase} to be kept as told")
+
+
 def ids(hook: Receiver, count: int) -> list[str]:
     return [post.json["id"] for post in hook.wait_for(count)]
 
@@ -94,6 +101,7 @@ def test_one_that_hangs_delays_nobody_else(holdfast, told, hook, wait_until):
         for number in range(5):
             told.deed(str(number), "done")
         assert ids(hook, 5) == [f"{number}.ended" for number in range(5)]
+        wait_until(lambda: hangs.posts)
         assert hangs.taken == [] and len(hangs.posts) == 1
 
 
@@ -107,6 +115,7 @@ def test_one_that_is_away_is_told_when_it_is_back_also_by_another_life_of_ours(h
     notified.start()
     with receiver(wait_until, hook.port) as back:
         assert ids(back, 2) == ["1.ended", "2.begun"]
+        kept(wait_until, told.folder, "2", "begun")
         notified.kill()
         told.deed("2", "in vain: late")
         notified.start()
@@ -147,10 +156,12 @@ def test_the_swap_of_a_real_node_is_told_and_counted_and_once_though_all_are_kil
     ended = wait_until(lambda: next((post for post in list(hook.taken) if post.json["phase"] == "ended"), None))
     assert (ended.json["act"], ended.json["node"], ended.json["trouble"]) == ("swap", "b", "operator")
     assert ended.json["outcome"] == "c has taken over in round 2"
+    wait_until(lambda: fleet.states() == {"a": "fit", "b": "unfit", "c": "fit"})
     shown = holdfast.run("top", "--once", "--state", fleet.state).stdout
     assert "b     unfit" in shown and "c has taken over in round 2" in shown and "supervisor, generation 1" in shown
     ranks = holdfast.run("top", "several", "--once", "--state", fleet.state).stdout
     assert "ranks of several" in ranks
+    kept(wait_until, fleet.state, ended.json["id"].removesuffix(".ended"), "ended")
     fleet.kill()
     fleet.start(*flags)
     wait_until(lambda: fleet.states()["b"] == "unfit")
@@ -166,9 +177,14 @@ def test_who_tells_is_started_again_and_ends_with_the_supervisor(holdfast, tmp_p
     running = holdfast.start("supervisor", *flags)
     running.wait_for_output("listening at")
 
+    def command(pid: int) -> bytes:
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:  # it has ended meanwhile
+            return b""
+
     def teller() -> int | None:
-        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in alive() if pid != running.pid}
-        return next((pid for pid, command in commands.items() if b"notify" in command), None)
+        return next((pid for pid in alive() if pid != running.pid and b"notify" in command(pid)), None)
 
     first = wait_until(teller)
     os.kill(first, signal.SIGKILL)

@@ -41,6 +41,8 @@ class Courier:
         self.said = ""
         """The last complaint."""
         self._turn = threading.Condition()
+        self._writing = threading.Lock()
+        """Of the two who write the file one does after the other: the newer one stays."""
         self._is_known = False
         """What it is not to be told, because it was over before, is on disk."""
 
@@ -87,12 +89,13 @@ class Courier:
             return letter
 
     def _write(self) -> None:
-        with self._turn:
-            told = json.dumps({"told": self.outbox.told})
         try:
-            with open(f"{self.path}.new", "w", encoding="utf-8") as file:
-                file.write(told)
-            os.replace(f"{self.path}.new", self.path)
+            with self._writing:
+                with self._turn:
+                    told = json.dumps({"told": self.outbox.told})
+                with open(f"{self.path}.new", "w", encoding="utf-8") as file:
+                    file.write(told)
+                os.replace(f"{self.path}.new", self.path)
         except OSError as error:
             self.say(f"{self.path} cannot be written ({error.strerror}): the next life tells {self.receiver.name} again")
 
