@@ -16,7 +16,7 @@ from holdfast.core.grammar import shown_endpoint
 from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Message
-from holdfast.core.value import quicken
+from holdfast.core.value import Value, quicken
 from holdfast.runtime.addresses import bind_addresses, host_and_port
 from holdfast.runtime.codec import decode, encode, warm
 from holdfast.runtime.crowd import Crowd
@@ -91,6 +91,17 @@ notices a loss by its clock alone, and doubles its patience each time: 0.2, 0.6,
 for half a lease would cost the lease. With these it tries six times at even intervals, and then once a second at least."""
 
 
+class Limits(Value):
+    """What those who have proved nothing may take: see the numbers of the same names."""
+
+    strangers: int = STRANGERS
+    crowd: int = CROWD
+    young_s: float = YOUNG_S
+
+
+LIMITS = Limits()
+
+
 class Wire:
     """One socket. It has slots, as all that is held for each of thousands: one place in memory to be fetched, not three."""
 
@@ -140,9 +151,11 @@ class Network:
         *,
         shelter: Shelter | None = None,
         family: type[Message] = Message,
+        limits: Limits = LIMITS,
     ) -> None:
         """`family`: which messages are understood here."""
         self.host = host
+        self.limits = limits
         self.family = family
         self.identity = identity
         self.endpoint = endpoint
@@ -333,7 +346,7 @@ class Network:
     def _accept(self, listener: socket.socket, events: int) -> list[Observation]:
         dropped: list[Observation] = []
         for _ in range(64):
-            if self.unproven >= STRANGERS and self._are_young():
+            if self.unproven >= self.limits.strangers and self._are_young():
                 self._rest(PAUSE_S)
                 break
             try:
@@ -347,7 +360,7 @@ class Network:
                     self._rest(REST_S)
                 break
             sock.setblocking(False)
-            if self.unproven >= STRANGERS:
+            if self.unproven >= self.limits.strangers:
                 dropped += self._make_room()
             self._add(sock, self._guest(), ours=False, peer=str(address[0]))
         return dropped
@@ -358,10 +371,10 @@ class Network:
 
     def _are_young(self) -> bool:
         """Are those without proof likely to be members, who have only just come?"""
-        if any(len(crowd) > CROWD for crowd in self.strangers.values()):
+        if any(len(crowd) > self.limits.crowd for crowd in self.strangers.values()):
             return False
         oldest = next((wire for wire in self.timed.values() if wire.stranger and not wire.closing), None)
-        return oldest is not None and self.host.now() < oldest.until - HANDSHAKE_S + YOUNG_S
+        return oldest is not None and self.host.now() < oldest.until - HANDSHAKE_S + self.limits.young_s
 
     def _make_room(self) -> list[Observation]:
         """Drop the oldest stranger of the address that has most."""
