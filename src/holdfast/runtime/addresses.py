@@ -69,7 +69,7 @@ def host_and_port(endpoint: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port) if port.isdecimal() else 0
 
 
-def slurm_address(node: str) -> str:
+def slurm_address(node: str, patience_s: float = SCONTROL_S) -> str:
     """Where a node of Slurm is reached: its name, or where that does not resolve, the NodeAddr that Slurm itself goes by."""
     try:
         socket.getaddrinfo(askable(node), None)
@@ -80,7 +80,7 @@ def slurm_address(node: str) -> str:
 
     command = ["scontrol", "show", "--oneliner", "node", node]
     try:
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_S, errors="replace").stdout
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, errors="replace").stdout
     except (OSError, subprocess.SubprocessError):
         return node  # there will be a message that it does not resolve
     words = dict(word.partition("=")[::2] for word in shown.split())
