@@ -14,7 +14,6 @@ from types import ModuleType
 import pytest
 
 from holdfast.client import ahead, spare
-from holdfast.runtime import cgroups
 from holdfast.runtime.memory import private_bytes, room_bytes
 
 MiB = 1 << 20
@@ -44,12 +43,11 @@ def test_an_import_that_has_initialised_cuda_or_opened_a_socket_is_unfit(monkeyp
     assert ahead.unfit(before) == "an import has initialised CUDA"
 
 
-def test_an_import_that_has_opened_the_driver_is_unfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_has_opened_the_driver_is_unfit(tmp_path: Path) -> None:
     driver = tmp_path / "nvidia-uvm"
     driver.touch()
-    monkeypatch.setattr(ahead, "GPU_DRIVERS", (str(driver),))
     with driver.open():
-        assert ahead.unfit(ahead.sockets()) == f"an import has opened {driver}"
+        assert ahead.unfit(ahead.sockets(), [str(driver)]) == f"an import has opened {driver}"
 
 
 # --- forking ----------------------------------------------------------------------------------------------------------------
@@ -95,41 +93,34 @@ def master(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
         yield held
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Those that it makes."""
-    made: list[float] = []
-    monkeypatch.setattr(spare, "sleep", made.append)
-    return made
-
-
-def test_other_ranks_wait_until_rank_0_listens(master: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_wait_until_rank_0_listens(master: socket.socket) -> None:
     paused: list[float] = []
 
     def pause(length_s: float) -> None:
         paused.append(length_s)
         master.listen()
 
-    monkeypatch.setattr(spare, "sleep", pause)
-    spare._await_store()
+    spare._await_store(pause)
     assert paused == [spare.LET_FIRST_S[0]]
     master.accept()[0].close()
 
 
-def test_whoever_waits_in_vain_goes_on(master: socket.socket, pauses: list[float]) -> None:
-    spare._await_store()
+def test_whoever_waits_in_vain_goes_on(master: socket.socket) -> None:
+    pauses: list[float] = []
+    spare._await_store(pauses.append)
     assert tuple(pauses) == spare.LET_FIRST_S
 
 
 @pytest.mark.parametrize("name", ["RANK", "MASTER_PORT", "torch"])
 def test_rank_0_waits_for_nobody_nor_who_has_no_store(
-    master: socket.socket, pauses: list[float], monkeypatch: pytest.MonkeyPatch, name: str
+    master: socket.socket, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    pauses: list[float] = []
     if name == "torch":
         monkeypatch.delitem(sys.modules, "torch.distributed")
     else:
         monkeypatch.delenv(name)
-    spare._await_store()
+    spare._await_store(pauses.append)
     assert pauses == []
 
 
@@ -143,18 +134,19 @@ def test_what_a_process_has_alone_is_counted() -> None:
     assert private_bytes(1 << 30) == 0
 
 
-def test_a_container_has_what_it_is_allowed_less_what_it_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def group(**files: str) -> str:
-        for name, text in files.items():
-            (tmp_path / f"memory.{name}").write_text(text)
-        return str(tmp_path).lstrip("/")
+def test_a_container_has_what_it_is_allowed_less_what_it_uses(tmp_path: Path) -> None:
+    def room(**group: str) -> tuple[int, int]:
+        for name, text in {
+            "proc/meminfo": f"MemTotal: {4096 * MiB // 1024} kB\nMemAvailable: {1024 * MiB // 1024} kB\n",
+            "proc/self/cgroup": "0::/\n",
+            **{f"sys/fs/cgroup/memory.{file}": text for file, text in group.items()},
+        }.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return room_bytes(str(tmp_path))
 
-    monkeypatch.setattr(cgroups, "folders", lambda: [group(max="max\n", current="5\n", stat="")])
-    assert room_bytes()[1] > 100 * MiB
+    assert room(max="max\n", current="5\n", stat="") == (1024 * MiB, 4096 * MiB)
     limit, used, dropped = 100 * MiB, 70 * MiB, 20 * MiB
-    monkeypatch.setattr(
-        cgroups, "folders", lambda: [group(max=str(limit), current=str(used), stat=f"anon 1\ninactive_file {dropped}\n")]
-    )
-    assert room_bytes() == (50 * MiB, limit)
-    monkeypatch.setattr(cgroups, "folders", lambda: [group(max=str(limit), current=str(limit + MiB), stat="")])
-    assert room_bytes() == (0, limit)
+    assert room(max=str(limit), current=str(used), stat=f"anon 1\ninactive_file {dropped}\n") == (50 * MiB, limit)
+    assert room(max=str(limit), current=str(limit + MiB), stat="") == (0, limit)
+    assert room_bytes()[1] > 100 * MiB

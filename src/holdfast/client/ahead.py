@@ -215,13 +215,13 @@ def identity(path: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def unfit(sockets_before: set[str]) -> str:
+def unfit(sockets_before: set[str], drivers: Collection[str] = GPU_DRIVERS) -> str:
     """What an import has done that no spare may do; empty: nothing."""
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return "an import has initialised CUDA"
     for link in _links().values():
-        if link in GPU_DRIVERS:
+        if link in drivers:
             return f"an import has opened {link}"
     return "an import has opened a socket" if sockets() - sockets_before else ""
 

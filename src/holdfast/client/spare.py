@@ -327,7 +327,7 @@ def _become(spare: _Spare, bootstrap: ModuleType, streams: bytes, changes: list[
     _await_store()
 
 
-def _await_store() -> None:
+def _await_store(pause: Callable[[float], object] = sleep) -> None:
     """Let rank 0 be first, by a few milliseconds: torch's other ranks that come before its store listens try again only after
     half a second. Cold starts are some hundred milliseconds apart anyway. Who waits in vain loses LET_FIRST_S together."""
     if "torch.distributed" not in sys.modules or os.environ.get("RANK", "0") == "0":
@@ -346,7 +346,7 @@ def _await_store() -> None:
             probe.connect(address)
             return
         except ConnectionRefusedError:  # the port is held for rank 0, which does not listen yet
-            sleep(pause_s)
+            pause(pause_s)
         except OSError:
             return
         finally:

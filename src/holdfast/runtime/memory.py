@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 from holdfast.runtime import cgroups
 
 
-def room_bytes() -> tuple[int, int]:
+def room_bytes(root: str = "/") -> tuple[int, int]:
     """Bytes that can be had without anybody being killed for it, and how many there are in all: the host's, or this container's
-    if it is allowed less. (0, 0): the kernel does not say."""
-    host = _lines("/proc/meminfo")
+    if it is allowed less. (0, 0): the kernel does not say. `root`: where /proc and /sys are."""
+    host = _lines(os.path.join(root, "proc/meminfo"))
     room, total = host.get("MemAvailable:", 0) * 1024, host.get("MemTotal:", 0) * 1024
-    for folder in reversed(cgroups.folders()):  # from the widest on
-        limit, used = _number(f"/{folder}/memory.max"), _number(f"/{folder}/memory.current")
+    for group in reversed(cgroups.folders(root)):  # from the widest on
+        folder = os.path.join(root, group)
+        limit, used = _number(f"{folder}/memory.max"), _number(f"{folder}/memory.current")
         if limit is not None and used is not None and limit < total:
-            files = _lines(f"/{folder}/memory.stat").get("inactive_file", 0)  # given back when somebody needs them
+            files = _lines(f"{folder}/memory.stat").get("inactive_file", 0)  # given back when somebody needs them
             room, total = min(room, max(0, limit - used + files)), limit
     return room, total
 
