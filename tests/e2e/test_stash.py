@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -276,12 +278,21 @@ def test_by_hand_and_where_it_is_switched_off_nothing_is_stashed(holdfast: Any, 
     assert holdfast("run", "--stash-limit", 0, program).stdout == "False None False\n"
 
 
-def test_nothing_has_a_name_that_could_be_left_behind(holdfast: Any, script: Any, wait_until: Any) -> None:
-    before = set(os.listdir("/dev/shm"))
+def files_of(pid: int) -> Iterator[os.stat_result]:
+    """What a process has open."""
+    with suppress(OSError):  # it has ended
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                yield os.stat(f"/proc/{pid}/fd/{fd}")
+
+
+def test_nothing_has_a_name_that_could_be_left_behind(holdfast: Any, script: Any, wait_until: Any, alive: Any) -> None:
     source = "import time; from holdfast.client import stash; assert stash.save(1, b'x' * 9**7); print('kept'); time.sleep(600)"
     running = holdfast.start("run", script(source))
     running.wait_for_output("kept")
-    assert set(os.listdir("/dev/shm")) == before
+    opened = [file for pid in alive() for file in files_of(pid)]
+    large = [file for file in opened if stat.S_ISREG(file.st_mode) and file.st_blocks * 512 >= 9**7]
+    assert large and {file.st_nlink for file in large} == {0}
     running.kill(signal.SIGKILL)
     wait_until(lambda: running.ended)  # what is left of its processes fails every test
 
@@ -291,29 +302,26 @@ def test_a_share_is_of_the_memory_that_there_is() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_copies_by_several_threads_are_whole(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_by_several_threads_are_whole(count: int) -> None:
     import ctypes
 
-    monkeypatch.setattr("holdfast.client.stash_memory.threads", lambda: count)
     source = ctypes.create_string_buffer(os.urandom(20_000_001), 20_000_001)
     target = ctypes.create_string_buffer(20_000_001)
-    copy([(ctypes.addressof(target), ctypes.addressof(source), 20_000_001)])
+    copy([(ctypes.addressof(target), ctypes.addressof(source), 20_000_001)], count, 3_000_000)
     assert target.raw == source.raw
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_several_threads_read_is_whole_or_an_error(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_several_threads_read_is_whole_or_an_error(count: int) -> None:
     import ctypes
 
-    monkeypatch.setattr("holdfast.client.stash_memory.threads", lambda: count)
-    monkeypatch.setattr("holdfast.client.stash_memory.CHUNK_BYTES", 3_000_000)
     file, content = nameless_file("read"), os.urandom(20_000_001)
     os.write(file, content)
     target = ctypes.create_string_buffer(20_000_001)
-    read(file, [(ctypes.addressof(target) + 1, 1, 20_000_000), (ctypes.addressof(target), 0, 1)])
+    read(file, [(ctypes.addressof(target) + 1, 1, 20_000_000), (ctypes.addressof(target), 0, 1)], count, 3_000_000)
     assert target.raw == content
     with pytest.raises(OSError, match="there is less in it than was to be read"):
-        read(file, [(ctypes.addressof(target), 2, 20_000_000)])
+        read(file, [(ctypes.addressof(target), 2, 20_000_000)], count, 3_000_000)
 
 
 @pytest.mark.torch

@@ -210,12 +210,12 @@ def threads() -> int:
     return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // sharers))
 
 
-def copy(moves: Iterable[tuple[int, int, int]]) -> None:
-    """Copy memory: for each `(to, from, size)`."""
-    _share_out([(to + at, source + at, size) for to, source, whole in moves for at, size in _chunks(whole)], ctypes.memmove)
+def copy(moves: Iterable[tuple[int, int, int]], by: int = 0, chunk_bytes: int = CHUNK_BYTES) -> None:
+    """Copy memory: for each `(to, from, size)`. `by`: so many threads; 0: as many as help."""
+    _share_out(_pieces(moves, chunk_bytes), ctypes.memmove, by)
 
 
-def read(fd: int, moves: Iterable[tuple[int, int, int]]) -> None:
+def read(fd: int, moves: Iterable[tuple[int, int, int]], by: int = 0, chunk_bytes: int = CHUNK_BYTES) -> None:
     """Copy out of a file in memory: for each `(to, from, size)`, where `from` is a place in the file. For what is copied once
     that is faster than out of a mapping, which first has to be made for each of its pages. OSError: it cannot be read."""
     troubles: list[OSError] = []
@@ -230,7 +230,7 @@ def read(fd: int, moves: Iterable[tuple[int, int, int]]) -> None:
             elif ctypes.get_errno() != errno.EINTR:
                 troubles.append(OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno())))
 
-    _share_out([(to + at, source + at, size) for to, source, whole in moves for at, size in _chunks(whole)], take)
+    _share_out(_pieces(moves, chunk_bytes), take, by)
     if troubles:
         raise troubles[0]
 
@@ -281,14 +281,18 @@ def beside(do: Callable[..., object], *args: object) -> None:
         do(*args)
 
 
-def _chunks(size: int) -> Iterable[tuple[int, int]]:
-    return ((at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES))
+def _pieces(moves: Iterable[tuple[int, int, int]], chunk_bytes: int) -> list[tuple[int, ...]]:
+    return [(to + at, source + at, size) for to, source, whole in moves for at, size in _chunks(whole, chunk_bytes)]
 
 
-def _share_out(tasks: list[tuple[int, ...]], do: Callable[..., object]) -> None:
-    """`do` each, by as many threads as help, of which this is one. It does not hold the GIL."""
+def _chunks(size: int, chunk_bytes: int = CHUNK_BYTES) -> Iterable[tuple[int, int]]:
+    return ((at, min(chunk_bytes, size - at)) for at in range(0, size, chunk_bytes))
+
+
+def _share_out(tasks: list[tuple[int, ...]], do: Callable[..., object], by: int = 0) -> None:
+    """`do` each, `by` so many threads (0: as many as help), of which this is one. It does not hold the GIL."""
     left = iter(tasks)
-    ended = [allocate_lock() for _ in range(min(threads(), len(tasks)) - 1)]
+    ended = [allocate_lock() for _ in range(min(by or threads(), len(tasks)) - 1)]
 
     def work() -> None:
         for task in left:  # a list's iterator gives each item to one of them
