@@ -17,6 +17,10 @@ FAILS_UNTIL = """
 import os, sys, time
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 os.write(1, f"rank {rank} attempt {attempt}\\n".encode())
+if rank == 0:
+    open(f"{__file__}.{attempt}", "w").close()
+while not os.path.exists(f"{__file__}.{attempt}"):  # rank 0 has said so too: it is stopped when rank 1 fails
+    time.sleep(0.01)
 if rank == 1 and attempt < int(sys.argv[1]):
     raise RuntimeError("boom")
 if attempt < int(sys.argv[1]):
@@ -83,7 +87,8 @@ def test_a_killed_worker_is_named_with_its_signal(holdfast, script, tmp_path, wa
     job = holdfast.start("run", "--nproc-per-node", 2, "--max-restarts", 1, script(WAITS), tmp_path)
     os.kill(pid_of(tmp_path, 1, 0, wait_until), signal.SIGKILL)
     second = pid_of(tmp_path, 1, 1, wait_until)
-    assert "rank 1 (local 1)" in job.stderr and "SIGKILL" in job.stderr
+    job.wait_for_output("rank 1 (local 1)")
+    job.wait_for_output("SIGKILL")
     os.kill(second, signal.SIGKILL)
     assert job.wait().returncode == 1
 
@@ -172,8 +177,8 @@ def test_a_killed_guardian_stands_in_the_record_and_in_the_report(holdfast, scri
     job.wait()
     wait_until(lambda: "holdfast: job" in job.stderr, what="the report of the agent that is left")
     assert "lost its guardian: the process that was started was killed" in job.stderr
+    (ended,) = wait_until(lambda: holdfast.events("JobEnded"), what="its record, which another thread writes")
     assert holdfast.events("GuardianLost") and not holdfast.events("SignalReceived")
-    (ended,) = holdfast.events("JobEnded")
     assert ended["outcome"] == "stopped" and "lost its guardian" in ended["reason"]
 
 
@@ -195,8 +200,8 @@ def test_what_is_wrong_with_an_error_file_stands_in_the_report(holdfast, script,
     assert "error file " in holdfast("report").stdout
 
 
-def test_an_instant_crash_loop_backs_off(holdfast, script):
-    holdfast("run", "--max-restarts", 3, script("raise SystemExit(1)"))
+def test_an_instant_crash_loop_backs_off(holdfast):
+    holdfast("run", "--max-restarts", 3, "--no-python", "false")
     delays = [event["delay_s"] for event in holdfast.events("Decided") if event["decision"] == "restart"]
     assert delays == [0.0, 0.5, 1.0]
 

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from kit.ports import ports
 
 LATE = """
 # Rank 1 stays too long in its scope in the first attempt; with torch's own client, or with its line in the pipe.
@@ -35,7 +36,8 @@ elif rank == 1 and attempt == 0:
     tell(time.time() + 60, 9)
     tell(-1, 0)
     tell(time.time() + 0.2, signum)
-    time.sleep(300 if signum > 0 else 1)
+    while signum > 0 or not os.path.exists(sys.argv[3]):
+        time.sleep(0.01)
 os.write(1, f"done {rank}\\n".encode())
 """
 
@@ -81,8 +83,11 @@ def test_the_report_names_the_scope(holdfast, script):
     assert done.stderr.count("train.py#40") >= 3, "when it happens, in the report, and in the box at the end"
 
 
-def test_a_timer_without_a_signal_is_only_told_of(holdfast, script):
-    done = holdfast("run", "--nproc-per-node", 2, script(LATE), "the pipe", 0, env=ON)
+def test_a_timer_without_a_signal_is_only_told_of(holdfast, script, tmp_path, wait_until):
+    job = holdfast.start("run", "--nproc-per-node", 2, script(LATE), "the pipe", 0, tmp_path / "go", env=ON)
+    wait_until(lambda: holdfast.events("WatchdogExpired"))
+    (tmp_path / "go").touch()
+    done = job.wait()
     assert done.returncode == 0
     assert "did not leave scope train.py#40 in time; its timer asks for no signal" in done.stderr
     assert [event["scope"] for event in holdfast.events("WatchdogExpired")] == ["train.py#40"]
@@ -138,9 +143,7 @@ def health(port: int) -> tuple[int, dict[str, object]] | None:
 
 @pytest.mark.parametrize("watchdog", ["0", "1"])
 def test_health_is_answered_before_the_first_rendezvous(holdfast, script, free_port, wait_until, watchdog):
-    with socket.socket() as other:  # the endpoint of the job; a second node never comes
-        other.bind(("127.0.0.1", 0))
-        endpoint = f"localhost:{other.getsockname()[1]}"
+    endpoint = f"localhost:{ports(1)[0]}"  # a second node never comes
     env = {"TORCHELASTIC_HEALTH_CHECK_PORT": str(free_port), "TORCHELASTIC_ENABLE_FILE_TIMER": watchdog}
     job = holdfast.start("run", "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, script(""), env=env)
     status, said = wait_until(lambda: health(free_port))
