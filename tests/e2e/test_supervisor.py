@@ -107,12 +107,12 @@ def test_killed_in_the_middle_of_a_swap_it_is_done_exactly_once(fleet, tmp_path,
     deed = fleet.over("b")
     assert deed["outcome"] == "c has taken over in round 2" and len(fleet.why("b")) == 1
     fleet.wait_until(lambda: fleet.states() == {"a": "fit", "b": "unfit", "c": "fit"})
-    fleet.wait_until(asked.exists)
-    assert asked.read_text() == "x", "another node was asked for more than once"
+    fleet.wait_until(lambda: asked.exists() and asked.read_text(), what="another node to be asked for")
     assert [event["name"] for event in fleet.holdfast.events("NodeExcluded")] == ["b"]
     assert fleet.job.rank(0, 0, 2) and fleet.job.rank(1, 0, 2)
     fleet.job.finish()
     assert [agent.wait().returncode for agent in agents] == [0, 0, 0]
+    assert asked.read_text() == "x", "another node was asked for more than once"
 
 
 def test_one_that_hangs_costs_a_job_nothing(fleet):

@@ -112,7 +112,8 @@ def test_without_a_supervisor_it_shows_the_jobs_of_this_host(holdfast, script, w
         "run", "--rdzv-id", "mine", "--nproc-per-node", "2", script("import time; print('here', flush=True); time.sleep(60)")
     )
     wait_until(lambda: running.stdout.count("here") == 2)
-    frame = holdfast.run("top", "--once").stdout
+    # Its agent answers a little later than its ranks run.
+    frame = wait_until(lambda: "1 node (1 fit)" in (shown := holdfast.run("top", "--once").stdout) and shown, what="the job")
     assert "this host · 1 node (1 fit), 1 running job" in frame and "ranks of mine" in frame
     assert re.search(r"^mine +running +1 +0 +1 +0 +2 ", frame, re.MULTILINE)
     named = holdfast.run("top", "mine", "--once").stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -44,7 +45,8 @@ def test_a_program_in_any_language_hangs_when_its_log_shows_no_more_progress(hol
     regex = ("--progress-regex", r"step (?P<step>\d+)", "--ft-rank-heartbeat-timeout", "2")
     done = holdfast("run", "--no-python", *regex, "sh", path)
     assert done.returncode == 1 and "step 3" in done.stdout
-    assert hung(holdfast)["reason"].startswith("no heartbeat for 2.0 s (limit 2 s)")
+    found = re.match(r"no heartbeat for (\S+) s \(limit 2 s\)", hung(holdfast)["reason"])
+    assert found and float(found[1]) >= 2
     assert "--progress-regex" not in done.stderr, "it is watched: nobody is told otherwise"
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
+from kit.command import Holdfast
 
 TRAIN = """
 import email.message, os, sys, time
@@ -356,26 +355,23 @@ def test_consecutive_kills_leave_nothing_behind(holdfast, wait_until, tmp_path: 
 
 
 def test_a_node_that_waits_for_a_place_is_told_what_to_import(holdfast, wait_until, tmp_path: Path, free_port) -> None:
-    def of_c(kind: str) -> list[dict[str, Any]]:  # it shares no directory with the others
-        lines = [line for file in (tmp_path / "of-c").glob("jobs/*/events-*.jsonl") for line in file.read_text().splitlines()]
-        return [event for event in map(json.loads, lines) if event["event"] == kind]
-
+    of_c = Holdfast(tmp_path / "of-c")  # it shares no directory with the others
     (tmp_path / "libraries").mkdir()
     (tmp_path / "libraries" / "reader.py").write_text("import os\nworld = os.environ.get('WORLD_SIZE')\n")
     (tmp_path / "train.py").write_text(TRAIN.format(more="import reader; assert reader.world == '2'"))
     agents, env = {}, {"PYTHONPATH": str(tmp_path / "libraries")}
     for number, name in enumerate("abc"):
         meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "job", "--node-name", name]
-        own = ["--state-dir", tmp_path / "of-c"] if name == "c" else []
+        own = ["--state-dir", of_c.state_dir] if name == "c" else []
         what = ["--nnodes", "2", "--max-restarts", "3", *meet, *own, "train.py", "word"]
         agents[name] = holdfast.start("run", *what, env=env, cwd=tmp_path)
         if number == 0:
             wait_until(lambda: holdfast.events("NodeJoined"))  # so that it is this one that the job ends with
         if number == 1:
             wait_until(lambda: all("begun" in agents[one].stdout for one in "ab"))
-    ready = wait_until(lambda: of_c("SpareReady"))
+    ready = wait_until(lambda: of_c.events("SpareReady"))
     agents["b"].kill(signal.SIGTERM)
-    (started,) = wait_until(lambda: of_c("WorkerStarted"))
+    (started,) = wait_until(lambda: of_c.events("WorkerStarted"))
     assert (started["spare"], started["cold_because"], started["pid"]) == (True, "", ready[0]["pid"])
     agents["c"].wait_for_output("begun")
     (tmp_path / "done").touch()
