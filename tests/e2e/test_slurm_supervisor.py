@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.ports import another_port
+from kit.ports import ports
 from kit.servers import slurm as infra
 from test_slurm import STAYS, Cluster
 
@@ -44,7 +44,7 @@ class Supervised:
         self.cluster, self.holdfast = cluster, (sys.executable, "-m", "holdfast")
         self.token, self.fleet = cluster.folder / "fleet.token", cluster.folder / "fleet"
         cluster.run(*self.holdfast, "token", "--write", self.token)
-        port = another_port(19_000)
+        (port,) = ports(1)
         where = ("--listen", f"127.0.0.1:{port}", "--state", self.fleet, "--token-file", self.token)
         running = cluster.start(*self.holdfast, "supervisor", "--orchestrator", "slurm", *where, "--lease", "2")
         cluster.wait_until(lambda: "listening at" in running.output)
