@@ -166,13 +166,12 @@ def test_a_lost_node_is_noticed_the_survivor_goes_on_alone_and_a_newcomer_is_tak
     lost_at = job.lose(lost, lives)
     job.wait_until(lambda: not _alive(mine.pid), 20, "the survivor's worker to be stopped")
     stopped_s = time.monotonic() - lost_at
-    (alone,) = job.life(1, 1)
+    (alone,) = job.life_where(lambda number, agents: number > 0 and agents == {left.process.pid}, 1, "life without it")
     print(f"lost → stopped {stopped_s:.2f} s, → training again {time.monotonic() - lost_at:.2f} s")
     assert (alone.total, alone.world, alone.agent) == (1, 1, left.process.pid)
     assert alone.port not in {life.port for life in lives}
     newcomer = job.agent("c", "1:2")
-    both = job.life(2, 2)
-    assert {life.agent for life in both} == {left.process.pid, newcomer.process.pid}
+    job.life_where(lambda _, agents: agents == {left.process.pid, newcomer.process.pid}, 2, "life with a newcomer")
     job.finish()
     assert (left.end(), newcomer.end()) == (0, 0), job.said()
 
