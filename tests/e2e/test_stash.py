@@ -472,9 +472,9 @@ def test_where_no_more_threads_are_allowed_it_takes_longer(stashed: Any, monkeyp
     monkeypatch.setattr("holdfast.client.stash_memory.start_new_thread", refused)
     monkeypatch.setattr("holdfast.client.stash_memory.threads", lambda: 4)
     first = stashed()
-    first.prepare(b"x" * 300_000_000)
-    assert all(first.save(step, b"x" * 300_000_000, False) for step in range(3))
-    assert stashed(round=2, agreed="1:2").latest(None, None) == (2, b"x" * 300_000_000)
+    first.prepare(b"x" * 140_000_000)
+    assert all(first.save(step, b"x" * 140_000_000, False) for step in range(3))
+    assert stashed(round=2, agreed="1:2").latest(None, None) == (2, b"x" * 140_000_000)
 
 
 RECORD: Any = [("a", "i1"), ("b", "f8", (2,)), ("c", [("d", "S3")])]
