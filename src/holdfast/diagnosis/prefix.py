@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.core.value import Value, replace
+from holdfast.core.value import Value, quicken, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Speaker(Value):
     mark: str = ""
     """What its lines begin with, where several write into one file."""
 
+
+quicken(Speaker)  # one for each line of a flood
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*[mK]")
 _RANK = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank ?(\d+)\]:? ?")
@@ -56,6 +58,11 @@ _HOST = re.compile(
     r"([A-Za-z][\w.-]*?\d[\w.-]*|(?:\d{1,3}\.){3}\d{1,3}): +"
     r"(?=NVRM|\[|srun|slurmstepd|kernel|Traceback|[A-Z]|[\w.]+(?:Error|Exception)\b|[\w.-]+:\d+:\d+ \[)"
 )
+
+_MAY_BEGIN = re.compile(
+    r"[\[( \d-]|[IWEF](?:\d{4}| \S)|[A-Z][a-z]{2} [ \d]|kernel: |std[oe]|ERROR \d|CRITICAL \d|[A-Za-z][\w.-]*(?:: |:\d|/\d)"
+)
+"""What each of these begins with, or may: of most text, one look tells that none of them does."""
 
 _INDEX = re.compile(r"-(\d{1,5})(?:-[a-z\d]{5})?$")
 """Of a pod's name: which of its job's it is. An Indexed Job's and a JobSet's have five letters of chance after it."""
@@ -94,9 +101,11 @@ def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
         if end == start:
             break
         start = end
+    if not start:
+        return speaker if not speaker.mark else replace(speaker, mark=""), text
     until = said.pop("until", 0)
     said["mark"] = text[:until] if text is line else _as_written(line, until)
-    return (replace(speaker, **said) if said else speaker), text[start:]
+    return replace(speaker, **said), text[start:]
 
 
 def _as_written(line: str, shown: int) -> str:
@@ -112,6 +121,8 @@ def _as_written(line: str, shown: int) -> str:
 
 def _one(text: str, at: int, said: dict[str, Any]) -> int:
     """Take off one prefix at `at`, if one is there; where it ends."""
+    if _MAY_BEGIN.match(text, at) is None:
+        return at
     if found := _RANK.match(text, at):
         said["rank"], said["until"] = int(found[1]), found.end()
     elif found := _NCCL.match(text, at):

@@ -65,6 +65,7 @@ FURTHER = 64
 _RECORD = re.compile(r"\b(?:ERROR|CRITICAL)\b")
 """In a line of a program's log that tells of an error; of any other line it is chance that a traceback follows."""
 
+_NEWLINE = re.compile(rb"\n")
 DIGITS = b"0123456789"
 MARK = 80
 """Of a line that tells of progress, as many bytes are kept: who writes it stands there."""
@@ -88,6 +89,8 @@ class Log:
     def __init__(self, source: str, speaker: Speaker) -> None:
         self.source, self.speaker = source, speaker
         self.sightings: dict[tuple[object, ...], Sighting] = {}
+        self.counts: dict[tuple[object, ...], int] = {}
+        """How often each of them was seen."""
         self.ends: list[End] = []
         self.ranks: set[int] = set() if speaker.rank is None else {speaker.rank}
         self.box = ends.Box(source)
@@ -132,6 +135,7 @@ class Scanner:
                 _look_on(log, os.pread(fd, SEARCHED, begin), begin)
         finally:
             os.close(fd)
+        _count(log)
         return log
 
     def text(self, text: str, source: str = "", speaker: Speaker | None = None) -> Log:
@@ -140,6 +144,7 @@ class Scanner:
         whole = text.encode("utf-8", "replace")
         self.block(log, whole, 0)
         _look_on(log, whole, 0)
+        _count(log)
         return log
 
     def block(self, log: Log, block: bytes, offset: int) -> None:
@@ -211,26 +216,35 @@ class Scanner:
         rank = int(said["rank"]) if said.get("rank", "").isdigit() else speaker.rank
         if rank is None and rule.depth and (pod := _OBJECT.search(text)) is not None:
             rank = index(pod[1].rstrip("."))
-        sighting = Sighting(
-            rule=rule, text=text.strip()[:500], source=log.source, line=number, offset=offset,
-            rank=rank, local=int(said["local"]) if "local" in said else speaker.local, node=said.get("node", speaker.node),
-            pid=int(said["pid"]) if said.get("pid", "").isdigit() else speaker.pid, at=speaker.at, mark=speaker.mark,
-            what=said.get("what", ""), peer=said.get("peer") or said.get("peer_rank") or said.get("peer_rank2") or "",
-            seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""), missing=_missing(said),
-        )  # fmt: skip
-        key = (rule.name, rank, sighting.local, sighting.node, sighting.mark, sighting.what if rule.depth == 3 else "")
+        local, node = int(said["local"]) if "local" in said else speaker.local, said.get("node", speaker.node)
+        what = said.get("what", "")
+        key = (rule.name, rank, local, node, speaker.mark, what if rule.depth == 3 else "")
+        log.counts[key] = log.counts.get(key, 0) + 1
         before = log.sightings.get(key)
+        progressed = before is not None and rule.depth > 0 and _progressed(before, number)
+        if before is not None and not before.logged and not progressed:
+            return  # the same again: of a flood each line comes here
+        logged = False
         if rule.depth in (1, 2) and (before is None or before.logged):
             here = number - log.lines - 1
             logged = _was_logged(around[max(0, here - TRACEBACK) : here], log.speaker, speaker)
-            sighting = replace(sighting, logged=logged)
-            before = before if before is None or logged else replace(before, logged=False)
-        if before is None:
-            log.sightings[key] = sighting
-        elif rule.depth and _progressed(before, sighting):
-            log.sightings[key] = replace(sighting, count=before.count + 1)
-        else:
-            log.sightings[key] = replace(before, count=before.count + 1)
+        if before is not None and not progressed:
+            log.sightings[key] = before if logged else replace(before, logged=False)
+            return
+        log.sightings[key] = Sighting(
+            rule=rule, text=text.strip()[:500], source=log.source, line=number, offset=offset,
+            rank=rank, local=local, node=node,
+            pid=int(said["pid"]) if said.get("pid", "").isdigit() else speaker.pid, at=speaker.at, mark=speaker.mark,
+            what=what, peer=said.get("peer") or said.get("peer_rank") or said.get("peer_rank2") or "",
+            seq=int(said["seq"]) if "seq" in said else None, op=said.get("op", ""), missing=_missing(said), logged=logged,
+        )  # fmt: skip
+
+
+def _count(log: Log) -> None:
+    """Give each sighting its count, once: a copy of the value for each line of a flood would take longest of all."""
+    for key, count in log.counts.items():
+        if count > 1:
+            log.sightings[key] = replace(log.sightings[key], count=count)
 
 
 def _described(log: Log, text: str, number: int) -> Speaker:
@@ -264,7 +278,8 @@ def _is_source(line: bytes, before: bytes) -> bool:
 
 def _was_logged(above: list[bytes], default: Speaker, speaker: Speaker) -> bool:
     """Whether the traceback that ends after these lines hangs below a line of the program's log: it caught what it tells of."""
-    said = (split(line[:LONGEST].decode("utf-8", "replace"), default) for line in reversed(above))
+    texts = (line[:LONGEST].decode("utf-8", "replace") for line in reversed(above))
+    said = (split(text, default) for text in texts if text.startswith(speaker.mark))
     own = (text for who, text in said if (who.rank, who.local, who.mark) == (speaker.rank, speaker.local, speaker.mark))
     for text in own:
         if text.startswith("Traceback (most recent call last)"):
@@ -274,9 +289,9 @@ def _was_logged(above: list[bytes], default: Speaker, speaker: Speaker) -> bool:
     return False
 
 
-def _progressed(before: Sighting, after: Sighting) -> bool:
+def _progressed(before: Sighting, line: int) -> bool:
     """A message that comes again much later was survived the first time: the last one counts then."""
-    return after.line - before.line > 1000
+    return line - before.line > 1000
 
 
 def _blocks(fd: int, start: int) -> Iterator[tuple[int, bytes]]:
@@ -299,12 +314,26 @@ def _look_on(log: Log, after: bytes, start: int) -> None:
     """What came after each message, of the bytes from `start` on: did its writer go on?"""
     progress = _progress(after, start)
     alone = log.speaker.rank is not None or log.speaker.local is not None
+    lines = _by_mark(log, after, start)
     for key, one in log.sightings.items():
         own, left = alone and not one.mark, log.lines - one.line
         if one.mark and one.offset >= start:
-            own, left = True, after.count(b"\n" + one.mark.encode(), one.offset - start)
+            own, left = True, len(lines[one.mark]) - bisect_right(lines[one.mark], one.offset)
         went_on = one.rule.depth > 0 and _went_on(progress, one, alone=alone)
         log.sightings[key] = replace(one, recovered=went_on, left=left, own=own)
+
+
+def _by_mark(log: Log, after: bytes, start: int) -> dict[str, list[int]]:
+    """Where lines begin with the marks of what was seen, of the bytes from `start` on: one pass for any number of marks."""
+    marks = {one.mark.encode(): one.mark for one in log.sightings.values() if one.mark and one.offset >= start}
+    lines: dict[str, list[int]] = {mark: [] for mark in marks.values()}
+    lengths = sorted(set(map(len, marks)))
+    for newline in _NEWLINE.finditer(after) if marks else ():
+        begin = newline.end()
+        for length in lengths:
+            if (mark := marks.get(after[begin : begin + length])) is not None:
+                lines[mark].append(start + begin)
+    return lines
 
 
 def _progress(after: bytes, start: int) -> list[tuple[int, bytes]]:
