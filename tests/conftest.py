@@ -112,9 +112,9 @@ def script(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """A real one, which all tests of a module share: none of them may break it."""
+    """A real one, which all tests share, each with keys or a job of its own: none of them may break it, or find it empty."""
     server = Etcd(tmp_path_factory.mktemp("etcd"))
     yield server
     server.stop()

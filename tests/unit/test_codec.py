@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import ProtocolError
@@ -60,6 +60,7 @@ def of_value(kind: type[Value]) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.__name__)
 def test_every_message_arrives_as_it_was_sent(kind: type[Message]) -> None:
+    @settings(max_examples=40)  # for each of forty kinds
     @given(of_value(kind))
     def arrives(message: Message) -> None:
         assert decode(encode(message)) == message

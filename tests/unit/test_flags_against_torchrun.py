@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import os
 
@@ -16,13 +17,19 @@ from holdfast.core.config import gather
 from holdfast.core.errors import UsageError
 from holdfast.core.flags import FLAGS, by_dest
 
-torch_run = pytest.importorskip("torch.distributed.run")
 pytestmark = pytest.mark.torch
+
+
+def torchruns_parser() -> argparse.ArgumentParser:
+    """The installed one. Not loaded as this file is collected: importing torch takes longer than most tests."""
+    from torch.distributed import run
+
+    return run.get_args_parser()
 
 
 def test_the_table_is_the_installed_parsers():
     found = [
-        (tuple(action.option_strings), action.dest) for action in torch_run.get_args_parser()._actions if action.option_strings
+        (tuple(action.option_strings), action.dest) for action in torchruns_parser()._actions if action.option_strings
     ]
     assert found[1:] == [(flag.names, flag.dest) for flag in FLAGS if flag.torchrun]
 
@@ -30,30 +37,28 @@ def test_the_table_is_the_installed_parsers():
 def test_the_defaults_are_the_installed_parsers(monkeypatch):
     for name in [name for name in os.environ if name.startswith("PET_")]:
         monkeypatch.delenv(name)
-    theirs = vars(torch_run.get_args_parser().parse_args(["t.py"]))
+    theirs = vars(torchruns_parser().parse_args(["t.py"]))
     for dest, setting in gather({}, {}).items():
         if by_dest()[dest].torchrun:
             as_typed = "" if theirs[dest] == [] else theirs[dest]
             assert str(as_typed or "0") == str(setting.value or "0"), dest
 
 
-def torchruns_parser() -> argparse.ArgumentParser:
+@functools.cache
+def reading_parser() -> argparse.ArgumentParser:
     """The installed parser, stopped short of converting and checking values: that is `core.resolve`'s part."""
-    made = torch_run.get_args_parser()
+    made = torchruns_parser()
     for action in made._actions:
         if action.option_strings:
             action.default, action.type, action.choices = argparse.SUPPRESS, None, None
     return made
 
 
-THEIRS = torchruns_parser()
-
-
 def theirs(argv: list[str]) -> dict[str, object] | None:
     """torchrun's reading; None: refused."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         try:
-            return vars(THEIRS.parse_args(argv))
+            return vars(reading_parser().parse_args(argv))
         except SystemExit:
             return None
 

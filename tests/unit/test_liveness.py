@@ -158,7 +158,7 @@ def test_no_limit_is_no_limit() -> None:
     node.run(1.0).beat()
     sections = opened("load", 1.5), opened("step", None, count=9)
     node.signs[0] = Signs(beat_at=1.0, beats=1, first_beat_at=1.0, sections=sections)
-    node.run(1e6)
+    node.run(1e5)  # more than a day
     assert node.hung == []
 
 
