@@ -29,8 +29,7 @@ def test_every_promise_is_kept_whoever_dies_when(first: int) -> None:
         storm(world, 60.0, 4 + seed % 12)
         world.run(120.0)
         world.crash_chance = 0.0
-        world.run(600.0)
-        assert not world.check_at_rest(), f"seed {seed}"
+        assert not world.rest(world.check_at_rest), f"seed {seed}"
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
@@ -42,8 +41,7 @@ def test_of_two_supervisors_one_takes_over_whatever_happens_to_them_and_to_their
         storm(world, 60.0, 4 + seed % 12)
         world.run(120.0)
         world.crash_chance = world.stop_chance = 0.0
-        world.run(600.0)
-        assert not world.check_at_rest(), f"seed {seed}"
+        assert not world.rest(world.check_at_rest), f"seed {seed}"
 
 
 def test_a_leader_that_is_stopped_in_a_swap_does_nothing_twice_when_it_goes_on() -> None:

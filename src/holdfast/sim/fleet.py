@@ -13,13 +13,19 @@ from holdfast.sim.fleet_hosts import JOB_LEASE_S, SimJob, SimReporter
 from holdfast.sim.fleet_supervisor import SimStore, SimSupervisor
 from holdfast.sim.network import Ether
 from holdfast.sim.timeline import Timeline
+from holdfast.supervisor.policies.default import OUTCOME_S
 from holdfast.supervisor.words import Call, Called
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.core.fleet import Deed, NodeKept, Swap
     from holdfast.supervisor.fleet import Kept
 
 PLACE = "supervisor"
+
+QUIET_S = OUTCOME_S + 10.0
+"""Longer than anything that has been done can go on to have an effect."""
 
 
 class FleetWorld:
@@ -111,6 +117,16 @@ class FleetWorld:
         until = self.timeline.now + seconds
         while self.timeline.step(until):
             pass
+
+    def rest(self, wrong: Callable[[], list[str]], within_s: float = 600.0) -> list[str]:
+        """Let time pass until `wrong` tells of nothing, for so long at most, and then `QUIET_S` more. What it tells then."""
+        until = self.timeline.now + within_s
+        while self.timeline.now < until:
+            self.run(20.0)
+            if not wrong():
+                break
+        self.run(QUIET_S)
+        return wrong()
 
     # --- what is seen ---------------------------------------------------------------------------------------------------
 
