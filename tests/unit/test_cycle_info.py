@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,9 @@ from holdfast.telemetry.aside import Aside
 from holdfast.telemetry.cycle_info import CycleInfo
 
 
-@pytest.fixture(autouse=True)
-def _every_file_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is: what `begin` and `end` write is read at once here."""
-    monkeypatch.setattr(Aside.do, "__defaults__", (60.0,))
+def info_of(names: InfoNames, complain: Callable[[str], None]) -> CycleInfo:
+    """One that waits for every file, however busy the machine is: what `begin` and `end` write is read at once here."""
+    return CycleInfo(names, None, complain, Aside(patience_s=60.0))
 
 
 def told(folder: Path, number: int) -> dict[str, object]:
@@ -26,10 +26,10 @@ def told(folder: Path, number: int) -> dict[str, object]:
 
 def test_a_successor_ends_what_its_predecessor_could_not(tmp_path):
     names, complaints = InfoNames(str(tmp_path), "job", {}), []
-    lost = CycleInfo(names, None, complaints.append)
+    lost = info_of(names, complaints.append)
     lost.begin(0, 1000.0, active=["n1", "n2"], standby=["n3"])
     assert told(tmp_path, 0)["cycle_end_time"] == ""
-    heir = CycleInfo(names, None, complaints.append)
+    heir = info_of(names, complaints.append)
     heir.begin(1, 2000.5, active=["n2", "n3"], standby=[])
     assert told(tmp_path, 0) == told(tmp_path, 0) | {"cycle_end_time": "1970-01-01T00:33:20.500Z", "generation": 1}
     heir.end(3000.0)
@@ -46,9 +46,9 @@ def test_a_successor_ends_what_its_predecessor_could_not(tmp_path):
 
 def test_what_others_have_made_of_a_file_holds_nobody_up(tmp_path):
     names, complaints = InfoNames(str(tmp_path), "job", {}), []
-    CycleInfo(names, None, complaints.append).begin(0, 1000.0, active=["n1"], standby=[])
+    info_of(names, complaints.append).begin(0, 1000.0, active=["n1"], standby=[])
     (tmp_path / "cycle_info.job.0.0").write_text('{"generation": "edited"}')
-    CycleInfo(names, None, complaints.append).begin(1, 2000.0, active=["n1"], standby=[])
+    info_of(names, complaints.append).begin(1, 2000.0, active=["n1"], standby=[])
     assert told(tmp_path, 0) == {"generation": 1, "cycle_end_time": "1970-01-01T00:33:20.000Z"}
     assert not complaints and told(tmp_path, 1)["active_nodes"] == "n1"
 
@@ -57,19 +57,19 @@ def test_a_full_disk_is_left_no_half_file(tmp_path):
     names, complaints = InfoNames(str(tmp_path), "job", {}), []
     (tmp_path / "cycle_info.job.0.0").mkdir()
     (tmp_path / "cycle_info.job.0.0" / "in the way").touch()
-    CycleInfo(names, None, complaints.append).begin(0, 1000.0, active=["n1"], standby=[])
+    info_of(names, complaints.append).begin(0, 1000.0, active=["n1"], standby=[])
     assert len(complaints) == 1 and os.listdir(tmp_path) == ["cycle_info.job.0.0"]
 
 
 def test_the_ranks_are_the_nodes_own_in_the_order_in_which_those_are_listed(tmp_path):
-    CycleInfo(InfoNames(str(tmp_path), "job", {}), None, print).begin(0, 1.0, active=["n3", "n1", "x", "n2"], standby=[])
+    info_of(InfoNames(str(tmp_path), "job", {}), print).begin(0, 1.0, active=["n3", "n1", "x", "n2"], standby=[])
     assert (told(tmp_path, 0)["active_nodes"], told(tmp_path, 0)["active_ranks"]) == ("n[1-3],x", "1,3,0,2")
 
 
 def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     complaints: list[str] = []
-    info = CycleInfo(InfoNames(str(tmp_path / "file"), "job", {}), None, complaints.append)
+    info = info_of(InfoNames(str(tmp_path / "file"), "job", {}), complaints.append)
     info.begin(0, 1.0, active=["a"], standby=[])
     info.begin(1, 2.0, active=["a"], standby=[])
     info.close()

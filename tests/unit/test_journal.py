@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.supervisor import journal
 from holdfast.supervisor.journal import Journal
 
 
@@ -43,9 +42,8 @@ def test_a_last_line_that_was_cut_short_is_passed_over(path: str, rest: bytes) -
     assert rows_of(path) == {"a": {"n": 1}}
 
 
-def test_it_does_not_grow_for_ever(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SLACK_LINES", 10)
-    with closing(Journal(path)) as kept:
+def test_it_does_not_grow_for_ever(path: str) -> None:
+    with closing(Journal(path, slack_lines=10)) as kept:
         for number in range(1000):
             kept.keep("a", {"n": number})
     assert len(Path(path).read_text().splitlines()) <= 14 and rows_of(path) == {"a": {"n": 999}}

@@ -20,8 +20,8 @@ SLACK_LINES = 1_000
 class Journal:
     """One file, which nobody else writes. OSError from all of it: the disk's."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, slack_lines: int = SLACK_LINES) -> None:
+        self.path, self._slack_lines = path, slack_lines
         self.rows: dict[str, dict[str, Any]] = _read(path)
         self._fd = -1
         self._lines = 0
@@ -34,7 +34,7 @@ class Journal:
         else:
             self.rows[key] = row
         self._lines += 1
-        if self._lines > 4 * len(self.rows) + SLACK_LINES:
+        if self._lines > 4 * len(self.rows) + self._slack_lines:
             self._write_anew()
         else:
             os.write(self._fd, _line(key, row))

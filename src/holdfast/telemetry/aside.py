@@ -27,7 +27,8 @@ LIMIT = 10_000
 class Aside:
     """One thread, and the tasks that wait for it, in order. What a task raises is shown on stderr, and the next one done."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = PATIENCE_S, close_s: float = CLOSE_S, limit: int = LIMIT) -> None:
+        self.patience_s, self.close_s, self.limit = patience_s, close_s, limit
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._done: SimpleQueue[None] = SimpleQueue()
         self._open = 0
@@ -36,10 +37,10 @@ class Aside:
         self.is_late = False
         """A task hangs, or others wait behind one that did."""
 
-    def do(self, task: Callable[[], None], patience_s: float = PATIENCE_S) -> bool:
-        """Have `task` done. False: too many wait already, and it will not be done."""
+    def do(self, task: Callable[[], None], patience_s: float | None = None) -> bool:
+        """Have `task` done. False: too many wait already, and it will not be done. `patience_s` None: as for every task."""
         self.caught_up()
-        if self._open >= LIMIT:
+        if self._open >= self.limit:
             return False
         if not self._has_thread and not self._begin():
             _attempt(task)
@@ -47,7 +48,7 @@ class Aside:
         self._tasks.put(task)
         self._open += 1
         if not self.is_late:
-            self.is_late = not self.caught_up(patience_s)
+            self.is_late = not self.caught_up(self.patience_s if patience_s is None else patience_s)
         return True
 
     def attempt(self, task: Callable[[], None]) -> str:
@@ -65,7 +66,7 @@ class Aside:
 
     def close(self) -> bool:
         """End the thread once all is done; False: it is not, and the thread is left alone."""
-        if self._has_thread and self.caught_up(CLOSE_S):
+        if self._has_thread and self.caught_up(self.close_s):
             self._tasks.put(None)
             self._has_thread = False
         return not self._open

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 class CycleInfo:
     """The files of one job. `complain` hears once that they cannot be written; the job goes on."""
 
-    def __init__(self, names: InfoNames, log_prefix: str | None, complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, names: InfoNames, log_prefix: str | None, complain: Callable[[str], None], aside: Aside | None = None
+    ) -> None:
         self.names = names
         self.log_prefix = log_prefix
         self._complain = complain
-        self._aside = Aside()
+        self._aside = aside or Aside()
         self._open: tuple[str, dict[str, object]] | None = None
         self._has_begun = self._has_complained = False
 

@@ -40,12 +40,14 @@ TAIL_BYTES = 1 << 20
 class Recorder:
     """Writes one node's events to `path`. `complain` is told, once for each stretch of trouble, when it cannot."""
 
-    def __init__(self, path: str, node: str, *, complain: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, path: str, node: str, *, complain: Callable[[str], None] | None = None, aside: Aside | None = None
+    ) -> None:
         self.path = path
         self.node = node
         self._complain = complain or _to_stderr
         self._held: list[dict[str, Any]] = []
-        self.aside = Aside()
+        self.aside = aside or Aside()
         self._late_since: float | None = None  # time of the event that was first to wait; None: none waits
         self._fd = -1
         self._seq = 0
