@@ -68,7 +68,7 @@ def python(source):
 def alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it went between opening and reading
         return False
 
 
@@ -364,8 +364,8 @@ def test_a_function_that_we_stop_dies_of_the_signal_and_records_nothing(ours, st
 @pytest.mark.parametrize("signum", SIGNALS)
 def test_a_signal_to_us_raises_where_we_wait(names, start, signum):
     group = start(names, [python("import time; time.sleep(600)")])
-    threading.Timer(0.1, os.kill, (os.getpid(), signum)).start()
     with pytest.raises(names("multiprocessing").SignalException, match=f"got signal: {int(signum)}") as caught:
+        threading.Timer(0.1, os.kill, (os.getpid(), signum)).start()
         group.wait(period=0.05)
     assert caught.value.sigval == signum
     group.close(caught.value.sigval)

@@ -189,10 +189,10 @@ def test_a_child_that_is_late_is_killed(names):
     fork = multiprocessing.get_context("fork")
     held = fork.Queue()
     server = names("timer").LocalTimerServer(held, max_interval=0.01)
-    server.start()
     child = fork.Process(target=be_late, args=(held, names.root))
-    child.start()
-    child.join(30)
+    child.start()  # before there is a thread: a fork copies what locks it holds
+    server.start()
+    child.join()
     server.stop()
     assert child.exitcode == -signal.SIGKILL
 
@@ -306,13 +306,12 @@ def test_a_server_stops_at_once_though_nobody_ever_wrote(ours, serve, tmp_path):
 
 
 @pytest.mark.timeout(30)
-def test_an_expiry_is_not_missed_by_a_server_that_looks_seldom(ours, tmp_path):
+def test_an_expiry_is_not_missed_by_a_server_that_looks_seldom(ours, tmp_path, wait_until):
     timer = ours("timer")
     server = timer.FileTimerServer(str(tmp_path / "pipe"), "job7", max_interval=3600)
     server.register_timers([timer.FileTimerRequest(os.getpid(), "x", time.time() + 0.05, 0)])
     server.start()
-    while server._timers:
-        time.sleep(0.01)
+    wait_until(lambda: not server._timers)
     server.stop()
 
 
