@@ -67,14 +67,14 @@ def test_a_dead_or_stopped_server_holds_up_nobody(bench, what):
 
 
 def test_all_sections_can_be_ended(bench):
-    bench.serve(**NO_LIMITS | {"rank_section_timeouts": {"one": 0.5, "two": 0.5}})
+    bench.serve(**NO_LIMITS | {"rank_section_timeouts": {"one": 3.0, "two": 3.0}})
     code, said = bench.run("""
         client.init_workload_monitoring()
         client.start_section("one")
         client.start_section("two")
         client.end_all_sections()
         client.end_all_sections()
-        time.sleep(1.5)
+        time.sleep(4)
         client.start_section("one")
         client.end_section("one")
     """)
@@ -101,8 +101,7 @@ def test_calculated_limits_are_never_microscopic(bench):
         for _ in range(3):
             client.send_heartbeat()
         client.calculate_and_set_hb_timeouts()
-        assert client.hb_timeouts.subsequent < 0.5
-        time.sleep(2)
+        time.sleep(client.hb_timeouts.subsequent + 1)
         client.shutdown_workload_monitoring()
         """,
         grouped=True,
@@ -123,14 +122,14 @@ def test_calculated_limits_are_known_as_such_after_a_reconnect(bench):
 def test_the_first_step_may_take_its_time(bench):
     """Until the first `step` the time outside of sections is bounded by the initial limit: warm-up is slow."""
     bench.serve(
-        initial_rank_heartbeat_timeout=2.0, rank_section_timeouts={"setup": 9, "step": 9}, rank_out_of_section_timeout=0.3
+        initial_rank_heartbeat_timeout=3.0, rank_section_timeouts={"setup": 9, "step": 9}, rank_out_of_section_timeout=0.3
     )
     code, said = bench.run("""
         client.init_workload_monitoring()
         client.send_heartbeat()
         client.start_section("setup")
         client.end_section("setup")
-        time.sleep(1.0)
+        time.sleep(0.6)
         print("slow", flush=True)
         client.start_section("step")
         client.end_section("step")
@@ -147,7 +146,7 @@ def test_the_first_steps_are_judged_by_the_limit_of_warmup(bench):
         client.init_workload_monitoring(num_warmup_iters=2)
         for step in range(3):
             client.start_section("step")
-            time.sleep(1.2)
+            time.sleep(1.2 if step < 2 else 60)
             client.end_section("step")
             print("step", step, flush=True)
     """)
