@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -18,10 +19,11 @@ from holdfast.supervisor.store import SqliteStore
 from holdfast.supervisor.web import openapi
 from holdfast.supervisor.words import Keep
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed: pip install httpx")
-jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install jsonschema")
-pytest.importorskip("starlette", reason="the extra `supervisor` is not installed")
-
+# Not loaded here: a tenth of a second for each worker of pytest that collects this file.
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed: pip install {name}")
+    for name in ("httpx", "jsonschema", "starlette")
+]
 DOCUMENT = openapi.document("test")
 JOB = "several"
 
@@ -39,6 +41,8 @@ while not os.path.exists(sys.argv[1] + "/finish"):
 
 def shaped(name: str, value: Any) -> Any:
     """The value, which must be of that shape, to the last field."""
+    import jsonschema
+
     whole = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
     jsonschema.Draft202012Validator(whole).validate(value)
     return value
@@ -48,6 +52,8 @@ class Web:
     """A client of the API, which looks at the shape of every answer."""
 
     def __init__(self, port: int, **how: Any) -> None:
+        import httpx
+
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, **how)
 
     def get(self, path: str, shape: str, **query: str) -> Any:
@@ -264,6 +270,8 @@ def test_why_tells_of_a_job_that_only_the_supervisor_knows(fleet, web_port):
 
 
 def test_the_web_process_may_be_killed_at_any_time_and_comes_back(fleet, web):
+    import httpx
+
     agents = fleet.agents("a", "b")
     fleet.wait_until(lambda: web.states() == {"a": "fit", "b": "fit"})
     known, pid = web.get("/api/fleet", "FleetShown"), serving(fleet)
