@@ -19,8 +19,17 @@ from typing import Any
 FIRST, RANGES, EACH = 10_000, 50, 200
 """Where the ranges begin, how many there are, and ports in each: more than any few tests in a row take."""
 
-_claims: list[socket.socket] = []
-"""What other processes find taken as long as this one lives: a name, as an address without a file."""
+
+def claim(name: str) -> socket.socket | None:
+    """Has `name` as long as it is open: an address without a file, which the kernel gives to one process of this host. None:
+    somebody else has it."""
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0holdfast-tests-{name}")
+    except OSError:
+        mark.close()
+        return None
+    return mark
 
 
 def ports(count: int) -> list[int]:
@@ -33,20 +42,19 @@ def another_port(port: int) -> int:
     return next(other for other in _ours() if other != port and _is_free(other))
 
 
+_claims: list[socket.socket] = []
+"""Held for as long as this process lives."""
+
+
 @functools.cache
 def _ours() -> Iterator[int]:
     """All ports of this process's range, again and again, in an order that nobody relies on."""
     chance = random.SystemRandom()  # hypothesis seeds the other one, alike everywhere
     for number in chance.sample(range(RANGES), RANGES):
-        claim = socket.socket(socket.AF_UNIX)
-        try:
-            claim.bind(f"\0holdfast-tests-ports-{number}")
-        except OSError:
-            claim.close()
-            continue
-        _claims.append(claim)
-        first = FIRST + number * EACH
-        return itertools.cycle(chance.sample(range(first, first + EACH), EACH))
+        if (mark := claim(f"ports-{number}")) is not None:
+            _claims.append(mark)
+            first = FIRST + number * EACH
+            return itertools.cycle(chance.sample(range(first, first + EACH), EACH))
     raise RuntimeError(f"{RANGES} processes that run tests have taken all ports")
 
 

@@ -16,12 +16,14 @@ import subprocess
 import time
 from pathlib import Path
 
-from kit.ports import ports
+from kit.ports import claim, ports
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol")
 MISSING = "Slurm is not installed: apt-get install slurm-wlm munge"
 PATIENCE_S = 20.0
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
+JOBS_APART, JOBS = 288, 48
+"""Jobs so far apart have the same port (`core.slurm.port`); and so many a cluster may have here."""
 CONF = """
 ClusterName=tests
 FirstJobId={first}
@@ -132,6 +134,8 @@ class Slurm:
         for pid in _with_in_environment(f"SLURM_CONF={self.env['SLURM_CONF']}"):  # such as a slurmstepd without its daemon
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if self.claimed is not None:
+            self.claimed.close()
 
     def _idle(self) -> int:
         jobs, nodes = (
@@ -140,14 +144,21 @@ class Slurm:
         )
         return int(nodes.stdout.strip() or 0) if not jobs.stdout and jobs.returncode == nodes.returncode == 0 else 0
 
+    def _first_job(self) -> int:
+        """Its number. Another cluster of ours on this host has other numbers, by which its jobs' agents meet at other ports."""
+        for lot in range(JOBS_APART // JOBS):
+            if (claimed := claim(f"slurm-jobs-{lot}")) is not None:
+                break
+        self.claimed = claimed
+        return JOBS_APART * random.randrange(4, 1000) + JOBS * lot
+
     def _write_config(self) -> None:
         host, (controller, *others) = socket.gethostname().partition(".")[0], ports(len(self.names) + 1)
         nodes = [
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1000 Gres=gpu:2"
             for name, port in zip(self.names, others)
         ]
-        # Another Slurm of the tests' may run on this host: with other jobs, and so other ports.
-        known = {"host": host, "first": random.randrange(1000, 10**6), "controller": controller, "user": getpass.getuser()}
+        known = {"host": host, "first": self._first_job(), "controller": controller, "user": getpass.getuser()}
         known["topology"] = "tree" if self.switches else "none"
         text = CONF.format(**known, folder=self.folder, nodes="\n".join(nodes))
         (self.folder / "slurm.conf").write_text(text)
