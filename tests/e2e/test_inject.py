@@ -27,10 +27,8 @@ open(name + ".tmp", "w").write(f"{os.getpid()} {os.environ['WORLD_SIZE']} {os.en
 os.rename(name + ".tmp", name)
 step = 0
 while not os.path.exists(f"{folder}/finish"):
-    until = time.perf_counter() + 0.03
-    while time.perf_counter() < until and step % 2 == 0:
-        pass  # it works: who is stopped half of the time needs longer
-    time.sleep(0.001)
+    for _ in range(20):
+        time.sleep(0.001)  # who is stopped most of the time needs longer for each; and nobody waits for another's processor
     client.progress(step := step + 1)
 """
 ALLOWED = {"HOLDFAST_ALLOW_INJECT": "1"}
