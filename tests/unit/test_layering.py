@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-SRC = Path(__file__).parents[2] / "src"
+from kit.imports import Import, imports, modules
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("core",),
@@ -81,42 +78,6 @@ PATHS_AS_TEXT = frozenset(
 """What of `os` a pure module may use: it looks at names, not at the disk."""
 THIRD_PARTY_FREE = ("core", "client")
 STANDARD = sys.stdlib_module_names | {"sitecustomize", "usercustomize"}  # and Python's hooks: the user's own
-
-
-class Import(NamedTuple):
-    """One import statement: the full name of what it imports, where, and whether loading the module runs it."""
-
-    name: str
-    line: int
-    on_load: bool
-
-
-def imports(tree: ast.Module, module: str, is_package: bool = False) -> list[Import]:
-    """Every import in `tree`, relative ones resolved. Those under `if TYPE_CHECKING:` or in a function do not run on load."""
-    found = _walk(tree, True)
-    return [Import(name, node.lineno, on_load) for node, on_load in found for name in _names(node, module, is_package)]
-
-
-def _walk(node: ast.AST, on_load: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.Import, ast.ImportFrom)):
-            yield child, on_load
-        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            for branch, runs in ((child.body, False), (child.orelse, on_load)):
-                yield from _walk(ast.Module(body=branch, type_ignores=[]), runs)
-        else:
-            yield from _walk(child, on_load and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
-
-
-def _names(node: ast.Import | ast.ImportFrom, module: str, is_package: bool) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    base = node.module or ""
-    if node.level:
-        parents = module.split(".") if is_package else module.split(".")[:-1]
-        kept = parents[: len(parents) - node.level + 1]
-        base = ".".join([*kept, base] if base else kept)
-    return [f"{base}.{alias.name}" for alias in node.names]
 
 
 def package_of(name: str) -> str | None:
@@ -196,17 +157,6 @@ def _wrong_stranger(here: str, module: str, used: Import) -> str | None:
     if here in THIRD_PARTY_FREE and top != "holdfast" and top not in STANDARD:
         return f"{here} uses the standard library only: it is loaded in every rank, beside the user's own pins"
     return None
-
-
-def modules() -> list[tuple[str, Path]]:
-    """Every module of ours: dotted name and file."""
-    return [(name_of(path), path) for path in sorted(SRC.rglob("*.py"))]
-
-
-def name_of(path: Path) -> str:
-    """`src/holdfast/core/__init__.py` → `holdfast.core`."""
-    parts = path.relative_to(SRC).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @pytest.mark.parametrize(("module", "path"), modules(), ids=lambda given: given if isinstance(given, str) else "")
