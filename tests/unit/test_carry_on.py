@@ -124,6 +124,14 @@ def test_one_failure_too_many_restarts_all_once_and_the_first_is_blamed(job: Tol
     assert sorted(job.members()) == ["a", "b", "c"]
 
 
+def test_of_several_failures_borne_with_the_first_is_blamed() -> None:
+    job = Tolerant("2:4")
+    job.join("a", "b", "c", "d")
+    assert job.fail("d") == [] and job.fail("c") == []
+    assert kinds(job.fail("b")) == ["Stop"] * 4
+    assert job.decided[-1][0] == "restart" and job.decided[-1][1].startswith("rank 0 (local 0) on d exited with code 1; ")
+
+
 def test_a_lost_node_is_like_one_that_failed(job: Tolerant) -> None:
     now = job.now + LEASE_S
     job.renew("a", "b", now=now - 1)

@@ -69,6 +69,13 @@ def test_an_error_that_was_caught_and_logged_is_not_the_one_that_was_not(tmp_pat
     assert judged(written(tmp_path / "rank_3.log", *both)).kind == "oom-gpu", "logged, and raised again"
 
 
+def test_of_two_errors_in_one_file_the_first_is_the_cause(tmp_path: Path) -> None:
+    first, then = "KeyError: 'input_ids'", "AttributeError: 'Loader' object has no attribute 'workers'"
+    told = [f"[rank{rank}]: {line}" for rank, end in ((2, first), (5, then)) for line in (*ENDED[:2], end)]
+    found = judged(written(tmp_path / "console.log", *told))
+    assert (found.rule, found.rank) == ("python-key", 2)
+
+
 def test_where_nothing_else_is_known_an_error_in_the_middle_is_the_cause(tmp_path: Path) -> None:
     assert judged(written(tmp_path / "rank_3.log", *SKIPPED, *QUIET)).kind == "data"
 

@@ -104,6 +104,18 @@ def test_a_node_that_has_no_ranks_is_drained_and_its_job_is_not_waited_for(stage
     assert stage.fleet.nodes["c"].state == "unfit" and ("a-1", "exclude", "c") in stage.orders
 
 
+def test_a_node_is_not_out_of_its_job_while_a_round_runs_with_it(stage):
+    what = "GPU 0: Xid 79, the GPU has fallen off the bus"
+    stage.say(Trouble(node="b-1", number=99, kind="device", what=what, device="0", xid=79))
+    stage.round(2, "a", "b")  # its coordinator had none to put in its place yet
+    stage.wait(8)
+    (deed,) = stage.deeds()
+    assert (deed.node, deed.act, deed.outcome) == ("b", "swap", "")
+    stage.round(3, "a", "c")
+    (deed,) = stage.deeds()
+    assert deed.outcome == "c has taken over in round 3"
+
+
 def test_a_job_that_cannot_be_smaller_is_left_to_wait_and_that_is_recorded(stage):
     stage.heard.remove("c")
     stage.wait(8)

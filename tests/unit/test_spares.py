@@ -146,6 +146,14 @@ def test_one_that_waits_becomes_the_worker() -> None:
     assert stage.machine.choose(0, {1001: {}}) == (1001, "")
 
 
+def test_one_that_still_imports_does_not() -> None:
+    stage = Stage()
+    assert made(stage.train()) == [0]
+    assert stage.machine.choose(0, {1001: {}}) == (-1, "it was still importing")
+    stage.ready(1001)
+    assert stage.machine.choose(0, {1001: {}}) == (1001, "")
+
+
 def test_after_a_restart_they_are_made_anew_once_it_trains() -> None:
     stage = Stage()
     stage.all_ready()
