@@ -52,7 +52,7 @@ test-all: $(VENV)/.dev torch nvrx google frameworks promtool system compiled rea
 	@$(PYTEST) $(ARGS)
 
 test-changed: $(VENV)/.dev torch compiled
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/changed.py $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/changed.py --everyday $(ARGS)
 
 # A rank that is killed takes its numbers along: what it has run counts where another one has run it.
 coverage: $(VENV)/.dev torch promtool system compiled ready

@@ -114,8 +114,8 @@ def script(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """A real one, which all tests of a module share: none of them may break it. No longer than a module, since some run an agent's
-    hands in this very process, which end all that it has started."""
+    """A real one, which all tests of a module share: none of them may break it. No longer than a module: other tests run an
+    agent's hands in this very process, which end all that it has started."""
     server = Etcd(tmp_path_factory.mktemp("etcd"))
     yield server
     server.stop()
