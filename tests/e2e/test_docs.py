@@ -15,6 +15,7 @@ A comment before a block, which readers do not see, says more:
     <!-- run: terminal=two -->        another terminal: what it shows is looked at only at the end of the document
     <!-- run: after="rank 3" -->      not before this has been seen in some terminal
     <!-- run: after="rank 3" times=2 -->  nor before it has been seen twice
+    <!-- run: after="rank 2 & rank 3" -->  nor before both have
     <!-- run: job=long -->            not before that job's agent can be asked
     <!-- run: listens=29400 -->       not before somebody listens on this port
     <!-- run: ctrl_c=two -->          first, somebody types Ctrl-C in that terminal
@@ -318,7 +319,7 @@ def test_the_commands_do_what_the_document_says(name, tmp_path, environment, ter
             _await_listener(int(free_ports[port]))
         if job := block.wishes.get("job"):
             _await_agent(folder, job)
-        if text := block.wishes.get("after"):
+        for text in filter(None, block.wishes.get("after", "").split(" & ")):
             _await(text, int(block.wishes.get("times", "1")), terminals)
         _await_supervisor(block.wishes, environment | {"HOME": str(folder)})
         terminals[label].type(block)
