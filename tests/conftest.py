@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         table, everyday, left_out = tiers.lines(), [], []
         for item in items:
             test = item.nodeid.removeprefix("tests/")
-            (left_out if any(line.takes(test) for line in table) else everyday).append(item)
+            (left_out if any(line.takes(test, item.fixturenames) for line in table) else everyday).append(item)
         items[:] = everyday
         config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):  # one of several workers: what takes long begins first

@@ -382,6 +382,7 @@ def test_what_was_restored_is_not_changed_by_what_is_saved_next(
 def test_a_child_keeps_what_was_restored_before_it_was_forked(stashed: Any) -> None:
     import torch
 
+    pytest.importorskip("numpy", reason="numpy is not installed")
     assert stashed().save(5, torch.full((3_000_000,), 5.0), False)
     second = stashed(round=2, agreed="1:5")
     _, held = second.latest(None, None)

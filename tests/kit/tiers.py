@@ -1,12 +1,14 @@
 """Which tests are only in `make test-all`, and why? `make test` (`pytest --everyday`) leaves out what stands in this table.
 
 A line names a folder, a file, or a test with all its parameters; `but A, B` leaves those parameters in `make test`, `only A`
-takes those alone out of it. What is left proves every promise of README and every invariant of ARCHITECTURE.md.
+takes those alone out of it, and tests with a fixture of that name. What is left proves every promise of README and every
+invariant of ARCHITECTURE.md.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 THOROUGH = {
@@ -19,7 +21,7 @@ THOROUGH = {
         unit/test_diagnosis_corpus.py::test_causes_and_culprits_are_found but tuned, from threads
         """,
     "the other half of a comparison: torch's or NVRx's own, which holds the test to them, and changes only when they do": """
-        compat only torch, nvrx
+        compat only torch, TCPStore, HashStore, nvrx, nvrx_says, nvrx_serves
         compat/test_elastic_launcher.py::test_two_nodes_come_back_after_a_failure_of_one
         compat/test_elastic_etcd.py::test_a_command_line_for_torch_s_etcd_backends_trains
         compat/test_elastic_stores.py::test_a_real_process_group_of_two_processes_meets_in_it but coordinator
@@ -105,12 +107,12 @@ class Line(NamedTuple):
     only: tuple[str, ...]
     reason: str
 
-    def takes(self, test: str) -> bool:
-        """Is this test, as in `e2e/test_tee.py::test_it[id]`, only in `make test-all`?"""
+    def takes(self, test: str, fixtures: Iterable[str] = ()) -> bool:
+        """Is this test, as in `e2e/test_tee.py::test_it[id]`, with these fixtures, only in `make test-all`?"""
         path, _, identity = test.removesuffix("]").partition("[")
         if path != self.prefix and not path.startswith((f"{self.prefix}/", f"{self.prefix}::")):
             return False
-        words = {path.rpartition("::")[2], identity, *identity.split("-")}
+        words = {path.rpartition("::")[2], identity, *identity.split("-"), *fixtures}
         return not words & set(self.but) and (not self.only or bool(words & set(self.only)))
 
 
