@@ -372,14 +372,15 @@ def test_the_agents_progress_is_its_watchdogs(our_shop):
 
 # Ours: signals and orphans.
 
-# What the worker says is written in one go: a signal that comes while print() flushes may not print.
+# What the worker says is written in one go: a signal that comes while print() flushes may not print. Its naps are short: a
+# signal just before one is noted at its end.
 AGENT = """
     import os, signal, sys, time
     from holdfast.elastic.launcher import LaunchConfig, elastic_launch
     from holdfast.elastic.multiprocessing import program_context
     grace_s, ready, hasty = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     worker = ["import os, signal, time", "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'asked' + bytes([10])))"]
-    worker += ["print('up', os.getpid(), flush=True)", f"open({ready!r}, 'w').close()", "while True: time.sleep(600)"]
+    worker += ["print('up', os.getpid(), flush=True)", f"open({ready!r}, 'w').close()", "while True: time.sleep(0.01)"]
     start = program_context.get_subprocess_handler
     def interrupted(**given):
         handler = start(**given)

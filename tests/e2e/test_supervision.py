@@ -40,7 +40,8 @@ def note(signum, frame):
 for name in sys.argv[2:]:
     signal.signal(getattr(signal, name), note)
 open(f"{folder}/{rank}.{os.environ['TORCHELASTIC_RESTART_COUNT']}.pid", "w").write(str(os.getpid()))
-time.sleep(120)
+while True:
+    time.sleep(0.01)  # short: a signal just before it is noted at its end
 """
 
 

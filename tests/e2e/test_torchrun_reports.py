@@ -30,7 +30,10 @@ open(mark, "a").close()
 while not os.path.exists(sys.argv[1] + "/go"):
     time.sleep(0.01)
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    sys.exit(3) if os.environ["RANK"] == "1" else signal.pause()
+    if os.environ["RANK"] == "1":
+        sys.exit(3)
+    while True:
+        time.sleep(0.01)  # not signal.pause(): a signal just before it is noted at its end
 """
 """Rank 0 would be told as failed, too, by who goes by exit codes: it ends with 1 when it is stopped."""
 

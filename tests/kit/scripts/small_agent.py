@@ -27,7 +27,10 @@ def agent(given: argparse.Namespace) -> int:
         with open(os.path.join(folder, "signals"), "a") as file:
             file.write(f"{signum}\n")
 
+    noted, noting = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     if not given.default_signals:
+        # One that comes between Python's last look for signals and the select itself does not interrupt it.
+        signal.set_wakeup_fd(noting)
         for signum in NOTED:
             signal.signal(signum, note)
     pids = os.path.join(folder, "pids")
@@ -44,13 +47,16 @@ def agent(given: argparse.Namespace) -> int:
     assert worker.pidfd is not None
     lease = guardian.lease
     assert lease is not None
-    waiting = {worker.pidfd, guardian.guardian_lost_fd()}
+    waiting = {worker.pidfd, guardian.guardian_lost_fd(), noted}
     while True:
         if given.lease and not (given.once and lease.until):
             lease.renew(time.monotonic() + given.lease)
         ready = select.select(waiting, [], [], given.lease / 4 if given.lease and not given.once else None)[0]
         if guardian.guardian_lost_fd() in ready:
             guardian.end_everything()
+        if noted in ready:
+            os.read(noted, 4096)
+            continue
         if given.once:
             struck = lease.struck
             lease.none()  # its worker has ended, as in the agent: what is left is to exit, however long that takes
