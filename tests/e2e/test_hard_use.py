@@ -267,6 +267,9 @@ def test_a_working_directory_that_is_gone_is_the_script_s_matter(holdfast, scrip
     program = script("print('trained')")
     how = launch(holdfast, program)
     how["args"] = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *how["args"]]
+    # Where Python itself cannot start: with an entry to be found from there.
+    searched = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    how["env"]["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in searched if entry)
     done = subprocess.run(**how, cwd=gone, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
 
