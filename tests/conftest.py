@@ -25,7 +25,7 @@ from kit.waiting import wait_for
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")  # no test is timed: a busy machine is no defect
 
-for signum in (signal.SIGHUP, signal.SIGINT):
+for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     # Whoever starts us in the background (`nohup`, `&` in a script) has them ignored, and so would all that we start: a signal
     # with a handler is a command's default again.
     if signal.getsignal(signum) == signal.SIG_IGN:
