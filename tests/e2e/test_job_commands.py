@@ -453,9 +453,10 @@ def test_what_the_coordinator_refuses_is_said(agent: Make, holdfast_says: Say, c
 # ---- a job that really runs
 
 
-def test_the_commands_work_on_a_job_that_runs(holdfast: Any, script: Any, wait_until: Any) -> None:
+def test_the_commands_work_on_a_job_that_runs(holdfast: Any, script: Any, wait_until: Any, free_port: int) -> None:
     path = script("import time\ntime.sleep(600)\n")
-    job = holdfast.start("run", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-id", "real", path)
+    meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "real")
+    job = holdfast.start("run", "--nproc-per-node", "2", *meet, path)
     wait_until(lambda: len(holdfast.events("WorkerStarted")) == 2)
     shown = lambda: json.loads(holdfast.run("status", "real", "--json").stdout)
     answered = lambda: (told := shown()) and all(node["answers"] for node in told["nodes"]) and told
@@ -469,9 +470,12 @@ def test_the_commands_work_on_a_job_that_runs(holdfast: Any, script: Any, wait_u
     assert "the test is over" in holdfast.run("why", "real").stdout
 
 
-def test_a_job_whose_agent_was_killed_outright_is_lost(holdfast: Any, script: Any, wait_until: Any) -> None:
+def test_a_job_whose_agent_was_killed_outright_is_lost(
+    holdfast: Any, script: Any, wait_until: Any, free_port: int
+) -> None:
     path = script("import time\ntime.sleep(600)\n")
-    job = holdfast.start("run", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "real", path)
+    meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "real")
+    job = holdfast.start("run", "--nproc-per-node", "1", *meet, path)
     [started] = wait_until(lambda: holdfast.events("WorkerStarted") and holdfast.events("AgentStarted"))
     os.kill(started["pid"], 9)
     job.wait()
