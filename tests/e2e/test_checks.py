@@ -652,7 +652,7 @@ def test_gpud_is_asked_over_its_port(see):
 def test_dcgmi_is_asked_for_its_watches(see, tmp_path):
     dcgmi = tmp_path / "bin" / "dcgmi"
     dcgmi.parent.mkdir()
-    dcgmi.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat {SAMPLES}/dcgm-health.json\n')
+    dcgmi.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat "{SAMPLES}/dcgm-health.json"\n')
     dcgmi.chmod(0o755)
     judged(see("dcgm", PATH=f"{dcgmi.parent}:{os.environ['PATH']}"), UNFIT, "NvLink link 4 is currently down")
     assert (tmp_path / "asked").read_text().split() == ["health", "--check", "--json"]
@@ -661,7 +661,7 @@ def test_dcgmi_is_asked_for_its_watches(see, tmp_path):
 def test_kubectl_is_asked_for_the_node_of_the_pod(see, tmp_path):
     kubectl = tmp_path / "bin" / "kubectl"
     kubectl.parent.mkdir()
-    kubectl.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat {SAMPLES}/node.json\n')
+    kubectl.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat "{SAMPLES}/node.json"\n')
     kubectl.chmod(0o755)
     judged(see("kubernetes", NODE_NAME="n07", PATH=f"{kubectl.parent}:{os.environ['PATH']}"), FIT)
     assert (tmp_path / "asked").read_text().split() == ["get", "node", "n07", "-o", "json"]

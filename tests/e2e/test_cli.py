@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -86,7 +87,7 @@ def test_dry_run_shows_commands_environment_and_logs_and_starts_nothing(holdfast
     done = holdfast("run", "--dry-run", "--nproc-per-node", "2", "--rdzv-id", "job7", "-r", "1:3", script, "$local_rank")
     assert done.returncode == 0 and "Nothing was started." in done.stdout
     for local_rank in (0, 1):
-        assert f"local rank {local_rank}: {sys.executable} -u {script} {local_rank}\n" in done.stdout
+        assert f"local rank {local_rank}: {shlex.quote(sys.executable)} -u {script} {local_rank}\n" in done.stdout
     for line in ("  RANK=1", "  WORLD_SIZE=2", "  TORCHELASTIC_RUN_ID=job7", "  OMP_NUM_THREADS=1"):
         assert f"{line}\n" in done.stdout
     folder = holdfast.state_dir / "jobs" / "job7" / "logs"
@@ -117,7 +118,7 @@ def test_output_survives_an_ascii_terminal(holdfast):
 
 
 def test_closed_standard_streams_are_no_reason_to_fail(script):
-    command = f"{sys.executable} -m holdfast run --dry-run {script('')} <&- >&- 2>&-"
+    command = f"{shlex.quote(sys.executable)} -m holdfast run --dry-run {script('')} <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", command], timeout=60, env=os.environ).returncode == 0
 
 

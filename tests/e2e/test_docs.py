@@ -280,7 +280,7 @@ def environment(tmp_path: Path, test_mark: str) -> dict[str, str]:
     bin_dir = tmp_path / "bin"
     bin_dir.mkdir()
     for name, words in {"holdfast": "-m holdfast", "python": ""}.items():
-        (bin_dir / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        (bin_dir / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         (bin_dir / name).chmod(0o755)
     path = f"{bin_dir}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {"PATH": path, "LANG": "C.UTF-8", "HOLDFAST_TEST_MARK": test_mark, "USER": "you"}

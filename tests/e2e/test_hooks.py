@@ -230,7 +230,7 @@ os.dup2(read, 0)
 {opens}
 print("went on")
 """
-    seen, printed, _ = run(script, tmp_path, env={"IPYTHONDIR": str(tmp_path), "TERM": "dumb"})
+    seen, printed, _ = run(script, tmp_path, env={"IPYTHONDIR": str(tmp_path), "HOME": str(tmp_path), "TERM": "dumb"})
     assert printed.endswith("went on\n") and closed(seen) == {"debugger": 1}
 
 

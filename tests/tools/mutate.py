@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import io
 import json
 import os
 import re
@@ -22,7 +21,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -132,8 +130,7 @@ class Copy:
     def __init__(self, root: Path, commit: str, folder: Path) -> None:
         self.folder = folder
         archive = subprocess.run(["git", "-C", root, "archive", commit], stdout=subprocess.PIPE, check=True).stdout
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(folder, filter="fully_trusted")
+        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
         # First on the path: an editable install is the checkout's, whose tests would find nothing here.
         path = os.pathsep.join(filter(None, (str(folder / "src"), os.environ.get("PYTHONPATH", ""))))
         self.env = os.environ | {"PYTHONPATH": path}

@@ -176,7 +176,7 @@ def test_every_command_is_one_of_ours(command):
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_takes_the_units_and_what_they_start_has_few_rights(unit, tmp_path):
     here = tmp_path / unit.name
-    here.write_text(unit.read_text().replace(WHERE, sys.executable))
+    here.write_text(unit.read_text().replace(WHERE, f'"{sys.executable}"'))
     judged = subprocess.run(["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60)
     assert judged.returncode == 0 and unit.name not in judged.stderr, judged.stderr
     ask = ["systemd-analyze", "security", "--offline=true", "--threshold=30", str(here)]  # of 100; 92 where nothing is said
