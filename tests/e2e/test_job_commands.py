@@ -31,6 +31,7 @@ from holdfast.core.events import (
     WorkerStarted,
 )
 from holdfast.core.failure import Failure
+from holdfast.telemetry.aside import Aside
 from holdfast.telemetry.recorder import Recorder
 from holdfast.telemetry.state_dir import open_job
 
@@ -43,7 +44,7 @@ class Agent:
 
     def __init__(self, home: Path, job: str, node: str, *, began: float = 1_790_000_000.0, alone: bool = False) -> None:
         self.job = open_job(str(home), job, node, alone=alone)
-        self.recorder = Recorder(self.job.events_path, self.job.node)
+        self.recorder = Recorder(self.job.events_path, self.job.node, aside=Aside(patience_s=PATIENCE_S))
         self.recorder.flush()
         self.now, self.round, self.attempt = began, 0, 0
         self.asked: list[dict[str, Any]] = []

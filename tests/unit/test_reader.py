@@ -21,6 +21,7 @@ from holdfast.core.events import (
     WorkerExited,
 )
 from holdfast.core.failure import Failure
+from holdfast.telemetry.aside import Aside
 from holdfast.telemetry.reader import Record, Tail, follow, merge, parse, read
 from holdfast.telemetry.recorder import Recorder
 
@@ -30,7 +31,7 @@ class Node:
 
     def __init__(self, folder: Path, name: str, ahead_s: float = 0.0) -> None:
         self.path = folder / f"events-{name}.jsonl"
-        self.recorder = Recorder(str(self.path), name)
+        self.recorder = Recorder(str(self.path), name, aside=Aside(patience_s=60.0))
         self.ahead_s = ahead_s
 
     def saw(self, at: float, event: Event, round: int = 0, attempt: int = 0) -> None:
