@@ -148,6 +148,7 @@ def test_failed_workers_are_restarted_again_and_again_and_a_surplus_node_ends_wi
     agents = [job.agent(name, "2", "--max-restarts", "2", failures=2) for name in ("a", "b")]
     job.life(0, 2)
     spare = job.agent("spare", "2")
+    job.wait_until(lambda: "waiting as a spare: " in spare.said, PATIENCE_S, "the surplus node to be one")
     lives = [job.life(number, 2) for number in range(3)]
     assert all((life.total, life.world) == (2, 2) for ranks in lives for life in ranks)
     assert len({life[0].port for life in lives}) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kit.stages.made_up import assigned, report
 
 from holdfast.agent.words import Exit, LeaseOver, Send, Told
-from holdfast.core.machine import NEVER, Tick
+from holdfast.core.machine import NEVER, Say, Tick
 from holdfast.core.messages import Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
 from holdfast.elastic.rendezvous.attendance import Attendance, Close, Depart, EndWorkers, Enter, Finished
 
@@ -38,6 +38,18 @@ def test_a_spare_says_of_which_round_it_knows():
     waiting = Waiting(round=2, reason="the job has its 2 nodes")
     assert [join.known_round for join in told(attendance, waiting)] == [2]
     assert told(attendance, waiting) == []
+
+
+def test_a_spare_says_why_it_waits_and_again_only_where_that_changes():
+    attendance = Attendance(Join(node="n", name="a", addr="a", master_port=0, nproc=1, role="default"))
+    attendance.observe(Enter(port=4), 0.0)
+    reasons = ("the job has its 2 nodes", "the job has its 2 nodes", "it is excluded")
+    words = [attendance.observe(Told(message=Waiting(round=n, reason=why)), 0.0) for n, why in enumerate(reasons, 1)]
+    assert [[one.text for one in said if isinstance(one, Say)] for said in words] == [
+        ["waiting as a spare: the job has its 2 nodes"],
+        [],
+        ["waiting as a spare: it is excluded"],
+    ]
 
 
 def test_a_stop_calls_it_and_the_agent_s_return_is_its_word_that_no_worker_lives():

@@ -56,6 +56,8 @@ class Attendance:
         """Why it was called, or the job closed, in words."""
         self.closing = False
         """Whether no further round will form."""
+        self.spare_because = ""
+        """Why there is no seat for it, as it was last said."""
         self.report: JobReport | None = None
         self.refused: Refused | None = None
         self.kill_at = NEVER
@@ -123,9 +125,11 @@ class Attendance:
         match message:
             case Assigned(round=number) if self.state == "joining" and number > self.round:
                 self.state, self.round, self.assigned, self.why = "in", number, message, message.reason
-            case Waiting(round=number) if self.state == "joining" and number > self.join.known_round:
+            case Waiting(round=number, reason=reason) if self.state == "joining" and number > self.join.known_round:
                 self.join = replace(self.join, known_round=number)  # said again: see `agent.group`
-                return [Send(message=self.join)]
+                known, self.spare_because = self.spare_because, reason
+                said = [Say(text=f"waiting as a spare: {reason}", level="warning")] if reason != known else []
+                return [*said, Send(message=self.join)]
             case Stop(round=number) if number == self.round:
                 return self._told_to_stop(message)
             case Finish(report=report):
