@@ -20,7 +20,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-# PyTorch is what the tests, the demo and the benchmarks run Holdfast against; Holdfast itself never imports it.
+# PyTorch is what the tests, the demo and the benchmarks run Holdfast against; Holdfast itself never imports it. TORCH= leaves it out.
 TORCH  ?= torch==2.13.0
 # NVRx is what holdfast.fault_tolerance is compared with. Without what it names as its needs: they would pull in another PyTorch.
 NVRX   ?= nvidia-resiliency-ext==0.4.1 defusedxml nvidia-ml-py psutil packaging
@@ -114,7 +114,8 @@ $(VENV)/.dev: $(VENV)/.core
 
 # Without PyTorch in reach the rest still works: its tests are skipped and say so. No stamp then, so that the next run tries again.
 torch: $(VENV)/.core
-	@test -e $(VENV)/.torch || { echo "installing $(TORCH)"; $(PIP) install $(TORCH) && touch $(VENV)/.torch; } \
+	@test -e $(VENV)/.torch || { test -z "$(TORCH)" && echo "leaving PyTorch out"; } \
+	    || { echo "installing $(TORCH)"; $(PIP) install $(TORCH) && touch $(VENV)/.torch; } \
 	    || echo "PyTorch is not in reach: going on without it"
 
 # NVRx's client of a node health service came with 0.5. Its wheels ask for a newer C library than most have, which that client

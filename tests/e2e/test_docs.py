@@ -289,8 +289,8 @@ def environment(tmp_path: Path, test_mark: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """What commands need in their environment to find a Slurm of the tests' own."""
-    if not slurm_infra.is_installed():
-        pytest.skip(slurm_infra.MISSING)
+    if reason := slurm_infra.why_not():
+        pytest.skip(reason)
     # Six nodes, so that no command waits for those of the one before, which Slurm frees a moment after its end.
     started = slurm_infra.Slurm(tmp_path_factory.mktemp("slurm") / "cluster", size=6)
     yield {"SLURM_CONF": started.env["SLURM_CONF"]}

@@ -41,8 +41,8 @@ class TestLocal(OrchestratorSuite):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_infra.Slurm]:
     """Started once for all."""
-    if not slurm_infra.is_installed():
-        pytest.skip(slurm_infra.MISSING)
+    if reason := slurm_infra.why_not():
+        pytest.skip(reason)
     cluster = slurm_infra.Slurm(tmp_path_factory.mktemp("slurm"))
     yield cluster
     cluster.stop()

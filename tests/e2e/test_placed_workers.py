@@ -143,6 +143,7 @@ def test_the_plan_shows_where_workers_would_run(holdfast, script, two_nodes):
     }
 
 
+@pytest.mark.torch  # whose logs specs they are
 def test_another_packages_logs_specs_are_no_reason_to_run_unbound(holdfast, script, two_nodes):
     cpus = sorted(os.sched_getaffinity(0))[:2]
     words = ("run", "--nproc-per-node", 2, "--numa-binding", "node", "--logs-specs", "default")

@@ -15,7 +15,7 @@ import pytest
 from kit.servers import slurm as infra
 
 pytestmark = [
-    pytest.mark.skipif(not infra.is_installed(), reason=infra.MISSING),
+    pytest.mark.skipif(bool(infra.why_not()), reason=infra.why_not()),
     pytest.mark.xdist_group("slurm"),  # one cluster for all, in one worker of pytest
 ]
 

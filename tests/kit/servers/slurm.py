@@ -19,7 +19,6 @@ from pathlib import Path
 from kit.ports import claim, ports
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol")
-MISSING = "Slurm is not installed: apt-get install slurm-wlm munge"
 PATIENCE_S = 20.0
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 JOBS_APART, JOBS = 288, 48
@@ -58,8 +57,15 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def is_installed() -> bool:
-    return all(shutil.which(program, path=PATH) for program in NEEDED)
+def why_not() -> str:
+    """Why there can be no Slurm here, or nothing."""
+    if not all(shutil.which(program, path=PATH) for program in NEEDED):
+        return "Slurm is not installed: apt-get install slurm-wlm munge"
+    try:  # as Slurm asks, also for 127.0.0.1: the C library then says no where loopback is all there is
+        socket.getaddrinfo("127.0.0.1", None, socket.AF_INET, flags=socket.AI_ADDRCONFIG)
+    except socket.gaierror:
+        return "Slurm finds no address, not even 127.0.0.1, where there is no network beside loopback"
+    return ""
 
 
 class Slurm:
