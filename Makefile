@@ -7,6 +7,7 @@
 #   make lint           ruff and mypy --strict
 #   make coverage       make test, and how many lines of ours it runs
 #   make flaky          tests again and again, every other time on a busy machine: FILE=tests/e2e/test_tee.py N=20
+#   make house          how heavy is the source? Circles of imports, long functions, crowded folders
 #   make mutations      is a wrong decision found? Twenty mutants, one after the other
 #   make fuzz           bytes that find their own way into the decoder, for FUZZ_S seconds
 #   make sim            10,000 simulated jobs with faults, every rule checked, on all CPUs
@@ -39,7 +40,7 @@ PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
-.PHONY: test test-all test-changed lint ready coverage flaky mutations sim demo example-etcd bench fuzz clean torch nvrx google frameworks
+.PHONY: test test-all test-changed lint ready coverage flaky mutations house sim demo example-etcd bench fuzz clean torch nvrx google frameworks
 .PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
@@ -66,6 +67,9 @@ flaky: $(VENV)/.dev torch compiled
 
 mutations: $(VENV)/.dev torch compiled
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/mutate.py $(ARGS)
+
+house: $(VENV)/.dev
+	@$(BIN)/python tests/tools/house.py $(ARGS)
 
 # Beside lint, pytest compiles the tests once, which each of its workers would else do for itself.
 ready: $(VENV)/.dev
