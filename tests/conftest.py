@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,12 @@ QUIET_FOLDERS = ("unit", "sim")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everyday", action="store_true", help="leave out what is only in `make test-all` (tests/kit/tiers.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Many tests put a shell script in the place of nvidia-smi, numactl and the like, in their temporary folder."""
+    if len(tempfile.gettempdir().split()) != 1:
+        raise pytest.UsageError(f"the folder for temporary files, {tempfile.gettempdir()!r}, has a space: set TMPDIR=/tmp, say")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist puts the names of groups behind those of tests
