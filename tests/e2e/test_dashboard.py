@@ -40,8 +40,15 @@ EVIL = "<img src=x onerror=\"document.title='owned'\">"
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.path.isdir(os.environ.get("HOME", "")):  # what drives the browser will not start without one
+            patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield from _launched()
+
+
+def _launched() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
