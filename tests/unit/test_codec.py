@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import ProtocolError
-from holdfast.core.failure import Failure
+from holdfast.core.failure import DEEPEST_RECORD, Failure
 from holdfast.core.messages import Failed, Finish, Join, Message, Past, Renew, Renewed, Roster
 from holdfast.core.report import JobReport
 from holdfast.core.value import Value, replace, to_plain
@@ -107,6 +107,17 @@ def test_a_message_with_a_byte_changed_is_a_message_or_a_protocol_error(message:
         decode(bytes(wire))
 
 
+def nested(levels: int) -> bytes:
+    """A failure whose error record has so many."""
+    failure = b'{"node": "n", "rank": 0, "at_unix": 0, "error_record": ' + b'{"a":' * levels + b"1" + b"}" * levels + b"}"
+    return b'{"is": "Failed", "node": "n", "round": 1, "failure": ' + failure + b"}"
+
+
+def test_a_record_as_deep_as_they_may_be_can_be_told_and_written() -> None:
+    failed = decode(nested(DEEPEST_RECORD))
+    assert decode(encode(failed)) == failed and to_plain(failed)
+
+
 @pytest.mark.parametrize(
     "wire",
     [
@@ -128,11 +139,8 @@ def test_a_message_with_a_byte_changed_is_a_message_or_a_protocol_error(message:
         b'{"is": "Renew", "node": "n", "round": ' + b"9" * 5000 + b"}",
         b'{"is": "Renew", "node": "\\ud800", "round": 1}',
         b'{"is": "Renew", "node": "\xff", "round": 1}',
-        b'{"is": "Failed", "node": "n", "round": 1, "failure": {"node": "n", "rank": 0, "at_unix": 0, "error_record": '
-        + b'{"a":' * 5000
-        + b"1"
-        + b"}" * 5000
-        + b"}}",
+        nested(DEEPEST_RECORD + 1),
+        nested(5000),
     ],
     ids=lambda wire: repr(wire[:70]),
 )

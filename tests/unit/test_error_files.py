@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.agent.attempt_logs import AttemptLogs, RankPaths
 from holdfast.agent.error_files import MAX_BYTES, hand_on, read
 from holdfast.agent.workers import Workers
-from holdfast.core.failure import Failure
+from holdfast.core.failure import DEEPEST_RECORD, Failure
 
 BOOM = {"message": {"message": "RuntimeError: boom\nmore", "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1000"}}}
 
@@ -47,6 +47,16 @@ def test_a_plain_text_message_has_its_time_beside_it(path: Path):
 def test_whole_seconds_are_refined_by_the_time_of_the_file(path: Path):
     record = read(write(path, BOOM, at=1000.75))
     assert record and record.at_unix == 1000.75
+
+
+def test_of_a_record_that_is_nested_too_deep_the_error_is_kept(path: Path):
+    deep: object = 1
+    for _ in range(DEEPEST_RECORD):
+        deep = [deep]
+    record = read(write(path, BOOM | {"deep": deep}))
+    assert (record.message, record.content) == ("RuntimeError: boom more", None)
+    assert f"nested deeper than {DEEPEST_RECORD} levels" in record.trouble
+    assert read(write(path, BOOM | {"deep": deep[0]})).content is not None
 
 
 @pytest.mark.parametrize(

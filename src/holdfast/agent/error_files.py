@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 import stat
 
+from holdfast.core.failure import DEEPEST_RECORD, Failure, is_too_deep
 from holdfast.core.value import Value, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.core.failure import Failure
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
@@ -66,6 +66,9 @@ def read(path: str) -> ErrorRecord | None:
     if not isinstance(content, dict):
         return ErrorRecord(trouble=f"error file {path} holds no JSON object")
     record = _understood(content, written_at)
+    if is_too_deep(content):
+        deep = f"error file {path} is nested deeper than {DEEPEST_RECORD} levels: only what it says of the error is kept"
+        record = replace(record, content=None, trouble=deep)
     if not record.message and not record.traceback:
         return replace(record, trouble=f"error file {path} holds no message")
     return record

@@ -11,6 +11,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+DEEPEST_RECORD = 100
+"""Levels of an error record. Deeper ones come near the limits of whatever walks through them, which differ between Pythons."""
+
+
+def is_too_deep(record: Any) -> bool:
+    """Whether a record is nested deeper than that. Walks it level by level: no depth is too much for it."""
+    level = [record]
+    for _ in range(DEEPEST_RECORD + 1):
+        nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        level = [inner for items in nested for inner in items]
+    return bool(level)
+
+
 class Evidence(Value):
     """What a worker left behind when it ended: its error record, its last words."""
 
