@@ -302,7 +302,7 @@ def test_a_function_that_leaves_by_os_exit_0_succeeds_with_none(ours, start, met
 
 def test_a_value_that_cannot_be_pickled_is_a_failure_that_says_so(ours, start):
     failure = only_one(start(ours, [()], workers.unpicklable).wait())
-    assert "pickle" in failure.message["message"]
+    assert "local object 'unpicklable.<locals>.<lambda>'" in failure.message["message"]
 
 
 def test_a_functions_streams_go_where_they_are_sent_and_its_traceback_too(names, start):

@@ -161,7 +161,7 @@ def test_an_ambiguous_prefix_is_an_error_that_names_what_it_could_be(prefix, fir
         (["-x", "t.py"], "no flag -x", ""),
         ([], "no script to run", "SCRIPT"),
         (["--nnodes", "2"], "no script to run", "SCRIPT"),
-        (["--role=--", "t.py"], "--role needs a value", ""),
+        (["--role", "--", "t.py"], "--role needs a value", ""),
         (["--nnodes"], "--nnodes needs a value", ""),
         (["--max-restarts", "--standalone", "t.py"], "--max-restarts needs a value", ""),
         (["--standalone=1", "t.py"], "--standalone takes no value, but got '1'", ""),
