@@ -186,6 +186,14 @@ def test_only_the_last_word_about_what_a_gpu_needs_counts(host, see):
     assert "9b" not in verdict.reason
 
 
+def test_each_device_that_fails_is_named_with_its_number(host, see):
+    host.say("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", age_s=60)
+    host.say("NVRM: Xid (PCI:0000:9b:00): 95, pid=1, Uncontained ECC error", age_s=60)
+    host.say("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", age_s=60)
+    found = [(one.device, one.xid) for one in see("xid").devices]
+    assert found == [("0000:3b:00", 79), ("0000:9b:00", 95), ("NVSwitch 0000:05:00.0", 0)]
+
+
 def test_a_log_that_cannot_be_read_is_not_held_for_a_good_one(host, see):
     (host.root / "dev/kmsg").unlink()
     judged(see("xid"), DEGRADED, "not known")

@@ -11,6 +11,8 @@ import pytest
 from holdfast.agent.supervised import Supervised
 from holdfast.core.config import RunConfig
 from holdfast.core.events import HealthChanged
+from holdfast.core.value import replace
+from holdfast.core.xid import DeviceFault
 from holdfast.runtime.host import Host
 
 
@@ -41,6 +43,12 @@ def changed(check: str, state: str) -> HealthChanged:
     return HealthChanged(check=check, state=state, before="", reason=f"{check} is {state}", advice="", took_s=0.0)
 
 
+def troubles(supervised: Supervised, *faults: DeviceFault, state: str = "unfit") -> list[tuple[str, str, int, str]]:
+    """What the supervisor is told of a check that has found these: kind, device, Xid, words."""
+    supervised.saw(replace(changed("xid", state), devices=faults))
+    return [(one.kind, one.device, one.xid, one.what) for one in supervised.uplink.troubles]
+
+
 def test_that_a_node_waits_for_a_place_is_told_at_once_though_no_event_says_so(supervised):
     group: Any = supervised.group
     assert supervised.deadline() > 0.0
@@ -57,3 +65,24 @@ def test_a_node_is_unfit_until_each_of_its_checks_is_content(supervised):
         supervised.due()
         said.append(supervised.told.unfit)
     assert said == [*["gpu: gpu is unfit"] * 3, "nic: nic is unfit", ""]
+
+
+def test_each_device_that_a_check_has_found_is_told_with_its_xid(supervised):
+    first, second = (DeviceFault(device=f"0000:{bus}:00", what=f"GPU 0000:{bus}:00: Xid 79", xid=79) for bus in ("3b", "9b"))
+    assert troubles(supervised, first, second) == [("device", one.device, 79, one.what) for one in (first, second)]
+
+
+def test_a_device_without_an_xid_makes_its_node_unfit_by_name(supervised):
+    switch = DeviceFault(device="NVSwitch 0000:05:00.0", what="NVSwitch 0000:05:00.0: SXid 20034")
+    assert troubles(supervised, switch) == [("unfit", switch.device, 0, switch.what)]
+
+
+def test_a_node_that_is_degraded_tells_of_xids_and_of_nothing_else(supervised):
+    row = DeviceFault(device="0000:3b:00", what="Xid 63", xid=63)
+    assert troubles(supervised, DeviceFault(device="NVSwitch 1", what="SXid 12028"), row, state="degraded") == [
+        ("device", row.device, 63, row.what)
+    ]
+
+
+def test_an_unfit_node_without_a_device_is_told_with_its_reason(supervised):
+    assert troubles(supervised) == [("unfit", "", 0, "xid is unfit")]

@@ -12,6 +12,7 @@ import select
 from holdfast.core.errors import UsageError
 from holdfast.core.machine import Tick
 from holdfast.core.value import to_plain
+from holdfast.health.verdict import UNFIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,33 +151,35 @@ class Supervised:
         """What is recorded here, as it happens: what concerns the supervisor is told at once."""
         from holdfast.core.events import FailureSeen, HealthChanged, JobEnded
         from holdfast.core.failure import describe
-        from holdfast.core.fleet import Trouble
 
         self.is_news = True
-        trouble: Trouble | None = None
         match event:
             case FailureSeen(failure=failure) if not failure.innocent and failure.rank >= 0:
                 kind = "hang" if failure.cause in ("hung", "watchdog", "stuck") else "worker"
-                what = describe(failure)[:400]
-                trouble = Trouble(node=self.reporter, number=0, kind=kind, round=failure.round, rank=failure.rank, what=what)
-            case HealthChanged(check=check, state=state, reason=reason):
+                self._trouble(kind, describe(failure), round=failure.round, rank=failure.rank)
+            case HealthChanged(check=check, state=state, reason=reason, devices=devices):
                 self.unfit.pop(check, None)
-                if state == "unfit":
+                is_unfit = state == UNFIT
+                if is_unfit:
                     self.unfit[check] = f"{check}: {reason}"[:400]
-                device, number = _xid_in(reason)
-                if number or state == "unfit":
-                    kind = "device" if number else "unfit"
-                    trouble = Trouble(
-                        node=self.reporter, number=0, kind=kind, what=reason[:400], device=device, xid=number, handled=True
-                    )
+                for one in devices:
+                    if one.xid or is_unfit:
+                        self._trouble("device" if one.xid else UNFIT, one.what, device=one.device, xid=one.xid)
+                if is_unfit and not devices:
+                    self._trouble(UNFIT, reason)
             case JobEnded(outcome=outcome):
                 self.outcome = outcome
-        if trouble is not None:
-            now = self.outer.now()
-            if self.told is None:  # whose trouble it is has to be known first
-                self.told = self._standing()
-                self._carry_out(self.uplink.stands(self.told, now))
-            self._carry_out(self.uplink.trouble(trouble, now))
+
+    def _trouble(self, kind: str, what: str, **more: Any) -> None:
+        """Tell it. Whose trouble it is has to be known first."""
+        from holdfast.core.fleet import Trouble
+
+        now = self.outer.now()
+        if self.told is None:
+            self.told = self._standing()
+            self._carry_out(self.uplink.stands(self.told, now))
+        trouble = Trouble(node=self.reporter, number=0, kind=kind, what=what[:400], **more)
+        self._carry_out(self.uplink.trouble(trouble, now))
 
     def _standing(self) -> Standing:
         from holdfast.core.fleet import RankSaid, Standing
@@ -262,11 +265,3 @@ def ageless(standing: Standing) -> Standing:
     from holdfast.core.value import replace
 
     return replace(standing, ranks=tuple(replace(rank, step_s=None, beat_age_s=None) for rank in standing.ranks))
-
-
-def _xid_in(text: str) -> tuple[str, int]:
-    """Which GPU, and which number, where a check of the kernel's log has found one: `GPU 0000:9b:00: Xid 79, …`."""
-    import re
-
-    found = re.search(r"GPU ([0-9a-fA-F:.]+): Xid (\d+)", text)
-    return (found[1], int(found[2])) if found else ("", 0)

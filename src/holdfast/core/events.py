@@ -9,6 +9,10 @@ from __future__ import annotations
 from holdfast.core.failure import Failure
 from holdfast.core.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.xid import DeviceFault
+
 
 class Event(Value):
     """Base of all events. The name on disk is the class's name."""
@@ -360,6 +364,8 @@ class HealthChanged(Event):
     """What was seen, in words."""
     advice: str = ""
     """What to do about it."""
+    devices: tuple[DeviceFault, ...] = ()
+    """What is wrong with which device, where the check can tell."""
     took_s: float = 0.0
     """Seconds that the check took."""
 

@@ -26,6 +26,17 @@ NONE, RESTART, WATCH, RESET, REBOOT, SERVICE = "none", "restart", "watch", "rese
 hardware looked at."""
 
 
+class DeviceFault(Value):
+    """What is wrong with one device of a node."""
+
+    device: str
+    """As the driver calls it: a GPU's address on the PCI bus, or an NVSwitch with its own."""
+    what: str
+    """In words."""
+    xid: int = 0
+    """The driver's number for it; 0: it has none."""
+
+
 class Xid(Value):
     """One row of the catalogue."""
 

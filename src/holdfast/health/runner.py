@@ -19,6 +19,7 @@ import time
 
 from holdfast.core.errors import StartError
 from holdfast.core.value import Value, replace, to_plain
+from holdfast.core.xid import DeviceFault
 from holdfast.health.check import Wanted
 from holdfast.health.child import ANSWER_FD
 from holdfast.health.verdict import DEGRADED, STATES, Verdict
@@ -131,10 +132,11 @@ class Child:
     def _read(self) -> Verdict:
         text = os.pread(self._answer, MOST, 0)
         try:
-            found = Verdict(**json.loads(text))
+            plain = json.loads(text)
+            found = Verdict(**plain | {"devices": tuple(DeviceFault(**one) for one in plain["devices"])})
             if found.state in STATES:
                 return replace(found, reason=str(found.reason)[:CHARS])
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, KeyError):
             pass
         said = self._last_line() or "it ended without an answer"
         return Verdict(state=DEGRADED, reason=f"not known: {said}"[:CHARS], advice=BROKEN)

@@ -8,6 +8,7 @@ A check that has a bad day must not cost a node its place, nor must one good ans
 from __future__ import annotations
 
 from holdfast.core.value import Value, replace
+from holdfast.core.xid import DeviceFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Verdict(Value):
     """What was seen, in words, where it is fit too."""
     advice: str = ""
     """What to do about it."""
+    devices: tuple[DeviceFault, ...] = ()
+    """What is wrong with which device, where the check can tell."""
     check: str = ""
     """Name of the check, with its argument as it was asked for. Filled in by whoever runs it."""
     took_s: float = 0.0
@@ -62,13 +65,13 @@ class Findings:
     def __init__(self) -> None:
         self._found: list[Verdict] = []
 
-    def unfit(self, what: str, advice: str = "") -> None:
-        """Something because of which the node must not work."""
-        self._found.append(unfit(what, advice))
+    def unfit(self, what: str, advice: str = "", *, device: str = "", xid: int = 0) -> None:
+        """Something because of which the node must not work; `device` and `xid` as in `DeviceFault`."""
+        self._found.append(replace(unfit(what, advice), devices=_fault(device, what, xid)))
 
-    def degraded(self, what: str, advice: str = "") -> None:
+    def degraded(self, what: str, advice: str = "", *, device: str = "", xid: int = 0) -> None:
         """Something that a person should look after."""
-        self._found.append(degraded(what, advice))
+        self._found.append(replace(degraded(what, advice), devices=_fault(device, what, xid)))
 
     def verdict(self, otherwise: str, **keep: Any) -> Verdict:
         """The worst first, with all reasons of that state. `otherwise`: the reason where nothing was found."""
@@ -77,7 +80,12 @@ class Findings:
             return fit(otherwise, **keep)
         told = [one for one in self._found if one.state == state]
         advice = "; ".join(dict.fromkeys(one.advice for one in told if one.advice))
-        return Verdict(state=state, reason="; ".join(one.reason for one in told), advice=advice, keep=keep)
+        devices = tuple(device for one in told for device in one.devices)
+        return Verdict(state=state, reason="; ".join(one.reason for one in told), advice=advice, devices=devices, keep=keep)
+
+
+def _fault(device: str, what: str, xid: int) -> tuple[DeviceFault, ...]:
+    return (DeviceFault(device=device, what=what, xid=xid),) if device else ()
 
 
 class Standing:

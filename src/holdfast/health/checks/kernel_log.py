@@ -80,9 +80,10 @@ def xid(look: Look) -> Verdict:
             if match[2] != NEEDS or last_need[match[1]] == line.seq:
                 _judge_xid(found, match, line)
         elif (match := SXID.search(line.text)) and line.age_s < LONG_S:
-            told = f"NVSwitch {match[1]}: SXid {match[2]}{match[4].rstrip('.')}, {_when(line)}"
+            switch = f"NVSwitch {match[1]}"
+            told = f"{switch}: SXid {match[2]}{match[4].rstrip('.')}, {_when(line)}"
             fatal = match[3].lower() == "fatal"
-            found.unfit(told, ADVICE[RESET]) if fatal else found.degraded(told)
+            found.unfit(told, ADVICE[RESET], device=switch) if fatal else found.degraded(told, device=switch)
     return found.verdict(f"{seen} Xid errors in the kernel's log, none that matters now" if seen else "no Xid error")
 
 
@@ -92,9 +93,9 @@ def _judge_xid(found: Findings, match: re.Match[str], line: Line) -> None:
     if row.action in (NONE, RESTART):
         return  # the GPU is well: what ran on it is to be started again, and somebody else does that
     if row.action == REBOOT or (row.action in (RESET, SERVICE) and line.age_s < LONG_S):
-        found.unfit(told, ADVICE[row.action])
+        found.unfit(told, ADVICE[row.action], device=match[1], xid=row.number)
     elif line.age_s < LATELY_S:
-        found.degraded(told)
+        found.degraded(told, device=match[1], xid=row.number)
 
 
 def kernel_log(look: Look) -> Verdict:
