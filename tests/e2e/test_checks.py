@@ -40,6 +40,8 @@ def see(host: CheckedHost) -> See:
     """`see("memory")`: the verdict about the made-up host."""
 
     def look(word: str, deadline_s: float | None = None, **env: str) -> Verdict:
+        if "PYTHONPATH" in env:  # before what is there: another checkout may be tested by it
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, (env["PYTHONPATH"], os.environ.get("PYTHONPATH"))))
         asked = [with_deadline(one, deadline_s) for one in wanted([word], str(host.root))]
         (verdict,) = examine(asked, root=str(host.root), environ=os.environ | env)
         return verdict
