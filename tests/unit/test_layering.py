@@ -1,12 +1,6 @@
 """Who may import whom? The house's rules, held over the syntax tree of every module, each with its reason.
 
-    cli   sim                                                    drivers: nothing imports them
-      supervisor   elastic   fault_tolerance   google
-        agent
-          rendezvous │ monitor │ health │ diagnosis │ recovery   never one another
-            telemetry
-              runtime
-                core          client → core only                 integrations: loaded by name, imported by nobody
+The layers stand in `tests/kit/layers.py`, and docs/layers.svg shows them.
 """
 
 from __future__ import annotations
@@ -17,16 +11,8 @@ from pathlib import Path
 
 import pytest
 from kit.imports import Import, imports, modules
+from kit.layers import FLOORS
 
-FLOORS: tuple[tuple[str, ...], ...] = (
-    ("core",),
-    ("runtime",),
-    ("telemetry",),
-    ("rendezvous", "monitor", "health", "diagnosis", "recovery"),
-    ("agent",),
-    ("supervisor", "elastic", "fault_tolerance", "ptl_resiliency", "google"),
-    ("cli", "sim"),
-)
 FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}
 IN_A_RANK = ("fault_tolerance", "ptl_resiliency", "google")
 """Packages that a training script imports: loading them must load nothing of the agent."""
@@ -138,7 +124,7 @@ def _wrong_floor(here: str, there: str, used: Import) -> str | None:
     if here == "integrations":
         return None
     if unknown := {here, there} - FLOOR.keys():
-        return f"{unknown.pop()} has no floor in the house: add it to FLOORS, and say why in ARCHITECTURE.md"
+        return f"{unknown.pop()} has no floor in the house: add it to tests/kit/layers.py, and to ARCHITECTURE.md's tree"
     if here in IN_A_RANK and used.on_load and there != "core":
         return f"{here} is imported inside a rank: on load it may import client and core only"
     if FLOOR[there] < FLOOR[here]:
