@@ -224,7 +224,7 @@ ROWS = (
     Row("files that name one option (--grow-after)", places_of_an_option, 10, 2),
     Row("clock calls outside runtime, sim and elastic", clock_calls, 129, 20),
     Row("lines in src", lines, 72_000, 60_000),
-    Row("lines in ARCHITECTURE.md", architecture, 640, 250),
+    Row("lines in ARCHITECTURE.md", architecture, 250, 250),
 )
 
 

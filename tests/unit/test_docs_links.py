@@ -17,10 +17,13 @@ from holdfast.core.messages import Assigned
 
 OUTSIDE_DOCS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/kit/README.md")
 DOCUMENTS = [*(ROOT / name for name in OUTSIDE_DOCS), *sorted((ROOT / "docs").rglob("*.md"))]
+DECISIONS = ROOT / "docs" / "decisions"
+HOW_IT_IS_BUILT = [ROOT / "ARCHITECTURE.md", *sorted(DECISIONS.glob("*.md"))]
+"""Pages that name files and names of the code."""
 MADE = {"docs/benchmarks.md": "make bench"}
 """What a command makes; it may not be there yet."""
 PLACES = ("", "src/holdfast", "docs", "tests")
-"""Where a name in ARCHITECTURE.md may begin."""
+"""Where a name in these pages may begin."""
 OTHERS_FLAGS = tuple(
     "--cpunodebind --membind --job --json --running --reason --no-wait --write --force --help --version --signal --steps "
     "--output --sections --save-every --kill-each --pairs --root --list --deadline --mode --rules "
@@ -31,6 +34,7 @@ OTHERS_FLAGS = tuple(
 """Flags of other commands than `holdfast run`, and of other programs."""
 SLURMS_FLAGS = ("--kill-on-bad-exit", "--multi-prog", "--no-kill", "--nodes", "--ntasks-per-node", "--requeue", "--wait")
 by_path = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+by_page = pytest.mark.parametrize("path", HOW_IT_IS_BUILT, ids=lambda path: path.name)
 
 
 @functools.cache
@@ -65,8 +69,10 @@ def test_links_lead_somewhere(path):
 
 @by_path
 def test_every_page_is_reached_from_the_index(path):
-    if path.parts[len(ROOT.parts)] == "docs" and path.name != "index.md":
-        assert f"({path.relative_to(ROOT / 'docs')})" in (ROOT / "docs" / "index.md").read_text()
+    """A decision from the decisions' own index, and that one, as all others, from the documents' index."""
+    if path.parts[len(ROOT.parts)] == "docs" and path != ROOT / "docs" / "index.md":
+        folder = DECISIONS if path.parent == DECISIONS and path.name != "index.md" else ROOT / "docs"
+        assert f"({path.relative_to(folder)})" in (folder / "index.md").read_text()
 
 
 @by_path
@@ -79,33 +85,26 @@ def test_flags_that_are_named_exist(path):
     assert not wanted or path.name in exempt, wanted
 
 
-def test_files_that_architecture_names_exist():
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    for name in set(re.findall(r"[\w/.]+\.(?:py|md)\b", prose(ROOT / "ARCHITECTURE.md"))):
+@by_page
+def test_files_that_are_named_exist(path):
+    text = re.sub(r"\]\([^)]*\)", "]", prose(path))
+    for name in set(re.findall(r"[\w/.]+\.(?:py|md)\b", text)):
         assert any((ROOT / place / name).exists() for place in PLACES), f"{name}: no such file"
-    tree = text.split("## The tree", 1)[1].split("```")[1]
-    package, named = "", dict[str, set[str]]()
-    for line in tree.splitlines():
-        package = found[1] if (found := re.match(r"[├└]── (\w+)/", line)) else package if line.startswith("│") else ""
-        for name in re.findall(r"[\w/]+\.py", line):
-            assert (ROOT / "src/holdfast" / package / name).exists(), f"{package}/{name}: no such file"
-            named.setdefault(package, set()).add(name)
-    for package, names in named.items():  # of which more than one is named, all are
-        there = {file.name for file in (ROOT / "src/holdfast" / package).glob("*.py")} - {"__init__.py"}
-        assert len(names) == 1 or there <= names, f"{package}: not in the tree: {sorted(there - names)}"
 
 
-def test_every_package_stands_in_the_tree():
+def test_the_tree_has_every_folder_and_no_other():
     tree = (ROOT / "ARCHITECTURE.md").read_text().split("## The tree", 1)[1].split("```")[1]
-    for package in (ROOT / "src" / "holdfast").iterdir():
-        if (package / "__init__.py").exists():
-            assert f"── {package.name}/" in tree, f"{package.name} is missing"
+    there = {file.parent.name for file in (ROOT / "src" / "holdfast").glob("*/__init__.py")}
+    assert sorted(re.findall(r"^[├└]── (\w+)/ +\w", tree, re.MULTILINE)) == sorted(there)
+    for name in re.findall(r"\b(\w+)/", tree.rpartition("└──")[2].split("\n", 1)[1]):
+        assert (ROOT / name).is_dir(), f"{name}/: no such folder"
 
 
-def test_names_in_architecture_exist():
+@by_page
+def test_names_that_are_named_exist(path):
     made = re.findall(r"\b(?:def|class) (\w+)|self\.(\w+)|^    (\w+)(?:: | = )|(\w+) = staticmethod", source(), re.MULTILINE)
     known = {name for names in made for name in names}
-    for name in set(re.findall(r"`([A-Z]\w+(?:\.\w+)?|_?[a-z]\w+(?=` in `))`?", prose(ROOT / "ARCHITECTURE.md"))):
+    for name in set(re.findall(r"`([A-Z]\w+(?:\.\w+)?|_?[a-z]\w+(?=` in `))`?", prose(path))):
         owner, _, method = name.partition(".")
         what = method or owner
         if owner.isupper() or owner == "False":
@@ -115,10 +114,20 @@ def test_names_in_architecture_exist():
 
 
 def test_tests_in_architecture_exist():
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "ARCHITECTURE.md").read_text())
-    assert len(named) >= 18
-    for path, test in named:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"\[`(test_\w+)`\]\(([\w/]+\.py)\)", text)
+    assert len(named) == text.count("`test_")
+    for test, path in named:
         assert f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}: no such test"
+    invariants = text.split("## What always holds", 1)[1].split("\n## ", 1)[0]
+    for invariant in re.split(r"^- ", invariants, flags=re.MULTILINE)[1:]:
+        assert "[`test_" in invariant, f"no test holds it: {invariant}"
+
+
+@pytest.mark.parametrize("path", [page for page in HOW_IT_IS_BUILT[1:] if page.name != "index.md"], ids=lambda path: path.name)
+def test_a_decision_says_its_context_and_its_costs(path):
+    parts = re.findall(r"^\*\*(Context|Decision|Measured|Costs)\.\*\* ", path.read_text(), re.MULTILINE)
+    assert parts in (["Context", "Decision", "Costs"], ["Context", "Decision", "Measured", "Costs"])
 
 
 def test_the_environment_page_has_every_variable():
