@@ -3,13 +3,16 @@
 Group ranks: a rank that the infrastructure gave wins; a node that had a rank keeps it where it can; the gaps are filled
 by the others in natural order of their names (n2 before n10). Global ranks are running sums of the nodes' worker counts in
 group-rank order, so nodes may differ in size; role ranks likewise within one role. `place` answers the whole question, by
-`PlacementRules`; which of a domain's nodes fill which segment is `rendezvous.segments`' part of it.
+`PlacementRules`.
+
+A segment is a run of consecutive ranks within one domain (the nodes of one NVLink domain, say, that a model's tensor
+parallel groups must not leave). Segments stay with the domain that has most of their nodes from the last round, and nodes
+on their ranks: who came back whole is not moved for somebody else's loss.
 """
 
 from __future__ import annotations
 
 from holdfast.core.value import Value
-from holdfast.rendezvous.segments import domains_of_segments, seated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,9 +169,9 @@ def _steps(rules: PlacementRules) -> tuple[int, int]:
 def _chosen(domains: Mapping[str, list[Candidate]], size: int, segment: int, *, by_wanted: bool) -> list[Candidate]:
     """Those that take part, in group-rank order."""
     slots: dict[str, list[int]] = {}
-    for at, name in enumerate(domains_of_segments(domains, size, segment)):
+    for at, name in enumerate(_domains_of_segments(domains, size, segment)):
         slots.setdefault(name, []).extend(range(at * segment, (at + 1) * segment))
-    seats = [seat for name, those in slots.items() for seat in seated(domains[name], those, by_wanted=by_wanted)]
+    seats = [seat for name, those in slots.items() for seat in _seated(domains[name], those, by_wanted=by_wanted)]
     return [one for _, one in sorted(seats, key=lambda seat: seat[0])]
 
 
@@ -237,3 +240,48 @@ def _places(ordered: Sequence[Candidate]) -> list[Place]:
         base += one.nproc
         role_base[one.role] += one.nproc
     return places
+
+
+def _domains_of_segments(domains: Mapping[str, Sequence[Candidate]], size: int, segment: int) -> list[str]:
+    """The domain of each segment of a world of `size` nodes. There must be enough: `size` is a multiple of `segment`, and
+    the domains, which come in their order, have that many whole ones."""
+    if len(domains) == 1:
+        return list(domains) * (size // segment)
+    room = {name: len(those) // segment for name, those in domains.items()}
+    claims: dict[tuple[int, str], int] = {}
+    for name, those in domains.items():
+        for one in those:
+            if one.previous_rank is not None and 0 <= one.previous_rank < size:
+                claim = one.previous_rank // segment, name
+                claims[claim] = claims.get(claim, 0) + 1
+    homes: dict[int, str] = {}
+    for at, name in sorted(claims, key=lambda claim: -claims[claim]):  # the sort is stable: of equals the domain that is first
+        if at not in homes and room[name]:
+            homes[at] = name
+            room[name] -= 1
+    free = (name for name, left in room.items() for _ in range(left))
+    return [homes[at] if at in homes else next(free) for at in range(size // segment)]
+
+
+def _seated(those: Sequence[Candidate], slots: Sequence[int], *, by_wanted: bool) -> list[tuple[int, Candidate]]:
+    """A node for each of `slots`: at most as many as `those`, which come in their order.
+
+    Members of the last round first, on their ranks where those are among the slots. `by_wanted`: if they turn out to be
+    exactly those for whom the infrastructure gave these ranks, each has that one.
+    """
+    free = set(slots)
+    taken: list[tuple[int, Candidate]] = []
+    members, newcomers = [], []
+    for one in those:
+        if one.previous_rank is None:
+            newcomers.append(one)
+        elif one.previous_rank in free:
+            free.discard(one.previous_rank)
+            taken.append((one.previous_rank, one))
+        else:
+            members.append(one)
+    by_right = {one.node for one in (*members, *newcomers)[: len(free)]}
+    taken += zip(sorted(free), (one for one in those if one.node in by_right))
+    if by_wanted and {one.wanted_rank for _, one in taken} == set(slots):
+        return [(one.wanted_rank, one) for _, one in taken if one.wanted_rank is not None]
+    return taken
