@@ -362,7 +362,7 @@ class Agent:
         )
         links: list[str] = []
         if self.network is not None and (config.rdzv_backend != "embedded" or self.node.group.hosting):
-            from holdfast.runtime.door import open_doors  # which has come with the network
+            from holdfast.runtime.net import open_doors  # which has come with the network
 
             links.append(open_doors(self.network, config.max_nodes, token_by="--token-file FILE"))
         if self.network is not None:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from holdfast.core.report import JobReport
     from holdfast.recovery.findings import Findings
     from holdfast.runtime.host import Host
-    from holdfast.runtime.net import Network, Shelter
+    from holdfast.runtime.net import Network
+    from holdfast.runtime.tls import Shelter
 
 
 def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network | None, Store | None]:

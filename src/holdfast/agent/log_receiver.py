@@ -23,7 +23,8 @@ from functools import partial
 from holdfast.agent.app_log import LOOK_S, open_log
 from holdfast.core.cycles import cycle_of, log_path
 from holdfast.core.errors import UsageError
-from holdfast.runtime.blocking_server import BlockingServer, Turn
+from holdfast.runtime.blocking_link import Turn
+from holdfast.runtime.blocking_server import BlockingServer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.rendezvous.round import Rendezvous
     from holdfast.runtime.blocking_link import BlockingLink
     from holdfast.runtime.frames import Identity
-    from holdfast.runtime.net import Shelter
+    from holdfast.runtime.tls import Shelter
 
 PIECE_BYTES = 1 << 20
 """The largest piece. A line has 128 KiB at most, five times as much where each byte of it is shown as <NUL>."""

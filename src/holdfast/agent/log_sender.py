@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.runtime.frames import Identity
-    from holdfast.runtime.net import Shelter
+    from holdfast.runtime.tls import Shelter
 
 PIECE_BYTES, BATCH_S = 1 << 18, 0.5
 """A piece is sent when it is so large, or waits for so long. ft_launcher: 256 KiB, 1 s. A thousand nodes that all say a little

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.messages import Assigned
     from holdfast.runtime.frames import Identity
-    from holdfast.runtime.net import Shelter
+    from holdfast.runtime.tls import Shelter
 
 LOOK_S = 0.01
 """Between two looks at whether a rank has saved something. A look takes microseconds."""

@@ -17,7 +17,7 @@ from holdfast.runtime.frames import FRAME_BYTES, SEAL_BYTES, Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.runtime.net import Shelter
+    from holdfast.runtime.tls import Shelter
 
 
 class StoreLink(BlockingLink):

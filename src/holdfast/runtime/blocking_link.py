@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import time
+from _thread import allocate_lock
 from contextlib import suppress
 
 from holdfast.core.errors import ProtocolError
@@ -18,18 +19,57 @@ from holdfast.runtime.frames import FRAME_BYTES, NONCE_BYTES, SEAL_BYTES, Frames
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeVar
 
-    from holdfast.runtime.blocking_server import InTurn
     from holdfast.runtime.frames import Identity
-    from holdfast.runtime.net import Shelter
-    from holdfast.runtime.tls import Tunnel
+    from holdfast.runtime.tls import Shelter, Tunnel
+
+    T = TypeVar("T")
 
 SLICE_S = 0.05
 """Between two looks at whether the one who waits still wants to. Nothing is sent meanwhile."""
 HANDSHAKE_S = 10.0
 """As long as the coordinator gives, for a handshake and for whoever does not take what is sent."""
 RECEIVE_BYTES = 1 << 18
+
+
+class Turn:
+    """Which of many threads runs: one, and no other but while it waits.
+
+    What a thousand do when all wake at once takes half a second, and Python's lock prefers nobody: the agent's loop would wait
+    behind them all. So it waits behind one.
+    """
+
+    def __init__(self) -> None:
+        self.lock = allocate_lock()
+
+    def meanwhile(self, wait: Callable[..., T], *given: Any) -> T:
+        """Do what may take its time, while others have their turn."""
+        self.lock.release()
+        try:
+            return wait(*given)
+        finally:
+            self.lock.acquire()
+
+
+class InTurn:
+    """What a link needs of a socket, for a thread that has its `Turn`."""
+
+    def __init__(self, sock: socket.socket, turn: Turn) -> None:
+        self.sock, self.turn = sock, turn
+        self.settimeout, self.setsockopt, self.close = sock.settimeout, sock.setsockopt, sock.close
+
+    def recv(self, size: int) -> bytes:
+        """As a socket's."""
+        return self.turn.meanwhile(self.sock.recv, size)
+
+    def recv_into(self, room: memoryview) -> int:
+        """As a socket's."""
+        return self.turn.meanwhile(self.sock.recv_into, room)
+
+    def sendall(self, data: bytes | memoryview, flags: int = 0) -> None:
+        """As a socket's."""
+        return self.turn.meanwhile(self.sock.sendall, data, flags)
 
 
 class BlockingLink:

@@ -14,62 +14,20 @@ from errno import EAGAIN
 from holdfast.core.errors import ProtocolError
 from holdfast.core.grammar import shown_endpoint
 from holdfast.runtime.addresses import bind_addresses
-from holdfast.runtime.blocking_link import BlockingLink
+from holdfast.runtime.blocking_link import BlockingLink, InTurn, Turn
 from holdfast.runtime.door import Door
 from holdfast.runtime.net import KEEPALIVE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar
 
     from holdfast.core.machine import Observation
     from holdfast.runtime.frames import Identity
-    from holdfast.runtime.net import Shelter
-
-    T = TypeVar("T")
+    from holdfast.runtime.tls import Shelter
 
 REST_S = 5.0
 """How long no link is taken when there is no room for one."""
-
-
-class Turn:
-    """Which of many threads runs: one, and no other but while it waits.
-
-    What a thousand do when all wake at once takes half a second, and Python's lock prefers nobody: the agent's loop would wait
-    behind them all. So it waits behind one.
-    """
-
-    def __init__(self) -> None:
-        self.lock = allocate_lock()
-
-    def meanwhile(self, wait: Callable[..., T], *given: Any) -> T:
-        """Do what may take its time, while others have their turn."""
-        self.lock.release()
-        try:
-            return wait(*given)
-        finally:
-            self.lock.acquire()
-
-
-class InTurn:
-    """What a link needs of a socket, for a thread that has its `Turn`."""
-
-    def __init__(self, sock: socket.socket, turn: Turn) -> None:
-        self.sock, self.turn = sock, turn
-        self.settimeout, self.setsockopt, self.close = sock.settimeout, sock.setsockopt, sock.close
-
-    def recv(self, size: int) -> bytes:
-        """As a socket's."""
-        return self.turn.meanwhile(self.sock.recv, size)
-
-    def recv_into(self, room: memoryview) -> int:
-        """As a socket's."""
-        return self.turn.meanwhile(self.sock.recv_into, room)
-
-    def sendall(self, data: bytes | memoryview, flags: int = 0) -> None:
-        """As a socket's."""
-        return self.turn.meanwhile(self.sock.sendall, data, flags)
 
 
 class BlockingServer:

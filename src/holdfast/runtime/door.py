@@ -1,38 +1,18 @@
-"""Who can come in, and which connections were bad? Each complaint about those once, the rest counted, however many knock."""
+"""Which connections were bad? Each complaint about those once, the rest counted, however many knock."""
 
 from __future__ import annotations
 
-from holdfast.core.grammar import shown_endpoint
 from holdfast.core.machine import NEVER
-from holdfast.runtime.addresses import is_loopback
-from holdfast.runtime.frames import TOKEN_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from holdfast.runtime.net import Network
 
 PER_PEER, IN_ALL = 4, 24
 """Lines about one address, and about all: a scanner with many addresses and words must not fill the log."""
 
 AGAIN_S, LONGEST_S = 60.0, 3600.0
 """How long after a line that was not said the count is; it doubles up to an hour."""
-
-
-def open_doors(network: Network, max_nodes: int, *, token_by: str) -> str:
-    """What a person should know about who can join, said by the node that others come to; empty: nothing. `token_by`: how a
-    token is given to a node."""
-    token = network.identity.token
-    if not network.listeners or max_nodes < 2 or is_loopback(network.endpoint[0]) or len(token) >= TOKEN_BYTES:
-        return ""
-    if not token:
-        who = "holds a certificate of the CA" if network.shelter else f"reaches {shown_endpoint(*network.endpoint)}"
-        return (
-            f"no job token: whoever {who} and knows the run id can join the job, or stop it "
-            f"(make one with `holdfast token --write FILE`, and give each node {token_by})"
-        )
-    return f"the job's token has only {len(token)} characters and can be guessed: `holdfast token` makes a better one"
 
 
 class Door:

@@ -17,7 +17,7 @@ from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Tran
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Message
 from holdfast.core.value import Value, quicken
-from holdfast.runtime.addresses import bind_addresses, host_and_port
+from holdfast.runtime.addresses import bind_addresses, host_and_port, is_loopback
 from holdfast.runtime.codec import decode, encode, warm
 from holdfast.runtime.crowd import Crowd
 from holdfast.runtime.door import Door
@@ -26,6 +26,7 @@ from holdfast.runtime.frames import (
     NONCE_BYTES,
     SEAL_BYTES,
     TLS_HELLO,
+    TOKEN_BYTES,
     Frames,
     Handshake,
     Identity,
@@ -40,16 +41,13 @@ from holdfast.runtime.names import Names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host, Ready
     from holdfast.runtime.names import Addresses
-    from holdfast.runtime.tls import Tunnel
-
-    Shelter = Callable[[bool], Tunnel]
-    """Makes a tunnel for a link: of the side that asked for it (True), or the other."""
+    from holdfast.runtime.tls import Shelter, Tunnel
 
 GUESTS_FROM = 1 << 20
 """Numbers of links that others opened to us; those that we ask for are smaller."""
@@ -598,3 +596,18 @@ def _listener(family: int, at: tuple[Any, ...]) -> socket.socket:
             if not (is_bound and left and error.errno == errno.EADDRINUSE):
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+def open_doors(network: Network, max_nodes: int, *, token_by: str) -> str:
+    """What a person should know about who can join, said by the node that others come to; empty: nothing. `token_by`: how a
+    token is given to a node."""
+    token = network.identity.token
+    if not network.listeners or max_nodes < 2 or is_loopback(network.endpoint[0]) or len(token) >= TOKEN_BYTES:
+        return ""
+    if not token:
+        who = "holds a certificate of the CA" if network.shelter else f"reaches {shown_endpoint(*network.endpoint)}"
+        return (
+            f"no job token: whoever {who} and knows the run id can join the job, or stop it "
+            f"(make one with `holdfast token --write FILE`, and give each node {token_by})"
+        )
+    return f"the job's token has only {len(token)} characters and can be guessed: `holdfast token` makes a better one"

@@ -14,9 +14,11 @@ from holdfast.core.errors import ProtocolError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-    from holdfast.runtime.net import Shelter
+    Shelter = Callable[[bool], "Tunnel"]
+    """Makes a tunnel for a link: of the side that asked for it (True), or the other."""
 
 ALERTS = {
     "UNKNOWN_CA": "its CA did not sign ours (--tls-ca there, --tls-cert here)",

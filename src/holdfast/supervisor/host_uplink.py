@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast.core.machine import Action, Observation
-    from holdfast.runtime.net import Shelter
+    from holdfast.runtime.tls import Shelter
     from holdfast.supervisor.host_table import HostTable
 
 

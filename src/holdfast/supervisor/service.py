@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent.control import ControlSocket, Request
     from holdfast.core.machine import Action, Observation
-    from holdfast.runtime.net import Shelter
+    from holdfast.runtime.tls import Shelter
     from holdfast.supervisor.orchestrator import Orchestrator
     from holdfast.supervisor.policies import Policy
     from holdfast.supervisor.store import Store

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.agent.group import Group
     from holdfast.core.failure import Failure
     from holdfast.core.messages import Join
-    from holdfast.runtime.net import Shelter
+    from holdfast.runtime.tls import Shelter
 
 logger = get_logger(__name__)
 

@@ -21,7 +21,7 @@ from .store import Each, Store, StoreError, StoreUnreachable, understood
 
 if TYPE_CHECKING:
     from holdfast.runtime.frames import Identity
-    from holdfast.runtime.net import Shelter
+    from holdfast.runtime.tls import Shelter
 
 __all__ = ["CoordinatorStore"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections import deque
 
     from holdfast.core.messages import Assigned
-    from holdfast.runtime.net import Shelter
+    from holdfast.runtime.tls import Shelter
 
     from .attendance import Attendance
     from .attendant import Attendant
@@ -253,8 +253,8 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     from holdfast.core.messages import Join
     from holdfast.rendezvous.rules import Rules
     from holdfast.runtime.addresses import is_here, own_address
-    from holdfast.runtime.door import open_doors
     from holdfast.runtime.frames import Identity
+    from holdfast.runtime.net import open_doors
 
     from .attendant import Attendant
     from .utils import parse_rendezvous_endpoint
