@@ -17,6 +17,7 @@ import time
 from _queue import Empty, SimpleQueue
 from contextlib import suppress
 
+from holdfast.agent.console import open_log
 from holdfast.agent.tee import Source, Tee
 from holdfast.core.cycles import log_path
 
@@ -132,12 +133,6 @@ class AppLog:
         if trouble and not self._is_told:
             self._is_told = True
             self.say(f"{self.path} does not get all of the ranks' output, which is in their own files: {trouble}")
-
-
-def open_log(path: str) -> int:
-    """The log at that path, to append to; it is made where there is none, and its folder. OSError: it cannot be."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 class AppLogs:

@@ -80,3 +80,9 @@ def _own(fd: int) -> tuple[int, bool]:
         except OSError:
             pass  # somebody else's terminal (sudo), or no /proc: ask before each write instead
     return os.dup(fd), stat.S_ISREG(mode)
+
+
+def open_log(path: str) -> int:
+    """The log at that path, to append to; it is made where there is none, and its folder. OSError: it cannot be."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)

@@ -20,7 +20,8 @@ from contextlib import suppress
 from errno import EADDRINUSE
 from functools import partial
 
-from holdfast.agent.app_log import LOOK_S, open_log
+from holdfast.agent.app_log import LOOK_S
+from holdfast.agent.console import open_log
 from holdfast.core.cycles import cycle_of, log_path
 from holdfast.core.errors import UsageError
 from holdfast.runtime.blocking_link import Turn

@@ -18,8 +18,7 @@ import time
 from _thread import allocate_lock
 from contextlib import suppress
 
-from holdfast.agent.app_log import open_log
-from holdfast.agent.console import Console
+from holdfast.agent.console import Console, open_log
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import NEVER
 from holdfast.runtime.addresses import host_and_port
