@@ -372,8 +372,16 @@ class Hands:
     def _open_parking(self) -> Parking:
         from holdfast.agent.parking import Parking  # it takes its time to load
 
-        group = self.node.group
-        parking = Parking(self.config, self.host, self.workers, perform=self.perform, between=lambda: group.is_between)
+        group, workers = self.node.group, self.workers
+        parking = Parking(
+            self.config,
+            self.host,
+            workers.given,
+            workers.hook,
+            lambda: workers.local_ranks,
+            perform=self.perform,
+            between=lambda: group.is_between,
+        )
         self.all.append(parking)
         return parking
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from holdfast.agent.attempt_logs import RankLogs
-    from holdfast.agent.workers import Workers
     from holdfast.core.config import RunConfig
     from holdfast.core.machine import Action, Observation
     from holdfast.runtime.host import Host
@@ -86,13 +85,17 @@ class Parking:
         self,
         config: RunConfig,
         host: Host,
-        workers: Workers,
+        given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]],
+        hook: int,
+        local_ranks: Callable[[], Mapping[int, int]],
         *,
         perform: Callable[[Iterable[Action]], None],
         between: Callable[[], bool],
     ) -> None:
-        """`between`: whether a round is over, or coming to its end, and another is to follow."""
-        self.config, self.host, self.workers, self.perform, self.between = config, host, workers, perform, between
+        """`given`, `hook`, `local_ranks`: as `agent.workers` has them. `between`: whether a round is over, or coming to its
+        end, and another is to follow."""
+        self.config, self.host, self.perform, self.between = config, host, perform, between
+        self.given, self.hook, self.local_ranks = given, hook, local_ranks
         self.awaited_until = -NEVER
         """As the group has been told."""
         self.told = 0
@@ -129,7 +132,7 @@ class Parking:
         place = replace(NOWHERE, group_world_size=most, world_size=ranks, role_world_size=ranks)
         for local_rank in range(self.config.nproc_per_node):
             env = launch.environment(self.config, environ, place, local_rank, error_file="", paged=True)
-            self.workers.given[local_rank] = launch.command(self.config, local_rank), env, None
+            self.given[local_rank] = launch.command(self.config, local_rank), env, None
         self._show(StandingBy())
 
     def deadline(self) -> float:
@@ -254,7 +257,7 @@ class Parking:
             if child.page is not None:
                 lines = child.page.modules()
                 count += len(lines)
-                local_rank = self.workers.local_ranks.get(pid, 0)
+                local_rank = self.local_ranks().get(pid, 0)
                 self.loaded[local_rank] = merged(self.loaded.get(local_rank, []), lines)
         room, total = room_bytes()
         waiting = [slot.pid for slot in self.machine.slots if slot.state == "waiting"]
@@ -269,7 +272,7 @@ class Parking:
         )
 
     def _make(self, slot: int, local_rank: int) -> None:
-        argv, env, files = self.workers.given[local_rank]
+        argv, env, files = self.given[local_rank]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.set_inheritable(False)
         one = Parked(local_rank, argv, env, ours)
@@ -285,7 +288,7 @@ class Parking:
             os.lseek(names, 0, os.SEEK_SET)
             pid = self.host.park(
                 argv,
-                entry.spare_env(env, fd=launch.page_at(), agent=os.getpid(), hook=self.workers.hook),
+                entry.spare_env(env, fd=launch.page_at(), agent=os.getpid(), hook=self.hook),
                 stdout=kept.get(1),
                 stderr=kept.get(2),
                 inherit={launch.page_at(): theirs.fileno()},
