@@ -27,7 +27,7 @@ from holdfast.agent.ask import Reachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 MAX_REQUEST = 65_536
@@ -54,6 +54,21 @@ class Request:
     def refuse(self, error: str) -> None:
         """Answer that it cannot be done, and why."""
         self._client.answer({"ok": False, "error": error})
+
+
+class OrderRequest:
+    """An order of a supervisor, as the desk takes requests."""
+
+    def __init__(self, ask: str, arguments: dict[str, Any], did: Callable[[bool, str], None]) -> None:
+        self.ask, self.arguments, self._did = ask, arguments, did
+
+    def reply(self, answer: Mapping[str, Any]) -> None:
+        """It is done."""
+        self._did(True, str(answer.get("text") or f"{self.ask}: done"))
+
+    def refuse(self, error: str) -> None:
+        """It cannot be done."""
+        self._did(False, error)
 
 
 class ControlSocket:

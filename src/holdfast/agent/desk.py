@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.agent.checking import Checking
-    from holdfast.agent.control import ControlSocket, Request
+    from holdfast.agent.control import ControlSocket, OrderRequest, Request
     from holdfast.agent.examination import Examination
     from holdfast.agent.group import Group
     from holdfast.agent.injections import Injections
     from holdfast.agent.monitoring import Monitoring
-    from holdfast.agent.supervised import OrderRequest
     from holdfast.agent.words import Answer
     from holdfast.core.machine import Observation
     from holdfast.core.messages import NodeHealth

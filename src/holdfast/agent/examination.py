@@ -9,8 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.agent.control import Request
-    from holdfast.agent.supervised import OrderRequest
+    from holdfast.agent.control import OrderRequest, Request
     from holdfast.core.messages import NodeHealth
 
 MARGIN_S = 4.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 
+from holdfast.agent.control import OrderRequest
 from holdfast.core.errors import UsageError
 from holdfast.core.machine import Tick
 from holdfast.core.value import to_plain
@@ -16,7 +17,7 @@ from holdfast.health.verdict import UNFIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from holdfast.agent.desk import Desk
@@ -47,21 +48,6 @@ def token(config: RunConfig) -> bytes:
     except OSError as error:
         said = f"--supervisor-token-file: {config.supervisor_token_file} cannot be read: {error.strerror}"
         raise UsageError(said) from error
-
-
-class OrderRequest:
-    """An order, as the desk takes requests."""
-
-    def __init__(self, ask: str, arguments: dict[str, Any], did: Callable[[bool, str], None]) -> None:
-        self.ask, self.arguments, self._did = ask, arguments, did
-
-    def reply(self, answer: Mapping[str, Any]) -> None:
-        """It is done."""
-        self._did(True, str(answer.get("text") or f"{self.ask}: done"))
-
-    def refuse(self, error: str) -> None:
-        """It cannot be done."""
-        self._did(False, error)
 
 
 class Supervised:
