@@ -7,30 +7,14 @@ read by argparse itself (`cli.shorthand`).
 
 from __future__ import annotations
 
-from holdfast.core.flags import FLAGS
-from holdfast.core.value import Value
+from holdfast.core.config import Typed, typed_of
+from holdfast.core.flags import FLAGS, YES_OR_NO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
     from holdfast.core.flags import Flag
-
-YES_OR_NO = ("true", "false", "1", "0", "yes", "no", "t", "f", "y", "n", "on", "off")
-
-
-class Typed(Value):
-    """A command line, taken apart."""
-
-    given: dict[str, str | bool]
-    """By `dest`: only what was typed."""
-    script: str = ""
-    script_args: tuple[str, ...] = ()
-    print_config: str = ""
-    """"" · text · json"""
-    dry_run: bool = False
-    help: bool = False
 
 
 def read(argv: Sequence[str], flags: Sequence[Flag] = FLAGS) -> Typed:
@@ -41,13 +25,6 @@ def read(argv: Sequence[str], flags: Sequence[Flag] = FLAGS) -> Typed:
 
         typed = read_any(argv, flags)
     return typed
-
-
-def typed_of(given: Mapping[str, Any], script: str, script_args: Sequence[str]) -> Typed:
-    """A command line with these options, some of which only ask to be told something."""
-    options = dict(given)
-    print_config, dry_run = options.pop("print_config", ""), options.pop("dry_run", False)
-    return Typed(given=options, script=script, script_args=tuple(script_args), print_config=print_config, dry_run=dry_run)
 
 
 def _written_out(argv: Sequence[str], flags: Sequence[Flag]) -> Typed | None:

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.core.config import Notice, Resolved, RunConfig
+    from holdfast.core.config import Notice, Resolved, RunConfig, Typed
     from holdfast.core.flags import Flag
 
 LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
@@ -98,7 +98,7 @@ def _supervise(config: RunConfig) -> int:
     return guard(agent)
 
 
-def _show(resolved: Resolved, typed: parser.Typed) -> int:
+def _show(resolved: Resolved, typed: Typed) -> int:
     """--print-config and --dry-run: what would be, and nothing started."""
     if typed.print_config:
         from holdfast.cli.show_config import as_json, as_text

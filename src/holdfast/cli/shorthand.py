@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.parser import YES_OR_NO, Typed, typed_of
+from holdfast.core.config import Typed, typed_of
 from holdfast.core.errors import UsageError
+from holdfast.core.flags import YES_OR_NO
 from holdfast.core.grammar import nearest
 
 TYPE_CHECKING = False

@@ -13,7 +13,8 @@ from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
 
     from holdfast.core.binding import Binding, Topology
     from holdfast.core.flags import Flag
@@ -233,6 +234,69 @@ class Resolved(Value):
     origins: dict[str, str]
     """Field → `--flag`, `VARIABLE`, `default`, or `derived: why`."""
     notices: tuple[Notice, ...]
+
+
+class Draft:
+    """A configuration in the making."""
+
+    def __init__(self, settings: Mapping[str, Setting], environ: Mapping[str, str], host: HostFacts) -> None:
+        self.settings = dict(settings)
+        self.environ = environ
+        self.host = host
+        self.fields: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.notices: list[Notice] = []
+
+    def text(self, dest: str) -> str:
+        """A setting as text; empty where it has no value."""
+        value = self.settings[dest].value
+        return "" if value is None or isinstance(value, bool) else value
+
+    def on(self, dest: str) -> bool:
+        """Is a switch on?"""
+        return self.settings[dest].value is True
+
+    def given(self, dest: str) -> bool:
+        """Did the user say it, by flag or variable?"""
+        return dest in self.settings and self.settings[dest].origin != "default"
+
+    def name(self, dest: str) -> str:
+        """What to call it in a message: the variable if it came from there, else the flag."""
+        origin = self.settings[dest].origin
+        return f"--{dest.replace('_', '-')}" if origin == "default" else origin
+
+    def put(self, field: str, value: Any, origin: str) -> None:
+        """Settle a field; a later, better founded value replaces an earlier one."""
+        self.fields[field] = value
+        self.origins[field] = origin
+
+    def keep(self, dest: str, value: Any, field: str | None = None) -> None:
+        """Settle a field from the setting of that name."""
+        self.put(field or dest, value, self.settings[dest].origin)
+
+    def tell(self, level: str, text: str) -> None:
+        """Something to say before the job starts."""
+        self.notices.append(Notice(level=level, text=text))
+
+
+class Typed(Value):
+    """A command line, taken apart."""
+
+    given: dict[str, str | bool]
+    """By `dest`: only what was typed."""
+    script: str = ""
+    script_args: tuple[str, ...] = ()
+    print_config: str = ""
+    """"" · text · json"""
+    dry_run: bool = False
+    help: bool = False
+
+
+def typed_of(given: Mapping[str, Any], script: str, script_args: Sequence[str]) -> Typed:
+    """A command line with these options, some of which only ask to be told something."""
+    options = dict(given)
+    print_config, dry_run = options.pop("print_config", ""), options.pop("dry_run", False)
+    return Typed(given=options, script=script, script_args=tuple(script_args), print_config=print_config, dry_run=dry_run)
 
 
 def gather(given: Mapping[str, str | bool], environ: Mapping[str, str], flags: Iterable[Flag] = FLAGS) -> dict[str, Setting]:

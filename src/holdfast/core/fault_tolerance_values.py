@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from holdfast.core.config import Draft
     from holdfast.core.fault_tolerance_flags import FtFlag
-    from holdfast.core.resolve import Draft
 
 SECTION = "fault_tolerance"
 NO_LIMIT = ("", "none", "null", "~")

@@ -26,6 +26,9 @@ NODES, RENDEZVOUS, WORKERS, LOGS, STATIC, OURS = (
     "holdfast's own",
 )
 
+YES_OR_NO = ("true", "false", "1", "0", "yes", "no", "t", "f", "y", "n", "on", "off")
+"""What a flag of kind `yes` takes for its value."""
+
 
 class Flag(Value):
     """One option."""

@@ -8,7 +8,7 @@ to in `core.resolve_placement`, and what is left to Slurm or Kubernetes in `core
 from __future__ import annotations
 
 from holdfast.core import grammar
-from holdfast.core.config import Notice, Resolved, RunConfig
+from holdfast.core.config import Draft, Resolved, RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.core.flags import SCHEDULERS, SUPERVISOR_PORT, by_dest
 from holdfast.core.resolve_fault_tolerance import choose_fault_tolerance, prepare
@@ -18,7 +18,6 @@ from holdfast.core.resolve_rendezvous import choose_rendezvous
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from holdfast.core.config import HostFacts, Setting
 
@@ -34,49 +33,6 @@ CHECKED = ("check_before", "check_after", "check_during", "check_every")
 
 SCHEDULED = ("SLURM_JOB_ID", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST")
 """One of these is there when a scheduler that we know has started us."""
-
-
-class Draft:
-    """A configuration in the making."""
-
-    def __init__(self, settings: Mapping[str, Setting], environ: Mapping[str, str], host: HostFacts) -> None:
-        self.settings = dict(settings)
-        self.environ = environ
-        self.host = host
-        self.fields: dict[str, Any] = {}
-        self.origins: dict[str, str] = {}
-        self.notices: list[Notice] = []
-
-    def text(self, dest: str) -> str:
-        """A setting as text; empty where it has no value."""
-        value = self.settings[dest].value
-        return "" if value is None or isinstance(value, bool) else value
-
-    def on(self, dest: str) -> bool:
-        """Is a switch on?"""
-        return self.settings[dest].value is True
-
-    def given(self, dest: str) -> bool:
-        """Did the user say it, by flag or variable?"""
-        return dest in self.settings and self.settings[dest].origin != "default"
-
-    def name(self, dest: str) -> str:
-        """What to call it in a message: the variable if it came from there, else the flag."""
-        origin = self.settings[dest].origin
-        return f"--{dest.replace('_', '-')}" if origin == "default" else origin
-
-    def put(self, field: str, value: Any, origin: str) -> None:
-        """Settle a field; a later, better founded value replaces an earlier one."""
-        self.fields[field] = value
-        self.origins[field] = origin
-
-    def keep(self, dest: str, value: Any, field: str | None = None) -> None:
-        """Settle a field from the setting of that name."""
-        self.put(field or dest, value, self.settings[dest].origin)
-
-    def tell(self, level: str, text: str) -> None:
-        """Something to say before the job starts."""
-        self.notices.append(Notice(level=level, text=text))
 
 
 def resolve(

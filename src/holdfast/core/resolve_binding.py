@@ -8,7 +8,7 @@ from holdfast.core.grammar import ranges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.resolve import Draft
+    from holdfast.core.config import Draft
 
 
 def choose_binding(draft: Draft) -> None:

@@ -18,8 +18,8 @@ from holdfast.core.resolve_fault_tolerance import OWN_BACKENDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from holdfast.core.config import Draft
     from holdfast.core.fault_tolerance import FaultTolerance
-    from holdfast.core.resolve import Draft
 
 LISTS = ("check_before", "check_after", "check_during")
 NVRX_INTERVAL = "ft.node_health_check_interval"

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.core.resolve import Draft
+    from holdfast.core.config import Draft
 
 OWN_BACKENDS = ("memory", "embedded", "static", "etcd")
 """Those that our own agent serves."""

@@ -7,7 +7,7 @@ from holdfast.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.resolve import Draft
+    from holdfast.core.config import Draft
 
 PLACED = ("memory", "embedded", "etcd")
 """Backends whose ranks come from our own placement."""

@@ -16,7 +16,7 @@ from holdfast.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.resolve import Draft
+    from holdfast.core.config import Draft
 
 BACKENDS = ("static", "c10d", "embedded", "memory", "etcd", "etcd-v2")
 ETCD = ("etcd", "etcd-v2")

@@ -20,7 +20,7 @@ from holdfast.core.slurm import in_batch_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.resolve import Draft
+    from holdfast.core.config import Draft
     from holdfast.core.scheduler import Given
 
 STATIC = ("node_rank", "master_addr", "master_port")
