@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 
-from holdfast.elastic.multiprocessing.context import PContext, RunProcsResult
+from holdfast.elastic.multiprocessing.context import PContext, RunProcsResult, before_start
 from holdfast.elastic.multiprocessing.context import validate_full_rank as _validate_full_rank
 from holdfast.elastic.multiprocessing.errors import ProcessFailure, record
 from holdfast.elastic.multiprocessing.function_context import MultiprocessContext
@@ -77,3 +77,6 @@ def _register_signal_handlers() -> None:
                 logger.info("Signal %s is not supported on Windows, skipping", name)
             else:
                 logger.warning("Failed to register signal handler for %s: %r", name, error)
+
+
+before_start.append(lambda: _register_signal_handlers())  # whichever it is then

@@ -26,6 +26,9 @@ __all__ = ["SHUTDOWN_TIMEOUT_S", "PContext", "RunProcsResult", "tell_of_unkillab
 SHUTDOWN_TIMEOUT_S = 30
 """Seconds between asking workers to end and killing them, where nobody says otherwise. torchrun's."""
 
+before_start: list[Callable[[], None]] = []
+"""What is done before any worker is started: `api` says, where torch's users replace things."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -92,9 +95,8 @@ class PContext(ABC):
 
     def start(self) -> None:
         """Start the workers. In the main thread, signals that shall end us raise `SignalException`, once all are started."""
-        from holdfast.elastic.multiprocessing import api  # which needs us first; and is where torch's users replace things
-
-        api._register_signal_handlers()
+        for do in before_start:
+            do()
         with signals_held():
             self._start()
             self._watch()
