@@ -7,30 +7,12 @@ data loaders for example, which are none of the agent's workers. Any thread may 
 
 from __future__ import annotations
 
-import sys
-
+from holdfast.client import control
 from holdfast.client.record import record
-from holdfast.core import page as _layout
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.client.writer import Writer
 
 __all__ = ["control", "heartbeat", "progress", "record", "section", "set_limits"]
 
-
-def _find_writer() -> Writer:
-    """That of the bootstrap, if its page is laid out as we know it; else one without a page."""
-    bootstrap = sys.modules.get("_holdfast_bootstrap")
-    if bootstrap is not None and getattr(bootstrap.layout, "VERSION", None) == _layout.VERSION:
-        found: Writer = bootstrap.writer()
-        return found
-    from holdfast.client.writer import Writer
-
-    return Writer()
-
-
-this_worker = _find_writer()
+this_worker = control.this_worker
 """What all of the below writes with."""
 
 # Its methods themselves: a function around each would cost half as much again.
@@ -38,5 +20,3 @@ heartbeat = this_worker.heartbeat
 progress = this_worker.progress
 section = this_worker.section
 set_limits = this_worker.set_limits
-
-from holdfast.client import control  # noqa: E402  it needs this_worker

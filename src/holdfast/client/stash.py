@@ -25,7 +25,7 @@ from _thread import RLock, allocate_lock
 from time import monotonic_ns, time_ns
 
 from holdfast.client import stash_memory as memory
-from holdfast.client import this_worker
+from holdfast.client.control import this_worker
 from holdfast.client.stash_code import Coder, Unstashable, decode
 from holdfast.client.stash_tensors import Fetcher, Loan, Sender
 from holdfast.core import stash as layout
