@@ -9,7 +9,8 @@ import pytest
 from holdfast.core.errors import UsageError
 from holdfast.core.fleet import Deed
 from holdfast.core.value import replace
-from holdfast.supervisor.policies import Case, policy
+from holdfast.supervisor.policies import policy
+from holdfast.supervisor.policies.case import Case
 from holdfast.supervisor.policies.default import Default
 from holdfast.supervisor.policies.google import Google
 from holdfast.supervisor.policies.google_limits import given_limits

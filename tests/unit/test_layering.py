@@ -51,6 +51,7 @@ PURE_MODULES = (
     "holdfast.supervisor.outbox",
     "holdfast.supervisor.rounds",
     "holdfast.supervisor.policies",
+    "holdfast.supervisor.policies.case",
     "holdfast.supervisor.policies.default",
     "holdfast.supervisor.policies.google",
 )

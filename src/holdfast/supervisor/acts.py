@@ -10,7 +10,7 @@ from holdfast.core.fleet import Deed, Heard, Swap, Trouble
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.supervisor.node import SUSPECT, UNFIT, FleetNode
-from holdfast.supervisor.policies import Case, Choice
+from holdfast.supervisor.policies.case import Case, Choice
 from holdfast.supervisor.words import Keep, Tell
 
 TYPE_CHECKING = False

@@ -30,7 +30,7 @@ from holdfast.supervisor.changes import Changes
 from holdfast.supervisor.job import FleetJob
 from holdfast.supervisor.ledger import Ledger
 from holdfast.supervisor.node import DRAINING, UNFIT, FleetNode
-from holdfast.supervisor.policies import Case
+from holdfast.supervisor.policies.case import Case
 from holdfast.supervisor.queues import Queues, Task
 from holdfast.supervisor.swaps import Swaps
 from holdfast.supervisor.wishes import Wishes

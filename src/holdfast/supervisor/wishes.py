@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.value import replace
 from holdfast.supervisor.node import DRAINING, UNFIT
-from holdfast.supervisor.policies import Case, Choice
+from holdfast.supervisor.policies.case import Case, Choice
 from holdfast.supervisor.queues import Task
 from holdfast.supervisor.words import Call, Reply
 

@@ -11,7 +11,7 @@ from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
 from holdfast.core.xid import NONE, RESTART, WATCH, xid
 from holdfast.supervisor.ledger import result
-from holdfast.supervisor.policies import HARDWARE, Case, Choice
+from holdfast.supervisor.policies.case import HARDWARE, Case, Choice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ operator's where he has given one, else the job's own, as its clients have told 
 
 from __future__ import annotations
 
-from holdfast.supervisor.policies import HARDWARE, Case, Choice
+from holdfast.supervisor.policies.case import HARDWARE, Case, Choice
 from holdfast.supervisor.policies.google_limits import DEFAULTS
 
 TYPE_CHECKING = False
