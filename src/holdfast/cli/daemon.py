@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.cli.supervisor import shelter_of, tls_arguments, token_of
+from holdfast.cli.supervisor_here import shelter_of, tls_arguments, token_of
 from holdfast.cli.table import show, show_json
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.telemetry.plain import one_line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.supervisor import ask_supervisor, state_argument
+from holdfast.cli.supervisor_here import ask_supervisor, state_argument
 from holdfast.telemetry.plain import plain
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ import os
 
 from holdfast.cli.exclude import ask_job
 from holdfast.cli.stop import who
-from holdfast.cli.supervisor import ask_supervisor, socket_of, state_argument
+from holdfast.cli.supervisor_here import ask_supervisor, socket_of, state_argument
 from holdfast.core.injection import CODE, FAULTS, GIVEN_UP_S, injection
 from holdfast.core.value import to_plain
 from holdfast.telemetry.plain import plain

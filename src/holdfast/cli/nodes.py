@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.cli.choose import json_argument
-from holdfast.cli.supervisor import ask_supervisor, state_argument
+from holdfast.cli.supervisor_here import ask_supervisor, state_argument
 from holdfast.cli.table import show, show_json
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast.cli.supervisor import folder_of, secret_in, state_argument
+from holdfast.cli.supervisor_here import folder_of, secret_in, state_argument
 from holdfast.core.errors import UsageError
 
 TYPE_CHECKING = False

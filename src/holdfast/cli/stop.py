@@ -10,7 +10,7 @@ import time
 
 from holdfast.agent.ask import ask
 from holdfast.cli.choose import choose
-from holdfast.cli.supervisor import ask_supervisor, socket_of, state_argument
+from holdfast.cli.supervisor_here import ask_supervisor, socket_of, state_argument
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.telemetry.plain import plain
 from holdfast.telemetry.state_dir import running_nodes

@@ -7,25 +7,23 @@ import shlex
 import socket
 import sys
 
+from holdfast.cli.notify import checked as notify
+from holdfast.cli.notify import receivers
+from holdfast.cli.supervisor_here import folder_of, shelter_of, state_argument, tls_arguments, token_of
 from holdfast.cli.web import checked, http_arguments
 from holdfast.core import grammar
-from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.flags import SUPERVISOR_PORT
 from holdfast.telemetry.plain import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
 
 HELP = "know the nodes of all jobs, replace those that are not fit, and remember why"
 
 LEASE_S = 5.0
 """A node that is silent for so long counts as lost: a little more than a job's own lease (3 s), whose word is waited for."""
-
-ANSWER_S = 10.0
-
-HERE = "HOLDFAST_SUPERVISOR_STATE"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,26 +46,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     tls_arguments(parser, "agents")
     parser.add_argument("--tls-names", action="store_true", help="each agent's certificate has to be for its own node")
     http_arguments(parser, "; off: nowhere")
-    from holdfast.cli.notify import receivers
-
     receivers(parser)
-
-
-def tls_arguments(parser: argparse.ArgumentParser, whom: str) -> None:
-    """TLS between it and those whom it speaks to."""
-    parser.add_argument("--tls-cert", metavar="FILE", help=f"its certificate, in PEM, where {whom} have one too")
-    parser.add_argument("--tls-key", metavar="FILE", help="its private key (otherwise in the same file)")
-    parser.add_argument("--tls-ca", metavar="FILE", help=f"the CA that signs for {whom}")
-
-
-def state_argument(parser: argparse.ArgumentParser) -> None:
-    """Where a supervisor keeps what it knows."""
-    parser.add_argument("--state", metavar="DIR", help=f"where the supervisor keeps what it knows (${HERE})")
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from holdfast.cli.notify import checked as notify
     from holdfast.runtime.addresses import is_loopback
     from holdfast.supervisor.orchestrator import orchestrator
     from holdfast.supervisor.policies import policy
@@ -93,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     if options.store and not port:
         hint = "choose a port: agents are told where each of several supervisors is before it leads"
         raise UsageError(f"--listen: {options.listen} with --store is a port that nobody knows", hint=hint)
-    receivers = notify(options, folder)
+    told = notify(options, folder)
 
     def one_life() -> None:
         nonlocal port  # any, the first time: then agents know it
@@ -109,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
             shelter=shelter,
             named=options.tls_names,
             web=web,
-            notify=receivers,
+            notify=told,
         )
         try:
             if not service.listen():
@@ -151,61 +134,3 @@ def _web(options: argparse.Namespace) -> list[str]:
     given = {"--http": options.http, "--http-token-file": options.http_token_file, "--state": folder_of(options)}
     given |= {"--http-cert": options.http_cert, "--http-key": options.http_key}
     return [word for name, value in given.items() if value for word in (name, value)]
-
-
-def folder_of(options: argparse.Namespace) -> str:
-    """The state directory: as given, else where jobs are kept too."""
-    from holdfast.telemetry.state_dir import state_home
-
-    return os.path.abspath(options.state or os.environ.get(HERE) or os.path.join(state_home(os.environ), "supervisor"))
-
-
-def socket_of(options: argparse.Namespace) -> str:
-    """Where the supervisor of this host is asked; it is there while one runs."""
-    from holdfast.supervisor.feed import SOCKET
-
-    return os.path.join(folder_of(options), SOCKET)
-
-
-def ask_supervisor(options: argparse.Namespace, request: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
-    """The answer of the supervisor on this host. HoldfastError: there is none, or it refuses."""
-    from holdfast.agent.ask import ask_at
-
-    try:
-        answer = ask_at(socket_of(options), "the supervisor", request, within_s)
-    except (OSError, ProtocolError) as error:
-        hint = "is `holdfast supervisor` running here, with this --state?"
-        raise HoldfastError(f"no supervisor answers in {folder_of(options)} ({error})", hint=hint) from error
-    if not answer.get("ok"):
-        raise HoldfastError(plain(str(answer.get("error"))))
-    return answer
-
-
-def token_of(path: str | None, flag: str) -> bytes:
-    """The secret of its links; it is taken out of the environment. UsageError."""
-    if path is None:
-        return os.environb.pop(b"HOLDFAST_SUPERVISOR_TOKEN", b"").strip()
-    return secret_in(path, flag)
-
-
-def secret_in(path: str, flag: str) -> bytes:
-    """The secret in a file. UsageError: there is none."""
-    try:
-        with open(path, "rb") as file:
-            token = file.read().strip()
-    except OSError as error:
-        raise UsageError(f"{flag}: {path} cannot be read: {error.strerror}") from error
-    if not token:
-        raise UsageError(f"{flag}: {path} is empty", hint="`holdfast token --write FILE` makes one")
-    return token
-
-
-def shelter_of(options: argparse.Namespace) -> Any:
-    """Of its links: TLS, or None. UsageError."""
-    if not (options.tls_cert and options.tls_ca):
-        if options.tls_cert or options.tls_ca or options.tls_key:
-            raise UsageError("--tls-cert and --tls-ca are needed together")
-        return None
-    from holdfast.runtime.tls import shelter
-
-    return shelter(options.tls_cert, options.tls_key, options.tls_ca)

@@ -9,7 +9,7 @@ import os
 import sys
 from contextlib import suppress
 
-from holdfast.cli.supervisor import folder_of, socket_of, state_argument
+from holdfast.cli.supervisor_here import folder_of, socket_of, state_argument
 from holdfast.cli.table import STYLES, show
 from holdfast.cli.top_frame import fit, headline, sections
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.cli.supervisor_here import socket_of, state_argument
 from holdfast.core import grammar
 from holdfast.core.errors import UsageError
 
@@ -16,8 +17,6 @@ PORT = 29180
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    from holdfast.cli.supervisor import state_argument
-
     http_arguments(parser, "")
     state_argument(parser)
     parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process, which started it, does")
@@ -54,7 +53,6 @@ def checked(options: argparse.Namespace) -> tuple[str, int, dict[str, str]]:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from holdfast.cli.supervisor import socket_of
     from holdfast.supervisor.child import tied_to
     from holdfast.supervisor.web.serve import bind, missing
     from holdfast.supervisor.web.serve import run as serve

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from holdfast.cli import why_node
 from holdfast.cli.choose import choose, job_argument, json_argument, story
-from holdfast.cli.supervisor import state_argument
+from holdfast.cli.supervisor_here import state_argument
 from holdfast.cli.table import show_json
 from holdfast.core.errors import UsageError
 from holdfast.core.value import to_plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from itertools import starmap
 
-from holdfast.cli.supervisor import ask_supervisor, socket_of
+from holdfast.cli.supervisor_here import ask_supervisor, socket_of
 from holdfast.cli.table import show_json
 from holdfast.telemetry.plain import plain
 from holdfast.telemetry.words import moment
