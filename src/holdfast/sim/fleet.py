@@ -6,13 +6,10 @@ over from the other. Hosts are killed, lose power, hang, are cut off, and their 
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
-from holdfast.sim.fleet_hosts import JOB_LEASE_S, SimJob, SimReporter
+from holdfast.sim.fleet_hosts import JOB_LEASE_S, Scene, SimJob, SimReporter
 from holdfast.sim.fleet_supervisor import SimStore, SimSupervisor
-from holdfast.sim.network import Ether
-from holdfast.sim.timeline import Timeline
 from holdfast.supervisor.policies.default import OUTCOME_S
 from holdfast.supervisor.words import Call, Called
 
@@ -22,26 +19,18 @@ if TYPE_CHECKING:
     from holdfast.core.fleet import Deed, NodeKept, Swap
     from holdfast.supervisor.fleet import Kept
 
-PLACE = "supervisor"
-
 QUIET_S = OUTCOME_S + 10.0
 """Longer than anything that has been done can go on to have an effect."""
 
 
-class FleetWorld:
+class FleetWorld(Scene):
     """All of it."""
 
     def __init__(
         self, seed: int, hosts: int = 6, size: int = 4, least: int = 2, crash_chance: float = 0.0, supervisors: int = 1
     ) -> None:
-        self.rng = random.Random(seed)
-        self.timeline = Timeline()
-        self.ether = Ether(self.timeline, self.rng)
-        self.crash_chance = crash_chance
-        self.stop_chance = 0.0
-        """How often a supervisor is stopped between two actions."""
+        super().__init__(seed, crash_chance, supervisors)
         self.store = SimStore()
-        self.endpoints = tuple(f"{PLACE}-{number}" for number in range(supervisors))
         self.drained: dict[str, str] = {}
         self.replaced: list[str] = []
         """Nodes in whose place others were asked for, once for each time that was done."""
@@ -53,8 +42,8 @@ class FleetWorld:
         self.wrong: list[str] = []
         """Broken promises."""
         self.lives = 0
-        self.job = SimJob(self, size, least)
         self.hosts: dict[str, SimReporter] = {}
+        self.job = SimJob(self.timeline, size, least, self.hosts, self.round_formed)
         self.processes: dict[str, SimSupervisor] = {}
         """Supervisors that live, by their endpoints."""
         for number in range(hosts):
@@ -67,7 +56,7 @@ class FleetWorld:
     def boot(self, name: str) -> None:
         """A host's agent starts."""
         self.lives += 1
-        self.hosts[name] = SimReporter(self, name, self.lives)
+        self.hosts[name] = SimReporter(self, self.job, name, self.lives)
         self.job.join(name)
 
     def kill(self, name: str, *, power: bool, back_s: float) -> None:
@@ -85,7 +74,9 @@ class FleetWorld:
     def start_supervisor(self, endpoint: str) -> None:
         """Another life of one, unless it lives."""
         if endpoint not in self.processes:
-            self.processes[endpoint] = SimSupervisor(self, endpoint, endpoint)
+            self.processes[endpoint] = SimSupervisor(
+                self, self.store, endpoint, end=self.end_supervisor, call=self.call
+            )
 
     @property
     def supervisor(self) -> SimSupervisor | None:

@@ -6,29 +6,44 @@ it has a coordinator, which leaves out who is excluded and who is lost, and take
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from holdfast.agent.uplink import Obey, Uplink
 from holdfast.core.fleet import Order, RankSaid, Standing, Trouble
 from holdfast.core.links import Connect, HangUp, Transmit
 from holdfast.core.machine import NEVER, Action, Tick
-from holdfast.sim.network import SimLinks
+from holdfast.sim.network import Ether, SimLinks
+from holdfast.sim.timeline import Timeline
 from holdfast.sim.world import Clock, SimHost
 
-if TYPE_CHECKING:
-    from holdfast.sim.fleet import FleetWorld
+PLACE = "supervisor"
 
 JOB_LEASE_S, REFORM_S = 3.0, 0.1
 """Of the job; and from a change of members to the next round."""
 
 
+class Scene:
+    """What every process of a fleet is in: time, chance, the network, and where the supervisors are."""
+
+    def __init__(self, seed: int, crash_chance: float, supervisors: int) -> None:
+        self.rng = random.Random(seed)
+        self.timeline = Timeline()
+        self.ether = Ether(self.timeline, self.rng)
+        self.crash_chance, self.stop_chance = crash_chance, 0.0
+        """How often a supervisor is killed, and stopped, between two actions."""
+        self.endpoints = tuple(f"{PLACE}-{number}" for number in range(supervisors))
+
+
 class SimJob:
     """What is seen of a job: its members, who of them has ranks, and who must not have any."""
 
-    def __init__(self, world: FleetWorld, size: int, least: int) -> None:
-        self.world, self.size, self.least = world, size, least
+    def __init__(
+        self, timeline: Timeline, size: int, least: int, hosts: dict[str, SimReporter], formed: Callable[[], None]
+    ) -> None:
+        """`hosts`: those whose agents notice a new round. `formed`: one begins."""
+        self.timeline, self.size, self.least, self.hosts, self.formed = timeline, size, least, hosts, formed
         self.members: list[str] = []
         self.excluded: dict[str, str] = {}
         self.ranks: list[str] = []
@@ -43,13 +58,13 @@ class SimJob:
         """A node is there."""
         if name not in self.members:
             self.members.append(name)
-            self.world.timeline.after(REFORM_S, self.reform)
+            self.timeline.after(REFORM_S, self.reform)
 
     def lose(self, name: str) -> None:
         """A node is not heard any more."""
         if name in self.members:
             self.members.remove(name)
-            self.world.timeline.after(REFORM_S, self.reform)
+            self.timeline.after(REFORM_S, self.reform)
 
     def exclude(self, name: str, reason: str) -> tuple[bool, str]:
         """As the coordinator does it, and answers."""
@@ -58,7 +73,7 @@ class SimJob:
         if name in self.ranks and len(self._free(without=name)) < self.least:
             return False, f"the job cannot go on without {name}"
         self.excluded[name] = reason
-        self.world.timeline.after(REFORM_S, self.reform)
+        self.timeline.after(REFORM_S, self.reform)
         return True, f"{name} is excluded"
 
     def reform(self) -> None:
@@ -71,8 +86,8 @@ class SimJob:
         self.ranks = wanted if len(wanted) >= self.least else []
         if self.ranks:
             self.round += 1
-            self.world.round_formed()
-        for host in self.world.hosts.values():
+            self.formed()
+        for host in self.hosts.values():
             host.news()
 
     def _free(self, without: str = "") -> list[str]:
@@ -82,7 +97,7 @@ class SimJob:
 class Process:
     """Something with links and a machine, that takes turns while it lives."""
 
-    def __init__(self, world: FleetWorld, place: str, clock: Clock, endpoint: str = "") -> None:
+    def __init__(self, world: Scene, place: str, clock: Clock, endpoint: str = "") -> None:
         """`endpoint`: where it would listen."""
         self.world, self.place = world, place
         self.alive, self.paused = True, False
@@ -128,9 +143,9 @@ class Process:
 class SimReporter(Process):
     """The agent of one host, for the job."""
 
-    def __init__(self, world: FleetWorld, name: str, life: int) -> None:
+    def __init__(self, world: Scene, job: SimJob, name: str, life: int) -> None:
         super().__init__(world, name, Clock(origin=world.rng.uniform(0, 1e5), rate=1 + world.rng.uniform(-1e-4, 1e-4)))
-        self.name = name
+        self.job, self.name = job, name
         self.uplink = Uplink(f"{name}-{life}", *world.endpoints, now=self.host.now(), haste=world.rng.uniform(0.5, 1.0))
         self.is_news = True
         self._soon()
@@ -163,14 +178,14 @@ class SimReporter(Process):
         """It hangs."""
         self.paused = True
         if seconds > JOB_LEASE_S:
-            self.world.timeline.after(JOB_LEASE_S, lambda: self.world.job.lose(self.name) if self.alive else None)
+            self.world.timeline.after(JOB_LEASE_S, lambda: self.job.lose(self.name) if self.alive else None)
         self.world.timeline.after(seconds, self.go_on)
 
     def go_on(self) -> None:
         """It hangs no more."""
         self.paused = False
         if self.alive:
-            self.world.job.join(self.name)
+            self.job.join(self.name)
             self.news()
 
     def _do(self, actions: Iterable[Action]) -> None:
@@ -183,7 +198,7 @@ class SimReporter(Process):
     def _obey(self, order: Order) -> None:
         if not self.alive or self.paused:
             return
-        job = self.world.job
+        job = self.job
         ok, text = True, "done"
         match order.verb:
             case "exclude":
@@ -197,7 +212,7 @@ class SimReporter(Process):
         self._do(self.uplink.did(order.order, ok, text))
 
     def _standing(self) -> Standing:
-        job = self.world.job
+        job = self.job
         place = job.ranks.index(self.name) if self.name in job.ranks else -1
         return Standing(
             node=self.uplink.reporter,

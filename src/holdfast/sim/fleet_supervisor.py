@@ -8,19 +8,15 @@ be away; who leads renews its own, and gives the lead up when it could not, or c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from holdfast.core.machine import NEVER, Action, Say, Tick
-from holdfast.sim.fleet_hosts import Process
+from holdfast.sim.fleet_hosts import Process, Scene
 from holdfast.sim.world import EPOCH, Clock
 from holdfast.supervisor.fleet import Fleet, Kept
 from holdfast.supervisor.policies.default import Default
 from holdfast.supervisor.reception import Reception
 from holdfast.supervisor.words import Call, Keep
-
-if TYPE_CHECKING:
-    from holdfast.sim.fleet import FleetWorld
 
 LEASE_S = 5.0
 """In which a host has to be heard."""
@@ -81,8 +77,18 @@ class SimStore:
 class SimSupervisor(Process):
     """One life of a supervisor."""
 
-    def __init__(self, world: FleetWorld, place: str, endpoint: str) -> None:
-        super().__init__(world, place, Clock(origin=world.rng.uniform(0, 1e5)), endpoint)
+    def __init__(
+        self,
+        world: Scene,
+        store: SimStore,
+        endpoint: str,
+        *,
+        end: Callable[[SimSupervisor, float | None], None],
+        call: Callable[[SimSupervisor, Call], None],
+    ) -> None:
+        """`end`: it is no more, and another life of it begins after so many seconds; None: any. `call`: of the orchestrator."""
+        super().__init__(world, endpoint, Clock(origin=world.rng.uniform(0, 1e5)), endpoint)
+        self.store, self.end, self.call = store, end, call
         self.is_alone = len(world.endpoints) == 1
         self.leads_until = 0.0
         """As it reckons itself, in true time."""
@@ -98,7 +104,7 @@ class SimSupervisor(Process):
 
     def _look(self) -> None:
         """Try to lead; else, later."""
-        store, timeline = self.world.store, self.world.timeline
+        store, timeline = self.store, self.world.timeline
         if not self.alive or self.reception is not None:
             return
         if self.paused or not store.seek(self, timeline.now):
@@ -125,7 +131,7 @@ class SimSupervisor(Process):
     def _renew(self) -> None:
         if not self.alive or self.reception is None:
             return
-        if not self.paused and self.world.store.renew(self, self.world.timeline.now):
+        if not self.paused and self.store.renew(self, self.world.timeline.now):
             self._leads_for_now()
             return
         self.world.timeline.after(TTL_S / 20, self._renew)
@@ -135,7 +141,7 @@ class SimSupervisor(Process):
         """Whether it may act. If not, it stands by from now on: another life of it begins."""
         if self.world.timeline.now < self.leads_until:
             return True
-        self.world.end_supervisor(self, back_s=0.0)
+        self.end(self, 0.0)
         return False
 
     # --- its loop -------------------------------------------------------------------------------------------------------
@@ -190,7 +196,7 @@ class SimSupervisor(Process):
                 return
         self.is_sure = False
         if isinstance(action, Call):
-            self.world.call(self, action)
+            self.call(self, action)
         else:
             self.perform([action])
 
@@ -200,12 +206,12 @@ class SimSupervisor(Process):
             return True
         if self._dies():
             return False
-        if self.world.store.keep(self, batch):
+        if self.store.keep(self, batch):
             return True
-        self.world.end_supervisor(self, back_s=0.0)
+        self.end(self, 0.0)
         return False
 
     def _dies(self) -> bool:
         if self.alive and self.world.rng.random() < self.world.crash_chance:
-            self.world.end_supervisor(self)
+            self.end(self, None)
         return not self.alive
