@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.agent import FAREWELL_S
@@ -40,6 +40,7 @@ from holdfast.health.examiner import Answered
 from holdfast.rendezvous.claims import Claim
 from holdfast.rendezvous.election import Await, Campaign, Keep, Persist, Resign
 from holdfast.sim.checking import SimChecking
+from holdfast.sim.checks import Checks, Watched
 from holdfast.sim.monitoring import SimMonitoring
 from holdfast.sim.network import SimLinks
 from holdfast.sim.spares import Imported, SimSpares
@@ -47,9 +48,7 @@ from holdfast.sim.world import KILL_S, SimHost, Worker
 from holdfast.telemetry.aside import PATIENCE_S
 
 if TYPE_CHECKING:
-    from holdfast.core.report import JobReport
-    from holdfast.sim.cluster import Cluster
-    from holdfast.sim.store import SimStore
+    from holdfast.sim.scene import Scene
 
 
 SAVE_S = 0.3
@@ -59,77 +58,49 @@ SHOW_S = 0.004
 """From a request for stacks to the stacks."""
 
 
-class SimAgent:
+class SimAgent(Watched):
     """One life of an agent at a place."""
 
-    def __init__(self, cluster: Cluster, place: str) -> None:
-        self.cluster = cluster
-        self.place = place
-        self.world: SimHost
-        self.links: SimLinks
-        self.node: Node
-        self.store: SimStore | None = None
-        self.monitoring = SimMonitoring(self)
-        self.checking: SimChecking | None = None
-        """None: the job checks nothing."""
-        self.spares: SimSpares
-        self.began_at = cluster.timeline.now
-        self.local_ranks: dict[int, int] = {}
-        self.paused = False
-        self.busy_until = float("-inf")
-        """It waits for its disk, and for nothing else, until then, in true time."""
-        self.shown: float | None = None
-        """End of the lease, as its guardian knows it."""
-        self.resumed = False  # since its last turn
-        self.resumed_at = float("-inf")
-        self.ended = False
-        self.exit: Exit | None = None
-        self.leave_at = NEVER
-        self.turn_at = NEVER
-        self.code: int | None = None
-
-    @property
-    def report(self) -> JobReport | None:
-        """What it printed at the end."""
-        return self.exit.report if self.exit else None
-
-    def describe(self) -> str:
-        """Its state, for a person."""
-        group, server = self.node.group, self.node.server
-        hosting = f", coordinator {server.rendezvous.phase} in round {server.rendezvous.round}" if server else ""
-        return f"{group.state} in round {group.round}{', paused' if self.paused else ''}{hosting}"
+    def __init__(
+        self,
+        scene: Scene,
+        place: str,
+        checks: Checks,
+        *,
+        stalled: Callable[[SimAgent], None],
+        claim: Callable[[SimAgent, Claim], None],
+    ) -> None:
+        """`stalled`: it waits for its disk. `claim`: it asks the witness."""
+        super().__init__(scene, place)
+        self.checks, self.stalled, self.claim = checks, stalled, claim
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
     def begin(self, world: SimHost, links: SimLinks, node: Node) -> None:
         """The agent's first turn."""
         self.world, self.links, self.node = world, links, node
-        self.checking = SimChecking(self) if node.group.checks else None
+        self.monitoring = SimMonitoring(self.place, world, self.perform)
+        self.checking = SimChecking(self.scene, self.place, world, self.perform) if node.group.checks else None
         self._tell_the_time()
-        job = self.cluster.job
-        self.spares = SimSpares(self, job.warm_spares, fork=job.warm_fork)
+        is_worker = lambda pid: pid in self.local_ranks
+        self.spares = SimSpares(self.scene, self.place, world, node.group, is_worker=is_worker, perform=self.perform)
         self._hold_port()
         self.perform(node.begin(world.now()))
         self._after()
 
-    @property
-    def stands_still(self) -> bool:
-        """It has no turn, whatever happens."""
-        return self.paused or self.cluster.timeline.now < self.busy_until
-
     def write(self, longest_s: float = float("inf")) -> None:
         """Wait for the disk, if it is slow, for so long at most."""
-        if slow_s := self.cluster.disks.get(self.place, 0.0):
-            now = self.cluster.timeline.now
-            self.busy_until = max(self.busy_until, now + self.cluster.rng.uniform(0.0, min(slow_s, longest_s)))
+        if slow_s := self.scene.disks.get(self.place, 0.0):
+            now = self.scene.timeline.now
+            self.busy_until = max(self.busy_until, now + self.scene.rng.uniform(0.0, min(slow_s, longest_s)))
             self.resumed, self.resumed_at = True, self.busy_until
-            self.cluster.stalled(self)
+            self.stalled(self)
 
     def wake(self, when: float) -> None:
         """Have a turn at a true time, or earlier."""
         if when < self.turn_at and not self.ended:
             self.turn_at = when
-            self.cluster.timeline.at(when, lambda: self._woken(when))
+            self.scene.timeline.at(when, lambda: self._woken(when))
 
     def strike(self) -> None:
         """Its guardian ends its workers, and it learns that before it sees them end."""
@@ -154,7 +125,7 @@ class SimAgent:
             return
         due = self.node.deadline()
         deadline = min(due, self._deadline_of_helpers(), self.leave_at)
-        if self.world.clock.true(deadline) <= self.cluster.timeline.now:
+        if self.world.clock.true(deadline) <= self.scene.timeline.now:
             self.world.floor = max(self.world.floor, deadline)
         late = self.world.now() >= due
         seen = self.world.wait(deadline)
@@ -164,7 +135,7 @@ class SimAgent:
             for understood in self._understood(what):
                 self.monitoring.saw(understood)
                 self.perform(self.node.observe(understood, self.world.now()))
-        self.cluster.checks.after_turn(self, idle=not seen)
+        self.checks.after_turn(self, idle=not seen)
         self._after()
 
     def _after(self) -> None:
@@ -177,9 +148,9 @@ class SimAgent:
             return
         deadline = min(self.node.deadline(), self._deadline_of_helpers(), self.leave_at)
         if self.world.seen:
-            self.wake(self.cluster.timeline.now)
+            self.wake(self.scene.timeline.now)
         elif deadline != NEVER:
-            self.wake(max(self.cluster.timeline.now, self.world.clock.true(deadline)))
+            self.wake(max(self.scene.timeline.now, self.world.clock.true(deadline)))
 
     def _deadline_of_helpers(self) -> float:
         checks_at = self.checking.deadline() if self.checking is not None else NEVER
@@ -191,10 +162,10 @@ class SimAgent:
     def end(self) -> None:
         """The process is gone."""
         self.ended = True
-        self.cluster.checks.touched(self.place)
+        self.checks.touched(self.place)
         self.world.close()
         self.spares.strike()
-        self.cluster.timeline.after(2 * KILL_S, lambda: self.cluster.checks.no_spare_is_left(self))
+        self.scene.timeline.after(2 * KILL_S, lambda: self.checks.no_spare_is_left(self))
         self.links.close()
 
     def hang(self, local_rank: int, limit_s: float) -> None:
@@ -202,9 +173,9 @@ class SimAgent:
         pid = self._pids([local_rank])[0]
         worker = self.world.workers[pid]
         if worker.quiet_since is None:  # else it hangs already, and does not begin to hang again
-            worker.quiet_since = self.cluster.timeline.now
+            worker.quiet_since = self.scene.timeline.now
         worker.limit_s = limit_s if worker.limit_s is None else min(limit_s, worker.limit_s)
-        self.cluster.checks.hangs(self, worker, limit_s)
+        self.checks.hangs(self, worker, limit_s)
         if not self.paused and local_rank in self.monitoring.workers:
             for found in self.monitoring.look(local_rank):
                 self.world.see(found)
@@ -241,14 +212,14 @@ class SimAgent:
             match action:
                 case Record(event=event):
                     self.write(PATIENCE_S)
-                    self.cluster.transcript.note(self.cluster.timeline.now, self.place, event)
-                    self.cluster.checks.recorded(self, event)
+                    self.scene.transcript.note(self.scene.timeline.now, self.place, event)
+                    self.checks.recorded(self, event)
                     if isinstance(event, (FailureSeen, StopSent)):
                         self.spares.round_ends()
                 case Say(level="debug"):
                     pass
                 case Say(text=text, level=level):
-                    self.cluster.transcript.note(self.cluster.timeline.now, self.place, f"{level}: {text}")
+                    self.scene.transcript.note(self.scene.timeline.now, self.place, f"{level}: {text}")
                 case StartWorkers(assigned=assigned):
                     self.shown = self.node.lease_ends
                     self.write()  # it makes the attempt's directories
@@ -264,7 +235,7 @@ class SimAgent:
                     assert self.checking is not None
                     seen += self.checking.before_join()
                 case LookAtWorkers():
-                    self.cluster.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
+                    self.scene.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
                 case KeepStacks():
                     pass
                 case Sweep():
@@ -274,14 +245,14 @@ class SimAgent:
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     self.monitoring.monitor.heed(longest_s, busy_s, self.world.now())
                 case Answer(text=text):
-                    self.cluster.transcript.note(self.cluster.timeline.now, self.place, f"answers: {text}")
+                    self.scene.transcript.note(self.scene.timeline.now, self.place, f"answers: {text}")
                 case Exit():
                     self.exit, self.leave_at = action, self.world.now() + FAREWELL_S
-                    self.cluster.checks.exited(self, action)
+                    self.checks.exited(self, action)
                 case Connect(link=link, endpoint=endpoint):
                     seen += self.links.connect(link, endpoint)
                 case Transmit(link=link, message=message):
-                    self.cluster.checks.transmitted(self, message)
+                    self.checks.transmitted(self, message)
                     self.links.transmit(link, message)
                 case HangUp(link=link):
                     self.links.hang_up(link)
@@ -289,7 +260,7 @@ class SimAgent:
                     assert self.store is not None, f"an agent without a store cannot do {action!r}"
                     self.store.perform(action)
                 case Claim():
-                    self.cluster.claim(self, action)
+                    self.claim(self, action)
                 case _:
                     raise AssertionError(f"an agent cannot do {action!r}")
         for one in seen:
@@ -301,14 +272,14 @@ class SimAgent:
         if not self.stands_still:
             self._start(assigned, lease_ends)
             return
-        again_s = PATIENCE_S if self.paused else self.busy_until - self.cluster.timeline.now
-        self.cluster.timeline.after(again_s, lambda: self._start_when_written(assigned, lease_ends))
+        again_s = PATIENCE_S if self.paused else self.busy_until - self.scene.timeline.now
+        self.scene.timeline.after(again_s, lambda: self._start_when_written(assigned, lease_ends))
 
     def _start(self, assigned: Assigned, lease_ends: float | None) -> None:
         """`lease_ends`: as it was when the start was decided, whatever has been heard meanwhile."""
         is_late = lease_ends is not None and self.world.now() >= lease_ends
         if not is_late:
-            self.cluster.checks.starting(self, assigned)
+            self.checks.starting(self, assigned)
         self.local_ranks = {}
         seen: list[Observation] = []
         for local_rank in range(self.node.group.join.nproc):
@@ -340,16 +311,16 @@ class SimAgent:
             self.checking.begin_round()
         self._hold_port()
         self.spares.round_began()
-        if self.cluster.job.grow == "at-checkpoint":
-            self.cluster.timeline.after(self.cluster.job.save_every_s, lambda: self._save(assigned.round))
+        if self.scene.job.grow == "at-checkpoint":
+            self.scene.timeline.after(self.scene.job.save_every_s, lambda: self._save(assigned.round))
 
     def _save(self, number: int) -> None:
         """The ranks of that round write a checkpoint, if they still run, and another later."""
         if self.ended or self.node.group.round != number or self.node.group.state != "running":
             return
         self.world.see(SavesSeen(open=True))
-        self.cluster.timeline.after(SAVE_S, lambda: None if self.ended else self.world.see(SavesSeen(open=False)))
-        self.cluster.timeline.after(self.cluster.job.save_every_s, lambda: self._save(number))
+        self.scene.timeline.after(SAVE_S, lambda: None if self.ended else self.world.see(SavesSeen(open=False)))
+        self.scene.timeline.after(self.scene.job.save_every_s, lambda: self._save(number))
 
     def _show(self, wanted: LookAtWorkers) -> None:
         """Its workers have dumped their stacks."""
@@ -362,7 +333,7 @@ class SimAgent:
             rank=int(worker.env["RANK"]),
             local_rank=int(worker.env["LOCAL_RANK"]),
             pid=worker.pid,
-            quiet_s=self.cluster.timeline.now - (worker.quiet_since or 0.0) if quiet else 0.0,
+            quiet_s=self.scene.timeline.now - (worker.quiet_since or 0.0) if quiet else 0.0,
             step=worker.step,
             state="S",
             where=worker.where,
@@ -370,7 +341,7 @@ class SimAgent:
         )
 
     def _hold_port(self) -> None:
-        self.perform(self.node.observe(PortHeld(port=self.cluster.hold_port()), self.world.now()))
+        self.perform(self.node.observe(PortHeld(port=self.scene.hold_port()), self.world.now()))
 
     def _pids(self, local_ranks: Iterable[int]) -> list[int]:
         wanted = set(local_ranks)

@@ -5,7 +5,7 @@ A place that ails says why (`Cluster.ail`), flaps, or its check hangs; all other
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.words import NodeChecked
@@ -15,7 +15,9 @@ from holdfast.health.examiner import Answered, Asked, Examined, Examiner, StartC
 from holdfast.health.verdict import Verdict, fit, unfit
 
 if TYPE_CHECKING:
-    from holdfast.sim.agent import SimAgent
+    from holdfast.core.machine import Action
+    from holdfast.sim.scene import Ailment, Scene
+    from holdfast.sim.world import SimHost
 
 ANSWER_S, DEADLINE_S = (0.02, 0.2), 2.0
 """How long the check takes; and when it is killed."""
@@ -24,10 +26,6 @@ HANGS = "the driver hangs"
 """What ails a place whose check gives no answer."""
 
 JOINING = "join"
-
-Ailment = Callable[[float], str]
-"""Seconds of true time → what a look shows then; empty: nothing."""
-
 
 def always(why: str) -> Ailment:
     """The same whenever it is looked at."""
@@ -42,9 +40,9 @@ def flapping(why: str, half_s: float) -> Ailment:
 class SimChecking:
     """The checks of one agent: `gpu`, before each round and while its ranks run."""
 
-    def __init__(self, agent: SimAgent) -> None:
-        job = agent.cluster.job
-        self.agent = agent
+    def __init__(self, scene: Scene, place: str, world: SimHost, perform: Callable[[Iterable[Action]], None]) -> None:
+        job = scene.job
+        self.scene, self.place, self.world, self.perform = scene, place, world, perform
         self.examiner = Examiner(job.check_every_s)
         check = Check(
             name="gpu",
@@ -72,7 +70,7 @@ class SimChecking:
 
     def due(self) -> list[Observation]:
         """What the passing of time has brought."""
-        return self._show(Tick()) if self.agent.world.now() >= self.deadline() else []
+        return self._show(Tick()) if self.world.now() >= self.deadline() else []
 
     def answered(self, answer: Answered) -> list[Observation]:
         """The check has ended."""
@@ -80,30 +78,30 @@ class SimChecking:
 
     def _show(self, seen: Observation) -> list[Observation]:
         out: list[Observation] = []
-        for action in self.examiner.observe(seen, self.agent.world.now()):
+        for action in self.examiner.observe(seen, self.world.now()):
             match action:
                 case StartCheck(label=label):
                     self._start(label)
                 case Examined(purpose=purpose, unfit=why):
                     out.append(NodeChecked(unfit=why, asked=purpose == JOINING))
                 case Record() | Say():
-                    self.agent.perform([action])
+                    self.perform([action])
                 case _:
                     raise AssertionError(f"a simulated examiner cannot do {action!r}")
-        now = self.agent.cluster.timeline.now
+        now = self.scene.timeline.now
         self.unfit_since = None if not self.examiner.unfit else now if self.unfit_since is None else self.unfit_since
         return out
 
     def _start(self, label: str) -> None:
-        cluster = self.agent.cluster
-        ailment = cluster.ailments.get(self.agent.place, always(""))
+        scene = self.scene
+        ailment = scene.ailments.get(self.place, always(""))
 
         def look() -> None:
-            why = ailment(cluster.timeline.now)
-            self.agent.world.see(Answered(label=label, verdict=_verdict(why, label)))
+            why = ailment(scene.timeline.now)
+            self.world.see(Answered(label=label, verdict=_verdict(why, label)))
 
-        hangs = ailment(cluster.timeline.now) == HANGS
-        cluster.timeline.after(DEADLINE_S if hangs else cluster.rng.uniform(*ANSWER_S), look)
+        hangs = ailment(scene.timeline.now) == HANGS
+        scene.timeline.after(DEADLINE_S if hangs else scene.rng.uniform(*ANSWER_S), look)
 
 
 def _verdict(why: str, label: str) -> Verdict:

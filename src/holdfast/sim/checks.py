@@ -14,12 +14,19 @@ from holdfast.runtime.guardian import SLACK_S, STRIKE_S
 from holdfast.sim.checking import DEADLINE_S
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.agent.node import Node
     from holdfast.agent.words import Exit
     from holdfast.core.report import JobReport
     from holdfast.rendezvous.round import Rendezvous
-    from holdfast.sim.agent import SimAgent
-    from holdfast.sim.cluster import Cluster
-    from holdfast.sim.world import Worker
+    from holdfast.sim.checking import SimChecking
+    from holdfast.sim.monitoring import SimMonitoring
+    from holdfast.sim.network import SimLinks
+    from holdfast.sim.scene import Scene
+    from holdfast.sim.spares import SimSpares
+    from holdfast.sim.store import SimStore
+    from holdfast.sim.world import SimHost, Worker
 
 GUARDIAN_S, GUARDIAN_PATIENCE_S = STRIKE_S + 0.02, SLACK_S + 0.02
 """From the end of a lease to the guardian's SIGKILL: to the workers, and an agent that is stopped; and to one that is slow."""
@@ -38,11 +45,58 @@ class Violation(Exception):
     """Something happened that never must."""
 
 
+class Watched:
+    """One life of an agent at a place, as far as the rules look at it."""
+
+    def __init__(self, scene: Scene, place: str) -> None:
+        self.scene = scene
+        self.place = place
+        self.world: SimHost
+        self.links: SimLinks
+        self.node: Node
+        self.store: SimStore | None = None
+        self.monitoring: SimMonitoring
+        self.checking: SimChecking | None = None
+        """None: the job checks nothing."""
+        self.spares: SimSpares
+        self.began_at = scene.timeline.now
+        self.local_ranks: dict[int, int] = {}
+        self.paused = False
+        self.busy_until = float("-inf")
+        """It waits for its disk, and for nothing else, until then, in true time."""
+        self.shown: float | None = None
+        """End of the lease, as its guardian knows it."""
+        self.resumed = False  # since its last turn
+        self.resumed_at = float("-inf")
+        self.ended = False
+        self.exit: Exit | None = None
+        self.leave_at = NEVER
+        self.turn_at = NEVER
+        self.code: int | None = None
+
+    @property
+    def report(self) -> JobReport | None:
+        """What it printed at the end."""
+        return self.exit.report if self.exit else None
+
+    def describe(self) -> str:
+        """Its state, for a person."""
+        group, server = self.node.group, self.node.server
+        hosting = f", coordinator {server.rendezvous.phase} in round {server.rendezvous.round}" if server else ""
+        return f"{group.state} in round {group.round}{', paused' if self.paused else ''}{hosting}"
+
+    @property
+    def stands_still(self) -> bool:
+        """It has no turn, whatever happens."""
+        return self.paused or self.scene.timeline.now < self.busy_until
+
+
 class Checks:
     """The rules, and what they have to remember."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, scene: Scene, lives: Sequence[Watched], is_out: Callable[[str], bool]) -> None:
+        """`is_out`: whether a place is cut off, or its agent is stopped."""
+        self.scene, self.lives, self.is_out = scene, lives, is_out
         self.hosts: list[Rendezvous] = []
         self.rounds: dict[tuple[int, int], dict[str, Assigned]] = {}
         """(life of the coordinator, round) → node → what it was assigned"""
@@ -64,18 +118,18 @@ class Checks:
 
     def touched(self, place: str) -> None:
         """Something was done to a place that may cost it its membership."""
-        known, calm_at = self.troubled.get(place, 0.0), self.cluster.timeline.now + self.cluster.job.lease_s + AFTERMATH_S
-        is_over = known == NEVER and not self.cluster.is_out(place)
+        known, calm_at = self.troubled.get(place, 0.0), self.scene.timeline.now + self.scene.job.lease_s + AFTERMATH_S
+        is_over = known == NEVER and not self.is_out(place)
         self.troubled[place] = calm_at if is_over else max(known, calm_at)  # it may still wait for its disk, for longer
 
     # --- rounds ---------------------------------------------------------------------------------------------------------
 
-    def starting(self, agent: SimAgent, assigned: Assigned) -> None:
+    def starting(self, agent: Watched, assigned: Assigned) -> None:
         """A node is about to start its workers."""
         self._ranks_are_whole(agent, assigned)
         self._one_round_lives(agent, assigned)
 
-    def _ranks_are_whole(self, agent: SimAgent, assigned: Assigned) -> None:
+    def _ranks_are_whole(self, agent: Watched, assigned: Assigned) -> None:
         """The ranks of a round are exactly 0…W−1, each on one node; no node is in a round twice."""
         node, nproc = agent.node.group.join.node, agent.node.group.join.nproc
         members = self.rounds.setdefault((self._life(node, assigned), assigned.round), {})
@@ -111,14 +165,14 @@ class Checks:
         raise Violation(f"{node} starts round {assigned.round} though it has no seat in it")
 
     def _nproc(self, node: str) -> int:
-        return next(life.node.group.join.nproc for life in self.cluster.lives if life.node.group.join.node == node)
+        return next(life.node.group.join.nproc for life in self.lives if life.node.group.join.node == node)
 
-    def _one_round_lives(self, agent: SimAgent, assigned: Assigned) -> None:
+    def _one_round_lives(self, agent: Watched, assigned: Assigned) -> None:
         """No worker of another round, or of another coordinator's, is alive anywhere when one is started."""
         number, host = assigned.round, self._life(agent.node.group.join.node, assigned)
         self.hosted[agent.node.group.join.node] = host
         self._note_whoever_began_anew(host)
-        for life in self.cluster.lives:
+        for life in self.lives:
             other = self.hosted.get(life.node.group.join.node, host)
             for worker in life.world.live:
                 same = worker.env["HOLDFAST_ROUND"] == str(number) and other == host
@@ -131,7 +185,7 @@ class Checks:
     def _note_whoever_began_anew(self, host: int) -> None:
         """No coordinator knows of a job whose nodes it has never heard: an agent that is started at the endpoint, and then cut
         off until it has gathered enough for a first round, begins another (docs/explanation/succession.md)."""
-        for life in self.cluster.lives[1:]:
+        for life in self.lives[1:]:
             server = life.node.server
             first = server is not None and server.rendezvous is self.hosts[host] and server.rendezvous.round == 1
             if first and self.cut_at.get(life.place, -1.0) >= life.began_at:
@@ -139,7 +193,7 @@ class Checks:
 
     # --- decisions ------------------------------------------------------------------------------------------------------
 
-    def recorded(self, agent: SimAgent, event: Event) -> None:
+    def recorded(self, agent: Watched, event: Event) -> None:
         """An event was recorded."""
         match event:
             case Decided(decision=decision, reason=reason):
@@ -147,26 +201,26 @@ class Checks:
                     raise Violation(f"{agent.place} decides to {decision} without a reason")
                 self._budget_is_kept(agent)
                 self._growth_is_allowed(agent, decision, reason)
-                if self.cluster.job.carries_on:
+                if self.scene.job.carries_on:
                     self._nobody_restarts_for_a_few(agent, decision, reason)
                     self._enough_have_succeeded(agent, decision, reason)
             case NodeLost(name=name):
                 self._loss_has_a_cause(agent, name)
 
-    def _budget_is_kept(self, agent: SimAgent) -> None:
+    def _budget_is_kept(self, agent: Watched) -> None:
         """A restart is spent by a failure and by nothing else, and never more than there are."""
         server = agent.node.server
-        if server is None or self.cluster.job.restart_period_s is not None:
+        if server is None or self.scene.job.restart_period_s is not None:
             return
-        spent = self.cluster.job.max_restarts - server.rendezvous.policy.restarts_left(agent.world.now())
+        spent = self.scene.job.max_restarts - server.rendezvous.policy.restarts_left(agent.world.now())
         used = server.rendezvous.restarts
-        if not 0 <= used <= self.cluster.job.max_restarts or used != spent:
-            raise Violation(f"{used} restarts, {spent} spent, {self.cluster.job.max_restarts} allowed")
+        if not 0 <= used <= self.scene.job.max_restarts or used != spent:
+            raise Violation(f"{used} restarts, {spent} spent, {self.scene.job.max_restarts} allowed")
 
-    def _growth_is_allowed(self, agent: SimAgent, decision: str, reason: str) -> None:
+    def _growth_is_allowed(self, agent: Watched, decision: str, reason: str) -> None:
         """Nobody is made to start again for a newcomer where the job does not grow at once; or only when a checkpoint has been
         written, and the ranks have run for long enough."""
-        job, server = self.cluster.job, agent.node.server
+        job, server = self.scene.job, agent.node.server
         if decision != "rejoin" or " joined" not in reason:
             return
         if job.grow == "at-checkpoint" and reason.endswith(SAVED) and server is not None:
@@ -176,7 +230,7 @@ class Checks:
         elif job.grow != "at-once":
             raise Violation(f"{agent.place} restarts all because {reason}, with --grow {job.grow}")
 
-    def _excluded_are_left_out(self, agent: SimAgent) -> None:
+    def _excluded_are_left_out(self, agent: Watched) -> None:
         """No node that must not take part is in a round that runs, unless somebody has finished its part in it already."""
         server = agent.node.server
         if server is None or not server.rendezvous.excluded or server.rendezvous.phase != "running":
@@ -185,27 +239,27 @@ class Checks:
         if any(seat.state == "succeeded" for seat in members):
             return
         for seat in members:
-            if seat.state in ("stopping", "stopped", "leaving") and self.cluster.job.carries_on:
+            if seat.state in ("stopping", "stopped", "leaving") and self.scene.job.carries_on:
                 continue  # alone, while the others carry on
             if why := server.rendezvous.excluded.why(seat.name):
                 raise Violation(f"{seat.name} takes part in round {server.rendezvous.round} though it is excluded: {why}")
 
-    def _unfit_hold_no_ranks(self, agent: SimAgent) -> None:
+    def _unfit_hold_no_ranks(self, agent: Watched) -> None:
         """A node that knows itself to be unfit runs no ranks for longer than it takes to say so, if others can."""
-        checking, now, node = agent.checking, self.cluster.timeline.now, agent.node.group.join.node
+        checking, now, node = agent.checking, self.scene.timeline.now, agent.node.group.join.node
         if checking is None:
             return
         if not checking.examiner.unfit or not self._could_be_replaced(agent):
             self.unfit_since.pop(node, None)
-        elif now - self.unfit_since.setdefault(node, now) > self.cluster.job.check_every_s + DEADLINE_S + AFTERMATH_S:
+        elif now - self.unfit_since.setdefault(node, now) > self.scene.job.check_every_s + DEADLINE_S + AFTERMATH_S:
             raise Violation(f"{agent.place} is unfit ({checking.examiner.unfit}) and holds ranks that others could have")
 
-    def _could_be_replaced(self, agent: SimAgent) -> bool:
+    def _could_be_replaced(self, agent: Watched) -> bool:
         """It runs in a round of a coordinator that could make another one without it, and nothing keeps the two apart."""
-        node, now = agent.node.group.join.node, self.cluster.timeline.now
+        node, now = agent.node.group.join.node, self.scene.timeline.now
         if agent.node.group.state != "running" or agent.stands_still or now < agent.resumed_at + AFTERMATH_S:
             return False
-        for life in self.cluster.lives:
+        for life in self.lives:
             job = life.node.server.rendezvous if life.node.server is not None and not life.ended else None
             if job is None or node not in job.seats or job.seats[node].state != "running" or job.phase != "running":
                 continue
@@ -214,15 +268,15 @@ class Checks:
             return calm and not life.stands_still and not done and not job.admission.lacking(agent.place)
         return False
 
-    def _nobody_restarts_for_a_few(self, agent: SimAgent, decision: str, reason: str) -> None:
+    def _nobody_restarts_for_a_few(self, agent: Watched, decision: str, reason: str) -> None:
         """As long as enough nodes are well in truth, the ranks are not restarted, unless one of them asked for it."""
-        server, now = agent.node.server, self.cluster.timeline.now
+        server, now = agent.node.server, self.scene.timeline.now
         if server is None or not server.rendezvous.seats.size or decision not in ("restart", "rejoin"):
             return  # it has just taken the lead: every round ends with its coordinator
         if "asked for a restart" in reason or max(self.stormy_until, self.troubled.get(agent.place, 0.0)) >= now:
             return
-        seats, number, needed = server.rendezvous.seats, server.rendezvous.round, self.cluster.job.min_nodes
-        lives = [life for life in self.cluster.lives if life.node.group.join.node in seats and not life.ended]
+        seats, number, needed = server.rendezvous.seats, server.rendezvous.round, self.scene.job.min_nodes
+        lives = [life for life in self.lives if life.node.group.join.node in seats and not life.ended]
         calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.is_leaving]
         fit = [life for life in calm if not server.rendezvous.excluded.why(life.place) and life.node.group.round == number]
         at_work = [life for life in fit if life.node.group.state in ("running", "succeeded")]
@@ -230,21 +284,21 @@ class Checks:
         if len(well) >= needed:
             raise Violation(f"{agent.place} restarts all ({reason}), though {well} are well and {needed} are enough")
 
-    def _enough_have_succeeded(self, agent: SimAgent, decision: str, reason: str) -> None:
+    def _enough_have_succeeded(self, agent: Watched, decision: str, reason: str) -> None:
         """A job that carried on succeeds only if as many nodes have as a round needs."""
         server = agent.node.server
         if server is None or decision != "finish":
             return
-        crews = [self._workers(life, server.rendezvous.round) for life in self.cluster.lives]
+        crews = [self._workers(life, server.rendezvous.round) for life in self.lives]
         done = sum(bool(crew) and all(worker.exitcode == 0 for worker in crew) for crew in crews)
-        if done < self.cluster.job.min_nodes:
+        if done < self.scene.job.min_nodes:
             raise Violation(f"{agent.place} ends it well ({reason}), though only {done} nodes have succeeded")
 
     @staticmethod
-    def _workers(life: SimAgent, number: int) -> list[Worker]:
+    def _workers(life: Watched, number: int) -> list[Worker]:
         return [worker for worker in life.world.workers.values() if worker.env["HOLDFAST_ROUND"] == str(number)]
 
-    def _enough_carry_on(self, agent: SimAgent) -> None:
+    def _enough_carry_on(self, agent: Watched) -> None:
         """A round that has lost some of its nodes does not run on with too few."""
         server = agent.node.server
         if server is None or server.rendezvous.phase != "running" or not server.rendezvous.has_lost_some:
@@ -252,16 +306,16 @@ class Checks:
         if server.rendezvous.inquiry is not None and server.rendezvous.inquiry.held:
             return  # it is still being found out who hung
         health = server.rendezvous.seats.health
-        if self.cluster.job.carries_on and health.healthy + health.succeeded < health.needed:
+        if self.scene.job.carries_on and health.healthy + health.succeeded < health.needed:
             raise Violation(f"{agent.place} lets round {server.rendezvous.round} go on with too few: {health}")
 
-    def _loss_has_a_cause(self, agent: SimAgent, name: str) -> None:
+    def _loss_has_a_cause(self, agent: Watched, name: str) -> None:
         """No node is given up that has been well all the time."""
-        now = self.cluster.timeline.now
+        now = self.scene.timeline.now
         if max(self.stormy_until, *(self.troubled.get(place, 0.0) for place in (name, agent.place))) < now:
             raise Violation(f"{agent.place} gave up {name}, with which nothing was wrong")
 
-    def transmitted(self, agent: SimAgent, message: Message) -> None:
+    def transmitted(self, agent: Watched, message: Message) -> None:
         """A message was sent: the coordinator's word always has a reason."""
         match message:
             case Assigned(reason="") | Stop(reason="") | Refused(reason=""):
@@ -271,23 +325,23 @@ class Checks:
 
     # --- hangs ----------------------------------------------------------------------------------------------------------
 
-    def hangs(self, agent: SimAgent, worker: Worker, limit_s: float) -> None:
+    def hangs(self, agent: Watched, worker: Worker, limit_s: float) -> None:
         """A rank hangs, and its limit has begun to run: it outlives that by no more than a look takes, or a stop."""
-        due_s = limit_s + LOOK_S + self.cluster.job.grace_s + HANG_SLACK_S
+        due_s = limit_s + LOOK_S + self.scene.job.grace_s + HANG_SLACK_S
 
         def see() -> None:
             if agent.ended or agent.exit is not None or not worker.alive:
                 return
-            if agent.stands_still or self.cluster.timeline.now < agent.resumed_at + due_s:
-                self.cluster.timeline.after(due_s, see)
+            if agent.stands_still or self.scene.timeline.now < agent.resumed_at + due_s:
+                self.scene.timeline.after(due_s, see)
             elif worker.life.killable:
                 raise Violation(f"rank {worker.env['RANK']} on {agent.place} hangs, and nobody has ended it")
 
-        self.cluster.timeline.after(due_s, see)
+        self.scene.timeline.after(due_s, see)
 
     # --- ends -----------------------------------------------------------------------------------------------------------
 
-    def exited(self, agent: SimAgent, end: Exit) -> None:
+    def exited(self, agent: Watched, end: Exit) -> None:
         """An agent ends: with a code, and with something to show for it."""
         if agent.exit is not None and agent.exit is not end:
             raise Violation(f"{agent.place} ends twice")
@@ -302,13 +356,13 @@ class Checks:
         if self.reports.setdefault(report.started_at_unix, told) != told:
             raise Violation(f"{agent.place} prints another report than the others")
 
-    def after_turn(self, agent: SimAgent, *, idle: bool) -> None:
+    def after_turn(self, agent: Watched, *, idle: bool) -> None:
         """A machine is never woken for nothing again and again."""
         self._excluded_are_left_out(agent)
         self._spares_are_no_workers(agent)
         self._enough_carry_on(agent)
         self._unfit_hold_no_ranks(agent)
-        now = self.cluster.timeline.now
+        now = self.scene.timeline.now
         at, count = self.idle.get(agent.place, (-1.0, 0))
         count = count + 1 if idle and at == now else 0
         self.idle[agent.place] = now, count
@@ -322,7 +376,7 @@ class Checks:
 
     # --- warm spares ----------------------------------------------------------------------------------------------------
 
-    def _spares_are_no_workers(self, agent: SimAgent) -> None:
+    def _spares_are_no_workers(self, agent: Watched) -> None:
         """No spare is a worker, none more is kept than was wanted, and the machine knows of each."""
         if agent.ended or not agent.spares.on:
             return
@@ -332,12 +386,12 @@ class Checks:
         if counted := set(spares.parked) & set(agent.local_ranks):
             raise Violation(f"{agent.place} counts spares as workers: {counted}")
         known = sorted(slot.pid for slot in slots if slot.state != "none")
-        wanted = self.cluster.job.warm_spares
+        wanted = self.scene.job.warm_spares
         most = 1 if spares.fork else agent.node.group.join.nproc if wanted is None else wanted
         if known != sorted(spares.parked) or len(known) > most:
             raise Violation(f"{agent.place} has the spares {sorted(spares.parked)}, {most} are wanted, and {known} are known")
 
-    def no_spare_is_left(self, agent: SimAgent) -> None:
+    def no_spare_is_left(self, agent: Watched) -> None:
         """An agent has ended a moment ago."""
         if left := [one.pid for one in agent.spares.living]:
             raise Violation(f"{agent.place} has ended, and its spares {left} have not")
@@ -346,7 +400,7 @@ class Checks:
 
     def at_the_end(self) -> None:
         """Nothing is left, and whoever ended by itself has a code."""
-        for agent in self.cluster.lives:
+        for agent in self.lives:
             if agent.exit is not None and agent.code is None and not agent.ended:
                 raise Violation(f"{agent.place} has no exit code")
 

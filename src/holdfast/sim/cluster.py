@@ -19,24 +19,20 @@ from holdfast.agent.words import ControlAsked, ExclusionAsked, Reached
 from holdfast.core.machine import NEVER
 from holdfast.core.messages import Join
 from holdfast.core.report import JobReport
-from holdfast.core.value import Value, replace
+from holdfast.core.value import replace
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.recovery.progress import Progress
 from holdfast.rendezvous.claims import Claim, Claimed
 from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.round import Rendezvous
-from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 from holdfast.rendezvous.succession import Succession
 from holdfast.sim.agent import SimAgent
-from holdfast.sim.checking import Ailment
 from holdfast.sim.checks import AFTERMATH_S, GUARDIAN_PATIENCE_S, GUARDIAN_S, Checks, Violation
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
-from holdfast.sim.spares import MEMORY_BYTES, SpareLife
+from holdfast.sim.scene import Ailment, Job, Scene
 from holdfast.sim.store import Keys, SimStore
-from holdfast.sim.timeline import Timeline
-from holdfast.sim.transcript import Transcript
 from holdfast.sim.world import Clock, Life, SimHost, Worker
 
 RECLAIM_S = 10.0
@@ -49,49 +45,7 @@ Script = Callable[[str, Mapping[str, str]], Life]
 """place, environment of a worker → what it does"""
 
 
-class Job(Value):
-    """What is run."""
-
-    min_nodes: int = 2
-    max_nodes: int = 2
-    nproc: int = 2
-    max_restarts: int = 3
-    restart_period_s: float | None = None
-    grace_s: float = 5.0
-    lease_s: float = 3.0
-    join_timeout_s: float = 60.0
-    last_call_s: float = 2.0
-    ranks_given: bool = False
-    grow: str = "at-once"
-    grow_after_s: float = 5.0
-    save_every_s: float = 2.0
-    """How often the ranks write a checkpoint, where the job grows after one."""
-    elected: bool = False
-    """A store elects the agent that hosts the coordinator; otherwise that is the one that was started as host."""
-    carries_on: bool = False
-    """By the policy min-healthy."""
-    no_progress_cycles: int = 0
-    exclude_after: int = 0
-    readmit_after_s: float = NEVER
-    succession: bool = True
-    """The nodes choose another coordinator if the endpoint's host is lost."""
-    witness: bool = False
-    """There is a shared directory that decides between two halves."""
-    on_split: str = "stop"
-    memory_s: float = 0.0
-    """How long a GPU's memory stays taken when workers have gone. 0: there are no GPUs."""
-    checks: bool = False
-    """Each node looks at its GPUs before a round, and while its ranks run."""
-    check_every_s: float = 5.0
-    bad_in_a_row: int = 1
-    good_in_a_row: int = 1
-    warm_spares: int | None = 0
-    """Of each node. None: one for each worker, as far as there is memory."""
-    warm_fork: bool = False
-    """One for all, which workers are forked from."""
-
-
-class Cluster:
+class Cluster(Scene):
     """The simulated world as a whole."""
 
     def __init__(
@@ -103,29 +57,17 @@ class Cluster:
         clocks: Mapping[str, Clock] | None = None,
         delay_s: tuple[float, float] = (0.0002, 0.001),
     ) -> None:
-        self.job = job
-        self.rng = random.Random(f"cluster {seed}")
-        self.timeline = Timeline()
+        super().__init__(job, seed)
         self.ether = Ether(self.timeline, random.Random(f"network {seed}"), delay_s)
         self.script = script
         self.clocks = dict(clocks or {})
-        self.disks: dict[str, float] = {}
-        """place → how long a write may take there, where that is long"""
         self.directory_s = 0.1
         """How long the witness's directory may take to answer."""
-        self.ailments: dict[str, Ailment] = {}
-        """place → what its check finds; others are fit"""
         self.agents: dict[str, SimAgent] = {}
         """place → the newest life of its agent"""
         self.lives: list[SimAgent] = []
-        self.transcript = Transcript()
-        self.checks = Checks(self)
-        self.spare_life: Callable[[str], SpareLife] = lambda place: SpareLife()
-        """What the next spare at a place is going to do."""
-        self.room_bytes = MEMORY_BYTES
-        """Memory that is left on every host."""
+        self.checks = Checks(self, self.lives, self.is_out)
         self.on_worker_death: Callable[[SimAgent, Worker, int], None] = lambda agent, worker, exitcode: None
-        self.next_port = 20000
         self.asks = 0
         self.keys = Keys(self.timeline, random.Random(f"store {seed}"), self.ether)
         self.witnessed: dict[tuple[str, int], str] = {}
@@ -138,7 +80,7 @@ class Cluster:
     ) -> SimAgent:
         """Start an agent; with `host`, one that would serve the rendezvous, and does unless another serves already."""
         number = len(self.lives)
-        agent = SimAgent(self, place)
+        agent = SimAgent(self, place, self.checks, stalled=self.stalled, claim=self.claim)
         clock = self.clocks.get(place, Clock())
         script = lambda env: self.script(place, env)
         world = SimHost(self.timeline, clock, script, lambda: self._noticed(agent), first_pid=1000 * (number + 1))
@@ -235,19 +177,6 @@ class Cluster:
 
     def _found(self, group: Group, world: SimHost) -> tuple[Server, RestartOnFailure]:
         job = self.job
-        rules = Rules(
-            job="job",
-            min_nodes=job.min_nodes,
-            max_nodes=job.max_nodes,
-            join_timeout_s=job.join_timeout_s,
-            last_call_s=job.last_call_s,
-            lease_s=job.lease_s,
-            grow=job.grow,
-            grow_after_s=job.grow_after_s,
-            ranks_given=job.ranks_given,
-            max_restarts=job.max_restarts,
-            readmit_after_s=job.readmit_after_s,
-        )
         policy = RestartOnFailure(
             max_restarts=job.max_restarts,
             period_s=job.restart_period_s,
@@ -255,7 +184,7 @@ class Cluster:
             carries_on=job.carries_on,
             progress=Progress(cycles=job.no_progress_cycles),
         )
-        rendezvous = Rendezvous(rules, policy, life=group.join.node, now=world.now(), now_unix=world.unix())
+        rendezvous = Rendezvous(job.rules(), policy, life=group.join.node, now=world.now(), now_unix=world.unix())
         self.checks.hosts.append(rendezvous)
         return Server(rendezvous, ended=self._ended(group.join.name)), policy
 
@@ -271,11 +200,6 @@ class Cluster:
 
     def _noticed(self, agent: SimAgent) -> None:
         agent.wake(self.timeline.now + self.rng.uniform(0.00005, 0.0003))
-
-    def hold_port(self) -> int:
-        """A port that nobody else has."""
-        self.next_port += 1
-        return self.next_port
 
     # --- what happens to them -------------------------------------------------------------------------------------------
 

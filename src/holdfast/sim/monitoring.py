@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.words import Ended, Hung, PaceKnown, Started
@@ -26,9 +26,9 @@ from holdfast.monitor.words import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.core.machine import Action
     from holdfast.core.messages import Assigned
-    from holdfast.sim.agent import SimAgent
-    from holdfast.sim.world import Worker
+    from holdfast.sim.world import SimHost, Worker
 
 BEATS_PER_S = 10.0
 """What a simulated script does as long as it gets on."""
@@ -37,17 +37,17 @@ BEATS_PER_S = 10.0
 class SimMonitoring:
     """The monitor of one agent."""
 
-    def __init__(self, agent: SimAgent) -> None:
-        self.agent = agent
-        self.monitor = Monitor(FaultTolerance(), node=agent.place)
+    def __init__(self, place: str, world: SimHost, perform: Callable[[Iterable[Action]], None]) -> None:
+        self.world, self.perform = world, perform
+        self.monitor = Monitor(FaultTolerance(), node=place)
         self.workers: dict[int, Worker] = {}
 
     def begin_round(self, assigned: Assigned, started: Iterable[Observation]) -> list[Observation]:
         """Ranks have been started."""
-        now = self.agent.world.now()
+        now = self.world.now()
         self.monitor.begin_round(assigned.longest_s, now)
         pids = {seen.local_rank: seen.pid for seen in started if isinstance(seen, Started)}
-        self.workers = {local_rank: self.agent.world.workers[pid] for local_rank, pid in pids.items()}
+        self.workers = {local_rank: self.world.workers[pid] for local_rank, pid in pids.items()}
         return [
             found
             for local_rank in pids
@@ -66,7 +66,7 @@ class SimMonitoring:
 
     def due(self) -> list[Observation]:
         """What the passing of time has brought."""
-        return self._show(Tick()) if self.agent.world.now() >= self.deadline() else []
+        return self._show(Tick()) if self.world.now() >= self.deadline() else []
 
     def look(self, local_rank: int) -> list[Observation]:
         """Look at one rank now: its script has set a limit."""
@@ -74,7 +74,7 @@ class SimMonitoring:
 
     def _show(self, seen: Observation) -> list[Observation]:
         found: list[Observation] = []
-        world = self.agent.world
+        world = self.world
         for action in self.monitor.observe(seen, world.now()):
             match action:
                 case SeeRanks(local_ranks=local_ranks):
@@ -89,15 +89,15 @@ class SimMonitoring:
                 case Inform():
                     found.append(PaceKnown(**fields_of(action)))
                 case Record() | Say():
-                    self.agent.perform([action])
+                    self.perform([action])
                 case _:
                     raise AssertionError(f"a simulated monitor cannot do {action!r}")
         return found
 
     def _see(self, local_rank: int) -> RankSeen:
-        worker, true = self.workers[local_rank], self.agent.cluster.timeline.now
+        worker, true = self.workers[local_rank], self.world.timeline.now
         beat_at = true if worker.quiet_since is None else worker.quiet_since
-        at = self.agent.world.clock.monotonic
+        at = self.world.clock.monotonic
         signs = Signs(
             first_beat_at=at(worker.born_at),
             beat_at=at(beat_at),
@@ -110,5 +110,5 @@ class SimMonitoring:
         worker = self.workers[local_rank]
         works = worker.quiet_since is None or worker.spins
         return RankMeasured(
-            local_rank=local_rank, cpu_s=self.agent.cluster.timeline.now if works else 0.0, io_bytes=0, state="S"
+            local_rank=local_rank, cpu_s=self.world.timeline.now if works else 0.0, io_bytes=0, state="S"
         )

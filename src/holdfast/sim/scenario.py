@@ -18,8 +18,8 @@ from holdfast.rendezvous.member import GIVE_UP_S
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checking import HANGS, always, flapping
 from holdfast.sim.checks import AFTERMATH_S, Violation
-from holdfast.sim.cluster import LOADING, RECLAIM_S, WAITING, Cluster, Job
-from holdfast.sim.spares import MEMORY_BYTES, SpareLife
+from holdfast.sim.cluster import LOADING, RECLAIM_S, WAITING, Cluster
+from holdfast.sim.scene import MEMORY_BYTES, Job, SpareLife
 from holdfast.sim.world import Clock, Life, Worker
 
 TROUBLE_S = 30.0

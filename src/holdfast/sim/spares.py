@@ -21,14 +21,17 @@ from holdfast.agent.spares import MiB, Spares
 from holdfast.agent.words import ImportsKnown, SparesAwaited
 from holdfast.core.machine import NEVER, Observation, Record, Say, Tick
 from holdfast.core.processes import ProcessGone
-from holdfast.core.value import Value
+from holdfast.sim.scene import MEMORY_BYTES, SpareLife
 from holdfast.sim.world import KILL_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from holdfast.agent.group import Group
     from holdfast.agent.spares import Changes
-    from holdfast.sim.agent import SimAgent
+    from holdfast.core.machine import Action
+    from holdfast.sim.scene import Scene
+    from holdfast.sim.world import SimHost
 
 BEATS_AFTER_S = 0.4
 """From a worker's start to its first heartbeat."""
@@ -36,23 +39,10 @@ BEATS_AFTER_S = 0.4
 MODULES = ("os", "torch")
 """What the script imports."""
 
-MEMORY_BYTES, SPARE_BYTES = 64 * 1024 * MiB, 200 * MiB
-
+SPARE_BYTES = 200 * MiB
 
 TEARDOWN_S = 0.01
 """From a spare's death to its being reaped: it may be chosen meanwhile."""
-
-
-class SpareLife(Value):
-    """What a spare is going to do."""
-
-    import_s: float = 0.5
-    fails: bool = False
-    """Its imports do."""
-    lasts_s: float = NEVER
-    """From its start to its death, whatever it is by then: it may be a worker."""
-    reads_rank: bool = False
-    """Its imports read RANK: where that is another, it cannot become the worker."""
 
 
 class Imported(Observation):
@@ -72,11 +62,21 @@ class SimSpare:
 class SimSpares:
     """The spares of one agent."""
 
-    def __init__(self, agent: SimAgent, count: int | None, *, fork: bool) -> None:
-        """`count` None: as many as memory allows; 0: none."""
-        self.agent, self.fork = agent, fork
-        self.machine = Spares(agent.node.group.join.nproc, count, fork=fork)
-        self.on = count != 0
+    def __init__(
+        self,
+        scene: Scene,
+        place: str,
+        world: SimHost,
+        group: Group,
+        *,
+        is_worker: Callable[[int], bool],
+        perform: Callable[[Iterable[Action]], None],
+    ) -> None:
+        """`is_worker`: whether that pid is one of the round's."""
+        self.scene, self.place, self.world, self.group = scene, place, world, group
+        self.is_worker, self.perform, self.fork = is_worker, perform, scene.job.warm_fork
+        self.machine = Spares(group.join.nproc, scene.job.warm_spares, fork=self.fork)
+        self.on = scene.job.warm_spares != 0
         self.parked: dict[int, SimSpare] = {}
         """Those that are neither given up nor a worker, by pid. One that has died is here until the agent has seen it."""
         self.living: list[SimSpare] = []
@@ -111,7 +111,7 @@ class SimSpares:
 
     def due(self) -> list[Observation]:
         """As `Parking.due`."""
-        seen = self._imports_known() if self.agent.world.now() >= self.machine.deadline() else []
+        seen = self._imports_known() if self.world.now() >= self.machine.deadline() else []
         if (until := self.machine.awaited_until()) != self.awaited_until:
             self.awaited_until = until
             seen.append(SparesAwaited(until=until))
@@ -165,16 +165,16 @@ class SimSpares:
             return None, "it has ended"
         self.machine.used(pid)
         if self.fork:
-            return self.agent.world.adopt(self.agent.world.take_pid(), env), ""
+            return self.world.adopt(self.world.take_pid(), env), ""
         del self.parked[pid]
         self.living.remove(one)
-        self.agent.world.adopt(pid, env)
+        self.world.adopt(pid, env)
         return pid, ""
 
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
     def _show(self, seen: Observation) -> None:
-        for action in self.machine.observe(seen, self.agent.world.now()):
+        for action in self.machine.observe(seen, self.world.now()):
             match action:
                 case Survey():
                     self._show(self._survey())
@@ -183,46 +183,46 @@ class SimSpares:
                 case EndSpare(pid=pid):
                     self._give_up(pid)
                 case Record() | Say():
-                    self.agent.perform([action])
+                    self.perform([action])
                 case _:
                     raise AssertionError(f"simulated spares cannot do {action!r}")
 
     def _survey(self) -> Observation:
-        world, nproc = self.agent.world, self.agent.node.group.join.nproc
-        workers = [worker for worker in world.live if worker.pid in self.agent.local_ranks]
-        between = self.agent.node.group.is_between
+        world, nproc = self.world, self.group.join.nproc
+        workers = [worker for worker in world.live if self.is_worker(worker.pid)]
+        between = self.group.is_between
         if len(workers) < nproc and not self.standing_by and not between:
             return RoundOver()
         self.modules = self.modules or MODULES
-        now = self.agent.cluster.timeline.now
+        now = self.scene.timeline.now
         return Surveyed(
             reached=True,
             between=between and not self.standing_by,
             beating=all(now - worker.born_at >= BEATS_AFTER_S for worker in workers),
             modules=nproc * len(MODULES),
-            room_bytes=self.agent.cluster.room_bytes,
+            room_bytes=self.scene.room_bytes,
             total_bytes=MEMORY_BYTES,
             sizes={pid: SPARE_BYTES for pid in self.parked},
         )
 
     def _make(self, slot: int, local_rank: int) -> None:
-        cluster, world = self.agent.cluster, self.agent.world
-        seats = self.agent.node.group.workers
+        timeline, world = self.scene.timeline, self.world
+        seats = self.group.workers
         rank = str(seats[local_rank].rank) if local_rank in seats else "0"
-        life = cluster.spare_life(self.agent.place)
+        life = self.scene.spare_life(self.place)
         pid = world.take_pid()
         one = self.parked[pid] = SimSpare(pid, rank, life)
         self.living.append(one)
         self.machine.made(slot, pid, world.now())
-        cluster.timeline.after(life.import_s, lambda: world.see(Imported(pid=pid)) if one in self.living else None)
+        timeline.after(life.import_s, lambda: world.see(Imported(pid=pid)) if one in self.living else None)
         if life.lasts_s != NEVER:
-            cluster.timeline.after(life.lasts_s, lambda: self._dies(one))
+            timeline.after(life.lasts_s, lambda: self._dies(one))
 
     def _dies(self, one: SimSpare) -> None:
         if one in self.living:
             self.kill(one)
-        elif (worker := self.agent.world.workers.get(one.pid)) is not None:
-            self.agent.world.end(worker, -SIGKILL)
+        elif (worker := self.world.workers.get(one.pid)) is not None:
+            self.world.end(worker, -SIGKILL)
 
     def _give_up(self, pid: int) -> None:
         self.kill(self.parked.pop(pid))
@@ -234,6 +234,6 @@ class SimSpares:
                 one.alive = False
                 self.living.remove(one)
                 gone = ProcessGone(pid=one.pid, exitcode=-SIGKILL)
-                self.agent.cluster.timeline.after(TEARDOWN_S, lambda: self.agent.world.see(gone))
+                self.scene.timeline.after(TEARDOWN_S, lambda: self.world.see(gone))
 
-        self.agent.cluster.timeline.after(KILL_S, end)
+        self.scene.timeline.after(KILL_S, end)

@@ -1,0 +1,112 @@
+"""What are all agents of a simulated cluster in? The job, time, chance, and how it is at each place."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from holdfast.agent.spares import MiB
+from holdfast.core.machine import NEVER
+from holdfast.core.value import Value
+from holdfast.rendezvous.rules import Rules
+from holdfast.sim.timeline import Timeline
+from holdfast.sim.transcript import Transcript
+
+MEMORY_BYTES = 64 * 1024 * MiB
+
+Ailment = Callable[[float], str]
+"""Seconds of true time → what a look shows then; empty: nothing."""
+
+
+class Job(Value):
+    """What is run."""
+
+    min_nodes: int = 2
+    max_nodes: int = 2
+    nproc: int = 2
+    max_restarts: int = 3
+    restart_period_s: float | None = None
+    grace_s: float = 5.0
+    lease_s: float = 3.0
+    join_timeout_s: float = 60.0
+    last_call_s: float = 2.0
+    ranks_given: bool = False
+    grow: str = "at-once"
+    grow_after_s: float = 5.0
+    save_every_s: float = 2.0
+    """How often the ranks write a checkpoint, where the job grows after one."""
+    elected: bool = False
+    """A store elects the agent that hosts the coordinator; otherwise that is the one that was started as host."""
+    carries_on: bool = False
+    """By the policy min-healthy."""
+    no_progress_cycles: int = 0
+    exclude_after: int = 0
+    readmit_after_s: float = NEVER
+    succession: bool = True
+    """The nodes choose another coordinator if the endpoint's host is lost."""
+    witness: bool = False
+    """There is a shared directory that decides between two halves."""
+    on_split: str = "stop"
+    memory_s: float = 0.0
+    """How long a GPU's memory stays taken when workers have gone. 0: there are no GPUs."""
+    checks: bool = False
+    """Each node looks at its GPUs before a round, and while its ranks run."""
+    check_every_s: float = 5.0
+    bad_in_a_row: int = 1
+    good_in_a_row: int = 1
+    warm_spares: int | None = 0
+    """Of each node. None: one for each worker, as far as there is memory."""
+    warm_fork: bool = False
+    """One for all, which workers are forked from."""
+
+    def rules(self) -> Rules:
+        """For the rounds of it."""
+        return Rules(
+            job="job",
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            join_timeout_s=self.join_timeout_s,
+            last_call_s=self.last_call_s,
+            lease_s=self.lease_s,
+            grow=self.grow,
+            grow_after_s=self.grow_after_s,
+            ranks_given=self.ranks_given,
+            max_restarts=self.max_restarts,
+            readmit_after_s=self.readmit_after_s,
+        )
+
+
+class SpareLife(Value):
+    """What a spare is going to do."""
+
+    import_s: float = 0.5
+    fails: bool = False
+    """Its imports do."""
+    lasts_s: float = NEVER
+    """From its start to its death, whatever it is by then: it may be a worker."""
+    reads_rank: bool = False
+    """Its imports read RANK: where that is another, it cannot become the worker."""
+
+
+class Scene:
+    """All that an agent knows of its cluster."""
+
+    def __init__(self, job: Job, seed: str) -> None:
+        self.job = job
+        self.rng = random.Random(f"cluster {seed}")
+        self.timeline = Timeline()
+        self.disks: dict[str, float] = {}
+        """place → how long a write may take there, where that is long"""
+        self.ailments: dict[str, Ailment] = {}
+        """place → what its check finds; others are fit"""
+        self.transcript = Transcript()
+        self.spare_life: Callable[[str], SpareLife] = lambda place: SpareLife()
+        """What the next spare at a place is going to do."""
+        self.room_bytes = MEMORY_BYTES
+        """Memory that is left on every host."""
+        self.next_port = 20000
+
+    def hold_port(self) -> int:
+        """A port that nobody else has."""
+        self.next_port += 1
+        return self.next_port
