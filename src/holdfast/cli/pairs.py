@@ -71,22 +71,25 @@ def before(config: RunConfig) -> None:
     if config.max_nodes < 2:
         return
     name = config.node_name or socket.gethostname()
-    conf = ",".join(f"{key}={value}" for key, value in config.rdzv_conf.items())
+    static = {
+        "--node-rank": str(config.node_rank),
+        "--master-addr": config.rdzv_host,
+        "--master-port": str(config.rdzv_port),
+    }
+    is_static = config.rdzv_backend == "static"
     given = {
         "--nnodes": f"{config.min_nodes}:{config.max_nodes}",
         "--rdzv-backend": config.rdzv_backend,
-        "--rdzv-endpoint": config.rdzv_endpoint if config.rdzv_backend != "static" else "",
+        "--rdzv-endpoint": "" if is_static else config.rdzv_endpoint,
         "--rdzv-id": f"{config.rdzv_id}-pairs",
-        "--rdzv-conf": conf,
-        "--node-rank": str(config.node_rank) if config.rdzv_backend == "static" else "",
-        "--master-addr": config.rdzv_host if config.rdzv_backend == "static" else "",
-        "--master-port": str(config.rdzv_port) if config.rdzv_backend == "static" else "",
+        "--rdzv-conf": ",".join(f"{key}={value}" for key, value in config.rdzv_conf.items()),
+        **(static if is_static else {}),
         "--node-name": name,
-        "--local-addr": config.local_addr or "",
-        "--token-file": config.token_file or "",
-        "--tls-cert": config.tls_cert or "",
-        "--tls-key": config.tls_key or "",
-        "--tls-ca": config.tls_ca or "",
+        "--local-addr": config.local_addr,
+        "--token-file": config.token_file,
+        "--tls-cert": config.tls_cert,
+        "--tls-key": config.tls_key,
+        "--tls-ca": config.tls_ca,
         "--state-dir": config.state_dir,
     }
     flags = tuple(word for flag, value in given.items() if value for word in (flag, value))

@@ -35,25 +35,28 @@ def _written_out(argv: Sequence[str], flags: Sequence[Flag]) -> Typed | None:
     for after, word in words:
         if not word.startswith("-"):
             return None if "--" in argv else typed_of(given, word, argv[after:])
-        name, joined, value = word.partition("=")
-        flag = named.get(name)
+        flag = named.get(word.partition("=")[0])
+        if flag is None:
+            return None
         follows = argv[after] if after < len(argv) else "-"
-        if flag is None or (joined and not (name.startswith("--") and value not in ("", "--"))):
+        said = _said(flag, word, follows)
+        if said is None and "=" not in word and not follows.startswith("-"):
+            said = next(words)[1]
+        if said is None:
             return None
-        if flag.dest == "print_config":
-            if joined and value != "json":
-                return None
-            given[flag.dest] = value or "text"
-        elif flag.kind == "switch":
-            if joined:
-                return None
-            given[flag.dest] = True
-        elif joined:
-            given[flag.dest] = value
-        elif flag.kind == "yes" and follows.lower() not in YES_OR_NO:
-            given[flag.dest] = "true"
-        elif follows.startswith("-"):
-            return None
-        else:
-            given[flag.dest] = next(words)[1]
+        given[flag.dest] = said
     return None
+
+
+def _said(flag: Flag, word: str, follows: str) -> str | bool | None:
+    """What the flag says by itself, as it stands in this word. None: nothing, or what is not understood here."""
+    name, joined, value = word.partition("=")
+    if flag.dest == "print_config":
+        if not joined:
+            return "text"
+        return value if value == "json" and name.startswith("--") else None
+    if flag.kind == "switch":
+        return None if joined else True
+    if joined:
+        return value if name.startswith("--") and value not in ("", "--") else None
+    return "true" if flag.kind == "yes" and follows.lower() not in YES_OR_NO else None

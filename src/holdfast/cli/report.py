@@ -61,12 +61,19 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         show_json({"timeline": to_plain(job), "report": _written(path)})
         return 0
+    _tell(job, _written(path))
+    print(f"files: {path}")
+    return 0
+
+
+def _tell(job: Timeline, written: Any) -> None:
+    """Print it, for people."""
     print(_headline(job))
     if job.lives:
         headings = ("round", "attempt", "from", "started after", "ran", "ranks", "nodes", "then", "lost", "what happened")
         limit = CELL if sys.stdout.isatty() else WHOLE
         show(headings, [_row(life, job, limit) for life in job.lives])
-    for line in (*_cause(_written(path)), *_failures(job)):
+    for line in (*_cause(written), *_failures(job)):
         print(line)
     for decision in job.decisions:
         if decision.decision == "inject":
@@ -80,8 +87,6 @@ def run(options: argparse.Namespace) -> int:
         show(("to round", *phases, "all"), rows)
     for text in job.degraded:
         print(f"without: {one_line(text)}")
-    print(f"files: {path}")
-    return 0
 
 
 def _goodput(found: Goodput, steps: Sequence[Steps], job: Timeline, options: argparse.Namespace) -> int:

@@ -55,25 +55,27 @@ def _shown(name: str, value: Any) -> str:
         return "none"  # which is something else than nothing said
     if value is None or value == "":
         return "-"
+    if name in ("redirects", "tee"):
+        return _streams(value)
+    if isinstance(value, (dict, tuple, frozenset)):
+        return _listed(name, value) or "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _listed(name: str, value: Any) -> str:
     if name == "signals_to_handle":
         import signal
 
-        return ",".join(signal.Signals(number).name for number in value) or "-"
+        return ",".join(signal.Signals(number).name for number in value)
     if name == "training_script_args":
         import shlex
 
-        return shlex.join(value) or "-"
+        return shlex.join(value)
     if isinstance(value, dict):
-        return (
-            _streams(value)
-            if name in ("redirects", "tee")
-            else ",".join(f"{key}={_shown(name, item)}" for key, item in value.items()) or "-"
-        )
-    if isinstance(value, (tuple, frozenset)):
-        return ",".join(map(str, sorted(value) if isinstance(value, frozenset) else value)) or "-"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return ",".join(f"{key}={_shown(name, item)}" for key, item in value.items())
+    return ",".join(map(str, sorted(value) if isinstance(value, frozenset) else value))
 
 
 def _streams(by_rank: dict[int, int]) -> str:

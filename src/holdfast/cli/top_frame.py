@@ -36,11 +36,11 @@ def headline(fleet: Mapping[str, Any], whose: str) -> str:
 
 def sections(fleet: Mapping[str, Any], wanted: str = "") -> list[Section]:
     """Nodes, jobs, ranks and decisions; those of one job where it is named. Ranks are shown where there is one job."""
-    jobs = [job for job in fleet.get("jobs") or () if not wanted or job.get("name") == wanted]
+    jobs = [job for job in fleet.get("jobs") or () if wanted in ("", job.get("name"))]
     jobs.sort(key=lambda job: (job.get("state") != "running", str(job.get("name"))))
-    nodes = [node for node in fleet.get("nodes") or () if not wanted or wanted in _jobs_of(node)]
+    nodes = [node for node in fleet.get("nodes") or () if wanted in ("", *_jobs_of(node))]
     nodes.sort(key=lambda node: (_badness(str(node.get("state"))), str(node.get("name"))))
-    deeds = [deed for deed in fleet.get("deeds") or () if not wanted or deed.get("job") == wanted]
+    deeds = [deed for deed in fleet.get("deeds") or () if wanted in ("", deed.get("job"))]
     running = [job for job in jobs if job.get("state") == "running"]
     one = wanted or (str(running[0].get("name")) if len(running) == 1 else "")
     made = [
@@ -51,7 +51,7 @@ def sections(fleet: Mapping[str, Any], wanted: str = "") -> list[Section]:
             rows=tuple(_job(job, _ranks_of(nodes, str(job.get("name")))) for job in jobs),
         ),
         Section(
-            title=f"ranks of {one}" if one else "",
+            title=f"ranks of {one}",
             headings=("rank", "node", "local", "state", "step", "step took", "heartbeat", "pid"),
             rows=tuple(_rank(rank, node) for rank, node in _ranks_of(nodes, one)) if one else (),
         ),

@@ -155,16 +155,7 @@ def endpoint(text: str, name: str, *, default_port: int | None) -> tuple[str, in
     A missing host is `localhost`; a missing port `default_port`, or an error where that is None.
     """
     text = text.strip()
-    if text.count(":") > 1 and "[" not in text:
-        host, port = text, ""  # An IPv6 address without brackets; torchrun cuts it at its last colon.
-    elif text.startswith("[") and text.endswith("]"):
-        host, port = text[1:-1], ""
-    else:
-        host, colon, port = text.rpartition(":")
-        host, port = (host, port) if colon else (port, "")
-        if colon and not port:
-            raise UsageError(f"{name}: {text!r} ends before the port", hint="give HOST:PORT, or HOST alone")
-        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    host, port = _host_and_port(text, name)
     if not all(char.isalnum() or char in "._:-%" for char in host):
         raise UsageError(
             f"{name}: {host!r} is not a host name or address", hint="give HOST:PORT; an IPv6 address as [::1]:29400"
@@ -174,6 +165,22 @@ def endpoint(text: str, name: str, *, default_port: int | None) -> tuple[str, in
     if default_port is None:
         raise UsageError(f"{name}: {text!r} has no port", hint=f"give {text or 'HOST'}:29500")
     return host or "localhost", default_port
+
+
+def _host_and_port(text: str, name: str) -> tuple[str, str]:
+    """Both as they stand there, the host without brackets; empty: it is not given."""
+    if text.count(":") > 1 and "[" not in text:
+        return text, ""  # An IPv6 address without brackets; torchrun cuts it at its last colon.
+    if ":" not in text or (text.startswith("[") and text.endswith("]")):
+        return _bare(text), ""
+    host, _, port = text.rpartition(":")
+    if not port:
+        raise UsageError(f"{name}: {text!r} ends before the port", hint="give HOST:PORT, or HOST alone")
+    return _bare(host), port
+
+
+def _bare(host: str) -> str:
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def port_number(text: str, name: str) -> int:

@@ -55,13 +55,13 @@ def injection(said: Mapping[str, Any]) -> Injection:
     fault, rank, code, for_s = (said.get(field) for field in ("fault", "rank", "code", "for_s"))
     if fault not in FAULTS:
         raise UsageError(f"there is no fault {fault!r}", hint=f"known: {', '.join(FAULTS)}")
-    if for_s is not None and not (isinstance(for_s, (int, float)) and 0 < for_s <= LONGEST_S):
+    if not _is_left_or(for_s, (int, float), above=0, most=LONGEST_S):
         raise UsageError(f"--for: {for_s} is not a length of time", hint=f"give seconds, above 0, at most {LONGEST_S:g}")
     if for_s is not None and fault == KILL:
         raise UsageError("--for: a rank that was killed does not come back after a while", hint="leave it out")
-    if code is not None and not (isinstance(code, int) and 0 < code < 1000):
+    if not _is_left_or(code, int, above=0, most=999):
         raise UsageError(f"--code: {code} is no Xid", hint="give a number, such as 79")
-    if rank is not None and not (isinstance(rank, int) and -1 <= rank < 2**31):
+    if not _is_left_or(rank, int, above=-2, most=2**31 - 1):
         raise UsageError(f"--rank: {rank} is no rank")
     return Injection(
         fault=str(fault),
@@ -70,3 +70,8 @@ def injection(said: Mapping[str, Any]) -> Injection:
         for_s=None if for_s is None else float(for_s),
         by=str(said.get("by") or "")[:CHARS],
     )
+
+
+def _is_left_or(value: Any, kind: Any, *, above: int, most: float) -> bool:
+    """Is it left open, or a number of this kind, above the one and at most the other?"""
+    return value is None or (isinstance(value, kind) and above < value <= most)

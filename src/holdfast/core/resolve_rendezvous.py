@@ -99,21 +99,13 @@ def _backend(draft: Draft) -> str:
         return "etcd"
     asked = {"c10d": "embedded", "holdfast": "embedded"}.get(asked, asked)  # the second: our plug-in's name under torchrun
     if asked not in BACKENDS:
-        registered = draft.host.entry_points("torchrun.handlers")
-        if asked not in registered:
-            known = [*BACKENDS, *registered]
-            raise UsageError(
-                f"{name}: there is no rendezvous backend {asked!r}", hint=f"{_meant(asked, known)}known: {', '.join(known)}"
-            )
-        return asked
-    alone = draft.fields["max_nodes"] == 1
-    if not alone and draft.given("rdzv_endpoint") and not draft.given("rdzv_backend") and not draft.given("node_rank"):
+        return _known_elsewhere(draft, asked)
+    of_itself = not draft.given("rdzv_backend")
+    if draft.fields["max_nodes"] == 1:  # the second: ft_launcher's c10d, which it has without being told
+        return "memory" if asked == "static" or (of_itself and not draft.given("rdzv_endpoint")) else asked
+    if of_itself and draft.given("rdzv_endpoint") and not draft.given("node_rank"):
         return "embedded"  # an endpoint and no ranks: torchrun would take every node for rank 0 of a static job
-    if asked == "static" and alone:
-        return "memory"
-    if alone and not draft.given("rdzv_backend") and not draft.given("rdzv_endpoint"):
-        return "memory"  # ft_launcher's c10d, which it has without being told
-    if asked == "memory" and not alone:
+    if asked == "memory":
         raise UsageError(
             f"{name}: memory joins no nodes, and --nnodes asks for up to {draft.fields['max_nodes']}",
             hint="use c10d, or --nnodes 1",
@@ -121,9 +113,17 @@ def _backend(draft: Draft) -> str:
     return asked
 
 
-def _meant(word: str, known: list[str]) -> str:
-    found = grammar.nearest(word, known)
-    return f"did you mean {found}? " if found else ""
+def _known_elsewhere(draft: Draft, asked: str) -> str:
+    """A backend that somebody has registered with torchrun. UsageError: nobody has."""
+    registered = draft.host.entry_points("torchrun.handlers")
+    if asked in registered:
+        return asked
+    known = [*BACKENDS, *registered]
+    found = grammar.nearest(asked, known)
+    meant = f"did you mean {found}? " if found else ""
+    raise UsageError(
+        f"{draft.name('rdzv_backend')}: there is no rendezvous backend {asked!r}", hint=f"{meant}known: {', '.join(known)}"
+    )
 
 
 def _standalone(draft: Draft) -> str:
@@ -295,14 +295,7 @@ def _bears_losses(draft: Draft) -> bool:
 def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     """Durations: ours, and those of --rdzv-conf that mean something to us."""
     name = draft.name("rdzv_conf")
-    if backend in BACKENDS:
-        for key in conf:
-            known = (*KNOWN_KEYS, *ETCD_KEYS) if backend == "etcd" else KNOWN_KEYS
-            if key not in known:
-                draft.tell("WARNING", f"{name}: nothing reads {key!r} ({grammar.did_you_mean(key, known)})")
-    durations = {
-        key: grammar.seconds(conf[key], f"{name} {key}", zero=False) for key in DURATIONS if key in conf and backend in BACKENDS
-    }
+    durations = _durations(draft, conf, backend) if backend in BACKENDS else {}
     if "close_timeout" in durations:
         draft.tell("NOTE", f"{name} close_timeout means nothing here: a job ends by itself, and no rendezvous has to be closed")
     said = {"static": ("timeout", "join_timeout"), "etcd": ("join_timeout", "timeout")}.get(backend, ("join_timeout",))
@@ -313,12 +306,26 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     nobody_waits = fixed and not _bears_losses(draft)  # no more nodes are taken than have to come
     last_call = durations.get("last_call_timeout", 1.0 if nobody_waits else 30.0)
     draft.put("last_call_s", last_call, name if "last_call_timeout" in durations else "default")
+    _lease(draft, conf, durations)
+    if "is_host" in conf:
+        draft.put("is_host", grammar.truth(conf["is_host"], f"{name} is_host"), name)
+
+
+def _durations(draft: Draft, conf: dict[str, str], backend: str) -> dict[str, float]:
+    """Those of --rdzv-conf, of whose keys some may mean nothing."""
+    name, known = draft.name("rdzv_conf"), (*KNOWN_KEYS, *ETCD_KEYS) if backend == "etcd" else KNOWN_KEYS
+    for key in conf:
+        if key not in known:
+            draft.tell("WARNING", f"{name}: nothing reads {key!r} ({grammar.did_you_mean(key, known)})")
+    return {key: grammar.seconds(conf[key], f"{name} {key}", zero=False) for key in DURATIONS if key in conf}
+
+
+def _lease(draft: Draft, conf: dict[str, str], durations: dict[str, float]) -> None:
     draft.keep("lease", grammar.seconds(draft.text("lease"), draft.name("lease"), zero=False), "lease_s")
+    name = draft.name("rdzv_conf")
     if "keep_alive_interval" in durations and not draft.given("lease"):
         attempts = grammar.whole(conf.get("keep_alive_max_attempt", "3"), f"{name} keep_alive_max_attempt", at_least=1)
         draft.put("lease_s", durations["keep_alive_interval"] * attempts, f"{name} keep_alive_interval x {attempts}")
     if (lease_s := draft.fields["lease_s"]) < SHORTEST_LEASE_S:
         what = draft.name("lease") if draft.given("lease") else draft.origins["lease_s"]
         raise UsageError(f"{what}: {lease_s:g} s is too short", hint=f"give {SHORTEST_LEASE_S:g} seconds or more")
-    if "is_host" in conf:
-        draft.put("is_host", grammar.truth(conf["is_host"], f"{name} is_host"), name)

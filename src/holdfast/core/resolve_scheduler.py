@@ -30,14 +30,17 @@ OUR_SERVER = ("", "c10d", "embedded", "holdfast")
 
 def ask_scheduler(draft: Draft) -> None:
     """Fill in what the user left open. `UsageError`: this cannot be meant, such as two agents on one node."""
-    said = {dest for dest in ("nnodes", "rdzv_backend", "rdzv_endpoint", *STATIC) if draft.given(dest)}
     asked = draft.text("rdzv_backend")
-    backend = asked if "rdzv_backend" in said or asked == "c10d" else ""  # the second is ft_launcher's default
+    backend = asked if draft.given("rdzv_backend") or asked == "c10d" else ""  # the second is ft_launcher's default
     if draft.on("standalone") or backend == "memory":
         return
     given = scheduler_given(draft.environ)
-    if given is None:
-        return
+    if given is not None:
+        _take_from(given, draft, backend)
+
+
+def _take_from(given: Given, draft: Draft, backend: str) -> None:
+    said = {dest for dest in ("nnodes", "rdzv_backend", "rdzv_endpoint", *STATIC) if draft.given(dest)}
     if "nnodes" not in said:
         _nodes(draft, given)
     several = grammar.node_range(draft.text("nnodes"), draft.name("nnodes"))[1] > 1
