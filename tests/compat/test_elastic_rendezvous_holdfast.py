@@ -144,7 +144,7 @@ def test_when_all_have_succeeded_a_spare_may_go(nodes, wait_until):
         info.store.add(EXIT_BARRIER, 1)
     with pytest.raises(RendezvousGracefulExitError, match="every worker exited with 0"):
         waiting.result(30)
-    assert all(handler.is_closed() for handler in pair)
+    wait_until(lambda: all(handler.is_closed() for handler in pair))
     infos[0].store.wait(["never written"])  # at the exit barrier, the job's end is enough
 
 

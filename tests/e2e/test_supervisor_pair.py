@@ -93,6 +93,7 @@ def test_the_leader_is_killed_in_the_middle_of_a_swap_and_the_other_completes_it
         pair.both[0].kill()
         pair.leads(1)
     pair.swapped_once(agents)
+    pair.wait_until(lambda: any(asked.iterdir()), what="another node to be asked for")
     assert len(list(asked.iterdir())) == 1, "another node was asked for more than once"
     assert "generation 2" in pair.both[1].stdout
 

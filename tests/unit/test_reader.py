@@ -21,6 +21,7 @@ from holdfast.core.events import (
     WorkerExited,
 )
 from holdfast.core.failure import Failure
+from holdfast.core.xid import DeviceFault
 from holdfast.telemetry.aside import Aside
 from holdfast.telemetry.reader import Record, Tail, follow, merge, parse, read
 from holdfast.telemetry.recorder import Recorder
@@ -80,6 +81,7 @@ def test_every_event_of_the_catalogue_survives_the_disk(kind: type[Event], tmp_p
         "tuple[str, ...]": ("s", "t"), "tuple[int, ...]": (1, 2), "tuple[float, ...]": (1.5,),
         "float | None": 2.5, "dict[str, float]": {"beat": 1.5},
         "Failure": Failure(node="a", rank=0, at_unix=1.0),
+        "tuple[DeviceFault, ...]": (DeviceFault(device="0000:9b:00", what="Xid 79", xid=79), DeviceFault(device="d", what="w")),
     }  # fmt: skip
     event = kind(**{field: samples[hint] for field, hint in kind.__annotations__.items()})
     Node(tmp_path, "a").saw(1.0, event, round=3)

@@ -21,6 +21,7 @@ from typing import Any
 from holdfast.core.events import CATALOGUE, Event, RoundFormed
 from holdfast.core.failure import Failure
 from holdfast.core.value import Value, replace
+from holdfast.core.xid import DeviceFault
 from holdfast.telemetry.state_dir import events_files
 from holdfast.telemetry.watch import Watch
 
@@ -145,6 +146,7 @@ def _hint(kind: type[Value], field: str) -> str:
 
 
 _SHAPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool, "tuple": (list, tuple), "dict": dict}
+_VALUES: dict[str, type[Value]] = {"Failure": Failure, "DeviceFault": DeviceFault}
 
 
 def _typed(hint: str, item: Any) -> Any:
@@ -152,14 +154,17 @@ def _typed(hint: str, item: Any) -> Any:
     shape = kind.partition("[")[0]
     if item is None and rest == "None":
         return None
-    if shape == "Failure":
-        failure = from_plain(Failure, item) if isinstance(item, dict) else None
-        if failure is None:
-            raise ValueError("not a failure")
-        return failure
+    if shape in _VALUES:
+        value = from_plain(_VALUES[shape], item) if isinstance(item, dict) else None
+        if value is None:
+            raise ValueError(f"not a {shape}")
+        return value
     if shape in _SHAPES and not isinstance(item, _SHAPES[shape]):
         raise TypeError(f"{item!r} is no {hint}")
-    return tuple(item) if shape == "tuple" else item
+    if shape != "tuple":
+        return item
+    each = kind[len("tuple[") :].partition(",")[0]
+    return tuple(_typed(each, one) for one in item) if each in _VALUES else tuple(item)
 
 
 # ---- several files as one story ------------------------------------------------------------------------------------
