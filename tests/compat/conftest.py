@@ -7,6 +7,7 @@ def test_something(names):
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from typing import Any
 
@@ -38,6 +39,13 @@ def dynamic(names: Names) -> Any:
 def temporary_files_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch leaves a folder behind for every config: not in everybody's /tmp."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+
+
+@pytest.fixture(autouse=True)
+def torch_is_loaded_where_it_is_needed(request: pytest.FixtureRequest) -> None:
+    """A program that has not loaded torch gets stores of ours: a test marked `torch` has it loaded, whatever ran before it."""
+    if request.node.get_closest_marker("torch"):
+        importlib.import_module("torch.distributed")
 
 
 # NVRx's fault_tolerance, and ours.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 import threading
 from datetime import timedelta
 from unittest.mock import patch
@@ -291,3 +292,16 @@ def test_a_forgotten_timer_stops(names):
     del timer
     gc.collect()
     assert "forgotten" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_timer_may_be_forgotten_by_the_last_call_that_it_makes(ours, monkeypatch, wait_until):
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: ignored.append(what.exc_value))
+    kept = []
+    timer = ours("rendezvous.utils")._PeriodicTimer(timedelta(seconds=0.01), kept.clear)
+    timer.set_name("forgets itself")
+    kept.append(timer)
+    timer.start()
+    del timer
+    wait_until(lambda: "forgets itself" not in {thread.name for thread in threading.enumerate()})
+    assert not ignored

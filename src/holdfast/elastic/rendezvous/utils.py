@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import Any
 
 __all__ = ["parse_rendezvous_endpoint"]
@@ -152,4 +152,5 @@ class _PeriodicTimer:
     @staticmethod
     def _stop_thread(thread: Thread, stop: Event) -> None:
         stop.set()
-        thread.join()
+        if thread is not current_thread():  # the last to hold the timer may be the call that it makes
+            thread.join()
