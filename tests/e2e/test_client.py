@@ -157,7 +157,7 @@ def test_a_request_is_heard_before_the_end_that_follows_it(run: Callable[[str], 
 
 def test_the_agent_is_woken_for_calculated_limits_and_hears_a_request_too(run: Callable[[str], Ran]) -> None:
     worker = run(
-        "import os\nfrom holdfast.client import control, this_worker\n"
+        "import os\nfrom holdfast.client import control\nfrom holdfast.client.worker import this_worker\n"
         "this_worker.tell_calculated(9.0, 3.0, None, {'save': 60.0})\ncontrol.stop_job('enough')\nos._exit(3)"
     )
     assert worker.sees() == ProcessCalculated(pid=worker.pid, limits_s={"first": 9.0, "beat": 3.0, "section save": 60.0})

@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 MAX_BYTES = 4 * 1024 * 1024

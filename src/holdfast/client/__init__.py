@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from holdfast.client import control
 from holdfast.client.record import record
+from holdfast.client.worker import this_worker
 
 __all__ = ["control", "heartbeat", "progress", "record", "section", "set_limits"]
-
-this_worker = control.this_worker
-"""What all of the below writes with."""
 
 # Its methods themselves: a function around each would cost half as much again.
 heartbeat = this_worker.heartbeat

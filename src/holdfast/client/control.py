@@ -7,30 +7,9 @@ RuntimeWarning says so, and the script goes on.
 
 from __future__ import annotations
 
-import sys
-
-from holdfast.core import page as _layout
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.client.writer import Writer
+from holdfast.client.worker import this_worker
 
 __all__ = ["exclude_this_node", "restart_job", "stop_job"]
-
-
-def _find_writer() -> Writer:
-    """That of the bootstrap, if its page is laid out as we know it; else one without a page."""
-    bootstrap = sys.modules.get("_holdfast_bootstrap")
-    if bootstrap is not None and getattr(bootstrap.layout, "VERSION", None) == _layout.VERSION:
-        found: Writer = bootstrap.writer()
-        return found
-    from holdfast.client.writer import Writer
-
-    return Writer()
-
-
-this_worker = _find_writer()
-"""What all of `holdfast.client` writes with."""
 
 
 def exclude_this_node(reason: str) -> None:

@@ -25,9 +25,9 @@ from _thread import RLock, allocate_lock
 from time import monotonic_ns, time_ns
 
 from holdfast.client import stash_memory as memory
-from holdfast.client.control import this_worker
 from holdfast.client.stash_code import Coder, Unstashable, decode
 from holdfast.client.stash_tensors import Fetcher, Loan, Sender
+from holdfast.client.worker import this_worker
 from holdfast.core import stash as layout
 
 TYPE_CHECKING = False

@@ -17,10 +17,10 @@ DEEPEST_RECORD = 100
 
 def is_too_deep(record: Any) -> bool:
     """Whether a record is nested deeper than that. Walks it level by level: no depth is too much for it."""
-    level = [record]
-    for _ in range(DEEPEST_RECORD + 1):
+    level, depth = [record], 0
+    while level and depth <= DEEPEST_RECORD:
         nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
-        level = [inner for items in nested for inner in items]
+        level, depth = [inner for items in nested for inner in items], depth + 1
     return bool(level)
 
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 from typing import Any
 
-from holdfast import client
+from holdfast.client.worker import this_worker
 from holdfast.client.writer import Writer
 from holdfast.core import page as layout
 from holdfast.core.silences import BEAT, FIRST, OUT, in_section
@@ -59,7 +59,7 @@ class ByAgent:
     """Under `holdfast run`."""
 
     def __init__(self, num_warmup_iters: int | None) -> None:
-        self.writer = client.this_worker
+        self.writer = this_worker
         self.cfg = FaultToleranceConfig.from_core(json.loads(os.environ.get(CONFIG_ENV, "{}")))
         if num_warmup_iters is not None:
             self.cfg.num_warmup_iterations = num_warmup_iters
@@ -155,7 +155,7 @@ class ByServer:
 
 def reach(rank_info: RankInfo, iteration: int | None, num_warmup_iters: int | None) -> ByAgent | ByServer:
     """Who monitors this rank. Unreachable if nobody does."""
-    if client.this_worker.words is not None:
+    if this_worker.words is not None:
         return ByAgent(num_warmup_iters)
     path = os.environ.get(FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR)
     if path is None:

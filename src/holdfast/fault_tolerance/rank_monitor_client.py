@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from holdfast import client
+from holdfast.client.worker import this_worker
 from holdfast.client.writer import Section
 from holdfast.core import page as layout
 from holdfast.fault_tolerance._reach import ByAgent, ByServer, Unreachable, reach, write_limits
@@ -253,7 +253,7 @@ class RankMonitorClient:
 
     def send_workload_control_request(self, req: WorkloadControlRequest) -> None:
         """Ask for `req.action`; under `holdfast run` it is acted on at once. RuntimeError: there is no launcher."""
-        if client.this_worker.ask(_ASKED[req.action.name], req.description):
+        if this_worker.ask(_ASKED[req.action.name], req.description):
             return
         if self.launcher_connector is None:
             raise RuntimeError(f"nobody to ask for {req.action.name}: this rank was not started with `holdfast run`")

@@ -172,8 +172,15 @@ def _news(label: str, before: Verdict | None, stands: Verdict) -> list[Action]:
     was = before.state if before is not None else FIT
     if stands.state == was and (stands.state == FIT or (before is not None and before.reason == stands.reason)):
         return []
-    kept = ("state", "reason", "advice", "devices", "took_s")
-    event = HealthChanged(check=label, before=was, **{field: getattr(stands, field) for field in kept})
+    event = HealthChanged(
+        check=label,
+        state=stands.state,
+        before=was,
+        reason=stands.reason,
+        advice=stands.advice,
+        devices=stands.devices,
+        took_s=stands.took_s,
+    )
     level = "error" if stands.state == UNFIT else "warning"  # fit again, too: whoever has read the one wants to read the other
     hint = f" ({stands.advice})" if stands.advice else ""
     return [Record(event=event), Say(text=f"health: {label}: {stands.state}: {stands.reason}{hint}", level=level)]

@@ -115,7 +115,7 @@ def build(kind: type[V], plain: dict[str, Any]) -> V:
 def _made(kind: type[V], body: msgspec.Struct) -> V:
     """The value whose fields, of the right types, `body` has."""
     fields = msgspec.structs.asdict(body)
-    if failure.is_too_deep(fields.get("error_record")):
+    if (record := fields.get("error_record")) is not None and failure.is_too_deep(record):
         raise ValueError(f"its error record is nested deeper than {failure.DEEPEST_RECORD} levels")
     for field in _moments(kind):
         fields[field] = min(max(fields[field], 0.0), LAST_MOMENT)

@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 
-from holdfast.client import this_worker
+from holdfast.client.worker import this_worker
 from holdfast.core.value import to_plain
 from holdfast.runtime.shm import create_page
 
