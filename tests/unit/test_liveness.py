@@ -465,3 +465,17 @@ def test_however_often_the_agent_is_stopped_nobody_is_blamed(times: list[tuple[f
         node.beat()
         node.sleep(max(node.now + asleep_s, node.machine.deadline()))
     assert node.hung == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.5, 600.0), st.lists(st.tuples(st.floats(0.0, 0.4), st.floats(0.0, 5000.0)), max_size=8))
+def test_a_host_that_stands_still_within_a_short_limit_is_no_ranks_fault(
+    limit_s: float, times: list[tuple[float, float]]
+) -> None:
+    """Before the limit runs out, or after. `times`: the part of the limit in which all are awake, then seconds of a stop."""
+    node = Node(2, rank_heartbeat_timeout=limit_s)
+    for awake, asleep_s in times:
+        node.beat(0)
+        node.beat(1)
+        node.run(node.now + awake * limit_s).sleep(node.now + asleep_s)
+    assert node.hung == []

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 GLANCE_S, SHORTEST_S = 2.0, 0.05
 """Seconds between two looks at all pages: a limit that a script sets itself is in force after that time at the latest, and gaps
-between heartbeats are known that well. Where a shorter limit was given, that is the time, so that no silence that has begun
-since the last look can be over its limit at the next; but no page is read more often than each SHORTEST_S."""
+between heartbeats are known that well. Of a limit that is shorter than four of them it is a quarter, so that most of a pause of
+our own within that limit is seen; but no page is read more often than each SHORTEST_S."""
 
 PAUSE_S = 1.0
 """Whoever is waked so much too late was stopped itself, and its ranks perhaps with it (a suspended job, a frozen cgroup, a host
-that swaps): that time counts against nobody."""
+that swaps): that time counts against nobody. Where looks come more often than that, it is the time between two."""
 
 PAUSES = 16
 """So many of those are remembered."""
@@ -184,7 +184,7 @@ class Liveness:
 
     def _plan_glance(self, now: float) -> None:
         shortest_s = min(self.limits.shortest_s(rank.glimpse.signs) for rank in self.ranks.values())
-        self.glance_s = min(max(shortest_s, SHORTEST_S), GLANCE_S)
+        self.glance_s = min(max(shortest_s / 4, SHORTEST_S), GLANCE_S)
         self.glance_at = min(self.glance_at, now + self.glance_s)
 
     # --- by the clock ---------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Liveness:
 
     def _excuse(self, now: float) -> None:
         due = self.deadline()
-        if now - due > PAUSE_S:
+        if now - due > min(PAUSE_S, self.glance_s):
             self.pauses = [*self.pauses[1 - PAUSES :], (due, now)]
             self.glance_at, self.measure_at = max(self.glance_at, now), max(self.measure_at, now)
             for rank in self.ranks.values():
