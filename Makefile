@@ -61,7 +61,7 @@ coverage: $(VENV)/.dev torch promtool system compiled ready
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m coverage run -m pytest $(PARALLEL) --everyday $(ARGS); \
 	    $(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report
 
-flaky: $(VENV)/.dev torch compiled
+flaky: $(VENV)/.dev torch promtool system compiled
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/tools/flaky.py --times $(or $(N),20) -- $(PARALLEL) \
 	    $(or $(FILE),--everyday) $(ARGS)
 
