@@ -28,10 +28,14 @@ import os, time
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 os.write(1, f"rank {rank} attempt {attempt} of user {os.getuid()}\\n".encode())
 if attempt == 0 and rank == 1:
+    while not os.path.exists(__file__ + ".rank-0"):
+        time.sleep(0.01)
     raise RuntimeError("boom")
 if attempt == 0:
+    open(__file__ + ".rank-0", "w").close()
     time.sleep(300)
 """
+"""Rank 1 fails once both have spoken."""
 
 
 def works(*prefix: str) -> bool:
