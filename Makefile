@@ -8,6 +8,7 @@
 #   make coverage       make test, and how many lines of ours it runs
 #   make flaky          tests again and again, every other time on a busy machine: FILE=tests/e2e/test_tee.py N=20
 #   make house          how heavy is the source? Circles of imports, long functions, crowded folders
+#   make reference      write the pages and drawings of docs/ that are made from the code
 #   make mutations      is a wrong decision found? Twenty mutants, one after the other
 #   make fuzz           bytes that find their own way into the decoder, for FUZZ_S seconds
 #   make sim            10,000 simulated jobs with faults, every rule checked, on all CPUs
@@ -40,7 +41,7 @@ PARALLEL = -n $(AT_ONCE) --dist loadgroup --no-loadscope-reorder
 PYTEST   = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(PARALLEL) --durations 10
 
 .NOTPARALLEL:
-.PHONY: test test-all test-changed lint ready coverage flaky mutations house sim demo example-etcd bench fuzz clean torch nvrx google frameworks
+.PHONY: test test-all test-changed lint ready coverage flaky mutations house reference sim demo example-etcd bench fuzz clean torch nvrx google frameworks
 .PHONY: promtool system compiled
 .DEFAULT_GOAL = test
 
@@ -70,6 +71,9 @@ mutations: $(VENV)/.dev torch compiled
 
 house: $(VENV)/.dev
 	@$(BIN)/python tests/tools/house.py $(ARGS)
+
+reference: $(VENV)/.dev
+	@$(BIN)/python tests/tools/write_reference.py
 
 # Beside lint, pytest compiles the tests once, which each of its workers would else do for itself.
 ready: $(VENV)/.dev

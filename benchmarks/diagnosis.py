@@ -79,7 +79,7 @@ def finding_ms() -> tuple[float, float]:
     import subprocess
 
     program = (
-        "import time\nfrom holdfast.core.failure import Failure\n"
+        "import time\nfrom holdfast.core.job.failure import Failure\n"
         "f = Failure(node='n', rank=0, local_rank=0, at_unix=0.0, cause='exception', message='NameError: name x is not',\n"
         "  log_tail=tuple(f'line {i}' for i in range(20)))\n"
         "t = time.perf_counter()\nfrom holdfast.diagnosis.collect import diagnose\ndiagnose([f])\n"

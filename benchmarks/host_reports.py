@@ -53,7 +53,7 @@ print(*took, flush=True)
 def daemon(kind: str) -> Iterator[int]:
     """The port of a daemon that is well (ours), gone, or hung."""
     if kind == "well":
-        from holdfast.supervisor.google_service import serve
+        from holdfast.supervisor.daemon.google_service import serve
 
         server, port = serve("127.0.0.1", 0, lambda peer, method, message: None)
         yield port

@@ -79,7 +79,7 @@ def run(bench: Bench) -> list[Row]:
     missed = (row.mid(TORCHRUN) or 0.0) >= 1000 * PATIENCE_S
     note = "torchrun has not noticed by then, nor in 90 s; ft_launcher takes 16 s" if missed else ""
     rows = [Row(row.what, row.unit, samples, row.reach, (row.mid(HOLDFAST) or 0.0) <= REACH_MS, note)]
-    if importlib.util.find_spec("holdfast.rendezvous.succession"):
+    if importlib.util.find_spec("holdfast.rendezvous.election.succession"):
         taken = [measure(HOLDFAST, 3, 0) for _ in range(bench.times(3))]
         what = "the power of the coordinator's node is cut → all train again, with a spare"
         row = Row(what, "ms", {HOLDFAST: taken}, f"≤ {HOST_REACH_MS / 1000:g} s", note="nobody else can")

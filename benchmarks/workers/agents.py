@@ -21,7 +21,7 @@ KEPT: list[object] = []
 """What others still need when its own agent has its rank: the store, for one."""
 ELASTIC = "torch.distributed.elastic.rendezvous"
 IMPORTED = {
-    "holdfast": ["holdfast.elastic.rendezvous.attendant", "holdfast.runtime.codec"],
+    "holdfast": ["holdfast.elastic.rendezvous.attendant", "holdfast.runtime.net.codec"],
     "torchrun": [f"{ELASTIC}.c10d_rendezvous_backend", f"{ELASTIC}.dynamic_rendezvous"],
 }
 
@@ -29,12 +29,12 @@ IMPORTED = {
 def ours(number: int, count: int, port: int) -> Callable[[], int]:
     """A seat of our own handler: the real member, links and handshakes; agent 0 has the coordinator. Its link is up before the
     clock runs, as torchrun's to its store is."""
-    from holdfast.core.messages import Join
+    from holdfast.core.wire.messages import Join
     from holdfast.elastic.rendezvous.attendance import Enter
     from holdfast.elastic.rendezvous.attendant import Attendant
     from holdfast.rendezvous.rules import Rules
-    from holdfast.runtime import codec
-    from holdfast.runtime.frames import Identity
+    from holdfast.runtime.net import codec
+    from holdfast.runtime.net.frames import Identity
 
     codec.warm()
     join = Join(node=f"n{number}-{os.urandom(8).hex()}", name=f"n{number}", addr="127.0.0.1", master_port=0, nproc=1, role="r")

@@ -21,10 +21,10 @@ import socket
 import sys
 import time
 
-from holdfast.core.failure import Failure
-from holdfast.core.messages import Assigned, Failed, Join, Message, Renew, Renewed, Stop, Stopped
-from holdfast.runtime.codec import decode, encode
-from holdfast.runtime.frames import FRAME_BYTES, NONCE_BYTES, Frames, Handshake, Identity, Seal, frame
+from holdfast.core.job.failure import Failure
+from holdfast.core.wire.messages import Assigned, Failed, Join, Message, Renew, Renewed, Stop, Stopped
+from holdfast.runtime.net.codec import decode, encode
+from holdfast.runtime.net.frames import FRAME_BYTES, NONCE_BYTES, Frames, Handshake, Identity, Seal, frame
 
 IN_FLIGHT = 512
 """Connections that are being made at a time."""

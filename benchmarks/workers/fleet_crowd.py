@@ -20,9 +20,9 @@ from collections.abc import Callable
 
 from crowd import Crowd, Member, say
 
-from holdfast.core.fleet import FLEET, Alive, Did, FleetMessage, Order, RankSaid, Standing
-from holdfast.runtime.codec import decode, encode
-from holdfast.runtime.frames import Identity, frame
+from holdfast.core.wire.fleet import FLEET, Alive, Did, FleetMessage, Order, RankSaid, Standing
+from holdfast.runtime.net.codec import decode, encode
+from holdfast.runtime.net.frames import Identity, frame
 
 RANKS, BEAT_S, STEPS_EACH = 8, 1.25, 4
 """Of a host; a lease's quarter; and the steps are told with every fourth beat."""

@@ -199,7 +199,7 @@ def test_devices_are_counted_without_torch_where_it_is_not(ours):
         from unittest.mock import patch
         sys.modules["torch"] = None
         from holdfast.elastic.run import determine_local_world_size
-        from holdfast.runtime import accelerators
+        from holdfast.runtime.hardware import gpus as accelerators
         with patch.object(accelerators, "count", side_effect=lambda kind, environ: {"gpu": 0, "xpu": 5}[kind]):
             print(determine_local_world_size("auto"), determine_local_world_size("xpu"))
             try:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from kit.servers import etcd as infra
 
-from holdfast.core.messages import Join
+from holdfast.core.wire.messages import Join
 from holdfast.elastic.rendezvous.attendant import Attendant
 from holdfast.elastic.rendezvous.coordinator_store import CoordinatorStore
 from holdfast.elastic.rendezvous.etcd_connection import client_for
@@ -25,8 +25,8 @@ from holdfast.elastic.rendezvous.store import PrefixedStore, Store, StoreEmpty, 
 from holdfast.elastic.rendezvous.stores import with_prefix
 from holdfast.elastic.utils.store import barrier, synchronize
 from holdfast.rendezvous.rules import Rules
-from holdfast.runtime.frames import Identity
-from holdfast.runtime.tls import shelter
+from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.net.tls import shelter
 
 SOON, LONG = timedelta(milliseconds=30), timedelta(seconds=60)
 IDENTITY = Identity("job", b"a secret of the tests")
@@ -354,7 +354,7 @@ if kind == "etcd":
     store = EtcdStore(client_for(where, {}), "/tests/process group")
 else:
     from holdfast.elastic.rendezvous.coordinator_store import CoordinatorStore
-    from holdfast.runtime.frames import Identity
+    from holdfast.runtime.net.frames import Identity
     host, port = where.split(":")
     store = CoordinatorStore(lambda: (host, int(port)), Identity("job", b"a secret of the tests"), f"n-{rank}", 0)
 view = dist.PrefixStore("workers", store)

@@ -47,7 +47,7 @@ def test_every_field_of_theirs_is_there_with_its_default(nvrx, ours):
 
 
 def test_every_field_of_the_core_is_there(ours):
-    from holdfast.core.fault_tolerance import FaultTolerance
+    from holdfast.core.config.fault_tolerance import FaultTolerance
 
     assert {each.name for each in dataclasses.fields(ours)} == FaultTolerance.__fields__.keys() | {"segment"}
 

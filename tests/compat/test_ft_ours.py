@@ -259,7 +259,7 @@ client.init_workload_monitoring()
 assert client.cfg.rank_section_timeouts == {{"one": 60.0}} and client.cfg.rank_out_of_section_timeout is None
 assert client.hb_timeouts.initial == 50.0 and client.hb_timeouts.subsequent is None
 assert client.cfg.safety_factor == 3.0
-from holdfast.core import page
+from holdfast.core.page import layout as page
 assert client._monitor.writer.words[page.INITIAL_LIMIT_NS] > 50e9  # anew, though it counts from the start of the process
 client.send_heartbeat()
 client.start_section("one")
@@ -354,7 +354,7 @@ integration = sys.modules["megatron.training.ft_integration"] = types.SimpleName
 client.init_workload_monitoring(num_warmup_iters=3)
 assert integration._NUM_WARMUP_ITERS == 3
 client.start_section("step")
-from holdfast.core import page
+from holdfast.core.page import layout as page
 assert client._monitor.writer.words[page.STEP] == 41
 """)
     done = holdfast.run("run", "--ft-rank-section-timeouts", "step:60", path)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kit import SCRIPTS
 
-from holdfast.telemetry.goodput_published import Steps, by_steps
+from holdfast.telemetry.goodput.published import Steps, by_steps
 
 LIBRARY = Path(sys.prefix) / "goodput"
 PROBE = SCRIPTS / "goodput_library.py"

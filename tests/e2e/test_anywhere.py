@@ -40,7 +40,7 @@ if attempt == 0:
 
 def works(*prefix: str) -> bool:
     """Can a Python behind `prefix` start another that finds Holdfast?"""
-    inner = "import holdfast.runtime.guardian, ctypes"
+    inner = "import holdfast.runtime.process.guardian, ctypes"
     probe = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {inner!r}]))"
     with contextlib.suppress(OSError):
         return subprocess.run([*prefix, sys.executable, "-c", probe], capture_output=True, cwd="/").returncode == 0

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from holdfast.agent.attribution import Attribution
+from holdfast.agent.reporting.attribution import Attribution
 from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.rule import load
 from holdfast.diagnosis.service import MOST_BODY, Limits, Service

@@ -19,9 +19,10 @@ import pytest
 from kit import SCRIPTS
 from kit.jobs.spares import Spare
 
-from holdfast.agent.spares import at_load
-from holdfast.core import entry, page
-from holdfast.runtime.shm import Page, create_page
+from holdfast.agent.spares.machine import at_load
+from holdfast.core.config import entry
+from holdfast.core.page import layout as page
+from holdfast.runtime.shm.pages import Page, create_page
 
 HOW = pytest.mark.parametrize("how", ["cold", "warm", "fork"])
 

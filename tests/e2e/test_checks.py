@@ -25,7 +25,7 @@ from holdfast.health.check import CHECKS, Check, Look, Wanted, wanted, with_dead
 from holdfast.health.checks.host import clock
 from holdfast.health.runner import Examination, examine
 from holdfast.health.verdict import DEGRADED, FIT, UNFIT, Verdict
-from holdfast.runtime import process
+from holdfast.runtime.process import process
 
 See = Callable[..., Verdict]
 

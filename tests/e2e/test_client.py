@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import entry
-from holdfast.core import page as layout
+from holdfast.core.config import entry
 from holdfast.core.machine import Observation
+from holdfast.core.page import layout
+from holdfast.core.page.stack_text import is_whole, main_thread
 from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessGone
-from holdfast.core.stack_text import is_whole, main_thread
 from holdfast.runtime.host import Host
 
 PATIENCE_S = 30.0

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.ask import ask
-from holdfast.agent.ask import connect as connect_to
-from holdfast.agent.control import SEATS, ControlSocket, Request
+from holdfast.agent.control.control_client import ask
+from holdfast.agent.control.control_client import connect as connect_to
+from holdfast.agent.control.control_socket import SEATS, ControlSocket, Request
 from holdfast.core.errors import ProtocolError
-from holdfast.telemetry.state_dir import running_nodes
+from holdfast.telemetry.record.state_dir import running_nodes
 
 PATIENCE_S = 30.0
 

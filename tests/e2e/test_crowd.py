@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.machine import NEVER
-from holdfast.runtime.crowd import Crowd, Pace
 from holdfast.runtime.host import Host
+from holdfast.runtime.net.link_pool import Crowd, Pace
 
 
 class Links:

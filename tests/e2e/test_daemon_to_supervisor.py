@@ -20,9 +20,9 @@ from kit.hosts.google_parts import GOOGLE, Talking
 from kit.ports import port_of, ports
 
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client
-from holdfast.runtime.net import HANDSHAKE_S
-from holdfast.supervisor.host_table import HostTable
-from holdfast.supervisor.host_uplink import HostUplink
+from holdfast.runtime.net.net import HANDSHAKE_S
+from holdfast.supervisor.daemon.host_table import HostTable
+from holdfast.supervisor.daemon.host_uplink import HostUplink
 
 
 class Fleet:

@@ -21,9 +21,9 @@ from kit.fleet.dashboard_stage import Stage
 from kit.jobs.ranks import Cluster
 from kit.ports import port_of
 
-from holdfast.core.fleet import NodeKept
+from holdfast.core.wire.fleet import NodeKept
+from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.store import SqliteStore
-from holdfast.supervisor.words import Keep
 
 CHROMIUM = shutil.which("chromium")
 if importlib.util.find_spec("playwright") is None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import doctor
-from holdfast.runtime import capabilities, process
-from holdfast.runtime.facts import DEGRADED, HAVE, MISSING, Fact, ask
+from holdfast.cli.node import doctor
+from holdfast.runtime.hardware import capabilities
+from holdfast.runtime.process import process
+from holdfast.runtime.process.facts import DEGRADED, HAVE, MISSING, Fact, ask
 
 PATIENCE_S = 60.0
 
@@ -77,7 +78,7 @@ def test_something_required_that_is_missing_is_exit_code_1(
     )
     monkeypatch.setattr(doctor, "every_check", lambda environ: {"ports": lambda: gone})
     monkeypatch.setattr(doctor, "state_home", lambda environ: "/dev/null/state")
-    monkeypatch.setattr("holdfast.telemetry.state_dir.spare_homes", lambda: ())
+    monkeypatch.setattr("holdfast.telemetry.record.state_dir.spare_homes", lambda: ())
     options = type("Options", (), {"json": False, "deadline": PATIENCE_S})()
     assert doctor.run(options) == 1
     said = capsys.readouterr().out
@@ -98,7 +99,7 @@ def test_without_pidfd_it_says_what_is_used_instead(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_state_directory_that_cannot_be_written_is_degraded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("holdfast.telemetry.state_dir.spare_homes", lambda: (str(tmp_path / "spare"),))
+    monkeypatch.setattr("holdfast.telemetry.record.state_dir.spare_homes", lambda: (str(tmp_path / "spare"),))
     fact = doctor.state_directory("/dev/null/state")
     assert fact.state == DEGRADED and "HOLDFAST_STATE_DIR" in fact.advice
     assert doctor.state_directory(str(tmp_path / "home")).state == HAVE

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import HoldfastError, UsageError
-from holdfast.core.fleet import Change, Deed, DeviceKept, JobKept, JobLife, NodeKept, Swap
+from holdfast.core.wire.fleet import Change, Deed, DeviceKept, JobKept, JobLife, NodeKept, Swap
 from holdfast.runtime.host import Host
+from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.standby import lead
 from holdfast.supervisor.store import SqliteStore
-from holdfast.supervisor.words import Keep
 
 PAST = Change(state="unfit", reason="Xid 79", at_unix=2.0)
 DEVICE = DeviceKept(name="0000:9b:00", state="unfit", reason="Xid 79", xid=79, at_unix=2.0, history=(PAST,))
@@ -36,9 +36,9 @@ DEED = Deed(id="1-1", at_unix=3.0, node="a", job="train", **WHAT)
 
 WRITES = """
 import sys
-from holdfast.core.fleet import JobKept, NodeKept
+from holdfast.core.wire.fleet import JobKept, NodeKept
 from holdfast.supervisor.store import SqliteStore
-from holdfast.supervisor.words import Keep
+from holdfast.supervisor.fleet.messages import Keep
 store = SqliteStore(sys.argv[1])
 store.load()
 number = 0

@@ -22,7 +22,7 @@ from kit.hosts.daemons import DaemonHere  # noqa: E402
 from kit.hosts.google_parts import GOOGLE, Talking  # noqa: E402
 from kit.hosts.host_service import HostService  # noqa: E402
 
-from holdfast.core.google_wire import RUNNING  # noqa: E402
+from holdfast.core.wire.google_wire import RUNNING  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not GOOGLE.exists(), reason="google-cloud-resiliency-supervisor is not here: make google"),

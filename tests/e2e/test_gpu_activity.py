@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import nvidia
+from holdfast.runtime.hardware import nvidia
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.agent.gpu_memory import GpuLook
-from holdfast.agent.witness import Witness
-from holdfast.agent.words import MemorySeen
+from holdfast.agent.group.messages import MemorySeen
+from holdfast.agent.leader.tie_breaker import Witness
+from holdfast.agent.workers.gpu_memory import GpuLook
 from holdfast.core.machine import NEVER
-from holdfast.rendezvous.claims import Claim, Claimed
+from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.runtime.host import Host
 
 CLAIM = Claim(life="l", id=1, endpoint="10.0.0.2:4000")

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from kit import SCRIPTS
 
-from holdfast.agent.stacks import Stacks, py_spy
-from holdfast.agent.words import LookAtWorkers
+from holdfast.agent.group.messages import LookAtWorkers
+from holdfast.agent.workers.stacks import Stacks, py_spy
 from holdfast.runtime.host import Child, Host
-from holdfast.runtime.process import Process, state
+from holdfast.runtime.process.process import Process, state
 
 PLAIN, TOLD, LOADER = (SCRIPTS / f"hang_{how}.py" for how in ("plain", "told", "loader"))
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.telemetry.state_dir import open_job
+from holdfast.telemetry.record.state_dir import open_job
 
 WAITS = """
 import os, sys, time

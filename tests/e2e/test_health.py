@@ -14,7 +14,7 @@ from kit.hosts.checked_host import CheckedHost
 from kit.jobs.ranks import WAITS
 from test_several_nodes import Cluster
 
-from holdfast.runtime import process
+from holdfast.runtime.process import process
 
 PRINTS = "import os; print('endpoint', os.environ.get('HOLDFAST_NODE_HEALTH_CHECK_ENDPOINT'))"
 

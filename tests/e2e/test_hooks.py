@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import entry
-from holdfast.core.signs import Signs
-from holdfast.runtime.shm import create_page
+from holdfast.core.config import entry
+from holdfast.core.page.signs import Signs
+from holdfast.runtime.shm.pages import create_page
 
 TRAIN = """
 import torch

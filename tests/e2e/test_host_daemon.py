@@ -15,7 +15,7 @@ grpc = pytest.importorskip("grpc", reason="grpcio is not installed: pip install 
 
 from kit.hosts.daemons import DaemonHere  # noqa: E402
 
-from holdfast.core.google_wire import METHODS, RUNNING, SERVICE, Command, HostResponse, WorkerInfo, WorkloadInfo  # noqa: E402
+from holdfast.core.wire.google_wire import METHODS, RUNNING, SERVICE, Command, HostResponse, WorkerInfo, WorkloadInfo  # noqa: E402
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client  # noqa: E402
 
 

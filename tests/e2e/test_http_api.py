@@ -14,10 +14,10 @@ import pytest
 from kit.fleet.supervised import Supervised
 from kit.ports import ports
 
-from holdfast.core.fleet import Deed, JobKept
+from holdfast.core.wire.fleet import Deed, JobKept
+from holdfast.supervisor.fleet.messages import Keep
 from holdfast.supervisor.store import SqliteStore
 from holdfast.supervisor.web import openapi
-from holdfast.supervisor.words import Keep
 
 # Not loaded here: a tenth of a second for each worker of pytest that collects this file.
 pytestmark = [

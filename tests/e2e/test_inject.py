@@ -15,7 +15,7 @@ from kit.hosts.checked_host import CheckedHost
 from kit.jobs.ranks import Cluster, agent_pid
 from kit.ports import another_port
 
-from holdfast.runtime.process import state
+from holdfast.runtime.process.process import state
 
 STEPS = """
 import os, sys, time

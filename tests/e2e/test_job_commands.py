@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.agent.control import ControlSocket
+from holdfast.agent.control.control_socket import ControlSocket
 from holdfast.cli.main import main
-from holdfast.core.events import (
+from holdfast.core.job.events import (
     AgentStarted,
     CoordinatorFound,
     Decided,
@@ -30,10 +30,10 @@ from holdfast.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from holdfast.core.failure import Failure
-from holdfast.telemetry.aside import Aside
-from holdfast.telemetry.recorder import Recorder
-from holdfast.telemetry.state_dir import open_job
+from holdfast.core.job.failure import Failure
+from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.recorder import Recorder
+from holdfast.telemetry.record.state_dir import open_job
 
 REASON = "rank 1 (local 0) on n2 was killed by SIGKILL; restarting all ranks (2 of 3 restarts left)"
 PATIENCE_S = 60.0
@@ -120,7 +120,7 @@ class Agent:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOLDFAST_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr("holdfast.telemetry.state_dir.spare_homes", lambda: ())
+    monkeypatch.setattr("holdfast.telemetry.record.state_dir.spare_homes", lambda: ())
     return tmp_path / "state"
 
 

@@ -20,7 +20,7 @@ from kit.servers.jobset_controller import CURRENT, NAME, Controller
 from kit.servers.kubernetes import JOBSETS, Kubernetes, Real
 from kit.servers.kubernetes_standin import Standin
 
-from holdfast.agent.programs import program
+from holdfast.agent.reporting.child_program import program
 
 DISABLED = "jobset.sigs.k8s.io/disable-in-place-restart"
 RIGHTS = "the service account may not list the jobsets of namespace default (403)"

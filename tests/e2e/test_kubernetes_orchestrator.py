@@ -18,7 +18,7 @@ from kit.servers.kubernetes import SUPERVISOR, Kubernetes
 from kit.servers.kubernetes_standin import Standin, rights_of
 
 from holdfast.core.errors import HoldfastError
-from holdfast.integrations.kubernetes_orchestrator import Adapter
+from holdfast.integrations.kubernetes.orchestrator import Adapter
 from holdfast.supervisor.orchestrator import orchestrator
 
 LOUD = "its fan is loud"

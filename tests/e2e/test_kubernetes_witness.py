@@ -14,7 +14,7 @@ from kit.jobs.succession import LOGS, begin, lose
 from kit.servers.kubernetes import Kubernetes, Real
 from kit.servers.kubernetes_standin import Standin
 
-from holdfast.agent.programs import program
+from holdfast.agent.reporting.child_program import program
 
 US, THEM = "10.0.0.2:4000", "train-0.train.default.svc.cluster.local:29400"
 POWER, SHUTDOWN = "node.kubernetes.io/out-of-service", "node.cloudprovider.kubernetes.io/shutdown"

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from kit.hosts import fuse
 
-from holdfast.agent.app_log import AppLog
-from holdfast.agent.logs import LogPlan
-from holdfast.agent.words import Ended
-from holdfast.agent.workers import Workers
-from holdfast.core.config import RunConfig
-from holdfast.core.messages import Assigned
+from holdfast.agent.group.messages import Ended
+from holdfast.agent.logs.app_log import AppLog
+from holdfast.agent.logs.paths import LogPlan
+from holdfast.agent.workers.workers import Workers
+from holdfast.core.config.config import RunConfig
+from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 
 PATIENCE_S = 30.0
@@ -169,7 +169,7 @@ def test_an_application_log_says_once_that_the_disk_it_follows_is_gone(tmp_path:
 
 ELSEWHERE = """
 import runpy
-from holdfast.runtime import mounts
+from holdfast.runtime.hardware import mounts
 mounts.is_local = lambda folder: False
 runpy.run_module("holdfast", run_name="__main__")
 """

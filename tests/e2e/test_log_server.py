@@ -16,19 +16,19 @@ from kit.certificates import Certificates
 from kit.jobs.ranks import agent_pid
 from kit.jobs.succession import LEASE, LOGS
 
-from holdfast.agent.app_log import AppLog
-from holdfast.agent.log_receiver import LogReceiver, open_receiver
-from holdfast.agent.log_sender import Upstream
+from holdfast.agent.logs.app_log import AppLog
+from holdfast.agent.logs.receiver import LogReceiver, open_receiver
+from holdfast.agent.logs.sender import Upstream
+from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.errors import UsageError
-from holdfast.core.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER
-from holdfast.core.messages import Join
 from holdfast.core.value import replace
+from holdfast.core.wire.messages import Join
 from holdfast.recovery.policy import RestartOnFailure
-from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.rules import Heard, Rules
-from holdfast.runtime.blocking_link import BlockingLink
-from holdfast.runtime.frames import Identity, Turned
+from holdfast.runtime.net.blocking_link import BlockingLink
+from holdfast.runtime.net.frames import Identity, Turned
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -407,7 +407,7 @@ def test_where_no_thread_can_be_had_no_lines_are_taken_and_the_port_is_given_bac
 
     told: list[str] = []
     ft = FaultTolerance(per_cycle_applog_prefix=str(tmp_path / "job.log"), log_server_port=free_port)
-    monkeypatch.setattr("holdfast.runtime.blocking_server.start_new_thread", no_more)
+    monkeypatch.setattr("holdfast.runtime.net.blocking_server.start_new_thread", no_more)
     assert open_receiver(ft, Identity("job", b""), None, "127.0.0.1", told.append) is None
     assert len(told) == 1 and told[0].startswith("other nodes' logs cannot be taken: ") and "new thread" in told[0]
     socket.create_server(("127.0.0.1", free_port)).close()

@@ -13,11 +13,11 @@ import pytest
 from kit.jobs.ranks import agent_pid
 from kit.jobs.succession import LEASE, LOGS, begin, lose
 
-from holdfast.agent.farewell import SharedEnd
-from holdfast.core.report import JobReport
+from holdfast.agent.reporting.final_report import SharedEnd
+from holdfast.core.job.report import JobReport
 from holdfast.core.value import replace
-from holdfast.runtime.process import state
-from holdfast.telemetry.report_text import report_json
+from holdfast.runtime.process.process import state
+from holdfast.telemetry.report.report_text import report_json
 
 
 def test_the_next_in_line_takes_over_and_the_endpoint_s_node_comes_back_as_a_member(job, holdfast):

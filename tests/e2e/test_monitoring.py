@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from kit.hosts import fuse
 
-from holdfast.agent.logs import LogPlan
-from holdfast.agent.monitoring import Monitoring
-from holdfast.agent.words import Hung, PaceKnown
-from holdfast.agent.workers import Workers
-from holdfast.core.config import RunConfig
-from holdfast.core.events import Event
-from holdfast.core.fault_tolerance import FaultTolerance
+from holdfast.agent.group.messages import Hung, PaceKnown
+from holdfast.agent.logs.paths import LogPlan
+from holdfast.agent.workers.monitor_driver import Monitoring
+from holdfast.agent.workers.workers import Workers
+from holdfast.core.config.config import RunConfig
+from holdfast.core.config.fault_tolerance import FaultTolerance
+from holdfast.core.job.events import Event
 from holdfast.core.machine import Action, Observation, Record, Say
-from holdfast.core.messages import Assigned
-from holdfast.monitor.service import Monitor
-from holdfast.monitor.words import RankSeen
+from holdfast.core.wire.messages import Assigned
+from holdfast.monitor.machine import Monitor
+from holdfast.monitor.messages import RankSeen
 from holdfast.runtime.host import Host
 
 PATIENCE_S = 30.0
@@ -298,7 +298,7 @@ def test_what_is_learned_is_told_and_holds_for_the_next_round(ranks: Callable[..
 INJECTED = """
 import runpy, sys
 from holdfast.monitor import liveness
-from holdfast.monitor.service import Monitor
+from holdfast.monitor.machine import Monitor
 
 real, calls = liveness.Liveness._seen, []
 

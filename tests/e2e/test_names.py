@@ -14,9 +14,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from holdfast.core.links import LinkDown
+from holdfast.core.wire.links import LinkDown
 from holdfast.runtime.host import Host
-from holdfast.runtime.names import Names
+from holdfast.runtime.net.names import Names
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_an_address_is_its_own_answer(host: Host) -> None:
 
 
 def test_a_name_in_ascii_needs_no_codec_and_one_that_is_too_long_is_merely_unknown() -> None:
-    code = "import sys; from holdfast.runtime.addresses import is_here as here; print(here('x' * 70), here('127.0.0.1')); "
+    code = "import sys; from holdfast.runtime.net.addresses import is_here as here; print(here('x' * 70), here('127.0.0.1')); "
     code += "print('encodings.idna' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "True", "False"], done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import nvidia
+from holdfast.runtime.hardware import nvidia
 
 FABRIC = """
 GPU 00000000:{gpu}:00.0

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from kit import SCRIPTS
 
-from holdfast.core.binding import Binding
+from holdfast.core.config.binding import Binding
 from holdfast.core.errors import StartError
-from holdfast.runtime.affinity import bound
+from holdfast.runtime.hardware.affinity import bound
 
 PROBE = SCRIPTS / "on_machine.py"
 SHOW = """

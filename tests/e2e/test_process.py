@@ -15,13 +15,14 @@ import pytest
 from kit import SCRIPTS
 from kit.waiting import PATIENCE_S, wait_for
 
-from holdfast.core import entry
-from holdfast.core import page as layout
+from holdfast.core.config import entry
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Tick
+from holdfast.core.page import layout
 from holdfast.core.processes import ProcessGone
-from holdfast.runtime import process, shm
 from holdfast.runtime.host import Host
+from holdfast.runtime.process import process
+from holdfast.runtime.shm import pages as shm
 
 SHELL = {"PATH": os.environ["PATH"]}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit.waiting import PATIENCE_S
 
-from holdfast.runtime import addresses
+from holdfast.runtime.net import addresses
 
 NODE = "n1.invalid"  # a domain that never resolves (RFC 2606)
 STUCK = "exec sleep 600"

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from holdfast.client import ahead, spare
-from holdfast.runtime.memory import private_bytes, room_bytes
+from holdfast.runtime.hardware.memory import private_bytes, room_bytes
 
 MiB = 1 << 20
 

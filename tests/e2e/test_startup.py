@@ -46,8 +46,9 @@ while time.monotonic() < until and not any(path.is_socket() for path in state.rg
 """Ends when the agent has begun to do what it had put off: it is done with that before it hears of the end."""
 
 FOR_AN_END = {
-    *("holdfast.agent.stopping", "holdfast.agent.leaving", "holdfast.agent.look", "holdfast.rendezvous.judge"),
-    *("holdfast.agent.farewell", "holdfast.agent.error_files", "holdfast.runtime.accelerators", "json"),
+    *("holdfast.agent.group.stopping", "holdfast.agent.group.shutdown", "holdfast.agent.group.hang_response",
+    "holdfast.rendezvous.coordinator.failure_handling"),
+    *("holdfast.agent.reporting.final_report", "holdfast.agent.workers.error_files", "holdfast.runtime.hardware.gpus", "json"),
 }
 """What only a failure or an end needs."""
 
@@ -73,6 +74,6 @@ def test_nothing_heavy_is_loaded_before_the_first_worker_of_one_node_starts(scri
     heavy = sorted({module.split(".")[0] for module in modules} & set(HEAVY.split()))
     assert not heavy, f"{heavy} loaded before the first worker; import inside the function that needs it"
     assert not FOR_AN_END & set(modules)
-    assert ("holdfast.agent.in_place" in modules) == ("--in-place-restart" in words)
+    assert ("holdfast.agent.reporting.jobset" in modules) == ("--in-place-restart" in words)
     # But not only when it is needed: by then there may be no descriptor left to read it by.
     assert {*(tmp_path / "loaded.at-the-end").read_text().splitlines()} >= FOR_AN_END

@@ -18,9 +18,9 @@ import pytest
 
 from holdfast.client import stash as client
 from holdfast.client.stash_memory import Region, Slot, allowed_bytes, copy, memory_bytes, read
-from holdfast.core import stash as layout
-from holdfast.runtime.shm import nameless_file
-from holdfast.runtime.stash import held
+from holdfast.core.page import stash as layout
+from holdfast.runtime.shm.pages import nameless_file
+from holdfast.runtime.shm.stash import held
 
 LOCKSTEP = """
 import os, sys

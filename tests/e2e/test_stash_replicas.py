@@ -17,18 +17,18 @@ from typing import Any
 import pytest
 from kit.certificates import Certificates
 
-from holdfast.agent.replicas import Replicas
+from holdfast.agent.workers.state_replication import Replicas
 from holdfast.client import stash as client
 from holdfast.client.stash_memory import Region
-from holdfast.core import stash as layout
 from holdfast.core.errors import ProtocolError
 from holdfast.core.machine import NEVER
-from holdfast.core.messages import Assigned
-from holdfast.runtime.blocking_link import BlockingLink
-from holdfast.runtime.frames import Identity, Turned
-from holdfast.runtime.shm import nameless_file
-from holdfast.runtime.stash import held
-from holdfast.runtime.tls import shelter
+from holdfast.core.page import stash as layout
+from holdfast.core.wire.messages import Assigned
+from holdfast.runtime.net.blocking_link import BlockingLink
+from holdfast.runtime.net.frames import Identity, Turned
+from holdfast.runtime.net.tls import shelter
+from holdfast.runtime.shm.pages import nameless_file
+from holdfast.runtime.shm.stash import held
 
 LOCKSTEP = """
 import itertools, os, sys, time
@@ -401,7 +401,7 @@ def test_a_partner_of_another_ca_is_given_nothing_and_nor_is_one_without_tls(
         (Tap(), "the other side does not answer"),
     ):
         if isinstance(partner, Tap):  # it never answers
-            monkeypatch.setattr("holdfast.runtime.blocking_link.HANDSHAKE_S", 1.0)
+            monkeypatch.setattr("holdfast.runtime.net.blocking_link.HANDSHAKE_S", 1.0)
         complaints: list[str] = []
         one, mine = replicas(shelter=sheltered(ours), complaints=complaints), nameless_file("a")
         tap = Tap(partner.at) if isinstance(partner, Replicas) else partner
@@ -452,7 +452,7 @@ def test_who_has_no_good_certificate_gets_nothing_and_both_sides_say_why(
 
 
 def test_a_second_one_on_its_way_takes_the_first_one_s_place(rank: Any) -> None:
-    from holdfast.runtime.stash import Filling
+    from holdfast.runtime.shm.stash import Filling
 
     file = nameless_file("b")
     stash = rank(nameless_file("a"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.telemetry import state_dir
+from holdfast.telemetry.record import state_dir
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def home(tmp_path: Path) -> str:
 
 def test_an_agent_killed_outright_no_longer_runs(home: str) -> None:
     probe = (
-        "import os, sys; from holdfast.telemetry.state_dir import open_job, is_running\n"
+        "import os, sys; from holdfast.telemetry.record.state_dir import open_job, is_running\n"
         "agent = open_job(sys.argv[1], 'train', 'n1'); print(is_running(agent.path), flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", probe, home], capture_output=True, text=True, timeout=60)
@@ -28,7 +28,7 @@ def test_an_agent_killed_outright_no_longer_runs(home: str) -> None:
 
 def test_agents_that_start_together_agree(home: str) -> None:
     probe = (
-        "import sys; from holdfast.telemetry.state_dir import open_job\n"
+        "import sys; from holdfast.telemetry.record.state_dir import open_job\n"
         "sys.stdin.readline(); agent = open_job(sys.argv[1], 'train', 'n'); print(agent.name, agent.node, flush=True)\n"
         "sys.stdin.read()"
     )
@@ -48,7 +48,7 @@ def test_agents_that_start_together_agree(home: str) -> None:
 def test_importing_it_and_the_state_directory_loads_nothing_heavy() -> None:
     probe = (
         "import sys; before = set(sys.modules)\n"
-        "import holdfast.telemetry.recorder, holdfast.telemetry.state_dir\n"
+        "import holdfast.telemetry.record.recorder, holdfast.telemetry.record.state_dir\n"
         "heavy = {'json', 'typing', 'dataclasses', 'pathlib', 'tempfile', 'shutil', 'subprocess', 'logging', 'hashlib', 're'}\n"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )

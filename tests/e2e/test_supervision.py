@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.process import children_of
+from holdfast.runtime.process.process import children_of
 
 FAILS_UNTIL = """
 import os, sys, time

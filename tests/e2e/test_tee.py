@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.error_files import read
-from holdfast.agent.logs import LogPlan, prefixes
-from holdfast.core.config import RunConfig
-from holdfast.core.failure import Failure
-from holdfast.telemetry.box import failure_box
+from holdfast.agent.logs.paths import LogPlan, prefixes
+from holdfast.agent.workers.error_files import read
+from holdfast.core.config.config import RunConfig
+from holdfast.core.job.failure import Failure
+from holdfast.telemetry.report.failure_box import failure_box
 
 SCRIPT = """
 import os

@@ -8,9 +8,9 @@ from pathlib import Path
 
 ASKS_AND_SWEEPS = """
 import sys
-from holdfast.agent.witness import Witness
+from holdfast.agent.leader.tie_breaker import Witness
 from holdfast.core.machine import NEVER
-from holdfast.rendezvous.claims import Claim
+from holdfast.rendezvous.election.witness_claims import Claim
 from holdfast.runtime.host import Host
 
 host = Host(print)

@@ -21,11 +21,11 @@ except ImportError:
 
 with atheris.instrument_imports(include=["holdfast", "json"]):
     from holdfast.core.errors import ProtocolError
-    from holdfast.core.failure import Failure
-    from holdfast.core.messages import Failed, Finish, Join, Message, Renew, StoreAnswer, StoreAsk
-    from holdfast.core.report import JobReport
-    from holdfast.runtime.codec import decode, encode
-    from holdfast.runtime.frames import Frames, Handshake, Identity, Seal, frame
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.job.report import JobReport
+    from holdfast.core.wire.messages import Failed, Finish, Join, Message, Renew, StoreAnswer, StoreAsk
+    from holdfast.runtime.net.codec import decode, encode
+    from holdfast.runtime.net.frames import Frames, Handshake, Identity, Seal, frame
 
 SECONDS = 20
 NONCE, OTHER = "aa" * 16, "bb" * 16

@@ -58,9 +58,9 @@ class Door:
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     """State of a supervisor that has known a node `n1`."""
-    from holdfast.core.fleet import NodeKept
+    from holdfast.core.wire.fleet import NodeKept
+    from holdfast.supervisor.fleet.messages import Keep
     from holdfast.supervisor.store import SqliteStore
-    from holdfast.supervisor.words import Keep
 
     store = SqliteStore(str(tmp_path / "fleet"))
     store.keep([Keep(table="nodes", key="n1", value=NodeKept(name="n1", state="spare", standing="fit", reason=""))])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.failure import Failure
-from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp
+from holdfast.core.job.failure import Failure
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Say
-from holdfast.core.messages import Assigned, Failed, Finish, Join, Leave, Renew, Renewed, Stop, StopJob, Stopped, Waiting
-from holdfast.core.report import JobReport
+from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp
+from holdfast.core.wire.messages import Assigned, Failed, Finish, Join, Leave, Renew, Renewed, Stop, StopJob, Stopped, Waiting
 from holdfast.rendezvous.server import Server
 
 REPORT = JobReport(job="secure", outcome="failed", exit_code=1, started_at_unix=0, ended_at_unix=1, reason="because I say so")
@@ -151,6 +151,6 @@ def test_what_a_link_says_for_another_node_is_not_heard(stolen):
 
 
 def test_what_only_a_coordinator_says_is_known_by_its_lack_of_a_node():
-    """`runtime.net` tells the two parts apart by this field."""
+    """`runtime.net.net` tells the two parts apart by this field."""
     assert all("node" in kind.__fields__ for kind in (Join, Renew, Failed, Stopped, Leave, StopJob))
     assert not any("node" in kind.__fields__ for kind in (Assigned, Finish, Renewed))

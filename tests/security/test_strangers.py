@@ -11,8 +11,8 @@ import pytest
 from kit.network.security_peer import TOKEN, Peer
 
 from holdfast.core.errors import ProtocolError
-from holdfast.runtime.frames import VERSION, frame
-from holdfast.runtime.net import STRANGERS
+from holdfast.runtime.net.frames import VERSION, frame
+from holdfast.runtime.net.net import STRANGERS
 
 
 def hello(**fields: object) -> bytes:

@@ -14,10 +14,10 @@ from kit.certificates import Certificates
 from kit.network.security_peer import TOKEN, Peer
 from kit.ports import port_of
 
-from holdfast.core.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
-from holdfast.runtime.codec import decode
-from holdfast.runtime.frames import frame
-from holdfast.runtime.net import STRANGERS
+from holdfast.core.wire.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
+from holdfast.runtime.net.codec import decode
+from holdfast.runtime.net.frames import frame
+from holdfast.runtime.net.net import STRANGERS
 
 
 class Door:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from kit.waiting import PATIENCE_S
 
-from holdfast.core.links import LinkDown, LinkUp
 from holdfast.core.machine import NEVER, Observation
-from holdfast.runtime.door import AGAIN_S, IN_ALL, LONGEST_S, PER_PEER, Door
-from holdfast.runtime.frames import Identity
+from holdfast.core.wire.links import LinkDown, LinkUp
 from holdfast.runtime.host import Host
-from holdfast.runtime.net import GUESTS_FROM, HANDSHAKE_S, LIMITS, Limits, Network
+from holdfast.runtime.net.admission import AGAIN_S, IN_ALL, LONGEST_S, PER_PEER, Door
+from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.net.net import GUESTS_FROM, HANDSHAKE_S, LIMITS, Limits, Network
 
 
 class Place:
@@ -186,7 +186,7 @@ def test_where_nobody_listens_a_call_is_refused_and_that_is_told(place, wait_unt
 
 
 def test_tls_is_loaded_only_where_it_is_configured():
-    program = "import sys, holdfast.runtime.net, holdfast.agent.agent; sys.exit('ssl' in sys.modules)"
+    program = "import sys, holdfast.runtime.net.net, holdfast.agent.agent; sys.exit('ssl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 

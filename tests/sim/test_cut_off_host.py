@@ -7,8 +7,8 @@ from kit.stages import stories
 from kit.stages.stories import Start
 from kit.stages.succession_stage import begin, leaders, rounds, said
 
-from holdfast.agent.heir import HeirNode
-from holdfast.core.events import JobEnded, NodeLost
+from holdfast.agent.leader.peer_elected_node import HeirNode
+from holdfast.core.job.events import JobEnded, NodeLost
 from holdfast.core.value import replace
 from holdfast.sim.cluster import Cluster
 from holdfast.sim.world import Clock

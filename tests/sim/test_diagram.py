@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tools.reference.rounds import diagram, page
+from tools.reference.walk import Step, walk
 
-from holdfast.rendezvous import exclusion
-from holdfast.sim.diagram import diagram, page
-from holdfast.sim.walk import Step, walk
+from holdfast.rendezvous.coordinator import exclusion
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,12 +19,12 @@ def steps() -> set[Step]:
 
 
 def test_the_reference_is_made_from_the_machine(steps: set[Step]) -> None:
-    said = "python -m holdfast.sim.diagram > docs/reference/rounds.md"
+    said = "run: make reference"
     assert (DOCS / "reference" / "rounds.md").read_text() == page(steps), said
 
 
 def test_the_explanation_shows_the_same_diagram(steps: set[Step]) -> None:
-    assert diagram(steps) in (DOCS / "explanation" / "rounds.md").read_text(), "python -m holdfast.sim.diagram --diagram"
+    assert diagram(steps) in (DOCS / "explanation" / "rounds.md").read_text(), "run: make reference"
 
 
 def test_the_walk_comes_through_every_phase_and_every_state_of_a_seat(steps: set[Step]) -> None:

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from holdfast.sim.fleet import FleetWorld
-from holdfast.sim.fleet_storm import storm
+from holdfast.sim.fleet.fleet import FleetWorld
+from holdfast.sim.fleet.storm import storm
 
 SEEDS, AT_ONCE = 200, 50
 

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from holdfast.sim.fleet import FleetWorld
-from holdfast.sim.fleet_daemons import StockHost
+from holdfast.sim.fleet.daemons import StockHost
+from holdfast.sim.fleet.fleet import FleetWorld
 
 SEEDS, AT_ONCE = 200, 50
 

@@ -8,8 +8,8 @@ import pytest
 from kit.stages.stories import Start, formed_at, story, told
 from kit.stages.succession_stage import begin, holds_a_roster, leaders, rounds, said
 
-from holdfast.agent.heir import HeirNode
-from holdfast.agent.words import Unguarded
+from holdfast.agent.group.messages import Unguarded
+from holdfast.agent.leader.peer_elected_node import HeirNode
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.stages.stories import FAILS, STUBBORN, Start, decisions, recorded, rounds, story, told
 
-from holdfast.core.events import Decided, NodeExcluded
+from holdfast.core.job.events import Decided, NodeExcluded
 from holdfast.sim.cluster import Cluster
 from holdfast.sim.world import Life
 

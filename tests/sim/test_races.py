@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pytest
 from kit.stages.stories import decisions, recorded
 
-from holdfast.core.events import RoundFormed
+from holdfast.core.job.events import RoundFormed
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Life
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.stages.stories import FAILS, Start, decisions, recorded
 
-from holdfast.core.events import RoundFormed
+from holdfast.core.job.events import RoundFormed
 from holdfast.sim.cluster import Cluster
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kit.stages.stories import Start, decisions, recorded, rounds
 
-from holdfast.agent.fitness import Fitness
-from holdfast.core.events import HealthChanged, JobEnded, NodeExcluded, NodeReadmitted, RoundFormed
+from holdfast.agent.group.node_health import Fitness
+from holdfast.core.job.events import HealthChanged, JobEnded, NodeExcluded, NodeReadmitted, RoundFormed
 from holdfast.sim.checking import DEADLINE_S, HANGS, always, flapping
 from holdfast.sim.checks import Violation
 from holdfast.sim.cluster import Cluster, Job

@@ -10,9 +10,9 @@ from collections import Counter
 import pytest
 from kit.stages.stories import Start, recorded
 
-from holdfast.core.events import Decided, FailureSeen, RoundFormed, WorkerExited
-from holdfast.core.failure import Failure, describe
-from holdfast.core.messages import HangFound, LookAround, Message, Positions
+from holdfast.core.job.events import Decided, FailureSeen, RoundFormed, WorkerExited
+from holdfast.core.job.failure import Failure, describe
+from holdfast.core.wire.messages import HangFound, LookAround, Message, Positions
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import Checks
 from holdfast.sim.cluster import LOADING, WAITING, Cluster, Job

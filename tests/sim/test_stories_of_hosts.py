@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kit.stages.stories import FAILS, Start, decisions, formed_at, recorded, rounds, told
 
-from holdfast.core.events import NodeLost
-from holdfast.core.links import Arrived
-from holdfast.core.messages import Assigned, Stopped
+from holdfast.core.job.events import NodeLost
+from holdfast.core.wire.links import Arrived
+from holdfast.core.wire.messages import Assigned, Stopped
 from holdfast.sim.cluster import Cluster
 
 

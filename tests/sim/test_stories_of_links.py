@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.stages.stories import FAILS, STUBBORN, Start, decisions, recorded, rounds, story, told
 
-from holdfast.core.events import NodeLost, RoundFormed
+from holdfast.core.job.events import NodeLost, RoundFormed
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Clock, Life
 

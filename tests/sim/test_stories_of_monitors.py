@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kit.stages.stories import recorded
 
-from holdfast.core.events import Decided, LimitsLearned, RankHung, Unwatched
-from holdfast.core.messages import Pace, Paced
+from holdfast.core.job.events import Decided, LimitsLearned, RankHung, Unwatched
+from holdfast.core.wire.messages import Pace, Paced
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Life
 

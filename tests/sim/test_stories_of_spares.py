@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.stages.stories import FAILS, Start, decisions, recorded, rounds
 
-from holdfast.core.events import SpareLost, SpareReady, WorkerStarted
+from holdfast.core.job.events import SpareLost, SpareReady, WorkerStarted
 from holdfast.sim.checks import Violation
 from holdfast.sim.cluster import Cluster
 from holdfast.sim.spares import SpareLife

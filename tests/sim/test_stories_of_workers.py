@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.stages.stories import FAILS, STUBBORN, Start, decisions, formed_at, rounds, story, told
 
-from holdfast.core.events import GpuMemoryReclaimed
+from holdfast.core.job.events import GpuMemoryReclaimed
 from holdfast.sim.world import Clock, Life
 
 # --- workers that fail --------------------------------------------------------------------------------------------------------

@@ -215,7 +215,7 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("files in the largest folder, mirrors of others' layout aside", largest_folder, 64, 16),
+    Row("files in the largest folder, mirrors of others' layout aside", largest_folder, 16, 16),
     Row("circles of imports", cycles, 3, 0),
     Row("imports inside functions", imports_in_functions, 450, 100),
     Row("assignments to another object's fields", assignments_to_others, 406, 60),
@@ -223,7 +223,7 @@ ROWS = (
     Row("comparisons with bare-string states", bare_states, 295, 0),
     Row("files that name one option (--grow-after)", places_of_an_option, 10, 2),
     Row("clock calls outside runtime, sim and elastic", clock_calls, 129, 20),
-    Row("lines in src", lines, 72_050, 60_000),
+    Row("lines in src", lines, 71_200, 60_000),
     Row("lines in ARCHITECTURE.md", architecture, 250, 250),
 )
 

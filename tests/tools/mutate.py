@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / "tests"))
 
-from holdfast.runtime import process  # noqa: E402
+from holdfast.runtime.process import process  # noqa: E402
 from tools.changed import QUIET, Graph, read  # noqa: E402
 from tools.mutations import MUTATIONS, Mutation  # noqa: E402
 

@@ -24,19 +24,19 @@ MUTATIONS = (
     # --- who takes part, and who leads ---
     Mutation(
         "a round forms without the pause after a crash loop",
-        "rendezvous/round.py",
+        "rendezvous/coordinator/machine.py",
         "self.gathering.wait_until(now + decision.delay_s)",
         "self.gathering.wait_until(now)",
     ),
     Mutation(
         "the failure to blame is the last one borne with, not the first",
-        "rendezvous/judge.py",
+        "rendezvous/coordinator/failure_handling.py",
         "self.borne = self.borne or (name, failure)",
         "self.borne = (name, failure)",
     ),
     Mutation(
         "each node's first rank follows the last node's by one",
-        "rendezvous/placement.py",
+        "rendezvous/placement/placement.py",
         "        base += one.nproc\n",
         "        base += 1\n",
     ),
@@ -48,13 +48,13 @@ MUTATIONS = (
     ),
     Mutation(
         "a node votes although its promise binds it",
-        "rendezvous/succession.py",
+        "rendezvous/election/succession.py",
         "if proposed.term <= self.term or now < max(self.free_at, self.proposed_until):",
         "if proposed.term <= self.term or now < self.proposed_until:",
     ),
     Mutation(
         "a minority of an odd number of nodes is enough to lead",
-        "rendezvous/mandate.py",
+        "rendezvous/election/leader_lease.py",
         "return (self.size + 1) // 2 if not self.witness",
         "return self.size // 2 if not self.witness",
     ),
@@ -80,19 +80,19 @@ MUTATIONS = (
     # --- what one node does ---
     Mutation(
         "a lease that ends does not shorten the workers' grace",
-        "agent/stopping.py",
+        "agent/group/stopping.py",
         "self.kill_at = min(self.kill_at, until)",
         "self.kill_at = max(self.kill_at, until)",
     ),
     Mutation(
         "no port is held for the round to come",
-        "agent/workers.py",
+        "agent/workers/workers.py",
         "return [*seen, self.hold_port()]",
         "return seen",
     ),
     Mutation(
         "a spare that still imports becomes a worker",
-        "agent/spares.py",
+        "agent/spares/machine.py",
         'if slot.state == "waiting" and not slot.stale:',
         'if slot.state != "none" and not slot.stale:',
     ),
@@ -105,7 +105,7 @@ MUTATIONS = (
     # --- which nodes are fit ---
     Mutation(
         "a swap is over while the node still has its place",
-        "supervisor/swaps.py",
+        "supervisor/fleet/node_swap.py",
         "if job.round <= swap.round or not job.is_running or swap.node in with_ranks:",
         "if job.round <= swap.round or not job.is_running:",
     ),
@@ -124,20 +124,20 @@ MUTATIONS = (
     ),
     Mutation(
         "the last events are not recorded",
-        "telemetry/recorder.py",
+        "telemetry/record/recorder.py",
         "        self.flush()\n        if not self.aside.close():",
         "        if not self.aside.close():",
     ),
     # --- at the operating system, and in the rank ---
     Mutation(
         "the proof of the token is not compared",
-        "runtime/frames.py",
+        "runtime/net/frames.py",
         'if not _same(proof, self._proof("member")):',
         "if not proof:",
     ),
     Mutation(
         "the guardian ends nobody when the lease is over",
-        "runtime/guardian.py",
+        "runtime/process/guardian.py",
         "            process.kill_below(self.agent)\n",
         "",
     ),

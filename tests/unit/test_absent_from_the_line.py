@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.agent.heir import without_absent
-from holdfast.core.messages import Electorate
+from holdfast.agent.leader.peer_elected_node import without_absent
+from holdfast.core.wire.messages import Electorate
 
 
 def line(nodes: str, absent: str, *, witness: bool = False) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime.accelerators import count
+from holdfast.runtime.hardware.gpus import count
 
 
 def make(root: Path, *files: str, text: str = "") -> None:

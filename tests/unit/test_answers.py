@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.agent.agent import Agent
-from holdfast.core.links import HangUp, Transmit
-from holdfast.core.messages import Renewed
+from holdfast.core.wire.links import HangUp, Transmit
+from holdfast.core.wire.messages import Renewed
 
 FIRST, SECOND = (Transmit(link=link, message=Renewed(lease_s=3.0)) for link in (1, 2))
 

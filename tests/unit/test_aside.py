@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.telemetry.aside import Aside
+from holdfast.telemetry.record.io_thread import Aside
 
 
 def no_thread(*_: object) -> None:

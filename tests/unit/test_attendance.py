@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kit.stages.made_up import assigned, report
 
-from holdfast.agent.words import Exit, LeaseOver, Send, Told
+from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.core.machine import NEVER, Say, Tick
-from holdfast.core.messages import Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
+from holdfast.core.wire.messages import Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
 from holdfast.elastic.rendezvous.attendance import Attendance, Close, Depart, EndWorkers, Enter, Finished
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.agent.beginnings import FIRST_LOOK_S, Beginnings
-from holdfast.core import page as layout
-from holdfast.runtime.shm import create_page
+from holdfast.agent.workers.start_times import FIRST_LOOK_S, Beginnings
+from holdfast.core.page import layout
+from holdfast.runtime.shm.pages import create_page
 
 
 def test_what_the_bootstrap_could_not_do_is_told() -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from kit.stages.command_lines import error, host, told
 from kit.stages.machines import Machine, put
 
-from holdfast.core.binding import Binding, Topology, bind, unbound
+from holdfast.core.config.binding import Binding, Topology, bind, unbound
+from holdfast.core.config.grammar import ranges
 from holdfast.core.errors import UsageError
-from holdfast.core.grammar import ranges
-from holdfast.runtime.topology import members, read
+from holdfast.runtime.hardware.topology import members, read
 
 MODES = ("node", "socket", "exclusive", "core-complex")
 TWO_SOCKETS = Machine()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.error_files import read
-from holdfast.core.failure import Failure
-from holdfast.telemetry.box import entrypoint_name, failure_box
+from holdfast.agent.workers.error_files import read
+from holdfast.core.job.failure import Failure
+from holdfast.telemetry.report.failure_box import entrypoint_name, failure_box
 
 STAMP = "1795209654"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.failure import Failure
-from holdfast.core.policy import Decision
+from holdfast.core.job.failure import Failure
+from holdfast.core.job.policy import Decision
 from holdfast.recovery.budget import Budget
 from holdfast.recovery.policy import RestartOnFailure
 

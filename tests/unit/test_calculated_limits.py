@@ -8,13 +8,13 @@ import pytest
 from kit.stages.group_stage import JOIN, Stage, assigned
 from kit.stages.round_stage import Job
 
-from holdfast.agent import launch
-from holdfast.agent.words import LimitsKnown
-from holdfast.core.config import RunConfig
-from holdfast.core.events import LimitsCalculated
-from holdfast.core.messages import Assigned, Calculated, Join, Leave, Message, Stopped
+from holdfast.agent.group.messages import LimitsKnown
+from holdfast.agent.workers import launch
+from holdfast.core.config.config import RunConfig
+from holdfast.core.job.events import LimitsCalculated
 from holdfast.core.value import replace
-from holdfast.rendezvous.pace import CHARS, KINDS, Paces
+from holdfast.core.wire.messages import Assigned, Calculated, Join, Leave, Message, Stopped
+from holdfast.rendezvous.coordinator.pace import CHARS, KINDS, Paces
 
 OLD, NEW = {"first": 90.0, "beat": 20.0}, {"first": 70.0, "beat": 10.5, "section save": 60.0}
 

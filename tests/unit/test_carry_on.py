@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.stages.round_stage import LEASE_S, Job, kinds
 
-from holdfast.core.failure import Failure, Position
-from holdfast.core.messages import Exclude, Failed, HangFound, Leave, Noted, Positions, Stopped, Succeeded, Waiting
-from holdfast.core.policy import Health
+from holdfast.core.job.failure import Failure, Position
+from holdfast.core.job.policy import Health
+from holdfast.core.wire.messages import Exclude, Failed, HangFound, Leave, Noted, Positions, Stopped, Succeeded, Waiting
 from holdfast.recovery.min_healthy import verdict
 from holdfast.rendezvous.lease import FENCE_S
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.stages.round_stage import Job
 
-from holdfast.core.messages import Renew, Renewed
+from holdfast.core.wire.messages import Renew, Renewed
 from holdfast.rendezvous.clocks import AFRESH_S, OF_MOST, OF_ONE, Compared
 
 UNIX = 1_700_000_000.0

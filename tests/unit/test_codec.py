@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import ProtocolError
-from holdfast.core.failure import DEEPEST_RECORD, Failure
-from holdfast.core.messages import Failed, Finish, Join, Message, Past, Renew, Renewed, Roster
-from holdfast.core.report import JobReport
+from holdfast.core.job.failure import DEEPEST_RECORD, Failure
+from holdfast.core.job.report import JobReport
 from holdfast.core.value import Value, replace, to_plain
-from holdfast.runtime.codec import ANY_NUMBER, LAST_MOMENT, LONGEST, MESSAGES, MOMENTS, RANGES, _hints, decode, encode
+from holdfast.core.wire.messages import Failed, Finish, Join, Message, Past, Renew, Renewed, Roster
+from holdfast.runtime.net.codec import ANY_NUMBER, LAST_MOMENT, LONGEST, MESSAGES, MOMENTS, RANGES, _hints, decode, encode
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)

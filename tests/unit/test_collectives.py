@@ -14,10 +14,10 @@ from unittest.mock import patch
 import pytest
 
 from holdfast.client import collectives
-from holdfast.core import page as layout
-from holdfast.core.failure import Reached
+from holdfast.core.job.failure import Reached
+from holdfast.core.page import layout
 from holdfast.diagnosis.recorder_file import MOST_GROUPS, MOST_SEQ, parse, reached
-from holdfast.runtime.shm import Page, _Futex, create_page
+from holdfast.runtime.shm.pages import Page, _Futex, create_page
 
 
 def entry(seq: int, group: str = "0", **what: Any) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import signal
 import pytest
 from kit.stages.command_lines import TWO, config, error, host, told, warnings
 
-from holdfast.cli import parser
-from holdfast.core.config import gather
+from holdfast.cli.run import parser
+from holdfast.core.config.config import gather
+from holdfast.core.config.flags import FLAGS
 from holdfast.core.errors import UsageError
-from holdfast.core.flags import FLAGS
-from holdfast.core.resolve import resolve
+from holdfast.core.resolve.resolve import resolve
 
 ROWS = [
     # words before the flag, flag, text, field, value

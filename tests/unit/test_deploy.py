@@ -21,7 +21,8 @@ from kit import ROOT
 from test_kubernetes_examples import documents as examples
 from test_kubernetes_examples import validate
 
-from holdfast.cli import parser
+from holdfast.cli.main import ASKING
+from holdfast.cli.run import parser
 
 BASE, SLURM = ROOT / "deploy/kubernetes/base", ROOT / "deploy/slurm"
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
@@ -49,7 +50,7 @@ def options(command: list[str]) -> Any:
     if command[1] == "run":
         return parser.read(command[2:])
     reader = argparse.ArgumentParser(allow_abbrev=False)
-    import_module(f"holdfast.cli.{command[1]}").arguments(reader)
+    import_module(f"holdfast.cli.{ASKING[command[1]]}.{command[1]}").arguments(reader)
     return reader.parse_args(command[2:])
 
 

@@ -15,7 +15,7 @@ from kit.logs import (
 )
 from kit.logs.failure_logs import LAYOUTS, Case, make
 
-from holdfast.core.finding import Finding
+from holdfast.core.job.finding import Finding
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.rule import load

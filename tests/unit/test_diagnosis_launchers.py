@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.finding import Finding
+from holdfast.core.job.finding import Finding
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.prefix import Speaker, index, split

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.failure import Failure
-from holdfast.core.finding import Finding
+from holdfast.core.job.failure import Failure
+from holdfast.core.job.finding import Finding
 from holdfast.diagnosis.attribute import LIVED_ON, attribute
 from holdfast.diagnosis.collect import diagnose
 from holdfast.diagnosis.gather import gather, of_text

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.errors import UsageError
-from holdfast.core.finding import ACTIONS, CLASSES
-from holdfast.core.xid import CATALOGUE, REBOOT, RESET, SERVICE, Xid
+from holdfast.core.job.finding import ACTIONS, CLASSES
+from holdfast.core.job.xid import CATALOGUE, REBOOT, RESET, SERVICE, Xid
 from holdfast.diagnosis import rule as rules_of
 from holdfast.diagnosis.prefix import Speaker, split
 
@@ -96,7 +96,7 @@ def test_a_rule_that_is_wrong_says_what_is_wrong(tmp_path: Path, change: tuple[s
 
 
 def test_the_reference_page_is_made_from_the_tables() -> None:
-    from holdfast.cli.reference_rules import page
+    from tools.reference.rules import page
 
     written = Path(__file__).parents[2] / "docs" / "reference" / "rules.md"
-    assert written.read_text() == page(), "run: python -m holdfast.cli.reference_rules > docs/reference/rules.md"
+    assert written.read_text() == page(), "run: make reference"

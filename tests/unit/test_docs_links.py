@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from kit import KIT, ROOT
 
-from holdfast.core.config import RunConfig
-from holdfast.core.env import worker_env
-from holdfast.core.fault_tolerance_flags import ALL
-from holdfast.core.flags import FLAGS
-from holdfast.core.messages import Assigned
+from holdfast.core.config.config import RunConfig
+from holdfast.core.config.env import worker_env
+from holdfast.core.config.fault_tolerance_flags import ALL
+from holdfast.core.config.flags import FLAGS
+from holdfast.core.wire.messages import Assigned
 
 OUTSIDE_DOCS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/kit/README.md")
 DOCUMENTS = [*(ROOT / name for name in OUTSIDE_DOCS), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 from kit.stages.made_up import report
 
-from holdfast.agent.candidate import open_etcd
-from holdfast.agent.group import Group
-from holdfast.agent.store_node import StoreNode
-from holdfast.agent.words import Exit, Started, StartWorkers
+from holdfast.agent.group.machine import Group
+from holdfast.agent.group.messages import Exit, Started, StartWorkers
+from holdfast.agent.leader.build import open_etcd
+from holdfast.agent.leader.store_elected_node import StoreNode
 from holdfast.core.errors import UsageError
-from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Say, Tick
-from holdfast.core.messages import Assigned, Finish, Join, Message, Past, Renewed, Stop
 from holdfast.core.value import to_plain
+from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.messages import Assigned, Finish, Join, Message, Past, Renewed, Stop
 from holdfast.recovery.policy import RestartOnFailure
-from holdfast.rendezvous.election import (
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.election.store_election import (
     CONNECT_S,
     Await,
     Campaign,
@@ -40,10 +41,9 @@ from holdfast.rendezvous.election import (
 )
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Heard, Rules, Tell
 from holdfast.rendezvous.server import Server
-from holdfast.runtime.codec import build
+from holdfast.runtime.net.codec import build
 
 HERE, THERE = "a:1", "b:2"
 NEW = Past(life="L")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import entry
+from holdfast.core.config import entry
 
 
 def argv(**how: object) -> list[str]:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.attempt_logs import AttemptLogs, RankPaths
-from holdfast.agent.error_files import MAX_BYTES, hand_on, read
-from holdfast.agent.workers import Workers
-from holdfast.core.failure import DEEPEST_RECORD, Failure
+from holdfast.agent.logs.attempt_logs import AttemptLogs, RankPaths
+from holdfast.agent.workers.error_files import MAX_BYTES, hand_on, read
+from holdfast.agent.workers.workers import Workers
+from holdfast.core.job.failure import DEEPEST_RECORD, Failure
 
 BOOM = {"message": {"message": "RuntimeError: boom\nmore", "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1000"}}}
 

@@ -7,10 +7,10 @@ from typing import Any
 from kit.stages.group_stage import JOIN, Stage
 from kit.stages.round_stage import Job, kinds
 
-from holdfast.agent.examination import Examination
-from holdfast.agent.words import ChecksRun, ExaminationAsked, RunChecks, TellExamined
-from holdfast.core.messages import Checked, CheckYourself, Examine, Examined, NodeHealth, Noted
-from holdfast.rendezvous.tickets import MOST
+from holdfast.agent.control.health_query import Examination
+from holdfast.agent.group.messages import ChecksRun, ExaminationAsked, RunChecks, TellExamined
+from holdfast.core.wire.messages import Checked, CheckYourself, Examine, Examined, NodeHealth, Noted
+from holdfast.rendezvous.coordinator.pending_requests import MOST
 
 FOUND = (Checked(check="memory", state="fit", reason="97 % free"),)
 

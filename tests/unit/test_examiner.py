@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import HealthChanged
+from holdfast.core.job.events import HealthChanged
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.health.check import Check, Wanted
 from holdfast.health.examiner import WATCHED, Answered, Asked, Examined, Examiner, StartCheck, Watch

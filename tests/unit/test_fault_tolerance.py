@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from kit.stages.command_lines import error, host, told
+from tools.reference.ft_launcher import page
 
-from holdfast.cli import parser
-from holdfast.cli.help import run_help
-from holdfast.cli.reference_ft import page
-from holdfast.core.config import Resolved
-from holdfast.core.fault_tolerance import STARTS, VARIABLES, FaultTolerance, named
-from holdfast.core.fault_tolerance_flags import (
+from holdfast.cli.run import parser
+from holdfast.cli.run.help import run_help
+from holdfast.core.config.config import Resolved
+from holdfast.core.config.fault_tolerance import STARTS, VARIABLES, FaultTolerance, named
+from holdfast.core.config.fault_tolerance_flags import (
     ALL,
     DESTS,
     FT_LAUNCHER,
@@ -23,8 +23,8 @@ from holdfast.core.fault_tolerance_flags import (
     default_of,
     launcher_flags,
 )
-from holdfast.core.fault_tolerance_values import section
-from holdfast.core.flags import FLAGS
+from holdfast.core.config.fault_tolerance_values import section
+from holdfast.core.config.flags import FLAGS
 
 TEXTS = {
     # kind: a text, its value, a text that is wrong and what is said of it
@@ -337,7 +337,7 @@ def test_every_key_of_its_rendezvous_is_known():
 
 def test_the_reference_page_is_made_from_the_table():
     written = Path(__file__).parents[2] / "docs" / "reference" / "ft_launcher.md"
-    assert written.read_text() == page(), "run: python -m holdfast.cli.reference_ft > docs/reference/ft_launcher.md"
+    assert written.read_text() == page(), "run: make reference"
 
 
 def test_help_shows_every_flag_once():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.cli.top_frame import fit, sections
-from holdfast.supervisor.picture import DEEDS, Picture
-from holdfast.supervisor.rounds import Rounds, life_at
+from holdfast.cli.fleet.top_frame import fit, sections
+from holdfast.supervisor.notify.round_events import Rounds, life_at
+from holdfast.supervisor.snapshot import DEEDS, Picture
 
 
 def whole(**more: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.errors import UsageError
-from holdfast.core.failure import Failure
+from holdfast.core.job.failure import Failure
 from holdfast.diagnosis.collect import diagnose
 from holdfast.recovery.findings import Findings, overrides
 from holdfast.recovery.policy import RestartOnFailure

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
+from tools.reference.torchrun import page
 
-from holdfast.cli import parser, shorthand
-from holdfast.cli.help import run_help
-from holdfast.cli.reference import page
+from holdfast.cli.run import parser, shorthand
+from holdfast.cli.run.help import run_help
+from holdfast.core.config.fault_tolerance_flags import launcher_flags
+from holdfast.core.config.flags import FLAGS, USE_ENV, by_dest
 from holdfast.core.errors import UsageError
-from holdfast.core.fault_tolerance_flags import launcher_flags
-from holdfast.core.flags import FLAGS, USE_ENV, by_dest
 from holdfast.core.value import replace
 
 THEIRS = {
@@ -188,7 +188,7 @@ def test_help_shows_every_flag_and_variable_and_keeps_to_the_width():
 
 def test_the_reference_page_is_made_from_the_table():
     written = Path(__file__).parents[2] / "docs" / "reference" / "torchrun.md"
-    assert written.read_text() == page(), "run: python -m holdfast.cli.reference > docs/reference/torchrun.md"
+    assert written.read_text() == page(), "run: make reference"
 
 
 # Two readers: of lines that are written out, and of all others.

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli import parser
-from holdfast.core.config import gather
+from holdfast.cli.run import parser
+from holdfast.core.config.config import gather
+from holdfast.core.config.flags import FLAGS, by_dest
 from holdfast.core.errors import UsageError
-from holdfast.core.flags import FLAGS, by_dest
 
 pytestmark = pytest.mark.torch
 
@@ -46,7 +46,7 @@ def test_the_defaults_are_the_installed_parsers(monkeypatch):
 
 @functools.cache
 def reading_parser() -> argparse.ArgumentParser:
-    """The installed parser, stopped short of converting and checking values: that is `core.resolve`'s part."""
+    """The installed parser, stopped short of converting and checking values: that is `core.resolve.resolve`'s part."""
     made = torchruns_parser()
     for action in made._actions:
         if action.option_strings:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.fleet import Bye, FleetMessage, Standing
-from holdfast.supervisor.fleet import Fleet
-from holdfast.supervisor.node import DEVICE_HISTORY, DEVICES, LIVES, FleetNode
-from holdfast.supervisor.policies import policy
-from holdfast.supervisor.words import Said
+from holdfast.core.wire.fleet import Bye, FleetMessage, Standing
+from holdfast.supervisor.fleet.machine import Fleet
+from holdfast.supervisor.fleet.messages import Said
+from holdfast.supervisor.fleet.node import DEVICE_HISTORY, DEVICES, LIVES, FleetNode
+from holdfast.supervisor.fleet.policies import policy
 
 GPU = "0000:9b:00"
 

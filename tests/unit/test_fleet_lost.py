@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.fleet import Deed, Did, FleetMessage, RankSaid, Standing, Trouble
-from holdfast.core.injection import Injection
+from holdfast.core.job.injection import Injection
 from holdfast.core.machine import Action, Tick
-from holdfast.supervisor.fleet import Fleet
-from holdfast.supervisor.policies import policy
-from holdfast.supervisor.words import Call, Called, Reply, Said, Tell
+from holdfast.core.wire.fleet import Deed, Did, FleetMessage, RankSaid, Standing, Trouble
+from holdfast.supervisor.fleet.machine import Fleet
+from holdfast.supervisor.fleet.messages import Call, Called, Reply, Said, Tell
+from holdfast.supervisor.fleet.policies import policy
 
 LEASE_S = 5.0
 

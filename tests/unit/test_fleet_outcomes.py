@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.fleet import FleetMessage, Standing, Trouble
-from holdfast.supervisor.fleet import Fleet
-from holdfast.supervisor.policies import policy
-from holdfast.supervisor.words import Said
+from holdfast.core.wire.fleet import FleetMessage, Standing, Trouble
+from holdfast.supervisor.fleet.machine import Fleet
+from holdfast.supervisor.fleet.messages import Said
+from holdfast.supervisor.fleet.policies import policy
 
 LEASE_S = 2.0
 

@@ -7,13 +7,13 @@ import re
 import pytest
 
 from holdfast.core.errors import UsageError
-from holdfast.core.fleet import Deed
 from holdfast.core.value import replace
-from holdfast.supervisor.policies import policy
-from holdfast.supervisor.policies.case import Case
-from holdfast.supervisor.policies.default import Default
-from holdfast.supervisor.policies.google import Google
-from holdfast.supervisor.policies.google_limits import given_limits
+from holdfast.core.wire.fleet import Deed
+from holdfast.supervisor.fleet.policies import policy
+from holdfast.supervisor.fleet.policies.case import Case
+from holdfast.supervisor.fleet.policies.default import Default
+from holdfast.supervisor.fleet.policies.google import Google
+from holdfast.supervisor.fleet.policies.google_limits import given_limits
 
 NOW = 1_700_000_000.0
 WORKER = Case(trouble="worker", node="a", job="train", what="rank 3 was killed by SIGKILL", nodes=4, least=2)

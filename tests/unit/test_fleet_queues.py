@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.supervisor.queues import TASK_S, Queues, Task
-from holdfast.supervisor.words import Call
+from holdfast.supervisor.fleet.messages import Call
+from holdfast.supervisor.fleet.queues import TASK_S, Queues, Task
 
 
 def task(id: str, host: str) -> Task:

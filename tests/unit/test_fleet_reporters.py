@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from holdfast.core.fleet import Alive, Bye, Did, FleetMessage, Order, RankSaid, Standing, Trouble
-from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import Action, Tick
-from holdfast.supervisor.fleet import Fleet
-from holdfast.supervisor.policies import policy
-from holdfast.supervisor.reception import Reception
-from holdfast.supervisor.words import Call, Called
+from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Order, RankSaid, Standing, Trouble
+from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.supervisor.connections import Reception
+from holdfast.supervisor.fleet.machine import Fleet
+from holdfast.supervisor.fleet.messages import Call, Called
+from holdfast.supervisor.fleet.policies import policy
 
 LEASE_S = 2.0
 NOW = LEASE_S + 1.0

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from holdfast.agent.flight_recorder import WRITE_S, Records, ask, patience_s, pipe_of, record_of
+from holdfast.agent.workers.flight_recorder import WRITE_S, Records, ask, patience_s, pipe_of, record_of
 
 ENABLED = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/tmp/fr_pipe_", "TORCH_FR_DUMP_TEMP_FILE": "/logs/fr_"}
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import ProtocolError
-from holdfast.runtime.frames import (
+from holdfast.runtime.net.frames import (
     FRAME_BYTES,
     HELLO_BYTES,
     JOB_CHARS,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import google_wire as wire
+from holdfast.core.wire import google_wire as wire
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -7,8 +7,8 @@ import signal
 import pytest
 from kit.stages.group_stage import JOIN, REPORT, Stage, assigned, running
 
-from holdfast.agent.group import Group
-from holdfast.agent.words import (
+from holdfast.agent.group.machine import Group
+from holdfast.agent.group.messages import (
     Answer,
     Ended,
     ExclusionAsked,
@@ -23,9 +23,10 @@ from holdfast.agent.words import (
     Sweep,
     TimerExpired,
 )
-from holdfast.core.failure import Evidence, Failure
+from holdfast.core.job.failure import Evidence, Failure
 from holdfast.core.machine import NEVER
-from holdfast.core.messages import (
+from holdfast.core.value import replace
+from holdfast.core.wire.messages import (
     Exclude,
     Failed,
     Finish,
@@ -40,7 +41,6 @@ from holdfast.core.messages import (
     Succeeded,
     Waiting,
 )
-from holdfast.core.value import replace
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kit.stages.group_stage import Stage, assigned
 
-from holdfast.agent.words import CheckNode, Exit, NodeChecked, StartWorkers
+from holdfast.agent.group.messages import CheckNode, Exit, NodeChecked, StartWorkers
 from holdfast.core.machine import Say
-from holdfast.core.messages import OWN_ASK, Exclude, Join, Noted, Stop, Waiting
+from holdfast.core.wire.messages import OWN_ASK, Exclude, Join, Noted, Stop, Waiting
 
 
 def joins(stage: Stage) -> list[Join]:

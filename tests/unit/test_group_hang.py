@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from kit.stages.group_stage import GRACE_S, JOIN, Stage, assigned
 
-from holdfast.agent.group import Group
-from holdfast.agent.look import LOOK_S
-from holdfast.agent.words import Hung, KeepStacks, LeaseOver, LookAtWorkers, Looked, Send, SignalWorkers, Started, Told
-from holdfast.core.events import RankHung
-from holdfast.core.failure import Failure, Position
+from holdfast.agent.group.hang_response import LOOK_S
+from holdfast.agent.group.machine import Group
+from holdfast.agent.group.messages import Hung, KeepStacks, LeaseOver, LookAtWorkers, Looked, Send, SignalWorkers, Started, Told
+from holdfast.core.job.events import RankHung
+from holdfast.core.job.failure import Failure, Position
 from holdfast.core.machine import NEVER, Record, Signalled, Tick
-from holdfast.core.messages import Failed, HangFound, LookAround, Positions, Stop, Stopped
+from holdfast.core.wire.messages import Failed, HangFound, LookAround, Positions, Stop, Stopped
 
 STALE = "no heartbeat for 12.3 s (limit 12 s)"
 REST = Stop(round=1, reason="rank 9 failed", rejoin=True)

@@ -7,12 +7,12 @@ import signal
 import pytest
 from kit.stages.group_stage import GRACE_S, REPORT, Stage, running
 
-from holdfast.agent.leaving import ECHO_S
-from holdfast.agent.signals import HELD_S
-from holdfast.agent.words import Exit, KillWorkers, SignalWorkers, StopAsked, Unguarded
-from holdfast.core.events import GuardianLost, JobEnded, SignalReceived
+from holdfast.agent.group.messages import Exit, KillWorkers, SignalWorkers, StopAsked, Unguarded
+from holdfast.agent.group.shutdown import ECHO_S
+from holdfast.agent.group.signal_forwarding import HELD_S
+from holdfast.core.job.events import GuardianLost, JobEnded, SignalReceived
 from holdfast.core.machine import NEVER, Say, Signalled, Tick
-from holdfast.core.messages import Finish, Leave, Stop, StopJob, Stopped
+from holdfast.core.wire.messages import Finish, Leave, Stop, StopJob, Stopped
 
 
 @pytest.fixture

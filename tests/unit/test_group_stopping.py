@@ -7,9 +7,9 @@ import signal
 import pytest
 from kit.stages.group_stage import GRACE_S, REPORT, Stage, running
 
-from holdfast.agent.words import Exit, KillWorkers, LeaseOver, SignalWorkers
+from holdfast.agent.group.messages import Exit, KillWorkers, LeaseOver, SignalWorkers
 from holdfast.core.machine import NEVER, Say, Tick
-from holdfast.core.messages import Finish, Join, Stop, Stopped
+from holdfast.core.wire.messages import Finish, Join, Stop, Stopped
 
 
 @pytest.fixture

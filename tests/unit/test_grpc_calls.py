@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import ProtocolError
-from holdfast.runtime.grpc_calls import PREFACE, WINDOW, Calls, _literal
+from holdfast.runtime.net.grpc_calls import PREFACE, WINDOW, Calls, _literal
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 PATH = "/supervisor_core_proto.HostService/Heartbeat"

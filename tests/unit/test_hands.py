@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.agent.hands import Hands
+from holdfast.agent.components import Hands
 from holdfast.core.processes import ProcessGone
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.google_wire import COMPLETE, FAILED, RUNNING, SPARE, UNDEFINED, WorkerInfo, WorkloadInfo
 from holdfast.core.machine import NEVER, Action, Say, Tick
-from holdfast.supervisor import host_table
-from holdfast.supervisor.host_table import (
+from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, SPARE, UNDEFINED, WorkerInfo, WorkloadInfo
+from holdfast.supervisor.daemon import host_table
+from holdfast.supervisor.daemon.host_table import (
     Agent,
     AgentGone,
     AgentTold,

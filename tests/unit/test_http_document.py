@@ -6,8 +6,8 @@ import json
 
 import pytest
 from kit import ROOT
+from tools.reference import http_api
 
-from holdfast.cli import reference_http
 from holdfast.supervisor.web import openapi, view
 
 
@@ -39,6 +39,6 @@ def test_a_shape_has_exactly_its_fields():
 
 
 def test_the_page_is_made_of_it():
-    made = reference_http.page()
+    made = http_api.page()
     there = (ROOT / "docs/reference/http-api.md").read_text()
-    assert there == made, "python -m holdfast.cli.reference_http > docs/reference/http-api.md"
+    assert there == made, "run: make reference"

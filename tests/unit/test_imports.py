@@ -8,11 +8,11 @@ import pytest
 from kit.stages.group_stage import JOIN, Stage, assigned
 from kit.stages.round_stage import Job
 
-from holdfast.agent.words import ImportsKnown, LearnImports
-from holdfast.core.messages import IMPORTS_CHARS, Assigned, Imports, Join, Message, ToImport, Waiting
+from holdfast.agent.group.messages import ImportsKnown, LearnImports
 from holdfast.core.value import replace
-from holdfast.runtime.codec import decode, encode
-from holdfast.runtime.frames import FRAME_BYTES
+from holdfast.core.wire.messages import IMPORTS_CHARS, Assigned, Imports, Join, Message, ToImport, Waiting
+from holdfast.runtime.net.codec import decode, encode
+from holdfast.runtime.net.frames import FRAME_BYTES
 
 PYTHON = "/opt/bin/python"
 

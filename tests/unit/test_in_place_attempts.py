@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 import pytest
 from kit.servers.jobset_controller import CURRENT, PREVIOUS, status_of
 
-from holdfast.integrations.jobset_in_place import Follower, attempt_of, bypass
+from holdfast.integrations.kubernetes.jobset_in_place import Follower, attempt_of, bypass
 
 JOBSET: dict[str, Any] = {
     "metadata": {"name": "train"},

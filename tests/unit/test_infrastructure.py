@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import UsageError
-from holdfast.core.hostlist import expand
-from holdfast.core.infrastructure import infrastructure, nvlink_domain
+from holdfast.core.resolve.hostlist import expand
+from holdfast.core.resolve.infrastructure import infrastructure, nvlink_domain
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3"}
 STEP = JOB | {

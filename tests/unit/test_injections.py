@@ -5,9 +5,9 @@ from __future__ import annotations
 from kit.stages.group_stage import JOIN, Stage
 from kit.stages.round_stage import Job
 
-from holdfast.agent.words import FaultPlayed, InjectionAsked, PlayFault
-from holdfast.core.injection import Injection
-from holdfast.core.messages import Inject, InjectHere, InjectionHeard, Noted
+from holdfast.agent.group.messages import FaultPlayed, InjectionAsked, PlayFault
+from holdfast.core.job.injection import Injection
+from holdfast.core.wire.messages import Inject, InjectHere, InjectionHeard, Noted
 
 KILL = Injection(fault="kill", rank=1, by="you")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.injector import (
+from holdfast.agent.faults.machine import (
     HALT_S,
     RUN_S,
     Answered,
@@ -20,8 +20,8 @@ from holdfast.agent.injector import (
     Strike,
 )
 from holdfast.core.errors import UsageError
-from holdfast.core.events import FaultInjected, FaultOver
-from holdfast.core.injection import Injection, injection
+from holdfast.core.job.events import FaultInjected, FaultOver
+from holdfast.core.job.injection import Injection, injection
 from holdfast.core.machine import NEVER, Record, Tick
 from holdfast.health.checks.kernel_log import XID
 

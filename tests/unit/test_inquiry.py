@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.failure import Failure, Position, Reached
-from holdfast.rendezvous.inquiry import ANSWER_S, Blame, Inquiry, blamed, culprit, undecided, unreported
+from holdfast.core.job.failure import Failure, Position, Reached
+from holdfast.rendezvous.coordinator.hang_blame import ANSWER_S, Blame, Inquiry, blamed, culprit, undecided, unreported
 
 
 def at(rank: int, **what: Any) -> Position:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.supervisor.journal import Journal
+from holdfast.supervisor.daemon.journal import Journal
 
 
 @pytest.fixture

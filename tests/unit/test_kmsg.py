@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.runtime import kmsg
+from holdfast.runtime.hardware import kmsg
 
 FIRST, SECOND = b"6,1,1000000,-;first\n SUBSYSTEM=pci\n", b"6,2,2000000,-;second\n"
 

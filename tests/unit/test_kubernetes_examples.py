@@ -14,10 +14,10 @@ import pytest
 import yaml
 from kit.stages.command_lines import host
 
-from holdfast.cli import parser
-from holdfast.core.config import RunConfig, gather
-from holdfast.core.infrastructure import infrastructure
-from holdfast.core.resolve import resolve
+from holdfast.cli.run import parser
+from holdfast.core.config.config import RunConfig, gather
+from holdfast.core.resolve.infrastructure import infrastructure
+from holdfast.core.resolve.resolve import resolve
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 VERSION = "1.31"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.fault_tolerance import FaultTolerance
+from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER
-from holdfast.core.signs import SectionSigns, Signs
-from holdfast.core.silences import BEAT, FIRST, OUT, WINDOW_S, WINDOWS, Lately
+from holdfast.core.page.signs import SectionSigns, Signs
+from holdfast.core.page.silences import BEAT, FIRST, OUT, WINDOW_S, WINDOWS, Lately
 from holdfast.core.value import replace
 from holdfast.monitor.glimpse import Glimpse, durations, learn
 from holdfast.monitor.limits import Learner, Limits

@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.client import hooks
-from holdfast.core.fault_tolerance import FaultTolerance
+from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.signs import Limits as SaidLimits
-from holdfast.core.signs import SectionSigns, Signs
+from holdfast.core.page.signs import Limits as SaidLimits
+from holdfast.core.page.signs import SectionSigns, Signs
 from holdfast.core.value import replace
 from holdfast.monitor.limits import Learner, Limits
 from holdfast.monitor.liveness import AT_WORK, GLANCE_S, Liveness
-from holdfast.monitor.stillness import Stillness
-from holdfast.monitor.words import (
+from holdfast.monitor.messages import (
     AskGpus,
     GpusSeen,
     MeasureRanks,
@@ -29,6 +28,7 @@ from holdfast.monitor.words import (
     RankStarted,
     SeeRanks,
 )
+from holdfast.monitor.stillness import Stillness
 
 
 class Node:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.agent.attempt_logs import AttemptLogs, RankPaths
-from holdfast.agent.console import Console
-from holdfast.agent.tee import CHUNK, PARTIAL_S, PROGRESS_S, PUMP_BYTES, Source, Tee
-from holdfast.agent.wake import Wake
+from holdfast.agent.logs.attempt_logs import AttemptLogs, RankPaths
+from holdfast.agent.logs.follow_interval import Wake
+from holdfast.agent.logs.nonblocking_writer import Console
+from holdfast.agent.logs.tee import CHUNK, PARTIAL_S, PROGRESS_S, PUMP_BYTES, Source, Tee
 
 
 class Followed:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.machine import NEVER
-from holdfast.core.messages import Past, Renewed, Roster
-from holdfast.rendezvous.mandate import FEW, LOOK_S, SMALL, Body, Mandate, promise_of
+from holdfast.core.wire.messages import Past, Renewed, Roster
+from holdfast.rendezvous.election.leader_lease import FEW, LOOK_S, SMALL, Body, Mandate, promise_of
 
 LEASE_S = 3.0
 PROMISE_S = promise_of(LEASE_S)

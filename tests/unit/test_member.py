@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kit.stages.made_up import assigned, report
 
-from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.messages import (
+from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.messages import (
     Exclude,
     Finish,
     Join,

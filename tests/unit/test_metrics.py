@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from tools.reference.metrics import page
 
-from holdfast.cli.reference_metrics import page
-from holdfast.core.fleet import Deed
+from holdfast.core.wire.fleet import Deed
 from holdfast.supervisor import metrics
-from holdfast.supervisor.ledger import Ledger
+from holdfast.supervisor.fleet.action_log import Ledger
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
@@ -110,4 +110,4 @@ def test_deeds_are_counted_over_all_lives_and_those_that_are_forgotten_too():
 
 
 def test_the_page_is_made_from_the_list() -> None:
-    assert PAGE.read_text() == page(), "python -m holdfast.cli.reference_metrics > docs/reference/metrics.md"
+    assert PAGE.read_text() == page(), "run: make reference"

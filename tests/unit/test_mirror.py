@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.core.links import Arrived, LinkDown, LinkUp
-from holdfast.core.messages import Renew, Renewed
-from holdfast.runtime.mirror import Mirror
+from holdfast.core.wire.links import Arrived, LinkDown, LinkUp
+from holdfast.core.wire.messages import Renew, Renewed
+from holdfast.runtime.net.loopback_link import Mirror
 
 OURS, GUEST = 1, 1 << 20
 RENEW, RENEWED = Renew(node="a", round=1), Renewed(lease_s=3.0)

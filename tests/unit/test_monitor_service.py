@@ -6,12 +6,21 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import LimitsLearned, StragglerSeen, Unwatched
-from holdfast.core.fault_tolerance import FaultTolerance
+from holdfast.core.config.fault_tolerance import FaultTolerance
+from holdfast.core.job.events import LimitsLearned, StragglerSeen, Unwatched
 from holdfast.core.machine import NEVER, Record, Say, Tick
-from holdfast.core.signs import SectionSigns, Signs
-from holdfast.monitor.service import INFORM_S, NOTICE_S, Monitor
-from holdfast.monitor.words import Inform, MeasureRanks, RankGone, RankMeasured, RankSeen, RanksMeasured, RankStarted, SeeRanks
+from holdfast.core.page.signs import SectionSigns, Signs
+from holdfast.monitor.machine import INFORM_S, NOTICE_S, Monitor
+from holdfast.monitor.messages import (
+    Inform,
+    MeasureRanks,
+    RankGone,
+    RankMeasured,
+    RankSeen,
+    RanksMeasured,
+    RankStarted,
+    SeeRanks,
+)
 
 
 class Job:

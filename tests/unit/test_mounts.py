@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit.hosts import fuse
 
-from holdfast.runtime.mounts import is_local
+from holdfast.runtime.hardware.mounts import is_local
 
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

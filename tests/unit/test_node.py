@@ -8,20 +8,32 @@ from typing import Any
 import pytest
 from kit.stages.made_up import assigned, report
 
-from holdfast.agent.elected import FAILURES_KEPT, shortened
-from holdfast.agent.group import Group
+from holdfast.agent.group.gpu_memory_wait import Reclaim
+from holdfast.agent.group.machine import Group
+from holdfast.agent.group.messages import Ended, Exit, LogsTaken, LookAtMemory, Started, StartWorkers, Sweep
+from holdfast.agent.leader.elected_node import FAILURES_KEPT, shortened
 from holdfast.agent.node import Node
-from holdfast.agent.reclaim import Reclaim
-from holdfast.agent.words import Ended, Exit, LogsTaken, LookAtMemory, Started, StartWorkers, Sweep
-from holdfast.core.events import RoundFormed, WorkersStopped
-from holdfast.core.failure import Evidence, Failure
-from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.job.events import RoundFormed, WorkersStopped
+from holdfast.core.job.failure import Evidence, Failure
 from holdfast.core.machine import NEVER, Record, Signalled, Tick
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Renew, Renewed, Stop, Stopped, Succeeded
 from holdfast.core.value import replace
+from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.messages import (
+    Assigned,
+    Finish,
+    Join,
+    Leave,
+    Message,
+    Refused,
+    Renew,
+    Renewed,
+    Stop,
+    Stopped,
+    Succeeded,
+)
 from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import SOUGHT_S, Server
 

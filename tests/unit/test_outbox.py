@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.machine import NEVER
-from holdfast.supervisor.outbox import LONGEST_S, PATIENCE_S, WAITING, Letter, Outbox
+from holdfast.supervisor.notify.delivery_queue import LONGEST_S, PATIENCE_S, WAITING, Letter, Outbox
 
 
 def deed(id: str, at_unix: float = 100.0, outcome: str = "", act: str = "swap") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core import page
+from holdfast.core.page import layout as page
 
 AGENTS = {"MAGIC_AT", "VERSION_AT", "AGENT_PID", "REQUEST", "REQUEST_COUNT", "HOOK"}
 WORKERS = {

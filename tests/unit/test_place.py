@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.value import replace
-from holdfast.rendezvous.placement import Candidate, Placement, PlacementRules, natural, place
+from holdfast.rendezvous.placement.placement import Candidate, Placement, PlacementRules, natural, place
 
 NODE: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {

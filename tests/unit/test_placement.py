@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.rendezvous.placement import Candidate, Place, PlacementRules, place
+from holdfast.rendezvous.placement.placement import Candidate, Place, PlacementRules, place
 
 ROLES = ("trainer", "reader")
 WANTED = st.none() | st.integers(-1, 9)

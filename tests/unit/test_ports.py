@@ -8,10 +8,10 @@ from errno import EADDRINUSE
 
 import pytest
 
-from holdfast.runtime import net
-from holdfast.runtime.frames import Identity
 from holdfast.runtime.host import Host
-from holdfast.runtime.ports import hold_port
+from holdfast.runtime.net import net
+from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.net.ports import hold_port
 
 
 def listener(port: int) -> socket.socket:

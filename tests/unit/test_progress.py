@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.stages.round_stage import Job
 
-from holdfast.core.messages import Join, Stopped
+from holdfast.core.wire.messages import Join, Stopped
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.recovery.progress import Progress
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent import rank_reports
-from holdfast.agent.rank_reports import RankReports, workload
-from holdfast.core.events import FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
-from holdfast.core.failure import Failure
-from holdfast.core.google_wire import STATES
+from holdfast.agent.reporting import google_rank_reports
+from holdfast.agent.reporting.google_rank_reports import RankReports, workload
+from holdfast.core.job.events import FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
+from holdfast.core.job.failure import Failure
+from holdfast.core.wire.google_wire import STATES
 
 
 class Heard:
@@ -44,7 +44,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> RankReports:
-    monkeypatch.setattr(rank_reports, "HostReports", Heard)
+    monkeypatch.setattr(google_rank_reports, "HostReports", Heard)
     monkeypatch.setenv("GCP_HOST_DAEMON_PORT", "50051")
     return RankReports(types.SimpleNamespace(max_restarts=3), "train", said.append, said.append)  # type: ignore[arg-type]
 

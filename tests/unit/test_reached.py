@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.reached import Mileage
+from holdfast.agent.workers.progress_iteration import Mileage
 from holdfast.core.processes import ProcessGone
-from holdfast.telemetry.aside import Aside
+from holdfast.telemetry.record.io_thread import Aside
 
 
 @pytest.fixture

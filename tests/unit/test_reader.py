@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.events import (
+from holdfast.core.job.events import (
     CATALOGUE,
     AgentStarted,
     Decided,
@@ -20,11 +20,11 @@ from holdfast.core.events import (
     SignalReceived,
     WorkerExited,
 )
-from holdfast.core.failure import Failure
-from holdfast.core.xid import DeviceFault
-from holdfast.telemetry.aside import Aside
-from holdfast.telemetry.reader import Record, Tail, follow, merge, parse, read
-from holdfast.telemetry.recorder import Recorder
+from holdfast.core.job.failure import Failure
+from holdfast.core.job.xid import DeviceFault
+from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.reader import Record, Tail, follow, merge, parse, read
+from holdfast.telemetry.record.recorder import Recorder
 
 
 class Node:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kit.stages.made_up import assigned
 
-from holdfast.agent.group import Group
-from holdfast.agent.reclaim import ANSWER_S, Reclaim
-from holdfast.agent.words import (
+from holdfast.agent.group.gpu_memory_wait import ANSWER_S, Reclaim
+from holdfast.agent.group.machine import Group
+from holdfast.agent.group.messages import (
     Ended,
     GpuMemory,
     GpuUser,
@@ -21,10 +21,10 @@ from holdfast.agent.words import (
     Sweep,
     Told,
 )
-from holdfast.core.events import GpuMemoryReclaimed, WorkersStopped
-from holdfast.core.failure import Evidence
+from holdfast.core.job.events import GpuMemoryReclaimed, WorkersStopped
+from holdfast.core.job.failure import Evidence
 from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
-from holdfast.core.messages import Join, Stop, Stopped
+from holdfast.core.wire.messages import Join, Stop, Stopped
 
 
 def taken(*used_mb: float, others: tuple[GpuUser, ...] = ()) -> MemorySeen:

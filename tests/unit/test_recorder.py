@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import CATALOGUE, Decided, Degraded, Event, FailureSeen, JobEnded, RoundFormed, SignalReceived
-from holdfast.core.failure import Failure
-from holdfast.telemetry import aside
-from holdfast.telemetry.aside import Aside
-from holdfast.telemetry.recorder import HELD_LIMIT, Recorder
+from holdfast.core.job.events import CATALOGUE, Decided, Degraded, Event, FailureSeen, JobEnded, RoundFormed, SignalReceived
+from holdfast.core.job.failure import Failure
+from holdfast.telemetry.record import io_thread
+from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.recorder import HELD_LIMIT, Recorder
 
 TERM, HUP = SignalReceived(signal="SIGTERM"), SignalReceived(signal="SIGHUP")
 
@@ -226,7 +226,7 @@ def test_where_no_thread_can_be_had_it_writes_itself(recorder: Recorder, path: P
     def refuse(*given: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(aside._thread, "start_new_thread", refuse)
+    monkeypatch.setattr(io_thread._thread, "start_new_thread", refuse)
     recorder.record(TERM, at_unix=1.0, round=0, attempt=0)
     recorder.flush()
     assert [line["signal"] for line in lines(path)] == ["SIGTERM"]

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.failure import Failure
-from holdfast.core.finding import Finding, Quote
-from holdfast.core.report import JobReport
-from holdfast.telemetry import report_text as module
-from holdfast.telemetry.report_text import report_from_json, report_json, report_text, terminal
-from holdfast.telemetry.words import ranges, span
+from holdfast.core.job.failure import Failure
+from holdfast.core.job.finding import Finding, Quote
+from holdfast.core.job.report import JobReport
+from holdfast.telemetry.report import report_text as module
+from holdfast.telemetry.report.phrasing import ranges, span
+from holdfast.telemetry.report.report_text import report_from_json, report_json, report_text, terminal
 
 STACK = 'Traceback (most recent call last):\n  File "train.py", line 8, in <module>\n    step()\nRuntimeError: boom\n'
 

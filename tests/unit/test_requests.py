@@ -8,11 +8,11 @@ import pytest
 from kit.stages.group_stage import GRACE_S, Stage
 from kit.stages.round_stage import Job, kinds
 
-from holdfast.agent.stopping import LAST_WORDS_S
-from holdfast.agent.words import ControlAsked, Reached, SignalWorkers
-from holdfast.core.events import ControlRequested, NodeExcluded
+from holdfast.agent.group.messages import ControlAsked, Reached, SignalWorkers
+from holdfast.agent.group.stopping import LAST_WORDS_S
+from holdfast.core.job.events import ControlRequested, NodeExcluded
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.messages import Join, Message, Requested, Stop, Stopped, Waiting
+from holdfast.core.wire.messages import Join, Message, Requested, Stop, Stopped, Waiting
 
 WHO = "rank 3 on b asked to"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from test_timeline import Story
 
-from holdfast.core.events import Decided, GpuMemoryReclaimed, NodeLost, RanksBegun, StopSent, WorkersStopped
-from holdfast.telemetry.restarts import PHASES, Restart
+from holdfast.core.job.events import Decided, GpuMemoryReclaimed, NodeLost, RanksBegun, StopSent, WorkersStopped
+from holdfast.telemetry.report.restarts import PHASES, Restart
 
 
 def begun(**fields: Any) -> RanksBegun:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kit.stages.round_stage import LEASE_S, Job, kinds
 
-from holdfast.core.failure import Failure
+from holdfast.core.job.failure import Failure
 from holdfast.core.machine import NEVER, Say, Tick
-from holdfast.core.messages import Assigned, Join, Leave, Refused, Stop, StopJob, Stopped, Succeeded
+from holdfast.core.wire.messages import Assigned, Join, Leave, Refused, Stop, StopJob, Stopped, Succeeded
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.rules import Heard, HostLeaves, Unlinked
 

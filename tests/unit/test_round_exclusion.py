@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from kit.stages.round_stage import LEASE_S, Job, kinds
 
-from holdfast.core.events import NodeExcluded, NodeReadmitted
+from holdfast.core.job.events import NodeExcluded, NodeReadmitted
 from holdfast.core.machine import NEVER
-from holdfast.core.messages import Exclude, Join, Leave, Message, Noted, Readmit, Stop, Stopped, Succeeded, Waiting
+from holdfast.core.wire.messages import Exclude, Join, Leave, Message, Noted, Readmit, Stop, Stopped, Succeeded, Waiting
+from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.lease import FENCE_S
-from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Heard
 
 

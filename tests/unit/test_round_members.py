@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kit.stages.round_stage import LEASE_S, Job, kinds
 
-from holdfast.core.events import NodeLeft, NodeLost
+from holdfast.core.job.events import NodeLeft, NodeLost
 from holdfast.core.machine import NEVER
-from holdfast.core.messages import (
+from holdfast.core.wire.messages import (
     Exclude,
     Finish,
     Join,
@@ -21,10 +21,10 @@ from holdfast.core.messages import (
     Succeeded,
     Waiting,
 )
-from holdfast.rendezvous.growth import SETTLE_S
+from holdfast.rendezvous.coordinator.growth import SETTLE_S
 from holdfast.rendezvous.lease import FENCE_S, KILL_S, fence_after_loss_s, granted
 from holdfast.rendezvous.rules import Heard, Unlinked
-from holdfast.runtime.guardian import STRIKE_S
+from holdfast.runtime.process.guardian import STRIKE_S
 
 
 @pytest.fixture

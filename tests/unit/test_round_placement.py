@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.stages.round_stage import Job
 
-from holdfast.core.messages import Join
+from holdfast.core.wire.messages import Join
 from holdfast.rendezvous.rules import Heard
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.saves import LOOK_S, Saves
-from holdfast.agent.words import SavesSeen
+from holdfast.agent.group.messages import SavesSeen
+from holdfast.agent.workers.checkpoint_writes import LOOK_S, Saves
 from holdfast.core.machine import NEVER
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from kit.stages.round_stage import Job
 
-from holdfast.core.fleet import RankSaid, Standing
 from holdfast.core.machine import Tick
-from holdfast.core.messages import Assigned, Finish, Message, Stop, Succeeded
-from holdfast.runtime.codec import encode
-from holdfast.supervisor.fleet import Fleet
-from holdfast.supervisor.policies import policy
-from holdfast.supervisor.words import Said, Tell
-from holdfast.telemetry.report_text import report_text
+from holdfast.core.wire.fleet import RankSaid, Standing
+from holdfast.core.wire.messages import Assigned, Finish, Message, Stop, Succeeded
+from holdfast.runtime.net.codec import encode
+from holdfast.supervisor.fleet.machine import Fleet
+from holdfast.supervisor.fleet.messages import Said, Tell
+from holdfast.supervisor.fleet.policies import policy
+from holdfast.telemetry.report.report_text import report_text
 
 FEW, MANY = 100, 400
 

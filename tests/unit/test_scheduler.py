@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.stages.command_lines import config, error, host, told, warnings
 
-from holdfast.core import slurm
 from holdfast.core.errors import UsageError
-from holdfast.core.infrastructure import infrastructure
-from holdfast.core.scheduler import scheduler_given
+from holdfast.core.resolve import slurm
+from holdfast.core.resolve.infrastructure import infrastructure
+from holdfast.core.resolve.scheduler import scheduler_given
 
 JOB = {
     "SLURM_JOB_ID": "17",

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.agent import spares
-from holdfast.agent.spare_words import (
-    EndSpare,
-    Lost,
-    MakeSpare,
-    Ready,
-    RoundBegan,
-    RoundEnds,
-    RoundOver,
-    StandingBy,
-    Survey,
-    Surveyed,
-)
-from holdfast.agent.spares import (
+from holdfast.agent.spares import machine as spares
+from holdfast.agent.spares.machine import (
     GUESS_BYTES,
     LEAST_ROOM_BYTES,
     LONGEST_AGE_S,
@@ -34,7 +22,19 @@ from holdfast.agent.spares import (
     is_line,
     merged,
 )
-from holdfast.core.events import SpareLost, SpareReady
+from holdfast.agent.spares.messages import (
+    EndSpare,
+    Lost,
+    MakeSpare,
+    Ready,
+    RoundBegan,
+    RoundEnds,
+    RoundOver,
+    StandingBy,
+    Survey,
+    Surveyed,
+)
+from holdfast.core.job.events import SpareLost, SpareReady
 from holdfast.core.machine import NEVER, Action, Record, Say, Tick
 
 GiB = 1024 * MiB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.stack_text import Frame, is_whole, main_thread, waits, where
+from holdfast.core.page.stack_text import Frame, is_whole, main_thread, waits, where
 
 LIB = "/usr/lib/python3.11"
 TORCH = "/venv/lib/python3.11/site-packages/torch"

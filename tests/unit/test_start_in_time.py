@@ -10,14 +10,14 @@ import pytest
 from kit.stages.made_up import assigned
 
 from holdfast.agent.agent import Agent
-from holdfast.agent.logs import LogPlan
-from holdfast.agent.words import TOO_LATE, PortHeld, Started, StartFailed, StartWorkers
-from holdfast.agent.workers import Workers
-from holdfast.core.config import RunConfig
-from holdfast.core.messages import Assigned
+from holdfast.agent.group.messages import TOO_LATE, PortHeld, Started, StartFailed, StartWorkers
+from holdfast.agent.logs.paths import LogPlan
+from holdfast.agent.workers.workers import Workers
+from holdfast.core.config.config import RunConfig
 from holdfast.core.processes import ProcessGone
-from holdfast.runtime import guardian
+from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
+from holdfast.runtime.process import guardian
 
 ASSIGNED = assigned(world_size=2)
 

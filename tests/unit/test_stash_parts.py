@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from kit.stages.round_stage import Job
 
 from holdfast.client.stash_code import Coder, Unstashable, decode
-from holdfast.core import stash
+from holdfast.core.config.grammar import memory
 from holdfast.core.errors import UsageError
-from holdfast.core.grammar import memory
-from holdfast.core.messages import Assigned, Join
+from holdfast.core.page import stash
 from holdfast.core.value import replace
-from holdfast.rendezvous.partners import partners
+from holdfast.core.wire.messages import Assigned, Join
+from holdfast.rendezvous.placement.partners import partners
 
 
 def page() -> memoryview:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import StartError, UsageError
-from holdfast.telemetry import state_dir
-from holdfast.telemetry.prune import prune
-from holdfast.telemetry.state_dir import (
+from holdfast.telemetry.record import state_dir
+from holdfast.telemetry.record.prune import prune
+from holdfast.telemetry.record.state_dir import (
     JobDir,
     job_name,
     last_to_go,

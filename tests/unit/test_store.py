@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast.rendezvous.store as module
-import holdfast.rendezvous.table as table
-from holdfast.core.links import Arrived, LinkDown, LinkUp, Transmit
+import holdfast.rendezvous.kvstore.machine as module
+import holdfast.rendezvous.kvstore.table as table
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.messages import Join, StoreAnswer, StoreAsk
+from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.messages import Join, StoreAnswer, StoreAsk
 from holdfast.recovery.policy import RestartOnFailure
-from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.kvstore.machine import LONGEST_WAIT_S, KeyValues
+from holdfast.rendezvous.kvstore.table import EMPTY, FULL, OVER, TIMEOUT, WRONG
 from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
-from holdfast.rendezvous.store import LONGEST_WAIT_S, KeyValues
-from holdfast.rendezvous.table import EMPTY, FULL, OVER, TIMEOUT, WRONG
 
 
 class Desk:

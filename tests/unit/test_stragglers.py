@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.events import Decided, NodeExcluded, StragglerOver, StragglerSeen
+from holdfast.core.job.events import Decided, NodeExcluded, StragglerOver, StragglerSeen
 from holdfast.core.machine import NEVER, Record
-from holdfast.core.messages import Assigned, Join, Pace, Paced
 from holdfast.core.outliers import median, too_slow
+from holdfast.core.wire.messages import Assigned, Join, Pace, Paced
 from holdfast.monitor.stragglers import OTHERS, OWN_PAST, PERIOD_S, PERIODS, Stragglers
 from holdfast.recovery.policy import RestartOnFailure
-from holdfast.rendezvous.pace import DAY_S, KINDS, Paces
-from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.coordinator.pace import DAY_S, KINDS, Paces
 from holdfast.rendezvous.rules import Heard, Rules, Tell
 
 # --- the test -----------------------------------------------------------------------------------------------------------------

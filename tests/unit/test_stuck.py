@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.agent.stuck import Sleepers
-from holdfast.core.failure import Failure
+from holdfast.agent.workers.uninterruptible import Sleepers
+from holdfast.core.job.failure import Failure
 from holdfast.recovery.policy import RestartOnFailure
 
 WORKER, OTHER = 11, 12

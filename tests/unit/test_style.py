@@ -14,10 +14,10 @@ SRC = Path(__file__).parents[2] / "src" / "holdfast"
 
 MAY_SLEEP = {
     "runtime/host.py": "the host World's own clock",
-    "runtime/guardian.py": "one thread's patience with an agent that may still end things its own way",
+    "runtime/process/guardian.py": "one thread's patience with an agent that may still end things its own way",
     "client/spare.py": "a few milliseconds, by which rank 0 is to be first; its port tells nobody when it begins to listen",
-    "runtime/process.py": "looking again, a millisecond later and for a bounded time, whether a killed tree is empty",
-    "integrations/kubernetes_orchestrator.py": "an API server that is busy says how long to wait; the call is a thread's own",
+    "runtime/process/process.py": "looking again, a millisecond later and for a bounded time, whether a killed tree is empty",
+    "integrations/kubernetes/orchestrator.py": "an API server that is busy says how long to wait; the call is a thread's own",
     "elastic": "torch's own names promise it",
 }
 MAY_PICKLE = {
@@ -189,7 +189,7 @@ def test_the_house_keeps_the_rule() -> None:
     ],
 )
 def test_a_broken_rule_is_seen(rule: Rule, source: str) -> None:
-    assert rule(ast.parse(source), "agent/launch.py")
+    assert rule(ast.parse(source), "agent/workers/launch.py")
 
 
 def test_no_two_test_files_have_one_name() -> None:

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
-from holdfast.core.messages import Electorate, Finish, Leads, Message, Past, Propose, Roster, Seek, Vote
-from holdfast.core.report import JobReport
 from holdfast.core.value import replace
-from holdfast.rendezvous.claims import Claim, Claimed
-from holdfast.rendezvous.dial import CONNECT_S, WAIT_S
-from holdfast.rendezvous.election import Follow, Lead, StepDown
+from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.messages import Electorate, Finish, Leads, Message, Past, Propose, Roster, Seek, Vote
+from holdfast.rendezvous.election.leader_lease import promise_of
+from holdfast.rendezvous.election.peer_dialer import CONNECT_S, WAIT_S
+from holdfast.rendezvous.election.store_election import Follow, Lead, StepDown
+from holdfast.rendezvous.election.succession import KNOCK_S, STAND_S, YIELD_S, Succession
+from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.rendezvous.lease import FENCE_S
-from holdfast.rendezvous.mandate import promise_of
-from holdfast.rendezvous.succession import KNOCK_S, STAND_S, YIELD_S, Succession
 
 LEASE_S = 3.0
 PROMISE_S = promise_of(LEASE_S)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.supervised import Supervised
-from holdfast.core.config import RunConfig
-from holdfast.core.events import HealthChanged
+from holdfast.agent.reporting.supervisor_link import Supervised
+from holdfast.core.config.config import RunConfig
+from holdfast.core.job.events import HealthChanged
+from holdfast.core.job.xid import DeviceFault
 from holdfast.core.value import replace
-from holdfast.core.xid import DeviceFault
 from holdfast.runtime.host import Host
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.events import (
+from holdfast.core.job.events import (
     AgentStarted,
     CoordinatorFound,
     Decided,
@@ -22,9 +22,9 @@ from holdfast.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from holdfast.core.failure import Failure
-from holdfast.telemetry.reader import Record, merge
-from holdfast.telemetry.timeline import Timeline, timeline
+from holdfast.core.job.failure import Failure
+from holdfast.telemetry.record.reader import Record, merge
+from holdfast.telemetry.report.timeline import Timeline, timeline
 
 
 class Story:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.agent.watchdog import Timers
+from holdfast.agent.workers.file_timer import Timers
 from holdfast.core.machine import NEVER
 from holdfast.telemetry import health_http
 from holdfast.telemetry.health_http import HealthHttpServer

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.agent.supervised import ageless
-from holdfast.agent.uplink import ANSWER_S, REFUSED_S, TROUBLES, Obey, Uplink
-from holdfast.core.fleet import Alive, Did, Heard, Heed, Order, RankSaid, Standing, Trouble
-from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.agent.reporting.supervisor_link import ageless
+from holdfast.agent.reporting.supervisor_uplink import ANSWER_S, REFUSED_S, TROUBLES, Obey, Uplink
 from holdfast.core.machine import Action, Say, Tick
 from holdfast.core.value import replace
+from holdfast.core.wire.fleet import Alive, Did, Heard, Heed, Order, RankSaid, Standing, Trouble
+from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 
 STANDS = Standing(node="a-1", number=0, name="a", job="train", state="running", round=1)
 

@@ -16,11 +16,11 @@ from PIL import Image, ImageColor, ImageFont
 from test_timeline import Story, two_lives
 
 from holdfast.core.errors import UsageError
-from holdfast.core.events import Event, JobEnded, NodeLost, RankHung, RanksBegun, RanksEnded
-from holdfast.telemetry.goodput import STATES, Goodput, goodput, shares
-from holdfast.telemetry.goodput_files import COLOURS, FINER, picture, png, trace
-from holdfast.telemetry.goodput_published import Steps, by_checkpoints, by_steps, steps_told
-from holdfast.telemetry.reader import merge
+from holdfast.core.job.events import Event, JobEnded, NodeLost, RankHung, RanksBegun, RanksEnded
+from holdfast.telemetry.goodput.accounting import STATES, Goodput, goodput, shares
+from holdfast.telemetry.goodput.drawing import COLOURS, FINER, picture, png, trace
+from holdfast.telemetry.goodput.published import Steps, by_checkpoints, by_steps, steps_told
+from holdfast.telemetry.record.reader import merge
 
 NOTHING: dict[str, Any] = dict.fromkeys(("booted_s", "joining_s", "joined_s", "restored_s", "stepped_s"))
 

@@ -14,10 +14,10 @@ import pytest
 
 from holdfast.client import writer as module
 from holdfast.client.writer import Section, Writer
-from holdfast.core import page as layout
-from holdfast.core.signs import Limits, SectionSigns
+from holdfast.core.page import layout
+from holdfast.core.page.signs import Limits, SectionSigns
 from holdfast.diagnosis.recorder_file import reached
-from holdfast.runtime.shm import Page, create_page
+from holdfast.runtime.shm.pages import Page, create_page
 
 INFINITY = float("inf")
 

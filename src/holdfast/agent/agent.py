@@ -2,7 +2,8 @@
 
     while not done:  for each thing that `host.wait(deadline)` saw:  perform what `node.observe` makes of it
 
-The machines decide (`agent.group`, `rendezvous.round`); this module and its hands (`workers`, `desk`, `hands`) carry out.
+The machines decide (`agent.group.machine`, `rendezvous.coordinator.machine`); this module and its hands (`workers`, `desk`,
+`hands`) carry out.
 """
 
 from __future__ import annotations
@@ -11,13 +12,10 @@ import errno
 import os
 import select
 
-from holdfast.agent import logs
-from holdfast.agent.assembly import assemble, room_for_links
-from holdfast.agent.desk import Desk
-from holdfast.agent.hands import Hands
-from holdfast.agent.signals import PASSED_ON
-from holdfast.agent.telling import Telling
-from holdfast.agent.words import (
+from holdfast.agent.build import assemble, room_for_links
+from holdfast.agent.components import Hands
+from holdfast.agent.control.requests import Desk
+from holdfast.agent.group.messages import (
     Answer,
     CheckNode,
     Exit,
@@ -37,26 +35,29 @@ from holdfast.agent.words import (
     Told,
     Unguarded,
 )
-from holdfast.agent.workers import Workers
+from holdfast.agent.group.signal_forwarding import PASSED_ON
+from holdfast.agent.logs import paths as logs
+from holdfast.agent.reporting.record import Telling
+from holdfast.agent.workers.workers import Workers
 from holdfast.core.errors import HoldfastError
-from holdfast.core.events import AgentStarted, RoundFormed
-from holdfast.core.links import Arrived, Connect, HangUp, Transmit
+from holdfast.core.job.events import AgentStarted, RoundFormed
 from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
-from holdfast.core.messages import Finish
 from holdfast.core.signals import signal
-from holdfast.runtime import guardian
+from holdfast.core.wire.links import Arrived, Connect, HangUp, Transmit
+from holdfast.core.wire.messages import Finish
 from holdfast.runtime.host import Host
-from holdfast.telemetry.state_dir import open_job
+from holdfast.runtime.process import guardian
+from holdfast.telemetry.record.state_dir import open_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.agent.farewell import SharedEnd
-    from holdfast.core.config import RunConfig
-    from holdfast.core.events import Event
+    from holdfast.agent.reporting.final_report import SharedEnd
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.job.events import Event
+    from holdfast.core.job.report import JobReport
     from holdfast.core.machine import Action, Observation
-    from holdfast.core.report import JobReport
 
 FAREWELL_S = 5.0
 """How long a hosting agent stays, at most, until every other has taken the final report, whoever was cut off shortly before
@@ -234,12 +235,12 @@ class Agent:
         return []
 
     def _started_by(self) -> str:
-        from holdfast.core.slurm import started_by
+        from holdfast.core.resolve.slurm import started_by
 
         return started_by(os.environ)
 
     def _open_shared_end(self) -> SharedEnd:
-        from holdfast.agent.farewell import SharedEnd
+        from holdfast.agent.reporting.final_report import SharedEnd
 
         return SharedEnd(self.job_dir.report_path, joins=self.job_dir.joins)
 
@@ -334,8 +335,8 @@ class Agent:
         self.hands.recorded(event)
 
     def _show_torch_events(self) -> None:
-        from holdfast.agent.launch import program_name
-        from holdfast.telemetry.torch_events import TorchEvents
+        from holdfast.agent.workers.launch import program_name
+        from holdfast.telemetry.report.torch_events import TorchEvents
 
         shown, group = TorchEvents(self.config, self.name, program_name(self.config)), self.node.group
         self.telling.torch_events = lambda event, at_unix: shown.heard(event, at_unix, group.assigned)
@@ -362,7 +363,7 @@ class Agent:
         )
         links: list[str] = []
         if self.network is not None and (config.rdzv_backend != "embedded" or self.node.group.hosting):
-            from holdfast.runtime.net import open_doors  # which has come with the network
+            from holdfast.runtime.net.net import open_doors  # which has come with the network
 
             links.append(open_doors(self.network, config.max_nodes, token_by="--token-file FILE"))
         if self.network is not None:

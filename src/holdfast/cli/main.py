@@ -1,7 +1,7 @@
 """Which command was asked for? Finds it, runs it, and turns what goes wrong into a message and an exit code.
 
 Only the chosen command's module is imported. `run` and `launch` read their own arguments (torchrun's rules); the others are
-modules with `HELP`, `arguments(parser)` and `run(options)`.
+modules of these folders with `HELP`, `arguments(parser)` and `run(options)`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ LAUNCHING = {
 }
 SIMULATE = "run many simulated nodes with faults, repeatably from a seed, and check that every rule is kept"
 TORCHRUN = "PyTorch's own torchrun, which reports its ranks to the daemon at GCP_HOST_DAEMON_PORT"
-ASKING = tuple(
-    "jobs status why incidents diagnose events report stop exclude readmit "
-    "check health-service daemon attribution supervisor web notify top nodes drain uncordon restart inject doctor token".split()
-)
-"""Commands about jobs and this host; each is the module of that name beside this one."""
+ROOMS = {
+    "job": "jobs status why incidents diagnose events report stop exclude readmit restart inject",
+    "node": "check health-service attribution doctor token",
+    "fleet": "daemon supervisor web notify top nodes drain uncordon",
+}
+"""Commands about jobs, this host, and all hosts, by the folder in which each has the module of its name."""
+ASKING = {command: room for room, commands in ROOMS.items() for command in commands.split()}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,7 +64,7 @@ def _print_nowhere() -> None:
 
 def _perform(command: str, argv: Sequence[str]) -> int:
     if command in LAUNCHING:
-        from holdfast.cli.run import run
+        from holdfast.cli.run.run import run
 
         return run(argv, command=command)
     if command in ASKING:
@@ -102,7 +104,7 @@ def _mend_streams() -> None:
 def _ask(command: str, argv: Sequence[str]) -> int:
     import argparse
 
-    from holdfast.core.grammar import did_you_mean
+    from holdfast.core.config.grammar import did_you_mean
 
     module = _module(command)
     parser = argparse.ArgumentParser(prog=f"holdfast {command}", description=module.HELP, allow_abbrev=False)
@@ -118,7 +120,7 @@ def _ask(command: str, argv: Sequence[str]) -> int:
 def _module(command: str) -> ModuleType:
     from importlib import import_module
 
-    return import_module(f"holdfast.cli.{command.replace('-', '_')}")
+    return import_module(f"holdfast.cli.{ASKING[command]}.{command.replace('-', '_')}")
 
 
 def _about(command: str, rest: Sequence[str]) -> int:
@@ -140,8 +142,8 @@ def _about(command: str, rest: Sequence[str]) -> int:
 
 
 def _meant(word: str) -> str:
-    from holdfast.core.flags import FLAGS
-    from holdfast.core.grammar import did_you_mean
+    from holdfast.core.config.flags import FLAGS
+    from holdfast.core.config.grammar import did_you_mean
 
     looks_like_a_script = word.endswith((".py", ".sh")) or "/" in word
     if looks_like_a_script or any(word.split("=")[0] in flag.names for flag in FLAGS):

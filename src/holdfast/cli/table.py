@@ -7,7 +7,7 @@ import json
 import sys
 
 from holdfast.core.value import to_plain
-from holdfast.telemetry.plain import one_line
+from holdfast.telemetry.report.safe_text import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ LOWER_BY = 5
 
 
 AT_LOAD = "!"
-"""Instead of `core.page.CHANGED`: a variable that compiled code reads as it is loaded, where nobody sees it."""
+"""Instead of `core.page.layout.CHANGED`: a variable that compiled code reads as it is loaded, where nobody sees it."""
 
 
 class Course:
@@ -76,7 +76,7 @@ class Course:
 
 
 def prepare(lines: Iterable[str], course: Course | None = None) -> str:
-    """Import them: `core.page` tells what stands in each line. Returns why that cannot be; empty: it is done."""
+    """Import them: `core.page.layout` tells what stands in each line. Returns why that cannot be; empty: it is done."""
     site = sys.modules.get("site")
     if getattr(site, "ENABLE_USER_SITE", False) and _findable("usercustomize"):
         return "this Python has a usercustomize module, which is to run once the environment is known"

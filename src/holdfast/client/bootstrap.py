@@ -53,16 +53,18 @@ if TYPE_CHECKING:
     from holdfast.client.writer import Writer
 
 words: memoryview | None = None
-"""The page as 64-bit fields (`core.page`); None without a page, and in forked children."""
+"""The page as 64-bit fields (`core.page.layout`); None without a page, and in forked children."""
 
 layout: ModuleType | None = None
-"""The `core.page` by which `words` is to be read."""
+"""The `core.page.layout` by which `words` is to be read."""
 
 _wake_agent: Callable[[], int] | None = None
 """Rouses the agent's watch on our lock, to have it look at the page. Returns how many it has roused: 1, or 0."""
 
 stash = ""
-"""Where this worker may leave its state (`core.stash.VARIABLE`). Its children are not to find that in their environment."""
+"""Where this worker may leave its state (`core.page.stash.VARIABLE`). Its children are not to find that in their
+environment.
+"""
 spare: ModuleType | None = None
 """`client.spare`, in an interpreter that has been started to wait."""
 

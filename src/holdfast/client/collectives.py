@@ -2,9 +2,9 @@
 
 torch records the last collectives of each process in a ring of 2000 (`TORCH_FR_BUFFER_SIZE`; 0: none). Read out is the record
 of gloo's, and what else shares it, where torch has `_dump_fr_trace` (2.13); NCCL's own is another, and asked for by a pipe
-(`agent.flight_recorder`). What is left in the page is, for each group, the last collective that this rank came to, as JSON,
-and behind it the whole record as torch writes it. The thread sleeps in futex(2), without the GIL. It needs that to answer: a
-rank whose C code holds it does not.
+(`agent.workers.flight_recorder`). What is left in the page is, for each group, the last collective that this rank came to, as
+JSON, and behind it the whole record as torch writes it. The thread sleeps in futex(2), without the GIL. It needs that to
+answer: a rank whose C code holds it does not.
 
 As all that the bootstrap loads: the standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name.
 """

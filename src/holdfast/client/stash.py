@@ -6,8 +6,8 @@
     ...
     stash.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
-The memory is the agent's (`core.stash`): it outlives the worker and the round, not the job. A state is whole or not there: the
-one before is kept until the new one is complete (`client.stash_memory`). Nothing is pickled (`client.stash_code`).
+The memory is the agent's (`core.page.stash`): it outlives the worker and the round, not the job. A state is whole or not there:
+the one before is kept until the new one is complete (`client.stash_memory`). Nothing is pickled (`client.stash_code`).
 
 Which step all ranks can restore is agreed on as the nodes meet for the next round, when no worker lives: each says what its
 ranks have left, and the worker finds the answer in its environment. So torch.distributed is not needed, and nobody waits.
@@ -28,7 +28,7 @@ from holdfast.client import stash_memory as memory
 from holdfast.client.stash_code import Coder, Unstashable, decode
 from holdfast.client.stash_tensors import Fetcher, Loan, Sender
 from holdfast.client.worker import this_worker
-from holdfast.core import stash as layout
+from holdfast.core.page import stash as layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.core.stash import ALIGN
+from holdfast.core.page.stash import ALIGN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

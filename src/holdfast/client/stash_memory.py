@@ -1,7 +1,7 @@
 """Where do a rank's generations lie, how much memory may they take, and how are bytes copied there fast?
 
-The file is the agent's (`core.stash`): nameless, so that nothing is left of it once the agent and its workers are gone. Memory
-is taken before anything is written to it, so that too little of it is an answer and no SIGBUS.
+The file is the agent's (`core.page.stash`): nameless, so that nothing is left of it once the agent and its workers are gone.
+Memory is taken before anything is written to it, so that too little of it is an answer and no SIGBUS.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import mmap
 import os
 from _thread import LockType, allocate_lock, start_new_thread
 
-from holdfast.core import stash as layout
+from holdfast.core.page import stash as layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.core import page as _layout
+from holdfast.core.page import layout as _layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from time import monotonic_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __name__ == "holdfast.client.writer":
-    from holdfast.core import page as layout
+    from holdfast.core.page import layout
 else:
     layout = sys.modules["_holdfast_bootstrap"].layout
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.words: memoryview | None = None
-        """The page as 64-bit fields (`core.page`). None: there is none, or it is our parent's."""
+        """The page as 64-bit fields (`core.page.layout`). None: there is none, or it is our parent's."""
         self.steps_told = False
         """The script itself says how far it is."""
         self._wake: Callable[[], int] | None = None

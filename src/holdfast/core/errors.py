@@ -1,4 +1,4 @@
-"""What can go wrong with *us*, and the exit code of each. A worker's death is not here: it is a value (`core.failure`).
+"""What can go wrong with *us*, and the exit code of each. A worker's death is not here: it is a value (`core.job.failure`).
 
 HoldfastError               1   we cannot go on
 ├── UsageError              2   a flag, value or file of the user's is wrong

@@ -10,7 +10,7 @@ simulator. Link and process numbers are chosen by whoever asks for them, so that
 
 from __future__ import annotations
 
-from holdfast.core.events import Event
+from holdfast.core.job.events import Event
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ from holdfast.core.machine import Observation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.signs import Moments
+    from holdfast.core.page.signs import Moments
 
 
 class ProcessDying(Observation):
@@ -52,4 +52,4 @@ class ProcessCalculated(Observation):
 
     pid: int
     limits_s: dict[str, float]
-    """By kind of silence (`core.silences`): all that have been calculated so far."""
+    """By kind of silence (`core.page.silences`): all that have been calculated so far."""

@@ -2,7 +2,7 @@
 
 Why not dataclasses or msgspec: importing either costs 16-30 ms, more than everything else the launcher does before it
 starts its first worker. A `Value` costs nothing to import and next to nothing to define. Where a value crosses a wire
-it is validated by msgspec (`holdfast.runtime.codec`), which a one-node job never loads.
+it is validated by msgspec (`holdfast.runtime.net.codec`), which a one-node job never loads.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ is, where the line itself does not say.
 
 from __future__ import annotations
 
-from holdfast.core.failure import signal_name
-from holdfast.core.finding import ADVISED, Finding, Quote
-from holdfast.core.grammar import ranges
+from holdfast.core.config.grammar import ranges
+from holdfast.core.job.failure import signal_name
+from holdfast.core.job.finding import ADVISED, Finding, Quote
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, writer
 from holdfast.diagnosis.recorder_file import compare

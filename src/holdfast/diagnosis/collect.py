@@ -12,14 +12,14 @@ from holdfast.diagnosis.attribute import CAUSE, attribute
 from holdfast.diagnosis.evidence import End, Evidence, merged
 from holdfast.diagnosis.gather import gather, of_text
 from holdfast.diagnosis.prefix import Speaker
-from holdfast.telemetry.state_dir import incident_dir
+from holdfast.telemetry.record.state_dir import incident_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.core.failure import Failure
-    from holdfast.core.finding import Finding
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.job.finding import Finding
     from holdfast.diagnosis.rule import Rules
 
 
@@ -89,7 +89,7 @@ def trouble() -> str:
 def _rules() -> tuple[Rules, str]:
     """Ours with the user's. Theirs are on a disk that may hang, and may be wrong, while a job waits to go on: then without."""
     from holdfast.diagnosis.rule import load, own_files
-    from holdfast.telemetry.aside import Aside
+    from holdfast.telemetry.record.io_thread import Aside
 
     ours, said = load(), ["the disk does not answer"]
     found: list[Rules] = []

@@ -19,10 +19,10 @@ import json
 import os
 from itertools import islice
 
-from holdfast.core.failure import Failure, in_order
+from holdfast.core.job.failure import Failure, in_order
 from holdfast.core.value import to_plain
-from holdfast.runtime import cgroups
-from holdfast.runtime.kmsg import records as of_kernel
+from holdfast.runtime.hardware import cgroups
+from holdfast.runtime.hardware.kmsg import records as of_kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def keep(
 
 def failures(folder: str) -> list[Failure]:
     """Those that were kept in `folder` or in folders of it. What is none is left out."""
-    from holdfast.telemetry.reader import from_plain
+    from holdfast.telemetry.record.reader import from_plain
 
     found = []
     for place, _, names in os.walk(folder):

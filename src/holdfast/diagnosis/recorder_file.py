@@ -14,9 +14,9 @@ import os
 import pickle
 import re
 
-from holdfast.core.failure import Reached
-from holdfast.core.finding import Finding, Quote
-from holdfast.core.grammar import ranges
+from holdfast.core.config.grammar import ranges
+from holdfast.core.job.failure import Reached
+from holdfast.core.job.finding import Finding, Quote
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False

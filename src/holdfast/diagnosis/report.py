@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-from holdfast.core.finding import ACTIONS, CLASSES
+from holdfast.core.job.finding import ACTIONS, CLASSES
 from holdfast.core.value import to_plain
-from holdfast.telemetry.plain import one_line
-from holdfast.telemetry.words import count
+from holdfast.telemetry.report.phrasing import count
+from holdfast.telemetry.report.safe_text import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from holdfast.core.finding import Finding, Quote
+    from holdfast.core.job.finding import Finding, Quote
 
 SCHEMA = 1
 """Version of `as_json`: raised when a key changes its meaning or goes."""
@@ -26,7 +26,7 @@ def as_text(finding: Finding, *, sources: int = 0) -> str:
 
 
 def as_json(finding: Finding, *, sources: int = 0) -> dict[str, Any]:
-    """The finding for programs. `class` is one of `core.finding.CLASSES`."""
+    """The finding for programs. `class` is one of `core.job.finding.CLASSES`."""
     plain: dict[str, Any] = to_plain(finding)
     return {"schema": SCHEMA, "class": plain.pop("kind")} | plain | {"files_read": sources}
 

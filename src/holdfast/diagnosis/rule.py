@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
+from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
-from holdfast.core.finding import ACTIONS, ADVISED, CLASSES
-from holdfast.core.grammar import did_you_mean
+from holdfast.core.job.finding import ACTIONS, ADVISED, CLASSES
 from holdfast.core.value import Value, to_plain
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ class Rule(Value):
 
     name: str
     kind: str
-    """Class of what it means (`core.finding.CLASSES`)."""
+    """Class of what it means (`core.job.finding.CLASSES`)."""
     depth: int
     """How near to the beginning of it all, as `DEPTHS`: what others' failure brings about · that it failed, not why · why ·
     what broke below the process."""
@@ -51,7 +51,7 @@ class Rule(Value):
     sample: str
     """A line that the rule knows."""
     action: str
-    """What is advised (`core.finding.ACTIONS`)."""
+    """What is advised (`core.job.finding.ACTIONS`)."""
 
 
 class Rules:
@@ -111,7 +111,7 @@ def own_files() -> list[str]:
     """The user's: `rules/*.toml` in the state directory."""
     import os
 
-    from holdfast.telemetry.state_dir import homes
+    from holdfast.telemetry.record.state_dir import homes
 
     folder = os.path.join(homes(os.environ)[0], "rules")
     try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from holdfast.core.finding import Finding
+    from holdfast.core.job.finding import Finding
     from holdfast.diagnosis.evidence import Evidence
     from holdfast.diagnosis.rule import Rules
 

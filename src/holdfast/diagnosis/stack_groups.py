@@ -6,16 +6,16 @@ package is installed in say nothing.
 
 from __future__ import annotations
 
-from holdfast.core.finding import Finding, Quote
-from holdfast.core.grammar import ranges
-from holdfast.core.stack_text import main_thread, waits, where
+from holdfast.core.config.grammar import ranges
+from holdfast.core.job.finding import Finding, Quote
+from holdfast.core.page.stack_text import main_thread, waits, where
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.core.stack_text import Frame
+    from holdfast.core.page.stack_text import Frame
 
 FEW = 0.25
 """At most this share of the ranks is an outlier."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from holdfast.core.finding import ADVISED, Finding, Quote
-from holdfast.core.grammar import ranges
+from holdfast.core.config.grammar import ranges
+from holdfast.core.job.finding import ADVISED, Finding, Quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

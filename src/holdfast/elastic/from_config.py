@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.agent.voice import tell
-from holdfast.core.config import RunConfig
-from holdfast.core.grammar import shown_endpoint
+from holdfast.agent.logs.stderr import tell
+from holdfast.core.config.config import RunConfig
+from holdfast.core.config.grammar import shown_endpoint
 from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch
 from holdfast.elastic.multiprocessing import SignalException, Std
 from holdfast.elastic.multiprocessing.errors import ChildFailedError

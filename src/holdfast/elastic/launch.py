@@ -10,8 +10,8 @@ import warnings
 from argparse import Namespace
 from collections.abc import Sequence
 
+from holdfast.core.config.flags import USE_ENV
 from holdfast.core.errors import UsageError
-from holdfast.core.flags import USE_ENV
 from holdfast.elastic.run import BadValue, get_args_parser, run
 
 

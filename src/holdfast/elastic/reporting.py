@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.agent.rank_reports import BEAT_S, PORT, workload
-from holdfast.core.google_wire import COMPLETE, FAILED, RUNNING, WorkerInfo, worker_address
+from holdfast.agent.reporting.google_rank_reports import BEAT_S, PORT, workload
 from holdfast.core.value import replace
-from holdfast.runtime.host_reports import HostReports, worker_at
+from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, WorkerInfo, worker_address
+from holdfast.runtime.daemon_client import HostReports, worker_at
 
 STOPPED = -15, -9
 """Exit codes of those whom the agent has ended: SIGTERM, then SIGKILL."""

@@ -112,12 +112,12 @@ def _count_devices(kind: str) -> int | None:
 
 
 def _count_without_torch(kind: str) -> int | None:
-    from holdfast.runtime import accelerators
+    from holdfast.runtime.hardware import gpus
 
     if kind in ("gpu", "xpu"):
-        return accelerators.count(kind, os.environ)
+        return gpus.count(kind, os.environ)
     if kind == "auto":
-        found = (accelerators.count(device, os.environ) for device in ("gpu", "xpu"))
+        found = (gpus.count(device, os.environ) for device in ("gpu", "xpu"))
         return next(filter(None, found), None) or _count_devices("cpu")
     return None
 

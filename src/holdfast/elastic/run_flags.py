@@ -6,7 +6,7 @@ from argparse import REMAINDER, ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core.flags import FLAGS, NUMA_MODES, Flag
+from holdfast.core.config.flags import FLAGS, NUMA_MODES, Flag
 from holdfast.elastic.argparse_util import check_env, env
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from holdfast.client.worker import this_worker
 from holdfast.client.writer import Writer
-from holdfast.core import page as layout
-from holdfast.core.silences import BEAT, FIRST, OUT, in_section
+from holdfast.core.page import layout
+from holdfast.core.page.silences import BEAT, FIRST, OUT, in_section
 from holdfast.fault_tolerance import wire
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import (
@@ -36,7 +36,9 @@ from holdfast.fault_tolerance.data import (
 from holdfast.fault_tolerance.utils import read_obj_from_ipc_socket
 
 CONFIG_ENV, LIMITS_ENV = "HOLDFAST_FT_CONFIG", "HOLDFAST_CALCULATED_LIMITS"
-"""Environment of a worker (`agent.launch`), as JSON: settings, and the newest limits that were calculated in the job."""
+"""Environment of a worker (`agent.workers.launch`), as JSON: settings, and the newest limits that were calculated in the
+job.
+"""
 
 SERVER_PATIENCE_S = 180.0
 """How long a rank waits for its server to take it in: it may still have the rank of the life before. NVRx's server: 180."""

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.writer import Writer
-from holdfast.core import page as layout
+from holdfast.core.page import layout
 from holdfast.fault_tolerance._reach import write_limits
 from holdfast.fault_tolerance.data import HeartbeatMsg, HeartbeatTimeouts, RankInfo, SectionAction, SectionMsg, SectionTimeouts
 
@@ -38,8 +38,8 @@ class Watched:
         """`page_fd`: what it has handed over; -1: nothing, so that its messages go into a page of ours."""
         from holdfast.monitor.limits import Learner, Limits
         from holdfast.monitor.liveness import Liveness
-        from holdfast.monitor.words import RankStarted
-        from holdfast.runtime.shm import Page, create_page
+        from holdfast.monitor.messages import RankStarted
+        from holdfast.runtime.shm.pages import Page, create_page
 
         if page_fd >= 0 and os.fstat(page_fd).st_size < layout.SIZE:
             os.close(page_fd)
@@ -113,14 +113,14 @@ class Watched:
 
     def look(self) -> None:
         """Look at it now."""
-        from holdfast.monitor.words import RankSeen
+        from holdfast.monitor.messages import RankSeen
 
         seen = RankSeen(local_rank=0, signs=self._page.signs())
         self._perform(self._machine.observe(seen, time.monotonic()))
 
     def _perform(self, actions: list[Action]) -> None:
-        from holdfast.monitor.words import AskGpus, GpusSeen, MeasureRanks, Overdue, RankMeasured, RanksMeasured, SeeRanks
-        from holdfast.runtime import process
+        from holdfast.monitor.messages import AskGpus, GpusSeen, MeasureRanks, Overdue, RankMeasured, RanksMeasured, SeeRanks
+        from holdfast.runtime.process import process
 
         for action in actions:
             match action:

@@ -1,4 +1,5 @@
-"""How is a job's fault tolerance configured, in NVRx's form? The fields are those of `core.fault_tolerance`, and nowhere twice.
+"""How is a job's fault tolerance configured, in NVRx's form? The fields are those of `core.config.fault_tolerance`, and nowhere
+twice.
 
 What differs is how absence is said: where the core has "auto" (learn it), NVRx knows only seconds or None (no limit). What is
 made here has the fixed limits that NVRx had until its 0.5: one hour to the first heartbeat, 45 minutes between two.
@@ -14,14 +15,14 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.config.fault_tolerance import AUTO, FaultTolerance
 from holdfast.core.errors import UsageError
-from holdfast.core.fault_tolerance import AUTO, FaultTolerance
 from holdfast.core.value import to_plain
 
 if TYPE_CHECKING:
     import argparse
 
-    from holdfast.core.fault_tolerance_flags import FtFlag
+    from holdfast.core.config.fault_tolerance_flags import FtFlag
 
 _OTHERWISE: dict[str, Any] = {
     "initial_rank_heartbeat_timeout": 3600.0,
@@ -83,7 +84,7 @@ class FaultToleranceConfig(_Fields):
         """From the first mapping `fault_tolerance` in the file, however deep. ValueError if it has none."""
         import yaml  # type: ignore[import-untyped]
 
-        from holdfast.core.fault_tolerance_values import section
+        from holdfast.core.config.fault_tolerance_values import section
 
         with open(cfg_path, encoding="utf-8") as file:
             found = section(yaml.safe_load(file))
@@ -131,7 +132,7 @@ class FaultToleranceConfig(_Fields):
 
     def to_core(self) -> FaultTolerance:
         """The same for those who watch and decide."""
-        from holdfast.core.fault_tolerance_values import level, paths
+        from holdfast.core.config.fault_tolerance_values import level, paths
 
         given = {name: getattr(self, name) for name in FaultTolerance.__fields__}
         given["storage_healthcheck_path"] = paths(self.storage_healthcheck_path or "", "storage_healthcheck_path")
@@ -143,7 +144,7 @@ class FaultToleranceConfig(_Fields):
 @cache
 def _rows() -> dict[str, str]:
     """Each name that a field has or had in YAML → the field."""
-    from holdfast.core.fault_tolerance_flags import ROWS
+    from holdfast.core.config.fault_tolerance_flags import ROWS
 
     own = {each.name: each.name for each in fields(FaultToleranceConfig)}
     return {key: row.field for row in ROWS for key in row.keys if row.field} | own
@@ -151,14 +152,14 @@ def _rows() -> dict[str, str]:
 
 @cache
 def _row(name: str) -> FtFlag | None:
-    from holdfast.core.fault_tolerance_flags import ROWS
+    from holdfast.core.config.fault_tolerance_flags import ROWS
 
     return next((row for row in ROWS if row.field == name), None)
 
 
 def _understood(name: str, text: str) -> Any:
     """What `text` on a command line means for the field `name`. ValueError: nothing."""
-    from holdfast.core.fault_tolerance_values import READERS
+    from holdfast.core.config.fault_tolerance_values import READERS
 
     row = _row(name)
     try:

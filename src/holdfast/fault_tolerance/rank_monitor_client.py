@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.client.worker import this_worker
 from holdfast.client.writer import Section
-from holdfast.core import page as layout
+from holdfast.core.page import layout
 from holdfast.fault_tolerance._reach import ByAgent, ByServer, Unreachable, reach, write_limits
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import (

@@ -1,9 +1,9 @@
 """Which limits would suit what has been observed? Keeps the longest intervals, and multiplies them by a safety factor.
 
-An outlier raises a limit for a day, not for ever: what counts is the longest of the last day (`core.silences`). It is not the
-longest since the last calculation, though limits are averaged with those before: where they are calculated at each checkpoint,
-the evaluation that comes once per epoch would be forgotten in between, and taken for a hang when it comes again. Within a day,
-and so in all that NVRx's tests do, the numbers are NVRx's.
+An outlier raises a limit for a day, not for ever: what counts is the longest of the last day (`core.page.silences`). It is not
+the longest since the last calculation, though limits are averaged with those before: where they are calculated at each
+checkpoint, the evaluation that comes once per epoch would be forgotten in between, and taken for a hang when it comes again.
+Within a day, and so in all that NVRx's tests do, the numbers are NVRx's.
 
 Time is an argument wherever the caller knows it; only where it is left out is the clock read.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from holdfast.core.silences import Lately
+from holdfast.core.page.silences import Lately
 from holdfast.fault_tolerance._distributed import largest_of_all, process_group
 from holdfast.fault_tolerance.data import HeartbeatTimeouts, SectionAction, SectionTimeouts
 

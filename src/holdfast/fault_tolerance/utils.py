@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.errors import UsageError
-from holdfast.core.infrastructure import infrastructure
+from holdfast.core.resolve.infrastructure import infrastructure
 from holdfast.fault_tolerance import wire
 from holdfast.fault_tolerance._distributed import process_group
 
@@ -29,8 +29,9 @@ def get_rank() -> int | str | None:
 
 
 def get_infrastructure_rank(skip_nodename_logic: bool = False) -> int:
-    """This node's rank as the infrastructure gives it (`core.infrastructure`); -1: it gives none. With `skip_nodename_logic`
-    node names and Slurm's topology are not asked. ValueError: a variable makes no sense; RuntimeError: Slurm's are missing."""
+    """This node's rank as the infrastructure gives it (`core.resolve.infrastructure`); -1: it gives none. With
+    `skip_nodename_logic` node names and Slurm's topology are not asked. ValueError: a variable makes no sense;
+    RuntimeError: Slurm's are missing."""
     by_name = ("NVRX_INFRA_RANK_FROM_NODENAME", "SLURM_TOPOLOGY_ADDR_PATTERN")
     environ = {name: value for name, value in os.environ.items() if not (skip_nodename_logic and name in by_name)}
     try:

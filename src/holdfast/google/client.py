@@ -9,14 +9,14 @@ from __future__ import annotations
 import atexit
 import enum
 
-from holdfast.core.google_wire import UNDEFINED, WorkerInfo, WorkloadInfo
 from holdfast.core.value import replace
+from holdfast.core.wire.google_wire import UNDEFINED, WorkerInfo, WorkloadInfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.runtime.host_reports import HostReports
+    from holdfast.runtime.daemon_client import HostReports
 
 
 class DeviceState(enum.Enum):
@@ -58,7 +58,7 @@ class GoogleCloudResiliencyClient:
         workload_scaling_enabled: bool = False,
     ) -> None:
         """`port`: the daemon's + local rank + 1, by which it tells workers apart; `host_port`: the daemon's."""
-        from holdfast.runtime.host_reports import worker_at
+        from holdfast.runtime.daemon_client import worker_at
 
         self._worker = worker_at(f"localhost:{port}", local_rank, global_rank)
         self._workload = WorkloadInfo(
@@ -223,7 +223,7 @@ class GoogleCloudResiliencyClient:
 
 def _reports(port: int) -> HostReports:
     if port not in _shared:
-        from holdfast.runtime.host_reports import HostReports
+        from holdfast.runtime.daemon_client import HostReports
 
         _shared[port] = reports = HostReports(port)
         atexit.register(lambda: reports.close())  # the last word, often COMPLETE, has been left but perhaps not told yet

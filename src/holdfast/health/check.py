@@ -12,7 +12,7 @@ import re
 from holdfast.core.errors import UsageError
 from holdfast.core.value import Value, replace
 from holdfast.health.verdict import DEGRADED, UNFIT
-from holdfast.runtime.accelerators import names, text
+from holdfast.runtime.hardware.gpus import names, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _tuned(check: Check, options: str) -> Check:
     for option in options.split():
         key, _, value = option.partition("=")
         if key not in OPTIONS:
-            from holdfast.core.grammar import did_you_mean
+            from holdfast.core.config.grammar import did_you_mean
 
             raise UsageError(f"check {check.name}: there is no option {key!r}", hint=did_you_mean(key, OPTIONS))
         is_time = key == "deadline"
@@ -271,7 +271,7 @@ def find(name: str) -> Check:
     others = entry_points()
     if name in others:
         return Check(name=name, target=others[name], help="of another package", argument="as it says itself")
-    from holdfast.core.grammar import did_you_mean
+    from holdfast.core.config.grammar import did_you_mean
 
     raise UsageError(f"there is no check {name!r}", hint=did_you_mean(name, (AUTO, *(one.name for one in CHECKS), *others)))
 

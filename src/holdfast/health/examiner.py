@@ -10,7 +10,7 @@ answers within its deadline, with a verdict about its silence if need be, is wha
 
 from __future__ import annotations
 
-from holdfast.core.events import HealthChanged
+from holdfast.core.job.events import HealthChanged
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.value import to_plain
 from holdfast.health.verdict import FIT, UNFIT, Standing, Verdict

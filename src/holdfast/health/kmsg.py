@@ -6,7 +6,7 @@ import time
 
 from holdfast.core.value import Value, replace
 from holdfast.health import injected
-from holdfast.runtime.kmsg import records
+from holdfast.runtime.hardware.kmsg import records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

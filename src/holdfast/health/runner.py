@@ -18,12 +18,12 @@ import sys
 import time
 
 from holdfast.core.errors import StartError
+from holdfast.core.job.xid import DeviceFault
 from holdfast.core.value import Value, replace, to_plain
-from holdfast.core.xid import DeviceFault
 from holdfast.health.check import Wanted
 from holdfast.health.child import ANSWER_FD
 from holdfast.health.verdict import DEGRADED, STATES, Verdict
-from holdfast.runtime import process
+from holdfast.runtime.process import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ A check that has a bad day must not cost a node its place, nor must one good ans
 
 from __future__ import annotations
 
+from holdfast.core.job.xid import DeviceFault
 from holdfast.core.value import Value, replace
-from holdfast.core.xid import DeviceFault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

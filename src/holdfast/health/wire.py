@@ -4,13 +4,13 @@
     HealthCheckRequest  { repeated string args = 1 }
     HealthCheckResponse { bool success = 1; int32 exit_code = 2; string output = 3; string error = 4 }
 
-Fields that we do not know are passed over, as Protocol Buffers ask (`core.protobuf`).
+Fields that we do not know are passed over, as Protocol Buffers ask (`core.wire.protobuf`).
 """
 
 from __future__ import annotations
 
-from holdfast.core.protobuf import as_number, as_text, fields, number, text
 from holdfast.core.value import Value
+from holdfast.core.wire.protobuf import as_number, as_text, fields, number, text
 
 SERVICE = "nvhcd.HealthCheckService"
 METHOD = f"/{SERVICE}/RunHealthCheck"

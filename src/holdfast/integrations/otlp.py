@@ -24,18 +24,18 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from holdfast import __version__
-from holdfast.core.failure import describe
+from holdfast.core.job.failure import describe
 from holdfast.supervisor.metrics import BY_NAME, families
-from holdfast.supervisor.rounds import Rounds, RoundSeen, life_at
-from holdfast.supervisor.webhook import Answer
+from holdfast.supervisor.notify.round_events import Rounds, RoundSeen, life_at
+from holdfast.supervisor.notify.webhook import Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from holdfast.supervisor.outbox import Letter
-    from holdfast.telemetry.timeline import Life, Timeline
+    from holdfast.supervisor.notify.delivery_queue import Letter
+    from holdfast.telemetry.report.timeline import Life, Timeline
 
 EVERY_S = 60.0
 """Between two exports of metrics, unless OTEL_METRIC_EXPORT_INTERVAL (in ms) says so. OpenTelemetry's own: 60."""

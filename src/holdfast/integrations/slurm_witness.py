@@ -1,4 +1,5 @@
-"""Is one of the others' nodes down, by Slurm's word? A program of its own: `agent.witness` runs it for `--witness slurm`.
+"""Is one of the others' nodes down, by Slurm's word? A program of its own: `agent.leader.tie_breaker` runs it for `--witness
+slurm`.
 
 Its arguments: seconds that it may take, our endpoint, and those of the nodes that are missing. It prints
 `speaks for` us; or `silent`, and how they are; or `trouble`, and why Slurm can never speak for us.

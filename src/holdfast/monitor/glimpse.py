@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.core.signs import Signs
-from holdfast.core.silences import BEAT, FIRST, OUT, in_section
+from holdfast.core.page.signs import Signs
+from holdfast.core.page.silences import BEAT, FIRST, OUT, in_section
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.core.signs import SectionSigns
+    from holdfast.core.page.signs import SectionSigns
     from holdfast.monitor.limits import Learner
-    from holdfast.monitor.words import RankSeen
+    from holdfast.monitor.messages import RankSeen
 
 
 class Glimpse(Value):

@@ -4,23 +4,23 @@ A limit that somebody gave is kept to the letter. One that was learned is a gues
 so it has three parts (`Bound`): from when on a rank is suspected, for how long it must stand still then, and from when on it
 counts as hung however busy it is.
 
-What is learned is the *longest* that healthy ranks have taken lately (`core.silences`). It is the job's knowledge and not a
-process's: a node's ranks learn together, and the coordinator merges the nodes' words and gives them to whoever starts next. The
-words are `first` (from the start of the process to the first sign), `beat`, `out` (no section open) and `section NAME`, with
-seconds.
+What is learned is the *longest* that healthy ranks have taken lately (`core.page.silences`). It is the job's knowledge and not
+a process's: a node's ranks learn together, and the coordinator merges the nodes' words and gives them to whoever starts next.
+The words are `first` (from the start of the process to the first sign), `beat`, `out` (no section open) and `section NAME`,
+with seconds.
 """
 
 from __future__ import annotations
 
-from holdfast.core.fault_tolerance import AUTO, FaultTolerance
+from holdfast.core.config.fault_tolerance import AUTO, FaultTolerance
 from holdfast.core.machine import NEVER
-from holdfast.core.silences import BEAT, FIRST, OUT, Lately, in_section
+from holdfast.core.page.silences import BEAT, FIRST, OUT, Lately, in_section
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.fault_tolerance import Limit
-    from holdfast.core.signs import SectionSigns, Signs
+    from holdfast.core.config.fault_tolerance import Limit
+    from holdfast.core.page.signs import SectionSigns, Signs
 
 END = "end"
 """A kind of silence of which nothing is learned: the interpreter ends."""

@@ -18,11 +18,10 @@ Pages are read at the moment when a limit could run out, and every GLANCE_S, so 
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Observation, Tick
-from holdfast.core.silences import BEAT, FIRST, OUT, in_section
+from holdfast.core.page.silences import BEAT, FIRST, OUT, in_section
 from holdfast.monitor.glimpse import Glimpse, glimpse, learn
 from holdfast.monitor.limits import END, Bound, Limits
-from holdfast.monitor.stillness import STOPPED, TRACED, Stillness
-from holdfast.monitor.words import (
+from holdfast.monitor.messages import (
     AskGpus,
     GpusSeen,
     MeasureRanks,
@@ -33,6 +32,7 @@ from holdfast.monitor.words import (
     RankStarted,
     SeeRanks,
 )
+from holdfast.monitor.stillness import STOPPED, TRACED, Stillness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 All that was in the file when a look began is read, each byte once, in pieces. Nothing is skipped, however much it is: a line
 that is skipped may be the only one that means progress, and without it a rank that gets on would hang. So a look may take
-its time, and hang with its file system: whoever asks for one leaves it to a thread (`agent.monitoring`).
+its time, and hang with its file system: whoever asks for one leaves it to a thread (`agent.workers.monitor_driver`).
 """
 
 from __future__ import annotations

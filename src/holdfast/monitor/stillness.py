@@ -10,7 +10,7 @@ from holdfast.core.machine import NEVER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.monitor.words import RankMeasured
+    from holdfast.monitor.messages import RankMeasured
 
 BUSY = 0.01
 """Of a core, between two looks: a rank that spends more does something. Threads that only wait need a tenth of that."""

@@ -11,14 +11,14 @@
 from __future__ import annotations
 
 from holdfast.core.errors import UsageError
-from holdfast.core.finding import ACTIONS, CLASSES
+from holdfast.core.job.finding import ACTIONS, CLASSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.core.failure import Failure
-    from holdfast.core.finding import Finding
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.job.finding import Finding
 
 SURE = 0.93
 """From this confidence on a finding counts: a missing module, a syntax error, an ECC error; not any ValueError."""
@@ -29,7 +29,7 @@ OF_HARDWARE = ("ECC", "nvlink", "NVLink", "GPU is lost", "fallen off the bus", "
 
 def overrides(text: str, name: str = "--on-finding") -> dict[str, str]:
     """What `--on-finding` says: an action for each class that it names. UsageError."""
-    from holdfast.core.grammar import did_you_mean
+    from holdfast.core.config.grammar import did_you_mean
 
     if text == "none":
         return dict.fromkeys(CLASSES, "ignore")

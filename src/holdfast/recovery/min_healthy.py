@@ -6,11 +6,11 @@ is no longer healthy, whatever becomes of its others, which are left alone.
 
 from __future__ import annotations
 
-from holdfast.core.policy import Decision
+from holdfast.core.job.policy import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.core.policy import Health
+    from holdfast.core.job.policy import Health
 
 
 def verdict(health: Health, what: str) -> Decision:

@@ -5,9 +5,9 @@ By `any-failed` every failure is one of all; by `min-healthy` only one that leav
 
 from __future__ import annotations
 
-from holdfast.core.failure import describe
+from holdfast.core.job.failure import describe
+from holdfast.core.job.policy import Decision
 from holdfast.core.machine import NEVER
-from holdfast.core.policy import Decision
 from holdfast.recovery.budget import Budget
 from holdfast.recovery.min_healthy import verdict
 from holdfast.recovery.progress import Progress
@@ -17,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.core.failure import Failure
-    from holdfast.core.policy import Health
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.job.policy import Health
     from holdfast.recovery.findings import Findings
 
 INSTANT_S = 5.0
@@ -55,7 +55,7 @@ class RestartOnFailure:
         self.longest_delay_s = longest_delay_s
         self.instant_crashes = 0
         self.carries_on = carries_on
-        """See `core.policy.Policy`."""
+        """See `core.job.policy.Policy`."""
         self.progress = progress or Progress()
         self.no_restart_exit_code = no_restart_exit_code
         self._findings = findings

@@ -16,7 +16,7 @@ from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.rendezvous.seats import Seat, Seats
+    from holdfast.rendezvous.coordinator.membership import Seat, Seats
 
 KEPT = 8
 """Comparisons of which the one with the shortest way there and back counts."""

@@ -8,7 +8,7 @@ The member counts from when it *sent* the Renew that was answered, which is befo
 is over first, by its own monotonic clock and with no clock compared to another. The time that its workers need to die begins
 before it is counted as lost: a swap of nodes waits for the lease, and hardly for more. What is left of the fence is
 for drift between the two clocks (a millisecond in a lease), for the kernel to kill, and for the guardian of an agent
-that is stopped itself, which acts `STRIKE_S` after the lease (`runtime.guardian`).
+that is stopped itself, which acts `STRIKE_S` after the lease (`runtime.process.guardian`).
 """
 
 from __future__ import annotations

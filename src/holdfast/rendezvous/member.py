@@ -8,10 +8,23 @@ always made anew, so the `Join` is said again and its answer with it.
 
 from __future__ import annotations
 
-from holdfast.core.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Noted, Pace, Refused, Renew, Renewed, Saving, Waiting
 from holdfast.core.value import Value
+from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.messages import (
+    Assigned,
+    Finish,
+    Join,
+    Leave,
+    Message,
+    Noted,
+    Pace,
+    Refused,
+    Renew,
+    Renewed,
+    Saving,
+    Waiting,
+)
 from holdfast.rendezvous.clocks import Compared
 from holdfast.rendezvous.lease import KILL_S, MANY, renew_every_s
 

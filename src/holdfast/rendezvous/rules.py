@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Observation
-from holdfast.core.messages import Message
 from holdfast.core.value import Value
-from holdfast.rendezvous.placement import PlacementRules
+from holdfast.core.wire.messages import Message
+from holdfast.rendezvous.placement.placement import PlacementRules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from holdfast.core.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
-from holdfast.core.messages import Finish, Join, Leave, Message, Refused, Renew, StoreAsk
-from holdfast.rendezvous.round import Rendezvous
+from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.messages import Finish, Join, Leave, Message, Refused, Renew, StoreAsk
+from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.rules import Heard, Tell, Unlinked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast.core.report import JobReport
-    from holdfast.rendezvous.seats import Seat
-    from holdfast.rendezvous.store import KeyValues
+    from holdfast.core.job.report import JobReport
+    from holdfast.rendezvous.coordinator.membership import Seat
+    from holdfast.rendezvous.kvstore.machine import KeyValues
 
 TO_HOST = -1
 """The link of the member that shares our process: no socket, never down."""
@@ -118,7 +118,7 @@ class Server:
 
     def _open_store(self) -> KeyValues:
         if self.store is None:
-            from holdfast.rendezvous.store import KeyValues  # most jobs never need it
+            from holdfast.rendezvous.kvstore.machine import KeyValues  # most jobs never need it
 
             self.store = KeyValues()
             self.store.begin_round(self.rendezvous.round)

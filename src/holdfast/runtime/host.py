@@ -13,14 +13,14 @@ from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.machine import Signalled
 from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.signals import signal
-from holdfast.runtime.process import Process, dying, kill_group, kill_strays, kill_tree, pidfd_open, reap, spawn, state
-from holdfast.runtime.shm import DeathWatch, Page, create_page
+from holdfast.runtime.process.process import Process, dying, kill_group, kill_strays, kill_tree, pidfd_open, reap, spawn, state
+from holdfast.runtime.shm.pages import DeathWatch, Page, create_page
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from holdfast.core.binding import Binding
+    from holdfast.core.config.binding import Binding
     from holdfast.core.machine import Observation
 
     Handler = Callable[[int], list[Observation]]
@@ -161,7 +161,7 @@ class Host(Ready):
 
         if binding is None or binding.prefix:
             return start()
-        from holdfast.runtime.affinity import bound
+        from holdfast.runtime.hardware.affinity import bound
 
         return bound(binding, start, self.complain)
 

@@ -1,4 +1,4 @@
-"""What does an agent need of the world around it? Two things answer: this host (`runtime.host`, `runtime.net`), and the
+"""What does an agent need of the world around it? Two things answer: this host (`runtime.host`, `runtime.net.net`), and the
 simulator (`sim.world`, `sim.network`). Nothing here runs; it is for readers and type checkers.
 """
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Protocol
 
-    from holdfast.core.binding import Binding
+    from holdfast.core.config.binding import Binding
     from holdfast.core.machine import Observation
-    from holdfast.core.messages import Message
-    from holdfast.runtime.shm import Page
+    from holdfast.core.wire.messages import Message
+    from holdfast.runtime.shm.pages import Page
 
     class World(Protocol):
         """Clock and processes of one host. What happens comes out of `wait`, in the order in which it happened."""

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.agent import FAREWELL_S
-from holdfast.agent.node import Node
-from holdfast.agent.words import (
+from holdfast.agent.group.messages import (
     TOO_LATE,
     Answer,
     CheckNode,
@@ -29,23 +28,24 @@ from holdfast.agent.words import (
     StartWorkers,
     Sweep,
 )
+from holdfast.agent.node import Node
 from holdfast.core.errors import StartError
-from holdfast.core.events import FailureSeen, StopSent
-from holdfast.core.failure import Evidence, Position
-from holdfast.core.links import Connect, HangUp, Transmit
+from holdfast.core.job.events import FailureSeen, StopSent
+from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
-from holdfast.core.messages import Assigned
 from holdfast.core.processes import ProcessDying, ProcessGone
+from holdfast.core.wire.links import Connect, HangUp, Transmit
+from holdfast.core.wire.messages import Assigned
 from holdfast.health.examiner import Answered
-from holdfast.rendezvous.claims import Claim
-from holdfast.rendezvous.election import Await, Campaign, Keep, Persist, Resign
+from holdfast.rendezvous.election.store_election import Await, Campaign, Keep, Persist, Resign
+from holdfast.rendezvous.election.witness_claims import Claim
 from holdfast.sim.checking import SimChecking
 from holdfast.sim.checks import Checks, Watched
 from holdfast.sim.monitoring import SimMonitoring
 from holdfast.sim.network import SimLinks
 from holdfast.sim.spares import Imported, SimSpares
 from holdfast.sim.world import KILL_S, SimHost, Worker
-from holdfast.telemetry.aside import PATIENCE_S
+from holdfast.telemetry.record.io_thread import PATIENCE_S
 
 if TYPE_CHECKING:
     from holdfast.sim.scene import Scene

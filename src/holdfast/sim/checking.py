@@ -1,4 +1,5 @@
-"""As `agent.checking`, with simulated checks: the same examiner, and one check whose answers are what the story says.
+"""As `agent.control.health_checks`, with simulated checks: the same examiner, and one check whose answers are what the story
+says.
 
 A place that ails says why (`Cluster.ail`), flaps, or its check hangs; all others are fit.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from holdfast.agent.words import NodeChecked
+from holdfast.agent.group.messages import NodeChecked
 from holdfast.core.machine import Observation, Record, Say, Tick
 from holdfast.health.check import Check, Wanted
 from holdfast.health.examiner import Answered, Asked, Examined, Examiner, StartCheck, Watch

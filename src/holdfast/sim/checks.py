@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.agent.elected import shortened
-from holdfast.agent.look import LOOK_S
-from holdfast.core.events import Decided, Event, NodeLost
+from holdfast.agent.group.hang_response import LOOK_S
+from holdfast.agent.leader.elected_node import shortened
+from holdfast.core.job.events import Decided, Event, NodeLost
 from holdfast.core.machine import NEVER
-from holdfast.core.messages import Assigned, Finish, Message, Refused, Stop
-from holdfast.rendezvous.exclusion import SAVED
-from holdfast.runtime.guardian import SLACK_S, STRIKE_S
+from holdfast.core.wire.messages import Assigned, Finish, Message, Refused, Stop
+from holdfast.rendezvous.coordinator.exclusion import SAVED
+from holdfast.runtime.process.guardian import SLACK_S, STRIKE_S
 from holdfast.sim.checking import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from holdfast.agent.group.messages import Exit
     from holdfast.agent.node import Node
-    from holdfast.agent.words import Exit
-    from holdfast.core.report import JobReport
-    from holdfast.rendezvous.round import Rendezvous
+    from holdfast.core.job.report import JobReport
+    from holdfast.rendezvous.coordinator.machine import Rendezvous
     from holdfast.sim.checking import SimChecking
     from holdfast.sim.monitoring import SimMonitoring
     from holdfast.sim.network import SimLinks

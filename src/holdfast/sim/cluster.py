@@ -10,24 +10,24 @@ import random
 from collections.abc import Callable, Mapping
 from signal import SIGKILL
 
-from holdfast.agent.group import Group
-from holdfast.agent.heir import HeirNode
+from holdfast.agent.group.gpu_memory_wait import Reclaim
+from holdfast.agent.group.machine import Group
+from holdfast.agent.group.messages import ControlAsked, ExclusionAsked, Reached
+from holdfast.agent.leader.peer_elected_node import HeirNode
+from holdfast.agent.leader.store_elected_node import StoreNode
 from holdfast.agent.node import Node
-from holdfast.agent.reclaim import Reclaim
-from holdfast.agent.store_node import StoreNode
-from holdfast.agent.words import ControlAsked, ExclusionAsked, Reached
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER
-from holdfast.core.messages import Join
-from holdfast.core.report import JobReport
 from holdfast.core.value import replace
+from holdfast.core.wire.messages import Join
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.recovery.progress import Progress
-from holdfast.rendezvous.claims import Claim, Claimed
-from holdfast.rendezvous.election import STORE_FAILOVER_S, Election
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
+from holdfast.rendezvous.election.succession import Succession
+from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.server import Server
-from holdfast.rendezvous.succession import Succession
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import AFTERMATH_S, GUARDIAN_PATIENCE_S, GUARDIAN_S, Checks, Violation
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
@@ -134,7 +134,7 @@ class Cluster(Scene):
         return Node(group, member=self._member(group.join.node, world))
 
     def _elected(self, agent: SimAgent, group: Group, world: SimHost, links: SimLinks) -> StoreNode:
-        """A candidate, as `agent.candidate` would make it."""
+        """A candidate, as `agent.leader.build` would make it."""
         node = group.join.node
         links.endpoint = f"{agent.place}:{node}"
         links.listen()
@@ -151,7 +151,7 @@ class Cluster(Scene):
         return StoreNode(group, member, election, lambda now: self._found(group, world))
 
     def _heir(self, group: Group, endpoint: str, world: SimHost, *, known_round: int) -> HeirNode:
-        """A possible successor, as `agent.candidate` would make it."""
+        """A possible successor, as `agent.leader.build` would make it."""
         succession = Succession(
             endpoint,
             origin=ENDPOINT,

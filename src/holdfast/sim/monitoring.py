@@ -1,17 +1,19 @@
-"""As `agent.monitoring`, over simulated workers: the same machine, which sees pages that are worked out when it looks."""
+"""As `agent.workers.monitor_driver`, over simulated workers: the same machine, which sees pages that are worked out when it
+looks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from holdfast.agent.words import Ended, Hung, PaceKnown, Started
-from holdfast.core.fault_tolerance import FaultTolerance
+from holdfast.agent.group.messages import Ended, Hung, PaceKnown, Started
+from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.machine import NEVER, Observation, Record, Say, Tick
-from holdfast.core.signs import Limits, Signs
+from holdfast.core.page.signs import Limits, Signs
 from holdfast.core.value import fields_of
-from holdfast.monitor.service import Monitor
-from holdfast.monitor.words import (
+from holdfast.monitor.machine import Monitor
+from holdfast.monitor.messages import (
     AskGpus,
     GpusSeen,
     Inform,
@@ -27,7 +29,7 @@ from holdfast.monitor.words import (
 
 if TYPE_CHECKING:
     from holdfast.core.machine import Action
-    from holdfast.core.messages import Assigned
+    from holdfast.core.wire.messages import Assigned
     from holdfast.sim.world import SimHost, Worker
 
 BEATS_PER_S = 10.0

@@ -11,10 +11,10 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.core.links import Arrived, LinkDown, LinkUp
 from holdfast.core.machine import Observation
-from holdfast.core.messages import Message
-from holdfast.runtime.net import GUESTS_FROM, HANDSHAKE_S
+from holdfast.core.wire.links import Arrived, LinkDown, LinkUp
+from holdfast.core.wire.messages import Message
+from holdfast.runtime.net.net import GUESTS_FROM, HANDSHAKE_S
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.world import SimHost
 
@@ -222,7 +222,7 @@ def _at_home(side: Side) -> bool:
 
 
 class SimLinks:
-    """The links of one life of an agent; the face of `runtime.net.Network` (`runtime.world.Links`)."""
+    """The links of one life of an agent; the face of `runtime.net.net.Network` (`runtime.world.Links`)."""
 
     def __init__(self, ether: Ether, host: SimHost, place: str, paused: Callable[[], bool], endpoint: str = "") -> None:
         self.ether = ether
@@ -280,6 +280,6 @@ class SimLinks:
 
 
 if TYPE_CHECKING:
-    from holdfast.runtime.net import Network
+    from holdfast.runtime.net.net import Network
 
     _LINKS: tuple[type[Links], ...] = (Network, SimLinks)

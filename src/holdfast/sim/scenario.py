@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
-from holdfast.rendezvous.election import STORE_FAILOVER_S
+from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import GIVE_UP_S
 from holdfast.sim.agent import SimAgent

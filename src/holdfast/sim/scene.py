@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from holdfast.agent.spares import MiB
+from holdfast.agent.spares.machine import MiB
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
 from holdfast.rendezvous.rules import Rules

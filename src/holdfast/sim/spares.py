@@ -1,11 +1,13 @@
-"""As `agent.parking`, over simulated processes: the same machine, whose spares fail to import, die, and become workers."""
+"""As `agent.spares.pool`, over simulated processes: the same machine, whose spares fail to import, die, and become workers."""
 
 from __future__ import annotations
 
 from signal import SIGKILL
 from typing import TYPE_CHECKING
 
-from holdfast.agent.spare_words import (
+from holdfast.agent.group.messages import ImportsKnown, SparesAwaited
+from holdfast.agent.spares.machine import MiB, Spares
+from holdfast.agent.spares.messages import (
     EndSpare,
     Lost,
     MakeSpare,
@@ -17,8 +19,6 @@ from holdfast.agent.spare_words import (
     Survey,
     Surveyed,
 )
-from holdfast.agent.spares import MiB, Spares
-from holdfast.agent.words import ImportsKnown, SparesAwaited
 from holdfast.core.machine import NEVER, Observation, Record, Say, Tick
 from holdfast.core.processes import ProcessGone
 from holdfast.sim.scene import MEMORY_BYTES, SpareLife
@@ -27,8 +27,8 @@ from holdfast.sim.world import KILL_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.agent.group import Group
-    from holdfast.agent.spares import Changes
+    from holdfast.agent.group.machine import Group
+    from holdfast.agent.spares.machine import Changes
     from holdfast.core.machine import Action
     from holdfast.sim.scene import Scene
     from holdfast.sim.world import SimHost

@@ -1,7 +1,7 @@
 """The simulated store that elects coordinators: two keys, leases on its own clock, and troubles, as an etcd has them.
 
-`SimStore` is one agent's hands there (`agent.candidate.Store`); it asks one thing at a time, and each is answered once: by what
-`integrations.etcd` would say, or by `StoreTrouble`. The store hears what is sent even if its answer gets lost.
+`SimStore` is one agent's hands there (`agent.leader.build.Store`); it asks one thing at a time, and each is answered once: by
+what `integrations.etcd.election` would say, or by `StoreTrouble`. The store hears what is sent even if its answer gets lost.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import random
 from collections.abc import Iterable
 
 from holdfast.core.machine import Action
-from holdfast.core.messages import Past
 from holdfast.core.value import Value
-from holdfast.rendezvous.election import (
+from holdfast.core.wire.messages import Past
+from holdfast.rendezvous.election.store_election import (
     Await,
     Campaign,
     Deposed,
@@ -36,7 +36,7 @@ PLACE = "the store"
 """It is on a host of its own, which can be cut off like others."""
 
 TIMEOUT_S = 1.0
-"""After so long without an answer a client gives up (`integrations.etcd_client`: some seconds)."""
+"""After so long without an answer a client gives up (`integrations.etcd.client`: some seconds)."""
 
 WATCH_S = 5.0
 """A watch that has seen nothing answers that nothing has changed."""
@@ -142,7 +142,7 @@ class SimStore:
         """Term of the key that is bound to our lease; 0: none."""
 
     def perform(self, action: Action) -> None:
-        """See `agent.candidate.Store`."""
+        """See `agent.leader.build.Store`."""
         keys, asked_at = self.keys, self.host.now()
         delay_s = keys.ether.delay() + keys.rng.uniform(0.0, keys.slow_s)
         is_answered = not isinstance(action, Resign)  # what was asked before that may still be
@@ -154,7 +154,7 @@ class SimStore:
             keys.timeline.after(patience_s, lambda: self._give_up(number))
 
     def close(self, last: Iterable[Action]) -> None:
-        """See `agent.candidate.Store`."""
+        """See `agent.leader.build.Store`."""
         for action in last:
             self.perform(action)
         self.closed = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from holdfast.core.events import (
+from holdfast.core.job.events import (
     ControlRequested,
     CoordinatorFound,
     Decided,
@@ -31,7 +31,7 @@ from holdfast.core.events import (
     WorkersStopped,
     WorkerStarted,
 )
-from holdfast.core.failure import describe
+from holdfast.core.job.failure import describe
 
 QUIET = (CoordinatorFound, JoinRequested, StopSent, WorkerDying, WorkerExited, WorkersStopped, WorkerStarted)
 """Events that a short transcript leaves out."""

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.agent.words import GpuMemory, MemorySeen
+from holdfast.agent.group.messages import GpuMemory, MemorySeen
 from holdfast.core.errors import StartError
 from holdfast.core.machine import Observation
 from holdfast.core.processes import ProcessDying, ProcessGone
@@ -18,8 +18,8 @@ from holdfast.core.value import Value, replace
 from holdfast.sim.timeline import Timeline
 
 if TYPE_CHECKING:
-    from holdfast.core.binding import Binding
-    from holdfast.runtime.shm import Page
+    from holdfast.core.config.binding import Binding
+    from holdfast.runtime.shm.pages import Page
     from holdfast.runtime.world import World
 
 EPOCH = 1_700_000_000.0
@@ -189,7 +189,7 @@ class SimHost:
                 self.timeline.after(KILL_S, lambda worker=worker: self.end(worker, -signal.SIGKILL))  # type: ignore[misc]
 
     def look_at_memory(self) -> list[Observation]:
-        """As `agent.gpu_memory`: told at once where there is no GPU."""
+        """As `agent.workers.gpu_memory`: told at once where there is no GPU."""
         if not self.memory_s:
             return [MemorySeen()]
         busy = self.timeline.now < self.freed_at

@@ -11,7 +11,7 @@ import sys
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import NEVER
-from holdfast.runtime import process
+from holdfast.runtime.process import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from holdfast.agent.ask import ask_at
+from holdfast.agent.control.control_client import ask_at
 from holdfast.core.errors import HoldfastError
-from holdfast.supervisor.picture import Picture
+from holdfast.supervisor.snapshot import Picture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from prometheus_client.core import CollectorRegistry, CounterMetricFamily, Gauge
 from prometheus_client.exposition import generate_latest
 
 from holdfast.core.value import Value
-from holdfast.telemetry.plain import one_line
+from holdfast.telemetry.report.safe_text import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ class NodeView(Value):
 
 KNOWN = {
     "slurm": "holdfast.integrations.slurm_orchestrator",
-    "kubernetes": "holdfast.integrations.kubernetes_orchestrator",
+    "kubernetes": "holdfast.integrations.kubernetes.orchestrator",
 }
 """Those that other software is needed for: where their class `Adapter` is."""
 
@@ -102,7 +102,7 @@ class Local:
         we were killed before we could write that down. Another host's supervisor does not know: the command is told the key."""
         if not self.command:
             raise HoldfastError("no other node is asked for: start an agent on one, or give the supervisor --replace-with")
-        from holdfast.telemetry import locks
+        from holdfast.telemetry.record import locks
 
         fd = os.open(os.path.join(self.folder, f"replace-{_as_file(key)}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

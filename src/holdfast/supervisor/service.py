@@ -14,35 +14,35 @@ import select
 import signal
 
 from holdfast.core.errors import UsageError
-from holdfast.core.fleet import FLEET, FleetMessage
-from holdfast.core.injection import injection
-from holdfast.core.links import Connect, HangUp, Transmit
+from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Say, Signalled, Tick
-from holdfast.runtime.frames import Identity
+from holdfast.core.wire.fleet import FLEET, FleetMessage
+from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.runtime.host import Host
-from holdfast.runtime.net import Network
-from holdfast.supervisor.calls import Calls
+from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.net.net import Network
 from holdfast.supervisor.child import Child
+from holdfast.supervisor.connections import Reception
 from holdfast.supervisor.feed import SOCKET
-from holdfast.supervisor.fleet import Fleet
-from holdfast.supervisor.held import Held
-from holdfast.supervisor.node import HISTORY
-from holdfast.supervisor.picture import DEEDS
-from holdfast.supervisor.reception import Reception
+from holdfast.supervisor.fleet.machine import Fleet
+from holdfast.supervisor.fleet.messages import Call, Keep, Reply
+from holdfast.supervisor.fleet.node import HISTORY
+from holdfast.supervisor.orchestrator_calls import Calls
+from holdfast.supervisor.snapshot import DEEDS
 from holdfast.supervisor.store import LeadLost
+from holdfast.supervisor.waiting_requests import Held
 from holdfast.supervisor.web import view
-from holdfast.supervisor.words import Call, Keep, Reply
-from holdfast.telemetry.plain import plain
+from holdfast.telemetry.report.safe_text import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.agent.control import ControlSocket, Request
+    from holdfast.agent.control.control_socket import ControlSocket, Request
     from holdfast.core.machine import Action, Observation
-    from holdfast.runtime.tls import Shelter
+    from holdfast.runtime.net.tls import Shelter
+    from holdfast.supervisor.fleet.policies import Policy
     from holdfast.supervisor.orchestrator import Orchestrator
-    from holdfast.supervisor.policies import Policy
     from holdfast.supervisor.store import Store
 
 
@@ -85,7 +85,7 @@ class Service:
 
     def listen(self) -> bool:
         """Be there for reporters and for people. False: the port is taken."""
-        from holdfast.agent.control import ControlSocket
+        from holdfast.agent.control.control_socket import ControlSocket
 
         if not self.network.listen():
             return False

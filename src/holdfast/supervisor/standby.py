@@ -10,7 +10,7 @@ import os
 import select
 import signal
 
-from holdfast.agent.control import ControlSocket
+from holdfast.agent.control.control_socket import ControlSocket
 from holdfast.core.machine import NEVER, Signalled
 from holdfast.runtime.host import Host
 from holdfast.supervisor.feed import SOCKET

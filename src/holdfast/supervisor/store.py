@@ -12,10 +12,10 @@ import os
 import sqlite3
 
 from holdfast.core.errors import HoldfastError, UsageError
-from holdfast.core.fleet import Deed, JobKept, NodeKept, Swap
 from holdfast.core.machine import NEVER
 from holdfast.core.value import to_plain
-from holdfast.supervisor.fleet import Kept
+from holdfast.core.wire.fleet import Deed, JobKept, NodeKept, Swap
+from holdfast.supervisor.fleet.machine import Kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from holdfast.core.value import Value
-    from holdfast.supervisor.words import Keep
+    from holdfast.supervisor.fleet.messages import Keep
 
     class Store(Protocol):
         """Where the fleet's state is kept."""
@@ -59,7 +59,7 @@ DISK_HINT = "is its disk full, or broken?"
 BUSY_S = 5.0
 """How long to wait for another process that reads the file."""
 
-KNOWN = {"etcd": "holdfast.integrations.etcd_fleet"}
+KNOWN = {"etcd": "holdfast.integrations.etcd.fleet_store"}
 """Stores that other software is needed for: where their `open_store` is."""
 
 
@@ -81,7 +81,7 @@ def open_store(where: str, folder: str, name: str) -> Store:
 
 def claim(folder: str) -> int:
     """Make the state directory and hold it, as long as the descriptor that is returned is open. UsageError: another does."""
-    from holdfast.telemetry import locks
+    from holdfast.telemetry.record import locks
 
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
@@ -119,7 +119,7 @@ class SqliteStore:
 
     def load(self) -> tuple[int, Kept]:
         """See `Store`."""
-        from holdfast.runtime.codec import build
+        from holdfast.runtime.net.codec import build
 
         try:
             found: dict[str, Any] = {

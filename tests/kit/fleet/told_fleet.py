@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.control import ControlSocket, Request
+from holdfast.agent.control.control_socket import ControlSocket, Request
 
 
 class ToldFleet:

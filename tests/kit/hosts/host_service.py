@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from holdfast.core.google_wire import METHODS, STATES, HostInfo, WorkerInfo, WorkloadInfo
+from holdfast.core.wire.google_wire import METHODS, STATES, HostInfo, WorkerInfo, WorkloadInfo
 
 
 class HostService:

@@ -10,16 +10,16 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from holdfast.core import entry
-from holdfast.core.page import HOOK_MODULES, HOOK_SIGNS
-from holdfast.runtime import process
-from holdfast.runtime.shm import Page, create_page
+from holdfast.core.config import entry
+from holdfast.core.page.layout import HOOK_MODULES, HOOK_SIGNS
+from holdfast.runtime.process import process
+from holdfast.runtime.shm.pages import Page, create_page
 
 PATIENCE_S = 30.0
 
 
 class Spare:
-    """A parked interpreter. What it is told is what `agent.parking` tells."""
+    """A parked interpreter. What it is told is what `agent.spares.pool` tells."""
 
     def __init__(
         self, argv: list[str], env: Mapping[str, str], cwd: Path, *, modules: Iterable[str] = (), mode: str = "spawn"

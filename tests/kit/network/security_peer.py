@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.messages import Message
-from holdfast.runtime.codec import decode, encode
-from holdfast.runtime.frames import FRAME_BYTES, Frames, Handshake, Identity, frame
+from holdfast.core.wire.messages import Message
+from holdfast.runtime.net.codec import decode, encode
+from holdfast.runtime.net.frames import FRAME_BYTES, Frames, Handshake, Identity, frame
 
 WAITS = """
 import os, sys, time

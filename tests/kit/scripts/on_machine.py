@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from holdfast.__main__ import main
-from holdfast.runtime import accelerators, topology
+from holdfast.runtime.hardware import gpus, topology
 
 root = sys.argv.pop(1)
-read, nvidia = topology.read, accelerators.nvidia
+read, nvidia = topology.read, gpus.nvidia
 topology.read = lambda mode, environ: read(mode, environ, root)  # type: ignore[assignment]
-accelerators.nvidia = lambda elsewhere="/": nvidia(root)
+gpus.nvidia = lambda elsewhere="/": nvidia(root)
 sys.exit(main())

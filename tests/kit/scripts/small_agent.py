@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from holdfast.runtime import guardian, process
+from holdfast.runtime.process import guardian, process
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NOTED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN + 5)

@@ -9,7 +9,7 @@ import sys
 
 from holdfast.client.worker import this_worker
 from holdfast.core.value import to_plain
-from holdfast.runtime.shm import create_page
+from holdfast.runtime.shm.pages import create_page
 
 sys.argv.pop(0)
 runpy.run_path(sys.argv[0], run_name="__main__")

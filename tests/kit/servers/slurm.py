@@ -22,7 +22,7 @@ NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol")
 PATIENCE_S = 20.0
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 JOBS_APART, JOBS = 288, 48
-"""Jobs so far apart have the same port (`core.slurm.port`); and so many a cluster may have here."""
+"""Jobs so far apart have the same port (`core.resolve.slurm.port`); and so many a cluster may have here."""
 CONF = """
 ClusterName=tests
 FirstJobId={first}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli import parser
-from holdfast.cli.run import flags_for
-from holdfast.core.binding import Topology
-from holdfast.core.config import HostFacts, Resolved, RunConfig, gather
+from holdfast.cli.run import parser
+from holdfast.cli.run.run import flags_for
+from holdfast.core.config.binding import Topology
+from holdfast.core.config.config import HostFacts, Resolved, RunConfig, gather
 from holdfast.core.errors import UsageError
-from holdfast.core.resolve import resolve
+from holdfast.core.resolve.resolve import resolve
 
 ENTRY_POINTS = {"torchrun.handlers": ("raft", "zoo"), "torchrun.logs_specs": ("default", "mylogs")}
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from kit.stages import made_up
 
-from holdfast.agent.group import Group
-from holdfast.agent.words import Ended, Send, Started, Told
-from holdfast.core.events import Event
-from holdfast.core.failure import Evidence
+from holdfast.agent.group.machine import Group
+from holdfast.agent.group.messages import Ended, Send, Started, Told
+from holdfast.core.job.events import Event
+from holdfast.core.job.failure import Evidence
 from holdfast.core.machine import Record
-from holdfast.core.messages import Assigned, Join, Message
+from holdfast.core.wire.messages import Assigned, Join, Message
 
 GRACE_S = 10.0
 JOIN = Join(node="n1-id", name="n1", addr="n1", master_port=0, nproc=2, role="default")

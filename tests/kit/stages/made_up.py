@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.messages import Assigned
-from holdfast.core.report import JobReport
+from holdfast.core.job.report import JobReport
+from holdfast.core.wire.messages import Assigned
 
 
 def assigned(number: int = 1, *, group_rank: int = 0, of: int = 1, base_rank: int = 0, world_size: int = 1) -> Assigned:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.events import Decided
-from holdfast.core.failure import Failure
+from holdfast.core.job.events import Decided
+from holdfast.core.job.failure import Failure
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Record, Tick
-from holdfast.core.messages import Assigned, Failed, Join, Message, Renew, Stopped
-from holdfast.core.report import JobReport
+from holdfast.core.wire.messages import Assigned, Failed, Join, Message, Renew, Stopped
 from holdfast.recovery.policy import RestartOnFailure
-from holdfast.rendezvous.round import Rendezvous
+from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.rules import Heard, Rules, Tell
 
 LEASE_S = 3.0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from textwrap import dedent
 from typing import Any
 
-from holdfast.core.events import Decided, RoundFormed
+from holdfast.core.job.events import Decided, RoundFormed
 from holdfast.sim.cluster import Cluster
 from holdfast.sim.world import Life
 

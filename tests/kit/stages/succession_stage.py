@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.stages import stories
 
-from holdfast.agent.heir import HeirNode
+from holdfast.agent.leader.peer_elected_node import HeirNode
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Clock, Life
 

@@ -1,6 +1,6 @@
 """Runs Holdfast's bootstrap in a worker, then makes way for the user's own `sitecustomize`, or for none.
 
-This directory is the first entry of a worker's PYTHONPATH (`core.entry.bootstrap_env`) and holds nothing else. Python's
+This directory is the first entry of a worker's PYTHONPATH (`core.config.entry.bootstrap_env`) and holds nothing else. Python's
 `site` imports this module before it runs the script; see `client/bootstrap.py` for what happens and why it happens here.
 """
 
@@ -27,7 +27,7 @@ def _load(name: str, *path: str) -> ModuleType:
 try:
     _bootstrap = sys.modules["_holdfast_bootstrap"] = _load("_holdfast_bootstrap", "client", "bootstrap.py")
     _bootstrap.restore(os.path.dirname(__file__))
-    _bootstrap.start(_load("_holdfast_page", "core", "page.py"), _load)
+    _bootstrap.start(_load("_holdfast_page", "core", "page", "layout.py"), _load)
 except Exception:
     if "HOLDFAST_SPARE" in os.environ:
         os._exit(1)  # nobody has asked for another worker

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.xid import CATALOGUE, DRIVER, NVLINK, PROGRAM, REBOOT, RESET, RESTART, SERVICE, WATCH
+from holdfast.core.job.xid import CATALOGUE, DRIVER, NVLINK, PROGRAM, REBOOT, RESET, RESTART, SERVICE, WATCH
 from holdfast.diagnosis.tables import CAUSE, EFFECT, MACHINE, SYMPTOM, Row
 
 XID = "https://docs.nvidia.com/deploy/xid-errors/index.html"

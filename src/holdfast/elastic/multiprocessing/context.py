@@ -19,7 +19,7 @@ from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
 from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.multiprocessing.strays import MARK
 from holdfast.elastic.multiprocessing.tail_log import TailLog
-from holdfast.runtime.last_watch import LastWatch
+from holdfast.runtime.process.last_watch import LastWatch
 
 __all__ = ["SHUTDOWN_TIMEOUT_S", "PContext", "RunProcsResult", "tell_of_unkillable", "validate_full_rank", "warn_of_kill"]
 

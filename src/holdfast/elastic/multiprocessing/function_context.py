@@ -24,7 +24,7 @@ from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.function_worker import ProcessContext, start
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
 from holdfast.elastic.multiprocessing.strays import Strays, added, ends_within, living
-from holdfast.runtime.process import descendants
+from holdfast.runtime.process.process import descendants
 
 __all__ = ["MultiprocessContext"]
 

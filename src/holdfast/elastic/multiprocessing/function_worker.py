@@ -23,8 +23,8 @@ from typing import Any
 from holdfast.elastic.multiprocessing.errors import record
 from holdfast.elastic.multiprocessing.redirects import redirect_stderr, redirect_stdout
 from holdfast.elastic.multiprocessing.signal_exception import _terminate_process_handler, signals_held
-from holdfast.runtime.affinity import take
-from holdfast.runtime.process import die_with_parent
+from holdfast.runtime.hardware.affinity import take
+from holdfast.runtime.process.process import die_with_parent
 
 __all__ = ["ProcessContext", "WorkerFailed", "get_std_cm", "start"]
 

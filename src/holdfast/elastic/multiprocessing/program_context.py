@@ -21,7 +21,7 @@ from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
 from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.multiprocessing.strays import Strays, ends_within, living
 from holdfast.elastic.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
-from holdfast.runtime.process import pidfd_open
+from holdfast.runtime.process.process import pidfd_open
 
 __all__ = ["SubprocessContext"]
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 
 from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.utils.process_state import read_proc_state
-from holdfast.runtime.process import pidfd_open
+from holdfast.runtime.process.process import pidfd_open
 
 __all__ = ["MARK", "Strays", "added", "ends_within", "is_alive", "living"]
 

@@ -5,17 +5,29 @@
                       ├──────Enter───────┘ └─Finished──▶ done        │
                       └──────────────────────────Enter───────────────┘         Finish · Refused ──▶ ended
 
-It stands where `agent.group` stands in `holdfast run`, but runs no workers: that agent starts, stops and restarts them by its
-own rules, and comes back with `Enter` whenever it has none. So the coordinator is told of membership only.
+It stands where `agent.group.machine` stands in `holdfast run`, but runs no workers: that agent starts, stops and restarts them
+by its own rules, and comes back with `Enter` whenever it has none. So the coordinator is told of membership only.
 """
 
 from __future__ import annotations
 
-from holdfast.agent.words import Exit, LeaseOver, Send, Told
+from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
-from holdfast.core.messages import Assigned, Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
-from holdfast.core.report import JobReport
 from holdfast.core.value import replace
+from holdfast.core.wire.messages import (
+    Assigned,
+    Finish,
+    Join,
+    Leave,
+    Message,
+    Refused,
+    Stop,
+    StopJob,
+    Stopped,
+    Succeeded,
+    Waiting,
+)
 
 
 class Enter(Observation):
@@ -126,7 +138,7 @@ class Attendance:
             case Assigned(round=number) if self.state == "joining" and number > self.round:
                 self.state, self.round, self.assigned, self.why = "in", number, message, message.reason
             case Waiting(round=number, reason=reason) if self.state == "joining" and number > self.join.known_round:
-                self.join = replace(self.join, known_round=number)  # said again: see `agent.group`
+                self.join = replace(self.join, known_round=number)  # said again: see `agent.group.machine`
                 known, self.spare_because = self.spare_because, reason
                 said = [Say(text=f"waiting as a spare: {reason}", level="warning")] if reason != known else []
                 return [*said, Send(message=self.join)]

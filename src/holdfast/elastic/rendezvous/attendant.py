@@ -12,32 +12,32 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
+from holdfast.agent.group.messages import Exit
 from holdfast.agent.node import Node
-from holdfast.agent.words import Exit
-from holdfast.core.events import Decided
-from holdfast.core.links import Connect, HangUp, Transmit
+from holdfast.core.job.events import Decided
+from holdfast.core.job.policy import Decision, Health
 from holdfast.core.machine import Action, Observation, Record, Say, Tick
-from holdfast.core.policy import Decision, Health
+from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.elastic.utils.logging import get_logger
+from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.round import Rendezvous
 from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
-from holdfast.runtime.addresses import host_and_port
-from holdfast.runtime.frames import Identity
 from holdfast.runtime.host import Host
-from holdfast.runtime.net import Network
-from holdfast.runtime.process import children_of, kill_tree
+from holdfast.runtime.net.addresses import host_and_port
+from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.net.net import Network
+from holdfast.runtime.process.process import children_of, kill_tree
 
 from .attendance import Attendance, EndWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.agent.group import Group
-    from holdfast.core.failure import Failure
-    from holdfast.core.messages import Join
-    from holdfast.runtime.tls import Shelter
+    from holdfast.agent.group.machine import Group
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.wire.messages import Join
+    from holdfast.runtime.net.tls import Shelter
 
 logger = get_logger(__name__)
 
@@ -51,30 +51,30 @@ class MembershipOnly:
     carries_on = False
 
     def judge(self, health: Health, what: str) -> Decision:
-        """See `core.policy.Policy`."""
+        """See `core.job.policy.Policy`."""
         return Decision(reason="")
 
     def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
-        """See `core.policy.Policy`."""
+        """See `core.job.policy.Policy`."""
         return Decision(reason="the launchers decide about restarts")
 
     def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
-        """See `core.policy.Policy`."""
+        """See `core.job.policy.Policy`."""
         return Decision(reason=what)
 
     def heed(self, verdict: str) -> None:
         """torchrun's own agent decides about restarts."""
 
     def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
-        """See `core.policy.Policy`."""
+        """See `core.job.policy.Policy`."""
         return None
 
     def restarts_left(self, now: float) -> int:
-        """See `core.policy.Policy`."""
+        """See `core.job.policy.Policy`."""
         return 0
 
     def pardon(self, name: str) -> None:
-        """See `core.policy.Policy`."""
+        """See `core.job.policy.Policy`."""
 
 
 class Attendant:

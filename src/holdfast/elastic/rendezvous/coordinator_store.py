@@ -14,14 +14,14 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from holdfast.core.errors import ProtocolError
-from holdfast.core.messages import StoreAnswer, StoreAsk
-from holdfast.rendezvous.store_link import StoreLink
+from holdfast.core.wire.messages import StoreAnswer, StoreAsk
+from holdfast.rendezvous.kvstore.client import StoreLink
 
 from .store import Each, Store, StoreError, StoreUnreachable, understood
 
 if TYPE_CHECKING:
-    from holdfast.runtime.frames import Identity
-    from holdfast.runtime.tls import Shelter
+    from holdfast.runtime.net.frames import Identity
+    from holdfast.runtime.net.tls import Shelter
 
 __all__ = ["CoordinatorStore"]
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
 from holdfast.elastic.utils.logging import get_logger
-from holdfast.runtime.ports import hold_port
+from holdfast.runtime.net.ports import hold_port
 
 from . import _rendezvous_ops as ops
 from . import _rendezvous_state as shared

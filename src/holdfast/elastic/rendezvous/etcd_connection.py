@@ -41,7 +41,7 @@ def client_for(endpoints: str, conf: Mapping[str, Any]) -> Any:
     for key, variable in (("user", "HOLDFAST_ETCD_USER"), ("password", "HOLDFAST_ETCD_PASSWORD")):
         if variable in os.environ:
             _credentials[key] = os.environ.pop(variable)
-    return import_module("holdfast.integrations.etcd_client").Client(members, _credentials | told | {"protocol": protocol})
+    return import_module("holdfast.integrations.etcd.client").Client(members, _credentials | told | {"protocol": protocol})
 
 
 def connect(params: RendezvousParameters) -> Any:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
-from holdfast.core.messages import StoreAnswer
+from holdfast.core.wire.messages import StoreAnswer
 
 from .etcd_connection import Lease, after, plain, read, text, write
 from .store import Each, Store, StoreError, StoreTimeout, StoreUnreachable
@@ -85,7 +85,7 @@ class EtcdStore(Store):
         except (StoreError, NotImplementedError):
             raise
         except Exception as error:
-            module = import_module("holdfast.integrations.etcd_client")
+            module = import_module("holdfast.integrations.etcd.client")
             kind = StoreError if isinstance(error, module.Refused) else StoreUnreachable
             raise kind(f"etcd: {error}") from error
 
@@ -185,7 +185,7 @@ class EtcdStore(Store):
             self._renewals.start()
         try:
             return write(self.client, pairs, self._lease.id, unchanged=unchanged)
-        except import_module("holdfast.integrations.etcd_client").Gone:
+        except import_module("holdfast.integrations.etcd.client").Gone:
             return write(self.client, pairs, self._lease.hold(anew=True), unchanged=unchanged)
 
 

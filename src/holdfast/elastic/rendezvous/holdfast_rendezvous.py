@@ -21,8 +21,8 @@ from .api import RendezvousHandler, RendezvousParameters
 if TYPE_CHECKING:
     from collections import deque
 
-    from holdfast.core.messages import Assigned
-    from holdfast.runtime.tls import Shelter
+    from holdfast.core.wire.messages import Assigned
+    from holdfast.runtime.net.tls import Shelter
 
     from .attendance import Attendance
     from .attendant import Attendant
@@ -250,11 +250,11 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     node, and nobody else can come."""
     import os
 
-    from holdfast.core.messages import Join
+    from holdfast.core.wire.messages import Join
     from holdfast.rendezvous.rules import Rules
-    from holdfast.runtime.addresses import is_here, own_address
-    from holdfast.runtime.frames import Identity
-    from holdfast.runtime.net import open_doors
+    from holdfast.runtime.net.addresses import is_here, own_address
+    from holdfast.runtime.net.frames import Identity
+    from holdfast.runtime.net.net import open_doors
 
     from .attendant import Attendant
     from .utils import parse_rendezvous_endpoint
@@ -306,8 +306,8 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
 
 def _warn_of_unread(params: RendezvousParameters) -> None:
     """A setting that nothing reads may be a word misspelt, and the job without what it was meant to give."""
-    from holdfast.core.grammar import did_you_mean
-    from holdfast.core.resolve_rendezvous import KNOWN_KEYS
+    from holdfast.core.config.grammar import did_you_mean
+    from holdfast.core.resolve.resolve_rendezvous import KNOWN_KEYS
 
     for key in params.config:
         if key not in SETTINGS and key not in KNOWN_KEYS:  # those that torch's backends have come with any command line
@@ -370,7 +370,7 @@ def _shelter(params: RendezvousParameters) -> Shelter | None:
         if not files[key]:  # going on in plain text is not what is meant
             given = ", ".join(name for name, file in files.items() if file)
             raise ValueError(f"rendezvous settings: {given} needs {key} too; TLS takes a certificate and a CA on each side")
-    from holdfast.runtime.tls import shelter
+    from holdfast.runtime.net.tls import shelter
 
     return shelter(files["tls_cert"], files["tls_key"], files["tls_ca"])
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from itertools import count
 
-from holdfast.core.links import Arrived, LinkDown, Transmit
 from holdfast.core.machine import Observation, Tick
-from holdfast.core.messages import StoreAnswer, StoreAsk
-from holdfast.rendezvous.store import KeyValues
-from holdfast.runtime.blocking_link import SLICE_S
+from holdfast.core.wire.links import Arrived, LinkDown, Transmit
+from holdfast.core.wire.messages import StoreAnswer, StoreAsk
+from holdfast.rendezvous.kvstore.machine import KeyValues
+from holdfast.runtime.net.blocking_link import SLICE_S
 
 from .store import Each, PrefixedStore, Store, StoreTimeout, understood
 

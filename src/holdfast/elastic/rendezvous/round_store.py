@@ -14,9 +14,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from holdfast.core.messages import StoreAnswer
+from holdfast.core.wire.messages import StoreAnswer
 from holdfast.elastic.utils.distributed import get_free_port
-from holdfast.rendezvous.store import LONGEST_WAIT_S, WAITING
+from holdfast.rendezvous.kvstore.machine import LONGEST_WAIT_S, WAITING
 
 from .attendance import Attendance
 from .attendant import Attendant

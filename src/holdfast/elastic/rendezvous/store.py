@@ -14,8 +14,8 @@ from datetime import timedelta
 from types import new_class
 from typing import Any
 
-from holdfast.core.messages import StoreAnswer
-from holdfast.rendezvous.table import EMPTY, OVER, TIMEOUT
+from holdfast.core.wire.messages import StoreAnswer
+from holdfast.rendezvous.kvstore.table import EMPTY, OVER, TIMEOUT
 
 __all__ = ["PrefixedStore", "Store", "StoreEmpty", "StoreError", "StoreTimeout", "StoreUnreachable"]
 
@@ -118,8 +118,8 @@ class Store:
         wait_s: float = 0.0,
         each: Each | None = None,
     ) -> StoreAnswer:
-        """One operation of `holdfast.rendezvous.table`. `each` is called again and again while it waits, and may end the wait
-        by an exception."""
+        """One operation of `holdfast.rendezvous.kvstore.table`. `each` is called again and again while it waits, and may end
+        the wait by an exception."""
         raise NotImplementedError
 
     # --- how long to wait -----------------------------------------------------------------------------------------------

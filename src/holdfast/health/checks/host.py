@@ -6,7 +6,7 @@ import re
 import subprocess
 
 from holdfast.health.verdict import Findings, degraded
-from holdfast.runtime import cgroups
+from holdfast.runtime.hardware import cgroups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

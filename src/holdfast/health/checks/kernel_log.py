@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import time
 
-from holdfast.core.xid import NONE, REBOOT, RESET, RESTART, SERVICE
-from holdfast.core.xid import xid as catalogued
+from holdfast.core.job.xid import NONE, REBOOT, RESET, RESTART, SERVICE
+from holdfast.core.job.xid import xid as catalogued
 from holdfast.health.kmsg import lines
 from holdfast.health.verdict import DEGRADED, UNFIT, Findings, degraded
 

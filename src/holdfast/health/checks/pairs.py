@@ -1,4 +1,6 @@
-"""Did this node pass the pair test before the job? That takes all nodes, and was made before this check runs (`cli.pairs`)."""
+"""Did this node pass the pair test before the job? That takes all nodes, and was made before this check runs
+(`cli.run.pairs`).
+"""
 
 from __future__ import annotations
 

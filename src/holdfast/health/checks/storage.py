@@ -14,7 +14,7 @@ import stat
 import time
 
 from holdfast.health.verdict import Findings, unfit
-from holdfast.runtime import process
+from holdfast.runtime.process import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from holdfast.supervisor.web import openapi, view
 from holdfast.supervisor.web.auth import COOKIE, Gate, Refused, refuse_a_forgery
 from holdfast.supervisor.web.live import MOST_WATCHERS, Mirror
 from holdfast.supervisor.web.story import Story, story
-from holdfast.telemetry.plain import one_line
+from holdfast.telemetry.report.safe_text import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

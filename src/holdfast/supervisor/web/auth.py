@@ -14,7 +14,7 @@ import hmac
 import os
 
 from holdfast.core.errors import HoldfastError, UsageError
-from holdfast.runtime.addresses import is_loopback
+from holdfast.runtime.net.addresses import is_loopback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

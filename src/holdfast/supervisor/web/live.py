@@ -12,10 +12,10 @@ import asyncio
 import json
 import time
 
-from holdfast.agent.ask import Reachable
+from holdfast.agent.control.control_client import Reachable
 from holdfast.core.value import to_plain
-from holdfast.supervisor.changes import Changes
-from holdfast.supervisor.picture import Picture
+from holdfast.supervisor.snapshot import Picture
+from holdfast.supervisor.versions import Changes
 from holdfast.supervisor.web.auth import Refused
 from holdfast.supervisor.web.view import Beat
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from inspect import get_annotations
 
-from holdfast.core import fleet
 from holdfast.core.value import Required, Value
+from holdfast.core.wire import fleet
 from holdfast.supervisor.web import view
 from holdfast.supervisor.web.auth import OPERATE, READ
 

@@ -10,24 +10,24 @@ import os
 import time
 from collections import OrderedDict
 
-from holdfast.core.failure import describe
+from holdfast.core.job.failure import describe
 from holdfast.core.value import replace
 from holdfast.supervisor.web.view import Culprit, Goodput, Incident, IncidentBrief, LogTail, Round, StackGroup
-from holdfast.telemetry.goodput import goodput as folded
-from holdfast.telemetry.goodput_published import by_checkpoints, by_steps, steps_told
-from holdfast.telemetry.plain import one_line
-from holdfast.telemetry.reader import read
-from holdfast.telemetry.state_dir import events_files, homes, incident_dir, job_dirs, running_nodes, safe_name, split_run
-from holdfast.telemetry.timeline import timeline
+from holdfast.telemetry.goodput.accounting import goodput as folded
+from holdfast.telemetry.goodput.published import by_checkpoints, by_steps, steps_told
+from holdfast.telemetry.record.reader import read
+from holdfast.telemetry.record.state_dir import events_files, homes, incident_dir, job_dirs, running_nodes, safe_name, split_run
+from holdfast.telemetry.report.safe_text import one_line
+from holdfast.telemetry.report.timeline import timeline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.core.failure import Failure
-    from holdfast.core.finding import Finding
-    from holdfast.telemetry.reader import Record
-    from holdfast.telemetry.timeline import Life, Timeline
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.job.finding import Finding
+    from holdfast.telemetry.record.reader import Record
+    from holdfast.telemetry.report.timeline import Life, Timeline
 
 KEPT = 256
 """Findings that are remembered: a round that is over is diagnosed once."""

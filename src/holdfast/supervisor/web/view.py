@@ -1,23 +1,23 @@
 """What is a person, or a program, shown of the fleet? The shapes of the HTTP API, each once, and how they are made. Pure.
 
-What is kept is shown as it is kept (`core.fleet`: `Deed`, `Swap`, `DeviceKept`, `Change`, `JobLife`, `RankSaid`).
+What is kept is shown as it is kept (`core.wire.fleet`: `Deed`, `Swap`, `DeviceKept`, `Change`, `JobLife`, `RankSaid`).
 """
 
 from __future__ import annotations
 
-from holdfast.core.fleet import Change, Deed, DeviceKept, JobLife, RankSaid, Swap
 from holdfast.core.value import Value, to_plain
-from holdfast.supervisor.picture import DEEDS
+from holdfast.core.wire.fleet import Change, Deed, DeviceKept, JobLife, RankSaid, Swap
+from holdfast.supervisor.snapshot import DEEDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from holdfast.core.fleet import Standing
-    from holdfast.supervisor.fleet import Fleet
-    from holdfast.supervisor.job import FleetJob
-    from holdfast.supervisor.node import FleetNode
+    from holdfast.core.wire.fleet import Standing
+    from holdfast.supervisor.fleet.job import FleetJob
+    from holdfast.supervisor.fleet.machine import Fleet
+    from holdfast.supervisor.fleet.node import FleetNode
 
 HISTORY = 20
 """Changes of a node in a list of all nodes; asked about by itself it tells all."""

@@ -7,7 +7,7 @@ import select
 import time
 from collections.abc import Iterable
 
-from holdfast.runtime.process import pidfd_open
+from holdfast.runtime.process.process import pidfd_open
 
 
 class ExitWatch:

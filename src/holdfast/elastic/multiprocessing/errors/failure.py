@@ -1,5 +1,5 @@
 """What is known of a worker that failed, and what of a group of which some did? The box they are printed in is
-`telemetry.box`'s.
+`telemetry.report.failure_box`'s.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from holdfast.core.failure import Failure
+from holdfast.core.job.failure import Failure
 from holdfast.elastic.utils.logging import get_logger
-from holdfast.telemetry import box
+from holdfast.telemetry.report import failure_box
 
 __all__ = ["NOT_AVAILABLE", "ChildFailedError", "ProcessFailure"]
 
 logger = get_logger(__name__)
 
-NOT_AVAILABLE = box.NOT_GIVEN
+NOT_AVAILABLE = failure_box.NOT_GIVEN
 
 
 @dataclass
@@ -76,7 +76,7 @@ class ProcessFailure:
         if self.exitcode < 0:
             return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
         self.error_file_data["errorTraits"] = {"category": "system_terminated_error", "retryability": "False"}
-        return box.NO_TRACEBACK
+        return failure_box.NO_TRACEBACK
 
 
 def _read_record(path: str) -> dict[str, Any] | None:
@@ -112,9 +112,10 @@ class ChildFailedError(Exception):
         """The box, its rules drawn with these characters."""
         root, _ = self.get_first_failure()
         entries = {
-            rank: box.entry(index, _as_value(rank, failure)) for index, (rank, failure) in enumerate(self.failures.items())
+            rank: failure_box.entry(index, _as_value(rank, failure)) for index, (rank, failure) in
+            enumerate(self.failures.items())
         }
-        return box.frame(self.name, entries.pop(root), list(entries.values()), boarder_delim, section_delim)
+        return failure_box.frame(self.name, entries.pop(root), list(entries.values()), boarder_delim, section_delim)
 
 
 def _as_value(rank: int, failure: ProcessFailure) -> Failure:

@@ -14,8 +14,8 @@ from importlib import import_module
 from subprocess import Popen
 from typing import IO, Any
 
-from holdfast.runtime.affinity import bound
-from holdfast.runtime.process import kill_group
+from holdfast.runtime.hardware.affinity import bound
+from holdfast.runtime.process.process import kill_group
 
 __all__ = ["SubprocessHandler"]
 

@@ -1,0 +1,1 @@
+"""What an agent is asked while it runs, and by whom."""

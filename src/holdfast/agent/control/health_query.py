@@ -1,0 +1,52 @@
+"""What have all nodes said to an operator's question how they are? One `Examination` per question, at the desk that was asked.
+
+The answer goes out when all have said it, or when the checks' deadlines have passed: who is silent by then is named.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.agent.control.control_socket import OrderRequest, Request
+    from holdfast.core.wire.messages import NodeHealth
+
+MARGIN_S = 4.0
+"""How much longer than the longest of its checks a node may take to answer: two links, and SIGKILL."""
+
+SILENT = "it has not answered: is its agent stopped, or its link to the coordinator broken?"
+
+
+class Examination:
+    """Open until `replied`."""
+
+    def __init__(self, request: Request | OrderRequest, until: float) -> None:
+        self.request, self.until = request, until
+        self.names: list[str] | None = None
+        """Who has been asked. None: the coordinator has not said yet."""
+        self.told: dict[str, list[dict[str, Any]]] = {}
+
+    def hear(self, answer: NodeHealth) -> None:
+        """One node's answer."""
+        if answer.trouble:
+            self.told[answer.name] = [_row("-", "degraded", answer.trouble)]
+        else:
+            fields = ("check", "state", "reason", "advice", "took_s")
+            self.told[answer.name] = [{field: getattr(one, field) for field in fields} for one in answer.verdicts]
+
+    def is_over(self, now: float) -> bool:
+        """All have answered, or it is too late."""
+        return now >= self.until or (self.names is not None and set(self.names) <= set(self.told))
+
+    def reply(self) -> None:
+        """Tell whoever asked."""
+        if self.names is None and not self.told:
+            self.request.refuse("the coordinator has not answered: see `holdfast status`")
+            return
+        silent = [name for name in self.names or () if name not in self.told]
+        self.request.reply({"nodes": self.told | {name: [_row("-", "degraded", SILENT)] for name in silent}})
+
+
+def _row(check: str, state: str, reason: str) -> dict[str, Any]:
+    return {"check": check, "state": state, "reason": reason, "advice": "", "took_s": 0.0}

@@ -1,0 +1,264 @@
+"""Who wants to know how the agent is? People and programs on this host, by its Unix socket; a load balancer, by HTTP."""
+
+from __future__ import annotations
+
+import os
+import select
+
+from holdfast.agent.group.messages import ExaminationAsked, ExclusionAsked, InjectionAsked, RestartAsked, StopAsked
+from holdfast.core.errors import UsageError
+from holdfast.core.machine import NEVER, Signalled
+from holdfast.core.signals import NUMBERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.agent.control.control_socket import ControlSocket, OrderRequest, Request
+    from holdfast.agent.control.health_checks import Checking
+    from holdfast.agent.control.health_query import Examination
+    from holdfast.agent.faults.driver import Injections
+    from holdfast.agent.group.machine import Group
+    from holdfast.agent.group.messages import Answer
+    from holdfast.agent.workers.monitor_driver import Monitoring
+    from holdfast.core.machine import Observation
+    from holdfast.core.wire.messages import NodeHealth
+    from holdfast.rendezvous.coordinator.machine import Rendezvous
+    from holdfast.runtime.host import Host
+    from holdfast.telemetry.health_http import HealthHttpServer
+
+
+LONGEST_NAME, LONGEST_REASON = 255, 500
+"""Characters that a node's name may have, and a reason: a coordinator takes no longer ones."""
+
+MOST_NODES = 16_384
+"""Rows of an answer: some 2 MB, which take this agent some 50 ms, once and only when asked."""
+
+PULSE_S = 5.0
+"""How often the loop shows that it is alive, where somebody asks (TORCHELASTIC_HEALTH_CHECK_PORT)."""
+
+MOST_ASKED = 16
+"""Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`)."""
+
+
+class Desk:
+    """Answers about one group. Questions that ask for something become observations."""
+
+    def __init__(self, group: Group, host: Host, name: str) -> None:
+        self.group = group
+        self.host = host
+        self.name = name
+        self.control: ControlSocket | None = None
+        self.health: HealthHttpServer | None = None
+        self.monitoring: Monitoring | None = None
+        self.checking: Callable[[], Checking] | None = None
+        """Makes what runs checks, at the first use."""
+        self.injections: Callable[[], Injections] | None = None
+        """Makes what plays faults, at the first use."""
+        self.asked: dict[int, Request | OrderRequest] = {}
+        """Requests that the coordinator has not answered yet, by number."""
+        self.examinations: dict[int, Examination] = {}
+        """Those whose answers are not all there, by number."""
+        self.asks = 0
+        self.rendezvous: Callable[[], Rendezvous | None] = lambda: None
+        """The coordinator's machine, while it is here."""
+
+    def open_control(self, path: str) -> None:
+        """Listen on the Unix socket at `path`; without it the job runs all the same."""
+        from holdfast.agent.control.control_socket import ControlSocket
+
+        try:
+            self.control = control = ControlSocket(path)
+        except OSError as error:
+            self.host.complain(f"`holdfast status` and `holdfast stop` cannot reach this agent: {path}: {error.strerror}")
+            return
+        self.host.watch(control.fileno(), select.EPOLLIN, lambda events: self._asked(control))
+
+    def open_health(self, port: int, last_progress_at_unix: Callable[[], float]) -> None:
+        """Serve the health check; a port that cannot be had is no reason not to train."""
+        from holdfast.telemetry.health_http import HealthHttpServer
+
+        server = HealthHttpServer(last_progress_at_unix, port)
+        try:
+            server.start()
+        except OSError as error:
+            self.host.complain(f"no health check on port {port} (TORCHELASTIC_HEALTH_CHECK_PORT): {error.strerror}")
+            return
+        self.health = server
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self.control is not None:
+            self.control.close()
+        if self.health is not None:
+            self.health.stop()
+
+    def _asked(self, control: ControlSocket) -> list[Observation]:
+        return [seen for request in control.requests() for seen in self.answer(request)]
+
+    def answer(self, request: Request | OrderRequest) -> list[Observation]:
+        """Answer, now or later; what is asked for becomes an observation."""
+        match request.ask:
+            case "status":
+                request.reply(self._status())
+                return []
+            case "nodes":
+                self._tell_nodes(request)
+                return []
+            case "stop":
+                request.reply({})
+                grace = request.arguments.get("grace_s")
+                return [
+                    StopAsked(
+                        reason=str(request.arguments.get("reason") or "an operator asked for it (holdfast stop)"),
+                        grace_s=float(grace) if isinstance(grace, (int, float)) and grace >= 0 else None,
+                    )
+                ]
+            case "signal":
+                return self._signal(request)
+            case "restart":
+                return self._restart(request)
+            case "exclude" | "readmit":
+                return self._exclusion(request)
+            case "check":
+                return self._check(request)
+            case "inject":
+                return self._inject(request)
+        known = "status, nodes, stop, restart, signal, exclude, readmit, check and inject"
+        request.refuse(f"this agent knows no {request.ask!r}; it knows {known}")
+        return []
+
+    def answered(self, answer: Answer) -> None:
+        """The coordinator has answered one that it was asked for."""
+        if (examination := self.examinations.get(answer.ask)) is not None:
+            examination.names = answer.text.split("\n")
+            self.due()
+            return
+        request = self.asked.pop(answer.ask, None)
+        if request is None:
+            return
+        if answer.ok:
+            request.reply({"text": answer.text})
+        else:
+            request.refuse(answer.text)
+
+    def _restart(self, request: Request | OrderRequest) -> list[Observation]:
+        """All ranks of the job anew, if its budget allows it: the coordinator decides, as when a rank asks for it."""
+        if self.group.state != "running":
+            request.refuse(f"no ranks run here: the node is {self.group.state}")
+            return []
+        request.reply({"text": f"the coordinator was asked to restart round {self.group.round}"})
+        reason = str(request.arguments.get("reason") or "an operator asked for it (holdfast restart)")
+        return [RestartAsked(reason=reason[:LONGEST_REASON])]
+
+    def _exclusion(self, request: Request | OrderRequest) -> list[Observation]:
+        name = str(request.arguments.get("node") or "")
+        if not name or len(name) > LONGEST_NAME:
+            request.refuse("which node? give its name, as `holdfast status` shows it")
+            return []
+        ask = self._await(request)
+        readmit = request.ask == "readmit"
+        reason = str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
+        return [ExclusionAsked(ask=ask, name=name, reason=reason[:LONGEST_REASON], readmit=readmit)]
+
+    def _await(self, request: Request | OrderRequest) -> int:
+        """The coordinator's answer, by this number."""
+        self.asks += 1
+        self.asked[self.asks] = request
+        for ask in [ask for ask in self.asked if ask <= self.asks - MOST_ASKED]:
+            del self.asked[ask]  # its client has gone long ago
+        return self.asks
+
+    def _inject(self, request: Request | OrderRequest) -> list[Observation]:
+        """Play a fault, here or, through the coordinator, on another node."""
+        from holdfast.core.job.injection import injection
+
+        name = str(request.arguments.get("node") or self.name)
+        try:
+            wanted = injection(request.arguments)
+        except UsageError as error:
+            request.refuse(str(error))
+            return []
+        if name != self.name:
+            return [InjectionAsked(ask=self._await(request), name=name[:LONGEST_NAME], injection=wanted)]
+        assert self.injections is not None
+        ok, text = self.injections().ask(wanted)
+        request.reply({"text": text}) if ok else request.refuse(text)
+        return []
+
+    def _check(self, request: Request | OrderRequest) -> list[Observation]:
+        """The health of all nodes, by the checks that are named."""
+        from holdfast.agent.control.health_query import MARGIN_S, Examination
+        from holdfast.health.check import wanted
+
+        assert self.checking is not None
+        asked = request.arguments.get("checks")
+        checks = tuple(map(str, asked)) if isinstance(asked, list) else ()
+        try:
+            found = wanted(checks, self.checking().root)
+        except UsageError as error:
+            request.refuse(str(error))
+            return []
+        self.asks += 1
+        until = self.host.now() + max((one.check.deadline_s for one in found), default=0.0) + MARGIN_S
+        self.examinations[self.asks] = Examination(request, until)
+        return [ExaminationAsked(ask=self.asks, checks=checks)]
+
+    def examined(self, answer: NodeHealth) -> None:
+        """One of the nodes has said how it is."""
+        if (examination := self.examinations.get(answer.ask)) is not None:
+            examination.hear(answer)
+            self.due()
+
+    def deadline(self) -> float:
+        """When to call `due`, or to wake up and show that the loop is alive."""
+        pulse_at = NEVER if self.health is None else self.host.now() + PULSE_S
+        return min(pulse_at, *(one.until for one in self.examinations.values()), NEVER)
+
+    def due(self) -> list[Observation]:
+        """Answer those who wait for what is known by now."""
+        now = self.host.now()
+        for ask in [ask for ask, one in self.examinations.items() if one.is_over(now)]:
+            self.examinations.pop(ask).reply()
+        return []
+
+    def _tell_nodes(self, request: Request | OrderRequest) -> None:
+        if (rendezvous := self.rendezvous()) is None:
+            request.refuse(f"the coordinator is not here, but at {self.group.endpoint}, or where this job's nodes chose")
+            return
+        nodes = rendezvous.seats.table(MOST_NODES)
+        request.reply({"round": rendezvous.round, "nodes": nodes, "left_out": len(rendezvous.seats) - len(nodes)})
+
+    def _signal(self, request: Request | OrderRequest) -> list[Observation]:
+        name = str(request.arguments.get("signal"))
+        signum = NUMBERS.get(name)
+        if signum is None:
+            request.refuse(f"there is no signal {name!r}")
+            return []
+        request.reply({})
+        return [Signalled(signum=signum)]
+
+    def _status(self) -> dict[str, object]:
+        group, assigned = self.group, self.group.assigned
+        return {
+            "node": self.name,
+            "pid": os.getpid(),
+            "state": group.state,
+            "round": group.round,
+            "attempt": assigned.restart_count if assigned else 0,
+            "group_rank": assigned.group_rank if assigned else None,
+            "world_size": assigned.world_size if assigned else None,
+            "hosting": group.hosting,
+            "spare_because": group.spare_because if group.state == "joining" else "",
+            "workers": [
+                {
+                    "rank": seat.rank,
+                    "local_rank": seat.local_rank,
+                    "pid": seat.pid,
+                    "state": seat.state,
+                    "exitcode": seat.exitcode,
+                    "progress": self.monitoring.shown(seat.local_rank) if self.monitoring is not None else {},
+                }
+                for seat in group.workers.values()
+            ],
+        }

@@ -1,0 +1,1 @@
+"""Faults that are played for practice (--allow-inject)."""

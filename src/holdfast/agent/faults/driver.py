@@ -1,0 +1,150 @@
+"""How is a fault played on this node's ranks, and on what its checks read? Carries out what `agent.faults.machine` decides.
+
+Loaded at the first request. Ranks are stopped and let go with everything in their process groups; what checks are to see beside
+the host's own words is in a file without a name. So whatever ends the agent ends all of it: its guardian kills the ranks,
+stopped or not, and the file goes with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from holdfast.agent.faults.machine import Answered, Asked, Halt, Injector, LetGo, Plant, RankOver, RoundOver, Strike
+from holdfast.agent.group.messages import FaultPlayed
+from holdfast.core.job.events import StopSent, WorkerDying, WorkerExited
+from holdfast.core.machine import Tick
+from holdfast.core.signals import signal
+from holdfast.health.injected import WHERE
+from holdfast.runtime.hardware.gpus import names
+from holdfast.runtime.process.process import kill_group
+from holdfast.runtime.shm.pages import nameless_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.agent.control.health_checks import Checking
+    from holdfast.agent.group.machine import Group
+    from holdfast.agent.workers.workers import Workers
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.job.events import Event
+    from holdfast.core.job.injection import Injection
+    from holdfast.core.machine import Action, Observation
+    from holdfast.runtime.host import Host
+
+FORBIDDEN = "its agent was not started with --allow-inject (or HOLDFAST_ALLOW_INJECT=1)"
+
+
+class Injections:
+    """One agent's."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        host: Host,
+        workers: Workers,
+        group: Group,
+        *,
+        checker: Callable[[], Checking | None],
+        perform: Callable[[Iterable[Action]], None],
+    ) -> None:
+        self.config, self.host, self.workers, self.group = config, host, workers, group
+        self.checker, self.perform = checker, perform
+        self.injector = Injector()
+        self.planted = -1
+        """What checks read beside the host's own words. -1: nothing was ever added."""
+
+    # --- what is asked for ----------------------------------------------------------------------------------------------
+
+    def ask(self, wanted: Injection) -> tuple[bool, str]:
+        """Whether it is played, and what to watch; or why it is not."""
+        name = self.group.join.name
+        if not self.config.allow_inject:
+            return False, f"nothing is played on {name}: {FORBIDDEN}"
+        runs = self.group.workers.values() if self.group.state == "running" else ()
+        ranks = {seat.rank: (seat.local_rank, seat.pid) for seat in runs if seat.state == "running"}
+        asked = Asked(injection=wanted, ranks=ranks, looks_s=self._looks(), gpus=self._gpus())
+        (answer,) = self._carry_out(self.injector.observe(asked, self.host.now()))
+        return answer.ok, f"{name}: {answer.text}"
+
+    def play(self, ask: int, wanted: Injection) -> Observation:
+        """The same, for somebody elsewhere."""
+        ok, text = self.ask(wanted)
+        return FaultPlayed(ask=ask, ok=ok, text=text)
+
+    def _looks(self) -> dict[str, float | None]:
+        checker = self.checker()
+        if checker is None:
+            return {}
+        every_s = self.config.check_every_s
+        return {label: every_s if label in checker.during else None for label in checker.examiner.counts}
+
+    def _gpus(self) -> tuple[str, ...]:
+        root = checker.root if (checker := self.checker()) is not None else "/"
+        return tuple(names(root, "proc/driver/nvidia/gpus"))
+
+    # --- the loop -------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        return self.injector.deadline()
+
+    def due(self) -> list[Observation]:
+        """What the passing of time has brought."""
+        if (now := self.host.now()) >= self.injector.deadline():
+            self._carry_out(self.injector.observe(Tick(), now))
+        return []
+
+    def saw(self, event: Event) -> None:
+        """What is recorded here: ranks end, or are being stopped."""
+        match event:
+            case StopSent():
+                self._carry_out(self.injector.observe(RoundOver(), self.host.now()))
+            case WorkerDying(local_rank=local_rank) | WorkerExited(local_rank=local_rank):
+                self._carry_out(self.injector.observe(RankOver(local_rank=local_rank), self.host.now()))
+
+    def close(self) -> None:
+        """The agent ends: nobody stays stopped."""
+        self._carry_out(self.injector.observe(RoundOver(), self.host.now()))
+        if self.planted >= 0:
+            os.close(self.planted)
+
+    # --- hands ----------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, actions: Iterable[Action]) -> list[Answered]:
+        answers: list[Answered] = []
+        for action in actions:
+            match action:
+                case Answered():
+                    answers.append(action)
+                case Strike(local_rank=local_rank):
+                    if pid := self._pid(local_rank):
+                        os.kill(pid, signal.SIGKILL)
+                case Halt(local_rank=local_rank):
+                    self._signal(local_rank, signal.SIGSTOP)
+                case LetGo(local_rank=local_rank):
+                    self._signal(local_rank, signal.SIGCONT)
+                case Plant():
+                    self._plant(action)
+                case _:
+                    self.perform([action])
+        return answers
+
+    def _pid(self, local_rank: int) -> int:
+        """Of the rank's process, which is there until it is reaped. 0: it has been."""
+        ours = ((pid, one) for pid, one in self.workers.local_ranks.items() if pid in self.host.children)
+        return next((pid for pid, one in ours if one == local_rank), 0)
+
+    def _signal(self, local_rank: int, signum: int) -> None:
+        if pid := self._pid(local_rank):
+            kill_group(pid, signum)
+
+    def _plant(self, plant: Plant) -> None:
+        checker = self.checker()
+        assert checker is not None, "an agent that runs no checks plants nothing for them"
+        if self.planted < 0:
+            self.planted = nameless_file("holdfast-injected")
+            checker.environ[WHERE] = f"/proc/{os.getpid()}/fd/{self.planted}"
+        os.ftruncate(self.planted, 0)
+        os.pwrite(self.planted, json.dumps({"kmsg": plant.kmsg, "ecc": plant.ecc}).encode(), 0)

@@ -1,0 +1,381 @@
+"""What is a node's group shown, and what does it want done? The words between the machine (`agent.group.machine`) and its
+host.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.job.failure import Evidence, Position
+from holdfast.core.job.injection import Injection
+from holdfast.core.job.report import JobReport
+from holdfast.core.machine import Action, Observation
+from holdfast.core.value import Value
+from holdfast.core.wire.messages import Assigned, Checked, Message, NodeHealth
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.page.stash import Held, Kept
+
+
+class Told(Observation):
+    """The coordinator said something."""
+
+    message: Message
+
+
+class PortHeld(Observation):
+    """The World holds this port for the next round, in case this node gets group rank 0."""
+
+    port: int
+
+
+class Started(Observation):
+    """A worker runs."""
+
+    local_rank: int
+    pid: int
+    argv: tuple[str, ...]
+    log_dir: str | None
+    spare: bool = False
+    """A warm spare has become it."""
+    cold_because: str = ""
+    """Why none has, where there could have been one."""
+
+
+class StartFailed(Observation):
+    """A worker could not be started."""
+
+    local_rank: int
+    message: str
+    at_unix: float
+
+
+class Ended(Observation):
+    """A worker is dying, or gone."""
+
+    local_rank: int
+    exitcode: int | None
+    """None: not known yet."""
+    gone: bool
+    """False: dead, but the kernel still frees its memory. True: reaped."""
+    at_unix: float
+    evidence: Evidence
+
+
+class Stuck(Observation):
+    """A worker sleeps in the kernel, deaf to every signal, for longer than the user allows."""
+
+    local_rank: int
+    asleep_s: float
+    at_unix: float
+
+
+class Hung(Observation):
+    """A worker has given no sign of life for longer than its limit."""
+
+    local_rank: int
+    reason: str
+    """Which sign, for how long, and its limit: `no heartbeat for 12.3 s (limit 12 s), in section checkpoint`."""
+    at_unix: float
+    quiet_s: float = 0.0
+    """For how long."""
+
+
+class PaceKnown(Observation):
+    """How this node's ranks get on, for the coordinator: as in `core.wire.messages.Pace`."""
+
+    longest_s: dict[str, float]
+    typical_s: dict[str, float]
+    straggler: str
+    busy_s: float
+
+
+class SavesSeen(Observation):
+    """A rank has begun to write a checkpoint, or none writes any more."""
+
+    open: bool
+
+
+class LimitsKnown(Observation):
+    """A worker has calculated limits, which are its like's everywhere: by kind of silence, all that have been so far."""
+
+    limits_s: dict[str, float]
+
+
+class Looked(Observation):
+    """What `LookAtWorkers` has found, of those that live. Their stacks are in hand, until `KeepStacks` or another look."""
+
+    positions: tuple[Position, ...]
+
+
+class TimerExpired(Observation):
+    """A worker did not leave a scope in time (`timer.expires`); `signum` is what its timer asks for."""
+
+    pid: int
+    scope: str
+    signum: int
+    late_s: float
+
+
+class LeaseOver(Observation):
+    """The coordinator has not answered for a whole lease: others may go on without us, so our workers must not."""
+
+    reason: str
+    until: float
+    """The last moment at which a worker of ours may live."""
+    patience_s: float = 0.0
+    """How long the coordinator is looked for, at most, before this node gives up."""
+
+
+class StopAsked(Observation):
+    """An operator wants the job stopped."""
+
+    reason: str
+    grace_s: float | None = None  # None: the usual grace
+
+
+class RestartAsked(Observation):
+    """An operator wants all ranks of the running round restarted."""
+
+    reason: str
+
+
+class ExclusionAsked(Observation):
+    """An operator wants a node left out of the job, or taken again."""
+
+    ask: int
+    """Number of the request; `Answer` names it."""
+    name: str
+    reason: str
+    readmit: bool = False
+
+
+class ControlAsked(Observation):
+    """A worker asks for something that concerns the whole job."""
+
+    local_rank: int
+    kind: str
+    """exclude (this node) · stop (the job) · restart (all ranks) · continue (as if it had not asked)"""
+    reason: str
+
+
+class Reached(Observation):
+    """How far the job has come, as this node can tell: before its first `Join`, and when the workers of a round are gone."""
+
+    iteration: int | None
+    """None: it cannot tell."""
+
+
+class Stashed(Observation):
+    """What the ranks of a round have left in this node's memory, now that they are gone."""
+
+    held: tuple[Held, ...]
+    kept: tuple[Kept, ...] = ()
+    """And those of another node."""
+    at: str = ""
+    """Where others can fetch that, and bring more. Empty: nowhere."""
+
+
+class LogsTaken(Observation):
+    """This agent takes the lines of other nodes' ranks, should it have the coordinator."""
+
+    at: str
+    """Where."""
+
+
+class ImportsKnown(Observation):
+    """What the script has imported here, now that it trains; or more of it."""
+
+    modules: tuple[str, ...]
+
+
+class GpuUser(Value):
+    """A process that is not ours, and has memory on a GPU."""
+
+    pid: int
+    name: str
+    mb: float | None
+    """MiB. None: the driver does not say."""
+
+
+class GpuMemory(Value):
+    """What is in use on a GPU."""
+
+    index: int
+    """The driver's number for it."""
+    used_mb: float
+    others: tuple[GpuUser, ...] = ()
+    """Looked for only where much is in use."""
+
+
+class MemorySeen(Observation):
+    """The GPUs have been looked at."""
+
+    gpus: tuple[GpuMemory, ...] = ()
+    """Those that workers here may use. Empty: there are none, or see `trouble`."""
+    trouble: str = ""
+    """Why nobody can tell."""
+
+
+TOO_LATE = "the directories for its output took longer to make than this node's lease lasts"
+"""Why a worker is not started, where others may have gone on without this node by then."""
+
+
+class ExaminationAsked(Observation):
+    """An operator wants to know how all nodes of the job are."""
+
+    ask: int
+    checks: tuple[str, ...]
+
+
+class InjectionAsked(Observation):
+    """An operator wants a fault played on another node."""
+
+    ask: int
+    """Number of the request; `Answer` names it."""
+    name: str
+    injection: Injection
+
+
+class FaultPlayed(Observation):
+    """What became of `PlayFault`."""
+
+    ask: int
+    ok: bool
+    text: str
+
+
+class ChecksRun(Observation):
+    """What `RunChecks` has found."""
+
+    ask: int
+    verdicts: tuple[Checked, ...]
+    trouble: str = ""
+    """Why there is nothing."""
+
+
+class NodeChecked(Observation):
+    """The node's health is known, as `CheckNode` asked, or has changed by itself."""
+
+    unfit: str
+    """Why it must not take part. Empty: it may."""
+    asked: bool = False
+    """It is the answer to `CheckNode`."""
+
+
+class SparesAwaited(Observation):
+    """Warm spares are about to be ready: a round's workers begin sooner if they wait for them until then at the latest."""
+
+    until: float
+    """In the past: none is to be waited for any more."""
+
+
+class Unguarded(Observation):
+    """The guardian is dead: nobody would see to it that a slow end is an end."""
+
+
+class Send(Action):
+    """Say something to the coordinator."""
+
+    message: Message
+
+
+class StartWorkers(Action):
+    """Start the workers of a round."""
+
+    assigned: Assigned
+
+
+class SignalWorkers(Action):
+    """Send a signal to the process groups of some workers."""
+
+    local_ranks: tuple[int, ...]
+    signum: int
+
+
+class LookAtWorkers(Action):
+    """Have all workers dump their stacks, and see where they are. `Looked` follows, within `within_s` seconds."""
+
+    round: int
+    base_rank: int
+    """Global rank of local rank 0."""
+    within_s: float
+
+
+class KeepStacks(Action):
+    """Keep what was found at the last look in the incident's folder."""
+
+    reason: str
+    """Whose hang it was for, in words."""
+
+
+class HeedPace(Action):
+    """The coordinator says how long the job's ranks need, by kind of silence; and that another node works, as in `Pace`."""
+
+    longest_s: dict[str, float]
+    busy_s: float
+
+
+class LearnImports(Action):
+    """This node waits, and others have told what its workers would import: have warm spares of it."""
+
+    modules: tuple[str, ...]
+
+
+class KillWorkers(Action):
+    """SIGKILL some workers with everything below them."""
+
+    local_ranks: tuple[int, ...]
+
+
+class Sweep(Action):
+    """Kill whatever the workers of the last round have left behind."""
+
+
+class CheckNode(Action):
+    """Find out whether this node is fit for another round; `NodeChecked` follows, within the checks' deadlines."""
+
+    after_failure: bool
+
+
+class RunChecks(Action):
+    """Somebody elsewhere wants to know how this node is; `ChecksRun` follows."""
+
+    ask: int
+    checks: tuple[str, ...]
+
+
+class PlayFault(Action):
+    """Somebody elsewhere wants a fault played here; `FaultPlayed` follows."""
+
+    ask: int
+    injection: Injection
+
+
+class TellExamined(Action):
+    """Tell an operator how one of the nodes is."""
+
+    answer: NodeHealth
+
+
+class LookAtMemory(Action):
+    """Find out how much of the GPUs' memory is in use, beside everything else; `MemorySeen` follows."""
+
+    above_mb: float
+    """Where more is in use, find out by whom."""
+
+
+class Answer(Action):
+    """Tell an operator what became of a request."""
+
+    ask: int
+    ok: bool
+    text: str
+
+
+class Exit(Action):
+    """This agent is done."""
+
+    code: int
+    """Negative: die by that signal."""
+    report: JobReport | None = None
+    complaint: str = ""

@@ -1,0 +1,178 @@
+"""From a configuration to a node that may come to lead: its machines, where it would serve, and who elects or decides."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from holdfast.agent.leader.peer_elected_node import HeirNode
+from holdfast.agent.leader.store_elected_node import StoreNode
+from holdfast.agent.reporting.final_report import ended_runs
+from holdfast.core.config.flags import KUBERNETES, SCHEDULERS, SLURM
+from holdfast.core.config.grammar import shown_endpoint
+from holdfast.core.errors import RendezvousError, UsageError
+from holdfast.core.machine import NEVER
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
+from holdfast.rendezvous.election.succession import Succession
+from holdfast.rendezvous.member import Member
+from holdfast.rendezvous.rules import Rules
+from holdfast.rendezvous.server import Server
+from holdfast.runtime.net.ports import hold_port
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Protocol
+
+    from holdfast.agent.group.machine import Group
+    from holdfast.agent.leader.tie_breaker import Witness
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.job.report import JobReport
+    from holdfast.core.machine import Action, Observation
+    from holdfast.recovery.policy import RestartOnFailure
+    from holdfast.runtime.host import Host
+    from holdfast.runtime.net.net import Network
+
+    class Store(Protocol):
+        """The hands of an election: does what the machine asks of the store, and shows it what the store says."""
+
+        def perform(self, action: Action) -> list[Observation]:
+            """Begin one of the actions of `rendezvous.election.store_election`; never waits. What can be told at once is
+            returned.
+            """
+
+        def close(self, last: Iterable[Action]) -> None:
+            """Do these last things, in bounded time, and end."""
+
+
+def candidate(
+    config: RunConfig, host: Host, network: Network, group: Group, rules: Rules, policy: Callable[[], RestartOnFailure]
+) -> tuple[StoreNode, Network, Store]:
+    """A node that listens at its own address, and campaigns."""
+    store = f"etcd at {config.rdzv_endpoint}"
+    store_hands = open_etcd(config, host)
+    endpoint = _listen(network, group.join.addr, config.agent_ports)
+    now = host.now()
+    election = Election(
+        endpoint,
+        store=store,
+        fresh_life=os.urandom(8).hex(),
+        ttl_s=float(math.ceil(config.lease_s + STORE_FAILOVER_S)),  # etcd counts in whole seconds
+        now=now,
+    )
+    member = Member(group.join.node, endpoint=f"the place that {store} names", join_timeout_s=config.join_timeout_s, now=now)
+    member.connect_at = NEVER
+    # A store may be away for longer than a coordinator that restarts: while it is, nobody else can run this job either.
+    member.give_up_s = config.join_timeout_s
+    member.hint = "does etcd answer there, and are the other nodes' ports open to this node?"
+    return StoreNode(group, member, election, _founder(rules, policy, host, ended_runs(config))), network, store_hands
+
+
+def heir(
+    config: RunConfig,
+    host: Host,
+    network: Network,
+    group: Group,
+    rules: Rules,
+    policy: Callable[[], RestartOnFailure],
+    *,
+    known_round: int,
+) -> tuple[HeirNode, Network, Store | None]:
+    """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
+    `known_round`: the last round of an agent of this job that was on this host before us, and has not seen its end; 0: none."""
+    taken, ended = network.taken, ended_runs(config)
+    witness = None if config.witness is None else open_witness(config.witness, host)
+    endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(config, network, group.join.addr, host)
+    if witness is not None and endpoint:
+        witness.rehearse(endpoint)
+    now = host.now()
+    succession = Succession(
+        endpoint,
+        origin=config.rdzv_endpoint,
+        founder=group.hosting,
+        lease_s=config.lease_s,
+        fresh_life=os.urandom(8).hex(),
+        witness=witness is not None,
+        goes_on=config.on_split == "continue",
+        known_round=known_round,
+        ended=ended,
+        now=now,
+    )
+    wait_s = config.join_timeout_s
+    member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=wait_s, taken=taken, now=now)
+    found = _founder(rules, policy, host, ended)
+    return HeirNode(group, member, succession, found, patience_s=config.join_timeout_s), network, witness
+
+
+def _founder(
+    rules: Rules, policy: Callable[[], RestartOnFailure], host: Host, ended: Mapping[str, JobReport]
+) -> Callable[[float], tuple[Server, RestartOnFailure]]:
+    def found(now: float) -> tuple[Server, RestartOnFailure]:
+        fresh = policy()
+        return Server(Rendezvous(rules, fresh, now=now, now_unix=host.unix()), ended=ended), fresh
+
+    return found
+
+
+def _listen_if_possible(config: RunConfig, network: Network, addr: str, host: Host) -> str:
+    """Where others can reach us; empty where that cannot be: then this node has no say in who leads."""
+    try:
+        return _listen(network, addr, config.agent_ports)
+    except (RendezvousError, OSError) as error:
+        host.complain(f"this node cannot take over if the coordinator is lost: {error}")
+        return ""
+
+
+def _listen(network: Network, addr: str, ports: tuple[int, int]) -> str:
+    """Serve at `addr` from now on, at the first free one of `ports`, for whoever is sent here while we lead."""
+    low, high = ports
+    if not low:
+        held = hold_port()
+        try:
+            return _listen_at(network, addr, held.getsockname()[1])
+        finally:
+            held.close()
+    for port in range(low, high):
+        try:
+            return _listen_at(network, addr, port)
+        except RendezvousError:
+            continue
+    return _listen_at(network, addr, high)
+
+
+def _listen_at(network: Network, addr: str, port: int) -> str:
+    network.endpoint = addr, port
+    if not network.listen():
+        here = shown_endpoint(addr, port)
+        raise RendezvousError(
+            f"cannot listen at {here}: the port is in use, or {addr} is no address of this host",
+            hint="give --local-addr an address that this host has, and --agent-port a port, or a range, that is free",
+        )
+    return shown_endpoint(*network.endpoint)
+
+
+def open_witness(folder: str, host: Host) -> Witness:
+    """The directory, or the scheduler, that decides between two halves. Raises UsageError if there is none."""
+    from shutil import which
+
+    from holdfast.agent.leader.tie_breaker import Witness
+
+    if folder == SLURM and which("scontrol") is None:
+        raise UsageError("--witness slurm: there is no scontrol on this node", hint="give a directory that all nodes share")
+    if folder == KUBERNETES and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        raise UsageError("--witness kubernetes: this is no pod", hint="give a directory that all nodes share")
+    if folder not in SCHEDULERS and not os.path.isdir(folder):
+        raise UsageError(f"--witness: {folder} is not a directory", hint="create it, on a file system that all nodes share")
+    return Witness(folder, host)
+
+
+def open_etcd(config: RunConfig, host: Host) -> Store:
+    """The store at `config.rdzv_endpoint`. Raises UsageError where its client is missing, or what it is told is wrong."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("etcd3gw") is None:
+        raise UsageError("--rdzv-backend etcd: its client is not installed", hint="pip install 'holdfast[etcd]'")
+    store: Store = import_module("holdfast.integrations.etcd.election").open_store(config, host)
+    return store

@@ -1,0 +1,237 @@
+"""A node of a job whose coordinator is elected: what is the same whoever elects it, a store or the nodes among themselves?
+
+                    Send                    link to the leader, which may be ourselves (loopback)
+         ┌───────┐ ──────▶ ┌────────┐ ◀────────────────────────────────┐
+         │ Group │         │ Member │                                  ▼
+         └───────┘ ◀────── └───▲────┘                       ┌─────────────────────┐
+                     Told      │ Follow            Lead     │ Server ─ Rendezvous │  only while we lead
+                           ┌───┴──────┐ ──────────────────▶ └─────────────────────┘
+                           │ Election │ ◀─────────────── what a successor must know
+                           └──────────┘
+
+The leader's own group reaches the coordinator by a link like everybody else's, so it has a lease like everybody else's: a
+leader that was cut off or stopped loses its workers no later than any other member.
+
+Who says that we lead is a machine: `rendezvous.election.store_election` in `agent.leader.store_elected_node`,
+`rendezvous.election.succession` in `agent.leader.peer_elected_node`.
+"""
+
+from __future__ import annotations
+
+from holdfast.agent.group.machine import Group
+from holdfast.agent.group.messages import Send, Told
+from holdfast.agent.node import Node
+from holdfast.core.job.events import CoordinatorFound, NodeExcluded
+from holdfast.core.machine import Action, Observation, Record, Say, Tick
+from holdfast.core.value import quicken, replace
+from holdfast.core.wire.links import Arrived, HangUp, LinkDown
+from holdfast.core.wire.messages import Past, Refused
+from holdfast.rendezvous.election.store_election import Follow, GiveUp, Lead, StepDown
+from holdfast.rendezvous.lease import FENCE_S
+from holdfast.rendezvous.member import Deliver, Member
+from holdfast.rendezvous.rules import Heard, Tell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Protocol
+
+    from holdfast.core.job.report import JobReport
+    from holdfast.recovery.policy import RestartOnFailure
+    from holdfast.rendezvous.coordinator.machine import Rendezvous
+    from holdfast.rendezvous.server import Server
+
+    class Elects(Protocol):
+        """Who leads? The machine that says so, by `Lead`, `StepDown` and `Follow`, as far as every such node needs it."""
+
+        endpoint: str
+        """Where we would serve."""
+        life: str
+        """The run of the job that we belong to."""
+        term: int
+        rank: int
+        """Our last group rank."""
+        linked: bool
+        """Our member has a link to the leader."""
+
+        def observe(self, seen: Observation, now: float) -> list[Action]:
+            """See `core.machine.Machine`."""
+
+        def deadline(self) -> float:
+            """See `core.machine.Machine`."""
+
+        def link_is(self, up: bool, now: float) -> list[Action]:
+            """Our member's link to the leader came up, or broke."""
+
+
+FAILURES_KEPT = 16
+"""Failures in the report that the store keeps for members who missed it: a store's values are small (etcd: 1.5 MB)."""
+
+
+class ElectedNode(Node):
+    """One node: a group, a member, a candidate, and a server while it leads."""
+
+    member: Member
+
+    def __init__(
+        self, group: Group, member: Member, election: Elects, found: Callable[[float], tuple[Server, RestartOnFailure]]
+    ) -> None:
+        quicken(Tick, Heard, Tell)
+        self.group = group
+        self.member = member
+        self.election = election
+        self.found = found
+        """Makes a coordinator that knows nothing yet, with its policy."""
+        self.server: Server | None = None
+        self.policy: RestartOnFailure | None = None
+        self.kept = Past(life="")
+        """What is known of the job to whoever could lead next, as far as we know."""
+        self.noted: tuple[object, ...] = ()
+        """What of our own they have been told since."""
+        self.leader = group.endpoint
+        """Where the coordinator was when we last followed one."""
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        server = [self.server.deadline()] if self.server is not None else []
+        return min(self.group.deadline(), self.member.deadline(), self.election.deadline(), *server)
+
+    @property
+    def _rendezvous(self) -> Rendezvous | None:
+        return None if self.server is None else self.server.rendezvous
+
+    # --- links ----------------------------------------------------------------------------------------------------------
+
+    def _over_a_link(self, seen: Observation, now: float) -> list[Action]:
+        out = self._from_server(self.server.observe(seen, now), now) if self.server is not None else []
+        if isinstance(seen, Arrived) and seen.link != self.member.link:
+            return out  # thousands a second, and our member's time comes with a Tick
+        was_up = self.member.up
+        out += self._from_member(self.member.observe(seen, now), now)
+        broke = isinstance(seen, LinkDown) and seen.link == self.member.link
+        if self.member.up != was_up or broke:
+            out += self._from_election(self.election.link_is(self.member.up, now), now)
+        return out
+
+    def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
+        out: list[Action] = []
+        for action in actions:
+            if isinstance(action, Send):
+                out += self._from_member(self.member.say(action.message, now), now)
+            else:
+                out.append(action)
+        return out
+
+    def _from_member(self, actions: Iterable[Action | Deliver], now: float) -> list[Action]:
+        out = super()._from_member(actions, now)
+        if self.group.assigned is not None:
+            self.election.rank = self.group.assigned.group_rank
+        return out
+
+    # --- the election ---------------------------------------------------------------------------------------------------
+
+    def _from_election(self, actions: Iterable[Action], now: float) -> list[Action]:
+        out: list[Action] = []
+        for action in actions:
+            match action:
+                case Lead(past=past, reason=reason):
+                    out += self._lead(past, reason, now)
+                case StepDown(reason=reason):
+                    out += self._step_down(reason)
+                case Follow(endpoint=endpoint):
+                    out += [*self._found_at(endpoint), *self._follow(endpoint, now)]
+                case GiveUp(reason=reason, hint=hint):
+                    out += self._from_group(self.group.observe(Told(message=Refused(reason=reason, hint=hint)), now), now)
+                case _:
+                    out.append(action)
+        return out
+
+    def _lead(self, past: Past, reason: str, now: float) -> list[Action]:
+        told = f"this agent leads the job from now on (term {self.election.term}, after round {past.round})"
+        return [Say(text=told), *self._take_the_lead(past, now)]
+
+    def _take_the_lead(self, past: Past, now: float) -> list[Action]:
+        if self.kept.life == past.life and self.kept.round > past.round:
+            past = self.kept  # the store has lost it since we led
+        self.server, self.policy = self.found(now)
+        self.policy.budget.spent_at = [now - age_s for age_s in past.restart_ages_s]
+        self.policy.suspects.resume(past.fault_ages_s, now)
+        self.policy.progress.reached, self.policy.progress.idle = past.reached, past.idle_restarts
+        # Where the store lost what it knew, our own memory is better than none.
+        mine = self.group.assigned
+        number, restarts = (mine.round, mine.restart_count) if mine else (0, 0)
+        self.policy.budget.spent_at += [now] * (restarts - past.restarts)
+        forgotten = mine.group_world_size if mine is not None and mine.round > past.round else 0
+        known = max(number, self.group.join.known_round)
+        fence_s = self.server.rendezvous.rules.lease_s + FENCE_S if known > max(number, past.round) else 0.0
+        self.server.rendezvous.life = past.life
+        self.server.rendezvous.logs_at = self.group.join.logs_at
+        self.server.rendezvous.resume(
+            round=max(past.round, known),
+            restarts=max(past.restarts, restarts),
+            members=max(past.members, forgotten),
+            largest=past.largest,
+            fence_s=max(past.fence_s, fence_s),
+            age_s=past.age_s,
+            excluded=past.excluded,
+            longest_s={**past.longest_s, **(mine.longest_s if mine else {})},
+            calculated_s=past.calculated_s,
+            report=past.report,
+            now=now,
+        )
+        self.kept = past
+        self.leader = self.election.endpoint
+        self.noted = past.round, past.restarts, past.report is not None, *(one.name for one in past.excluded)
+        life = self.server.rendezvous.round, self.server.rendezvous.attempt
+        out = [NodeExcluded(name=one.name, reason=one.reason, by=one.by, age_s=one.age_s) for one in past.excluded]
+        return [*(Record(event=event, life=life) for event in out), *self._follow(self.election.endpoint, now)]
+
+    def _found_at(self, endpoint: str) -> list[Action]:
+        if endpoint == self.leader:
+            return []
+        self.leader, was_here = endpoint, self.member.lease_ends is not None
+        said = Say(text=f"the coordinator is at {endpoint} now", level="warning" if was_here else "info")
+        return [Record(event=CoordinatorFound(endpoint=endpoint)), said]
+
+    def _step_down(self, reason: str) -> list[Action]:
+        assert self.server is not None
+        guests = sorted(self.server.guests)
+        self.server, self.policy, self.noted = None, None, ()
+        said = Say(text=f"this agent leads the job no longer: {reason}", level="warning")
+        return [said, *(HangUp(link=link) for link in guests)]
+
+    def _follow(self, endpoint: str, now: float) -> list[Action]:
+        self.election.linked = False
+        return self._from_member(self.member.redirect(endpoint, now), now)
+
+    def _past(self, now: float, *, leaving: bool = False) -> Past:
+        assert self.server is not None and self.policy is not None
+        rendezvous = self.server.rendezvous
+        ours = self.group.join.node if leaving and not self.group.has_workers else ""
+        seats = [seat for node, seat in rendezvous.seats.items() if node != ours and seat.assigned is not None]
+        members = sum(seat.assigned is not None and seat.assigned.round == rendezvous.round for seat in seats)
+        report = rendezvous.report
+        return Past(
+            life=self.election.life,
+            round=rendezvous.round,
+            restarts=rendezvous.restarts,
+            restart_ages_s=tuple(now - at for at in self.policy.budget.spent_at),
+            # Until our own first round has formed, those that our predecessor left are still to be waited for.
+            members=max(members, rendezvous.gathering.awaited),
+            largest=rendezvous.seats.largest,
+            fence_s=max(0.0, rendezvous.gathering.not_before - now),
+            age_s=rendezvous.age_s + now - rendezvous.started_at,
+            excluded=rendezvous.excluded.kept(now),
+            fault_ages_s=self.policy.suspects.ages_s(now),
+            longest_s=rendezvous.paces.longest_s,
+            calculated_s=rendezvous.paces.calculated_s,
+            reached=self.policy.progress.reached,
+            idle_restarts=self.policy.progress.idle,
+            report=None if report is None else shortened(report),
+        )
+
+
+def shortened(report: JobReport) -> JobReport:
+    """With the first failures only, and the others counted: as those are told who missed the end."""
+    more = max(0, len(report.failures) - FAILURES_KEPT)
+    return replace(report, failures=report.failures[:FAILURES_KEPT], failures_left_out=report.failures_left_out + more)

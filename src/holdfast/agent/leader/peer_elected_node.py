@@ -1,0 +1,362 @@
+"""A node of a job whose nodes choose the coordinator's successor among themselves.
+
+The same parts as in `agent.leader.elected_node`, with `rendezvous.election.succession` in the election's place and the other
+nodes in the store's:
+
+         ┌───────┐ Send  ┌────────┐   link to the leader, which may be ourselves
+         │ Group ├──────▶│ Member │◀──────────────────────────────────┐
+         │       │◀──────┤        │                                   ▼
+         └───────┘ Told  └───▲────┘                        ┌─────────────────────┐
+                             │ Follow             Lead     │ Server ─ Rendezvous │  only while we lead
+                         ┌───┴────────┐ ─────────────────▶ │     └── Mandate     │
+                         │ Succession │                    └─────────────────────┘
+                         └─▲────────┬─┘
+              Seek · Vote  │        │  Propose · Leads
+                           └─ links ┘  (from whoever seeks, to whoever is sought)
+
+What a leader says goes through its mandate on the way out: each `Renewed` gets a mark, the roster if it is news, and no longer
+lease than the mandate lasts.
+"""
+
+from __future__ import annotations
+
+from signal import SIGTERM
+
+from holdfast.agent.group.messages import Exit, Unguarded
+from holdfast.agent.leader.elected_node import ElectedNode
+from holdfast.agent.node import host_leaves
+from holdfast.core.job.events import Decided
+from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled, Tick
+from holdfast.core.value import replace
+from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Renew, Renewed, Seek, Stopped, Vote
+from holdfast.rendezvous.election.leader_lease import LOOK_S
+from holdfast.rendezvous.election.roster import elector_of
+from holdfast.rendezvous.election.succession import OF_HALF, Succession
+from holdfast.rendezvous.election.witness_claims import Claimed
+from holdfast.rendezvous.member import Deliver
+from holdfast.rendezvous.rules import Heard, HostLeaves
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.agent.group.machine import Group
+    from holdfast.core.wire.messages import Message, Past
+    from holdfast.recovery.policy import RestartOnFailure
+    from holdfast.rendezvous.coordinator.membership import Seat
+    from holdfast.rendezvous.member import Member
+    from holdfast.rendezvous.server import Server
+
+
+TICK = Tick()
+
+
+class HeirNode(ElectedNode):
+    """One node: a group, a member, a possible successor, and a server while it leads."""
+
+    election: Succession
+
+    def __init__(
+        self,
+        group: Group,
+        member: Member,
+        succession: Succession,
+        found: Callable[[float], tuple[Server, RestartOnFailure]],
+        *,
+        patience_s: float,
+    ) -> None:
+        super().__init__(group, member, succession, found)
+        self.patience_s = patience_s
+        """How long after its lease a node waits where an election can still be won."""
+        self.guests: set[int] = set()
+        """Links that others opened to us."""
+        self.since_round = 0
+        """The last round of our predecessor."""
+        self.keep_at = -NEVER
+        self.line: tuple[str, ...] = ()
+        """Who comes after whom, as the mandate has been told last."""
+        self.told: tuple[int, float] = (0, 0.0)
+        self.of_late = self.kept
+        """What members are told of the job; of that roster's version, and worked out then."""
+        group.join = replace(group.join, endpoint=succession.endpoint)
+
+    def begin(self, now: float) -> list[Action]:
+        """See `Node.begin`."""
+        return self._from_election(self.election.begin(now), now) + self._from_group(self.group.begin(now), now)
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
+        if isinstance(seen, Arrived) and isinstance(seen.message, Renew):
+            answer = self._answer(seen.link, seen.message, now)
+            if answer is not None:
+                return [answer]
+        # The succession first: whoever slept through the end of its mandate must not say another word as the leader.
+        out = self._from_election(self.election.observe(TICK, now), now)
+        self._hold_rounds(now)
+        match seen:
+            case Signalled() if self._goes_alone(seen):
+                why = "its node is excluded, and the agent was told to go; the others choose another coordinator"
+                return out + self._make_way(why, now) + self.group.exit(1, complaint=f"stopped: {why}")
+            case Unguarded() if self._others_can_go_on and not self.group.is_leaving:
+                out += self._make_way("its guardian was killed; the others choose another coordinator", now)
+            case Arrived() | LinkUp() | LinkDown():
+                return out + self._over_a_link(seen, now)
+            case Claimed():
+                return out + self._from_election(self.election.observe(seen, now), now)
+            case Tick():
+                return out + self._from_group(self.group.observe(seen, now), now) + self._over_a_link(seen, now)
+        return out + self._from_group(self.group.observe(seen, now), now)
+
+    def _answer(self, link: int, renew: Renew, now: float) -> Transmit | None:
+        """To a member's `Renew`, while all is well and nothing is due: what the long way would say too. None: go that way."""
+        server, mandate = self.server, self.election.mandate
+        if server is None or mandate is None or not self.election.at_ease(now):
+            return None
+        if (seat := server.renewing(renew, link)) is None:
+            return None
+        self._renewed(seat, renew, now)
+        hearing = server.rendezvous.hearing
+        terms = mandate.terms(hearing.granted_s, _known_as(seat), self._past_of_late, now)
+        if terms is None:
+            return None
+        answer = hearing.renewed(seat, renew, now, lease_s=terms[0], mark=now, roster=terms[1])
+        self._keep(now)
+        return Transmit(link=link, message=answer)
+
+    def _goes_alone(self, seen: Signalled) -> bool:
+        """Our agent is told to go, and the round that it coordinates does without our node, which is excluded: whoever ends it
+        (an eviction) means the node and not the job, and the others can choose another coordinator."""
+        rendezvous = self._rendezvous
+        if rendezvous is None or seen.signum != SIGTERM or self.group.has_workers or not self._others_can_go_on:
+            return False
+        return rendezvous.phase == "running" and bool(rendezvous.excluded.why(self.group.join.name))
+
+    @property
+    def _others_can_go_on(self) -> bool:
+        """The coordinator is here, its job has not ended, and the others could choose another without this node."""
+        rendezvous = self._rendezvous
+        return rendezvous is not None and rendezvous.phase in ("running", "gathering") and self._is_succeeded
+
+    @property
+    def _is_succeeded(self) -> bool:
+        """Nodes that lose the coordinator could choose another, as far as it is known here."""
+        roster = self.election.roster
+        return roster is not None and (roster.largest.size > 2 or roster.largest.witness or self.election.goes_on)
+
+    def _make_way(self, why: str, now: float) -> list[Action]:
+        """As if we had died: for the others that is nothing new."""
+        return self._from_election(self.election.make_way(why, now), now)
+
+    def _hold_rounds(self, now: float) -> None:
+        """No round forms whose leases the mandate does not cover: those who are lost may be about to choose another
+        coordinator, and its rounds go on from the same number."""
+        mandate, server = self.election.mandate, self.server
+        if mandate is None or server is None or server.rendezvous.phase != "gathering":
+            return
+        covered = now + self.election.lease_s
+        if mandate.ends(now, at_least=covered) < covered:
+            server.rendezvous.gathering.wait_until(now + LOOK_S)
+
+    # --- links ----------------------------------------------------------------------------------------------------------
+
+    def _over_a_link(self, seen: Observation, now: float) -> list[Action]:
+        if isinstance(seen, Arrived):
+            own = self._for_the_succession(seen.link, seen.message, now)
+            return super()._over_a_link(seen, now) if own is None else own
+        match seen:
+            case LinkUp(link=link, ours=False):
+                self.guests.add(link)
+            case LinkDown(link=link):
+                self.guests.discard(link)
+        out = [] if isinstance(seen, Tick) else self._from_election(self.election.observe(seen, now), now)
+        return out + super()._over_a_link(seen, now)
+
+    def _for_the_succession(self, link: int, message: Message, now: float) -> list[Action] | None:
+        """What is said between those who seek a coordinator; and what is said to us as to one. None: it goes its usual way."""
+        if link == self.member.link:
+            return self._from_the_leader(message, now)
+        if isinstance(message, Finish) and self.election.dial.uses(link):
+            self.member.closed = True  # whoever we sought knows how our run has ended
+            return [*self.election.dial.hang_up(now), *self._from_member([Deliver(message=message)], now)]
+        if link not in self.guests or isinstance(message, (Seek, Vote)):
+            out: list[Action] = self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
+            self._heed_the_roster()
+            return out
+        out = []
+        if self.election.founding and isinstance(message, (Join, Renew)):
+            out = self._from_election(self.election.knocked(message.roster, getattr(message, "life", ""), now), now)
+        if self.server is None:
+            return [*out, *self.election.tell(link), HangUp(link=link)]
+        self._counted(message, now)
+        return None
+
+    def _from_the_leader(self, message: Message, now: float) -> list[Action] | None:
+        match message:
+            case Leads():
+                return self._from_election(self.election.told(message, now), now)
+            case Renewed(mark=mark, roster=roster):
+                out = self._from_election(self.election.renewed(roster, now), now)
+                self.member.mark = mark
+                if roster is not None and len(roster.electorates) > 1:
+                    self.member.renew_soon(now)  # the older electorate has a say until half of it have told that they hold this
+                self._heed_the_roster()
+                over = Arrived(link=self.member.link, message=message)
+                return out + super()._over_a_link(over, now)
+        return None
+
+    def _heed_the_roster(self) -> None:
+        """As long as others can still choose a leader, whoever has none waits; where nobody can, not for long."""
+        roster = self.election.roster
+        self.member.roster = 0 if roster is None else roster.version
+        if self._is_succeeded:
+            self.member.give_up_s, self.member.abandoned_s = self.patience_s, NEVER
+        elif roster is not None and roster.largest.size:
+            self.member.hint = OF_HALF
+
+    def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
+        out: list[Action] = []
+        for action in actions:
+            out += super()._from_group([action], now)
+            if isinstance(action, Exit) and self.server is not None and self.server.rendezvous.report is None:
+                out += self._host_leaves(action, now)
+        return out
+
+    def _from_member(self, actions: Iterable[Action | Deliver], now: float) -> list[Action]:
+        life = self.group.join.life
+        out = [self._stamped(action) for action in super()._from_member(actions, now)]
+        self.election.is_spare = self.member.is_spare
+        if self.group.join.life != life:
+            self.election.taken_in(self.group.join.life)
+            self._heed_the_roster()
+        return out
+
+    def _stamped(self, action: Action) -> Action:
+        """A `Join` says which roster is held now: it may be said again long after it was said first, to another coordinator."""
+        roster = self.election.roster
+        if roster is None or not isinstance(action, Transmit) or not isinstance(action.message, Join):
+            return action
+        join, life = action.message, roster.past.life
+        if join.life not in ("", life):
+            return action  # our coordinator is another run's by now
+        return replace(action, message=replace(join, roster=roster.version, elector_of=elector_of(roster), life=life))
+
+    def _host_leaves(self, end: Exit, now: float) -> list[Action]:
+        """Our agent goes, with the coordinator in it; its workers are gone already."""
+        assert self.server is not None
+        node, number = self.group.join.node, self.group.round
+        reason = host_leaves(end)
+        self.member.closed = True
+        out: list[Action] = [HangUp(link=self.member.link)]
+        for said in (Leave(node=node, round=number, reason=reason), Stopped(node=node, round=number)):
+            out += self._from_server(self.server.observe(Heard(message=said), now), now)
+        return out + self._from_server(self.server.observe(HostLeaves(reason=reason), now), now)
+
+    # --- leading ----------------------------------------------------------------------------------------------------------
+
+    def _counted(self, message: Message, now: float) -> None:
+        """What a member says tells also how loyal it is."""
+        mandate = self.election.mandate
+        assert self.server is not None and mandate is not None
+        if isinstance(message, Renew):
+            if (seat := self.server.rendezvous.seats.get(message.node)) is not None:
+                self._renewed(seat, message, now)
+        elif isinstance(message, Join):
+            ours = message.life in ("", self.election.life)  # else both count something else
+            mandate.joined(message.endpoint, message.roster * ours, message.elector_of if ours else ())
+
+    def _renewed(self, seat: Seat, renew: Renew, now: float) -> None:
+        assert self.election.mandate is not None
+        ours = seat.assigned is not None or seat.join.life in ("", self.election.life)
+        self.election.mandate.renewed(_known_as(seat), renew.mark, renew.roster * ours, now)
+
+    def _from_server(self, actions: Iterable[Action], now: float) -> list[Action]:
+        assert self.server is not None and self.election.mandate is not None
+        out: list[Action] = []
+        for action in actions:
+            if isinstance(action, Transmit) and isinstance(action.message, Renewed):
+                seat = self.server.rendezvous.seats.get(self.server.guests.get(action.link, ""))
+                known_as = "" if seat is None else _known_as(seat)
+                said = self.election.mandate.answer(action.message, known_as, self._past_of_late, now)
+                out += [] if said is None else [Transmit(link=action.link, message=said)]
+            else:
+                out.append(action)
+        self._keep(now)
+        return out
+
+    def _keep(self, now: float) -> None:
+        """Tell the succession when somebody comes or goes, or a round has formed."""
+        assert self.server is not None and self.election.mandate is not None
+        rendezvous = self.server.rendezvous
+        if (own := rendezvous.seats.get(self.group.join.node)) is not None:
+            own.here = True  # after a pause we would blame ourselves first; its workers are under a lease all the same
+        if rendezvous.report is not None:
+            self.election.mandate.waive()
+            self.election.over = True
+            return
+        seats = rendezvous.seats
+        counts = seats.arrivals, len(seats), seats.link_changes
+        noted = rendezvous.round, rendezvous.restarts, rendezvous.excluded.changes, *counts
+        fresh = noted[:1] != self.noted[:1]  # whoever hears of its round asks for the roster at once
+        if noted != self.noted and rendezvous.round > self.since_round and (fresh or now >= self.keep_at):
+            line, only_links = self._line(), noted[:-1] == self.noted[:-1]
+            self.noted, self.keep_at = noted, now + LOOK_S  # thousands may come back at once
+            if line != self.line or not only_links:
+                self.line = line
+                self.election.write(line, now)
+
+    def _past_of_late(self, now: float) -> Past:
+        """Worked out once for all who are told the same; it is some milliseconds old for the last."""
+        assert self.election.mandate is not None
+        if self.told != (self.election.mandate.version, now // LOOK_S):
+            self.told = self.election.mandate.version, now // LOOK_S
+            self.of_late = self._past(now)
+        return self.of_late
+
+    def _line(self) -> tuple[str, ...]:
+        """Who comes after whom: ourselves, then by group rank, then whoever waits, by arrival."""
+        assert self.server is not None
+
+        def turn(seat: Seat) -> tuple[float, int]:
+            return seat.place.group_rank if seat.place is not None else NEVER, seat.arrival
+
+        seats = sorted(self.server.rendezvous.seats.values(), key=turn)
+        ours = self.election.endpoint
+        linked = {ours: True}
+        for endpoint, is_linked in ((seat.join.endpoint, seat.linked) for seat in seats if seat.join.endpoint):
+            linked[endpoint] = linked.get(endpoint, False) or is_linked  # two lives of one agent may have the same
+        return without_absent(linked, self.election.claims.has_witness)
+
+    def _lead(self, past: Past, reason: str, now: float) -> list[Action]:
+        self.group.hosting = True
+        out = self._take_the_lead(past, now)
+        assert self.server is not None and self.policy is not None
+        self.since_round, self.noted, self.keep_at = self.server.rendezvous.round, (), now
+        self.server.guests = dict.fromkeys(self.guests, "")
+        if not reason:
+            return out
+        self.server.rendezvous.why = reason
+        left = self.policy.restarts_left(now)
+        life = self.server.rendezvous.round, self.server.rendezvous.attempt
+        return [Record(event=Decided(decision="rejoin", reason=reason, restarts_left=left), life=life), *out]
+
+    def _step_down(self, reason: str) -> list[Action]:
+        self.group.hosting = False
+        return super()._step_down(reason)
+
+
+def without_absent(linked: Mapping[str, bool], witness: bool) -> tuple[str, ...]:
+    """Which of these endpoints have a say: not those whose link has broken, who are dead most likely, and else come back.
+
+    Only where fewer votes than before are a majority then, and more than half are there: else one that lives all the same,
+    and is cut off from us alone, would be missed."""
+    absent = [endpoint for endpoint, is_linked in linked.items() if not is_linked]
+    if 2 * len(absent) >= len(linked):
+        return tuple(linked)
+    kept = absent[: 0 if witness else 1 - (len(linked) - len(absent)) % 2]
+    return tuple(endpoint for endpoint, is_linked in linked.items() if is_linked or endpoint in kept)
+
+
+def _known_as(seat: Seat) -> str:
+    """To the mandate: one that others cannot reach has no say in who leads, but must know where to look for whoever does."""
+    return seat.join.endpoint or seat.join.node

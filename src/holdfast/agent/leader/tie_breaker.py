@@ -1,0 +1,115 @@
+"""Which of two halves goes on? A directory that both can reach says: whoever is first to put its name there. Or a scheduler.
+
+For each electorate there is one file, made by `link`, which is atomic on NFS too and fails for the second. It holds the
+endpoint of the node that the witness speaks for, and it stays: the next electorate has another. A file system that is gone
+blocks whoever touches it, so a throw-away child does (an agent that waited would lose its lease), and it gives up by itself.
+
+Slurm and Kubernetes know of nodes that are dead; the programs that ask them are `integrations.slurm_witness` and
+`integrations.kubernetes.witness`. Whose word it is, speaks for us when one of those that are missing is dead, and we are not.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+
+from holdfast.agent.reporting.child_program import program
+from holdfast.core.config.flags import SCHEDULERS
+from holdfast.core.machine import Action, Observation
+from holdfast.core.signals import signal
+from holdfast.rendezvous.election.witness_claims import Claim, Claimed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.runtime.host import Host
+
+DEADLINE_S = 5
+"""For one question. A directory that answers does so within milliseconds, Slurm's controller within tenths of a second."""
+
+REHEARSAL = 0
+"""No electorate has that number."""
+
+ASKS = """
+import os, signal, sys
+signal.alarm(int(sys.argv[4]))
+folder, name, endpoint = sys.argv[1:4]
+mine, ours = os.path.join(folder, f".{name}-{os.getpid()}-{endpoint.replace('/', '_')}"), os.path.join(folder, name)
+try:
+    with open(mine, "x") as file:
+        file.write(endpoint)
+    try:
+        os.link(mine, ours)
+    except OSError:
+        pass  # it is there; or NFS says so of a link that it has just made: who is in it tells
+    os.unlink(mine)
+    with open(ours) as file:
+        print("speaks for", file.read())
+except OSError as error:
+    print("trouble", error.strerror)
+"""
+
+
+class Witness:
+    """The hands; see `agent.leader.build.Store`."""
+
+    def __init__(self, folder: str, host: Host) -> None:
+        self.folder, self.host = folder, host
+        self.asks = program(f"{folder}_witness") if folder in SCHEDULERS else []
+        self.asked: dict[int, tuple[subprocess.Popen[bytes], Claim]] = {}
+        """Descriptor of a child's answer → the child, and what it asks."""
+
+    def rehearse(self, endpoint: str) -> None:
+        """Ask a scheduler at the start, when nobody is lost yet: somebody can still mend what would keep it from answering."""
+        if self.folder in SCHEDULERS:
+            self.perform(Claim(life="", id=REHEARSAL, endpoint=endpoint))
+
+    def perform(self, action: Action) -> list[Observation]:
+        """Begin to ask; `Claimed` follows. Told at once: nobody could be asked."""
+        assert isinstance(action, Claim), f"a witness cannot do {action!r}"
+        if self.asks:
+            argv = [*self.asks, str(DEADLINE_S), action.endpoint, *action.missing]
+        else:
+            words = [self.folder, f"holdfast-{action.life}-{action.id}", action.endpoint, str(DEADLINE_S)]
+            argv = [sys.executable, "-I", "-S", "-c", ASKS, *words]
+        try:
+            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+        except OSError as error:  # no process or descriptor is left: there may be one when it is asked again
+            return self._told(action, "trouble", f"it could not be asked: {error.strerror}")
+        assert child.stdout is not None
+        fd = child.stdout.fileno()
+        self.asked[fd] = child, action
+        self.host.others.add(child.pid)
+        self.host.watch(fd, select.EPOLLIN, lambda events: self._answered(fd))
+        return []
+
+    def _answered(self, fd: int) -> list[Observation]:
+        child, claim = self.asked.pop(fd)
+        said = os.read(fd, 4096).decode(errors="replace").strip()
+        self.host.unwatch(fd)
+        assert child.stdout is not None
+        child.stdout.close()
+        os.killpg(child.pid, signal.SIGKILL)  # and whom it asks
+        child.wait()
+        self.host.others.discard(child.pid)
+        kind, _, what = said.partition(" for " if said.startswith("speaks") else " ")
+        return self._told(claim, kind, what)
+
+    def _told(self, claim: Claim, kind: str, what: str) -> list[Observation]:
+        if claim.id == REHEARSAL:
+            if kind != "silent":
+                self.host.complain(f"the witness cannot help: {self.folder}: {what or 'no answer'}")
+            return []
+        if kind == "speaks" and what == claim.endpoint:
+            return [Claimed(id=claim.id, granted=True)]
+        reason = f"it speaks for {what}" if kind == "speaks" else f"{self.folder}: {what or 'no answer'}"
+        return [Claimed(id=claim.id, granted=False, reason=reason)]
+
+    def close(self, last: Iterable[Action]) -> None:
+        """Give up asking."""
+        for fd, (child, _) in self.asked.items():
+            self.host.unwatch(fd)
+            os.killpg(child.pid, signal.SIGKILL)

@@ -1,0 +1,239 @@
+"""How do the lines of other nodes' ranks come into the log here? Over links of their own, each taken by a thread.
+
+A link brings the lines of one node and cycle (`agent.logs.sender`). Each piece is answered when it is in the file, not before:
+
+    {"cycle": N, "stream": NAME, "at": NUMBER}        {"have": NUMBER}
+    NUMBER, 8 bytes; whole lines                      {"have": NUMBER + 1} · {"no": why}
+    NUMBER, 8 bytes; nothing: that was all            {"have": NUMBER}
+
+A stream outlives its links: a piece that was written, and whose answer was lost, is not written again. Who sends names a cycle,
+and never a path: nothing is written but the files of the prefix that this agent was given.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from _queue import Empty, SimpleQueue
+from _thread import allocate_lock
+from contextlib import suppress
+from errno import EADDRINUSE
+from functools import partial
+
+from holdfast.agent.logs.app_log import LOOK_S
+from holdfast.agent.logs.nonblocking_writer import open_log
+from holdfast.core.errors import UsageError
+from holdfast.core.job.cycles import cycle_of, log_path
+from holdfast.runtime.net.blocking_link import Turn
+from holdfast.runtime.net.blocking_server import BlockingServer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.core.config.fault_tolerance import FaultTolerance
+    from holdfast.rendezvous.coordinator.machine import Rendezvous
+    from holdfast.runtime.net.blocking_link import BlockingLink
+    from holdfast.runtime.net.frames import Identity
+    from holdfast.runtime.net.tls import Shelter
+
+PIECE_BYTES = 1 << 20
+"""The largest piece. A line has 128 KiB at most, five times as much where each byte of it is shown as <NUL>."""
+MOST_LINKS = 8192
+"""At a time: a node has one, and for a while after a restart another."""
+FILES_PER_NODE = 3
+"""Its link to the coordinator, the one that brings its lines, and the file that they go to."""
+MOST_STREAMS, NAME_CHARS = 4 * MOST_LINKS, 64
+"""That are remembered, the newest; and of their names."""
+LAST_CYCLE = 1 << 31
+DISK_S = 5.0
+"""How long a piece waits for the one that came over an older link, before whoever sends it is told so."""
+BEGIN_S = 5.0
+"""How long after the job's end to wait for a node that has not come at all. It tries as its ranks start: by now it does not get
+through, and keeps its lines."""
+IDLE_S = 1e6
+"""How long ranks may say nothing: as long as the job. Keep-alive finds whoever is gone."""
+
+
+class Stream:
+    """The lines of one node in one cycle."""
+
+    def __init__(self, path: str, cycle: int, have: int) -> None:
+        self.path, self.cycle = path, cycle
+        self.have = have
+        """So many pieces are in the file."""
+        self.written = 0
+        """And so many bytes of the next: a disk that was full took no more."""
+        self.links = 0
+        """Over which it comes at present: one, or a dead one too."""
+        self.lock = allocate_lock()
+        """Over what has been written."""
+
+
+class LogReceiver(BlockingServer):
+    """This node's part in it: it takes lines from its beginning on, for whoever comes."""
+
+    turn: Turn
+    """There is a thread for each node, and all have something to do when the ranks end."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        shelter: Shelter | None,
+        addr: str,
+        port: int,
+        *,
+        prefix: str,
+        patience_s: float,
+        tell: Callable[[str], None],
+    ) -> None:
+        """`patience_s`: see `finish`."""
+        self.prefix, self.patience_s = prefix, patience_s
+        self.streams: dict[str, Stream] = {}
+        self.begun: dict[int, int] = {}
+        """How many streams each cycle has had."""
+        self.lock = allocate_lock()
+        """Over both."""
+        self.changed: SimpleQueue[None] | None = None
+        """Somebody waits for a stream to begin, or to end."""
+        super().__init__(identity, shelter, addr, port, most=MOST_LINKS, tell=tell, turn=Turn())
+
+    # --- for the agent's loop -------------------------------------------------------------------------------------------
+
+    def is_whole(self, path: str) -> bool:
+        """Whether nobody who sends now has more for the log at that path. Any thread may ask."""
+        with self.lock:
+            return not any(stream.links for stream in self.streams.values() if stream.path == path)
+
+    def finish(self, job: Rendezvous | None, own: str, cut: Callable[[], bool]) -> None:
+        """After the ranks' end: wait until all that is sent has come, but not for long, nor any longer once `cut`. `job`: the
+        coordinator, if it is here. `own`: this node's id."""
+        cycle, nodes = (0, 0) if job is None else _who_sends(job, own)
+        if not self._wait(cycle, nodes, cut):
+            until = "a signal cut it short" if cut() else f"{self.patience_s:g} s were over"
+            self.tell(f"not all nodes had sent all of their logs when {until}: the rest is in files of theirs")
+        self.due()
+
+    def _wait(self, cycle: int, nodes: int, cut: Callable[[], bool]) -> bool:
+        now, self.changed = time.monotonic(), SimpleQueue()
+        begun_by, until = now + min(BEGIN_S, self.patience_s), now + self.patience_s
+        while not self._has_all(cycle, nodes if now < begun_by else 0):
+            if now >= until or cut():
+                return False
+            with suppress(Empty):
+                self.changed.get(True, min(LOOK_S, (begun_by if now < begun_by else until) - now))
+            now = time.monotonic()
+        return True
+
+    def _has_all(self, cycle: int, nodes: int) -> bool:
+        with self.lock:
+            return self.begun.get(cycle, 0) >= nodes and not any(stream.links for stream in self.streams.values())
+
+    # --- the threads ----------------------------------------------------------------------------------------------------
+
+    def serve(self, link: BlockingLink) -> None:
+        """See `BlockingServer`."""
+        asked = link.heard(time.monotonic() + IDLE_S)
+        name, stream = self._begin(int(asked["cycle"]), str(asked["stream"]), int(asked["at"]))
+        fd = -1
+        try:
+            link.say({"have": stream.have})
+            while True:
+                piece = link.next(time.monotonic() + IDLE_S)
+                number, lines = int.from_bytes(piece[:8], "big"), piece[8:]
+                if not lines:
+                    break
+                if len(lines) > PIECE_BYTES or not lines.endswith(b"\n"):
+                    raise ValueError("no whole lines")
+                try:
+                    fd = self.turn.meanwhile(open_log, stream.path) if fd < 0 else fd
+                    answer = self.turn.meanwhile(_append, fd, stream, number, lines)
+                except OSError as error:
+                    answer = {"no": error.strerror or str(error)}
+                    self.complaints.append(f"{stream.path} does not get all that other nodes send: {answer['no']}")
+                link.say(answer)
+            link.say({"have": stream.have})
+            self._end(name)
+        finally:
+            if fd >= 0:
+                os.close(fd)
+            self._unlinked(stream)
+
+    def _begin(self, cycle: int, name: str, at: int) -> tuple[str, Stream]:
+        if not 0 <= cycle < LAST_CYCLE or not 0 <= at < 1 << 63 or len(name) > NAME_CHARS:
+            raise ValueError("no such stream")
+        with self.lock:
+            stream = self.streams.get(name)
+            if stream is None:
+                stream = self.streams[name] = Stream(log_path(self.prefix, cycle), cycle, at)
+                self.begun[cycle] = self.begun.get(cycle, 0) + 1
+                self._forget_old_ones()
+            elif stream.cycle != cycle:
+                raise ValueError("a stream is one cycle's")
+            elif at > stream.have:  # others have taken what came between
+                stream.have, stream.written = at, 0
+            stream.links += 1
+        self._has_changed()
+        return name, stream
+
+    def _forget_old_ones(self) -> None:
+        if len(self.streams) > MOST_STREAMS:
+            old = next((name for name, stream in self.streams.items() if not stream.links), None)
+            if old is not None:
+                del self.streams[old]
+
+    def _end(self, name: str) -> None:
+        with self.lock:
+            self.streams.pop(name, None)
+
+    def _unlinked(self, stream: Stream) -> None:
+        with self.lock:
+            stream.links -= 1
+        self._has_changed()
+
+    def _has_changed(self) -> None:
+        if self.changed is not None:
+            self.changed.put(None)
+
+
+def open_receiver(
+    ft: FaultTolerance, identity: Identity, shelter: Shelter | None, addr: str, tell: Callable[[str], None]
+) -> LogReceiver | None:
+    """As --ft-log-server-port has it, where that can be. None: this node cannot take part, as has been told."""
+    assert ft.per_cycle_applog_prefix is not None
+    if not 0 <= ft.log_server_port < 1 << 16:
+        raise UsageError(f"--ft-log-server-port: {ft.log_server_port} is no port", hint="0 to 65535; 0: any free one")
+    prefix, patience_s = ft.per_cycle_applog_prefix, ft.log_server_graceful_shutdown_timeout
+    make = partial(LogReceiver, identity, shelter, addr, prefix=prefix, patience_s=patience_s, tell=tell)
+    try:
+        try:
+            return make(ft.log_server_port)
+        except OSError as error:
+            if error.errno != EADDRINUSE or not ft.log_server_port:
+                raise
+        receiver = make(0)
+        tell(f"--ft-log-server-port: {ft.log_server_port} is in use; other nodes' logs would be taken at {receiver.address}")
+        return receiver
+    except OSError as error:
+        tell(f"other nodes' logs cannot be taken: {error}")
+        return None
+
+
+def _who_sends(job: Rendezvous, own: str) -> tuple[int, int]:
+    """The last cycle, and how many other nodes had a part in it and are not lost."""
+    joins = [seat.join for seat in job.seats.values() if seat.assigned is not None and seat.assigned.round == job.round]
+    return cycle_of(job.round), sum(join.node != own and bool(join.logs_at) for join in joins)
+
+
+def _append(fd: int, stream: Stream, number: int, lines: bytes) -> dict[str, object]:
+    """Write a piece, unless it has been written; the answer. OSError: the file does not take it."""
+    if not stream.lock.acquire(timeout=DISK_S):
+        return {"no": "its disk takes nothing at present"}
+    try:
+        if number == stream.have:
+            while stream.written < len(lines):
+                stream.written += os.write(fd, lines[stream.written :])
+            stream.have, stream.written = number + 1, 0
+        return {"have": stream.have}
+    finally:
+        stream.lock.release()

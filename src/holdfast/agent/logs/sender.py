@@ -1,0 +1,252 @@
+"""How do the lines of this node's ranks come to the coordinator's node, and what if they do not?
+
+A thread for each cycle (`agent.logs.app_log`) reads the ranks' own files and gives the lines to a `LogSender`, which stands
+where a file would. What it has taken it sends in pieces (`agent.logs.receiver`), one after the other, and forgets each when the
+other side says that it is in the file there. As long as one is under way, no more is read. So what waits, waits on this node's
+disk, where it is anyway: there is no queue that could be full, and the memory that it takes does not grow.
+
+Where the coordinator's node is out of reach, that is said, and tried again every few seconds, and at once where the coordinator
+has moved. What has not been taken within `patience_s` of the ranks' end, or by the job's end, goes to a file of the same name
+on this node: nothing is lost, and as long as there is hope it is one file.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from _thread import allocate_lock
+from contextlib import suppress
+
+from holdfast.agent.logs.nonblocking_writer import Console, open_log
+from holdfast.core.errors import HoldfastError
+from holdfast.core.machine import NEVER
+from holdfast.runtime.net.addresses import host_and_port
+from holdfast.runtime.net.blocking_link import BlockingLink
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.runtime.net.frames import Identity
+    from holdfast.runtime.net.tls import Shelter
+
+PIECE_BYTES, BATCH_S = 1 << 18, 0.5
+"""A piece is sent when it is so large, or waits for so long. ft_launcher: 256 KiB, 1 s. A thousand nodes that all say a little
+are two thousand pieces in a second for the one that takes them."""
+CONNECT_S, ANSWER_S, AGAIN_S = 5.0, 10.0, 5.0
+"""How long the other side may take to come to the door, and may say nothing; and how long after that it is not asked again."""
+
+
+class Upstream:
+    """Where this node's lines go: the same for all of its logs, and another place when the coordinator has moved."""
+
+    def __init__(
+        self, identity: Identity, shelter: Shelter | None, own: str, patience_s: float, *, again_s: float = AGAIN_S
+    ) -> None:
+        self.identity, self.shelter = identity, shelter
+        self.own = own
+        """Where this agent takes lines itself."""
+        self.patience_s, self.again_s = patience_s, again_s
+        self.at = ""
+        """Empty: nowhere, the coordinator's node takes none."""
+        self.is_over = False
+        """The job has ended: nobody will come back."""
+        self.named: set[str] = set()
+        """Who is known not to take them, and has been named."""
+
+    @property
+    def is_here(self) -> bool:
+        """There is nobody to send them to."""
+        return self.at in ("", self.own)
+
+
+class LogSender:
+    """What `agent.logs.nonblocking_writer.Console` is to a file. Used by one thread, but for `cut`."""
+
+    def __init__(self, upstream: Upstream, cycle: int, path: str, tell: Callable[[str], None]) -> None:
+        """`path`: the file here, for what is not taken there. `tell` is called by the thread."""
+        self.upstream, self.cycle, self.path, self.tell = upstream, cycle, path, tell
+        self.stream = os.urandom(8).hex()
+        self.number = 0
+        """So many pieces have been taken."""
+        self.piece = b""
+        """The one that is under way: the same however often it is tried, for half of it may be there already."""
+        self.held = bytearray()
+        """What comes after it."""
+        self.since = NEVER
+        """When the first of those came."""
+        self.gone = False
+        self.trouble = ""
+        """As a console's: what goes to the file here goes nowhere."""
+        self.local: Console | None = None
+        """The file here. None: all goes to the other side."""
+        self.link: BlockingLink | None = None
+        self.sock: socket.socket | None = None
+        """That of the link, or of the one that is being made."""
+        self.tried, self.not_before = "", -NEVER
+        """Where it was tried in vain, and when it is tried there again."""
+        self.give_up_at = NEVER
+        """Known since the ranks' end; infinity: they run."""
+        self.is_cut = False
+        self.never = allocate_lock()
+        self.never.acquire()
+
+    # --- as a console ---------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """True while no more is to be read."""
+        if self.local is not None:
+            return self.local.pending
+        return bool(self.piece) or len(self.held) >= PIECE_BYTES or (self.is_ending and bool(self.held))
+
+    def write(self, text: bytes) -> None:
+        """Take whole lines."""
+        if self.local is not None:
+            self.local.write(text)
+        else:
+            self.since = min(self.since, time.monotonic())
+            self.held += text
+            self.flush()
+
+    def flush(self) -> bool:
+        """Send what is due, as long as it is taken. True: nothing is left."""
+        while self.local is None and self._is_due():
+            try:
+                self._send()
+            except (OSError, HoldfastError, ValueError, KeyError, TypeError) as error:
+                self._failed(error)
+        if self.local is None and (self.is_cut or time.monotonic() >= self.give_up_at) and (self.piece or self.held):
+            self._keep_here()
+        if self.local is not None:
+            done = self.local.flush()
+            self.gone, self.trouble = self.local.gone, self.local.trouble
+            return done
+        return not self.piece and not self.held
+
+    def ready(self, timeout_s: float) -> bool:
+        """Wait for so long, before it is asked again whether more goes."""
+        if self.local is not None:
+            return self.local.ready(timeout_s)
+        self.never.acquire(timeout=timeout_s)
+        return not self.pending
+
+    def close(self) -> None:
+        """No more comes. Where that is because a rank's file cannot be read, some may be left: it goes now, here or there."""
+        self.give_up_at = -NEVER
+        self.flush()
+        if self.link is not None and self.local is None:
+            with suppress(OSError, HoldfastError, ValueError):
+                self.link.send(self.number.to_bytes(8, "big"))
+                self.link.heard(time.monotonic() + ANSWER_S)
+        self._unlink()
+        if self.local is not None:
+            self.local.close()
+
+    # --- its life -------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Before the first line: the other side is to know that some may come."""
+        try:
+            self._connect()
+        except (OSError, HoldfastError, ValueError, KeyError, TypeError) as error:
+            self._failed(error)
+
+    @property
+    def is_ending(self) -> bool:
+        """The ranks have ended: nothing waits for more."""
+        return self.give_up_at != NEVER
+
+    def end(self) -> None:
+        """The ranks have ended."""
+        self.give_up_at = time.monotonic() + self.upstream.patience_s
+
+    def cut(self) -> None:
+        """From another thread: wait for the other side no more."""
+        self.is_cut = True
+        sock = self.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    # --- the link -------------------------------------------------------------------------------------------------------
+
+    def _is_due(self) -> bool:
+        if self.is_cut or not (self.piece or self.held):
+            return False
+        now = time.monotonic()
+        if not self.piece and len(self.held) < PIECE_BYTES and not self.is_ending and now < self.since + BATCH_S:
+            return False
+        # At the job's end there is one more try, and no time to wait for another.
+        return now >= self.not_before or self.tried != self.upstream.at or self.upstream.is_over
+
+    def _send(self) -> None:
+        if not self.piece:
+            end = self.held.rfind(b"\n", 0, PIECE_BYTES) + 1 or self.held.find(b"\n") + 1
+            self.piece = bytes(self.held[:end])
+            del self.held[:end]
+            self.since = time.monotonic() if self.held else NEVER
+        link = self.link or self._connect()
+        if self.piece:
+            link.send(self.number.to_bytes(8, "big") + self.piece)
+            self._taken(link.heard(time.monotonic() + ANSWER_S))
+
+    def _connect(self) -> BlockingLink:
+        """A link over which the next piece is to be sent, unless the other side has it: then it is under way no more."""
+        upstream = self.upstream
+        if upstream.is_here:
+            raise ConnectionRefusedError(None, "the coordinator is on this node now, or its node takes none")
+        self.tried = upstream.at
+        self.sock = socket.create_connection(host_and_port(self.tried), timeout=CONNECT_S)
+        if self.is_cut:  # who cuts may not have seen it
+            raise ConnectionAbortedError(None, "nobody waits for it any more")
+        link = BlockingLink(self.sock, upstream.identity, upstream.shelter, ours=True)
+        link.say({"cycle": self.cycle, "stream": self.stream, "at": self.number})
+        answer = link.heard(time.monotonic() + ANSWER_S)
+        if answer["have"] != self.number:
+            self._taken(answer)
+        self.link, self.not_before = link, -NEVER
+        return link
+
+    def _taken(self, answer: dict[str, object]) -> None:
+        if "no" in answer:
+            raise OSError(None, str(answer["no"])[:300])
+        if answer["have"] != self.number + 1 or not self.piece:
+            raise ValueError("it has lost count")
+        self.number, self.piece = self.number + 1, b""
+
+    def _unlink(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+        self.sock = self.link = None
+
+    def _failed(self, error: Exception) -> None:
+        self._unlink()
+        self.not_before = time.monotonic() + self.upstream.again_s
+        if self.upstream.is_here:
+            return self._keep_here()
+        if self.is_cut:
+            return None
+        if self.tried not in self.upstream.named:
+            self.upstream.named.add(self.tried)
+            why = error.what if isinstance(error, HoldfastError) else getattr(error, "strerror", None) or str(error)
+            self.tell(f"{self.tried} takes no lines of this node's ranks at present; they are in the ranks' own files: {why}")
+        if self.upstream.is_over:
+            self._keep_here()
+        return None
+
+    def _keep_here(self) -> None:
+        """What nobody has taken, and what may come, goes to the file here."""
+        try:
+            fd = open_log(self.path)
+        except OSError as error:
+            self.gone, self.trouble = True, error.strerror or str(error)
+            self.piece, self.held = b"", bytearray()
+            return
+        self._unlink()
+        self.tell(f"lines of this node's ranks that others have not taken are in {self.path} on this node")
+        self.local = Console(fd)
+        os.close(fd)
+        self.local.write(self.piece + self.held)
+        self.piece, self.held = b"", bytearray()

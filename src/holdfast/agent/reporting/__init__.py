@@ -1,0 +1,1 @@
+"""Who hears what happens here: the record, the supervisor, daemons and services."""

@@ -1,0 +1,55 @@
+"""When does a cycle begin and end, as the coordinator in this agent sees it? Looks at it, and has it written down.
+
+A cycle is a round (`core.job.cycles`); what is written is `telemetry.report.cycle_info`'s. Without a coordinator an agent
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.core.job.cycles import InfoNames, cycle_of
+from holdfast.telemetry.report.cycle_info import CycleInfo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.core.config.config import RunConfig
+    from holdfast.rendezvous.coordinator.machine import Rendezvous
+    from holdfast.rendezvous.coordinator.membership import Seat
+
+
+class Cycles:
+    """What was last seen of the rounds, and the files about them."""
+
+    def __init__(self, config: RunConfig, folder: str, complain: Callable[[str], None]) -> None:
+        names = InfoNames(folder, config.rdzv_id, os.environ)
+        self.info = CycleInfo(names, config.ft.per_cycle_applog_prefix, complain)
+        self.seen = 0
+        """The round that was last written about."""
+
+    def look(self, rendezvous: Rendezvous | None, at_unix: float) -> None:
+        """See whether something has become of the round. None: the coordinator is elsewhere."""
+        if rendezvous is None:
+            return
+        if rendezvous.phase != "running":
+            self.info.end(at_unix)
+        elif rendezvous.round > self.seen:
+            self.seen = rendezvous.round
+            active = sorted(rendezvous.seats.members, key=_group_rank)
+            self.info.begin(
+                cycle_of(rendezvous.round),
+                at_unix,
+                active=[seat.name for seat in active],
+                standby=[seat.name for seat in rendezvous.seats.values() if seat.state == "ready"],
+            )
+
+    def close(self, at_unix: float) -> None:
+        """The agent ends."""
+        self.info.end(at_unix)
+        self.info.close()
+
+
+def _group_rank(seat: Seat) -> int:
+    return seat.place.group_rank if seat.place is not None else 0

@@ -1,0 +1,36 @@
+"""How does this host's daemon hear of an agent? The agent says once that it is there; a daemon that starts later looks for it.
+
+A thread says it: nobody waits for the daemon, and whether it heard makes no difference to the job.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+
+from holdfast.telemetry.record.state_dir import daemon_socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.telemetry.record.state_dir import JobDir
+
+
+def introduce(home: str, job: str, job_dir: JobDir) -> None:
+    """Tell the daemon that keeps its table in `home`, if there is one. Returns at once."""
+    if not os.path.exists(path := daemon_socket(home)):
+        return
+    said = {"ask": "register", "job": job, "node": job_dir.node, "pid": os.getpid(), "job_dir": job_dir.path}
+
+    def say() -> None:
+        from contextlib import suppress
+
+        from holdfast.agent.control.control_client import ask_at
+        from holdfast.core.errors import ProtocolError
+
+        with suppress(OSError, ProtocolError):  # it has gone: the next one finds this agent by its job's directory
+            ask_at(path, "the daemon", said)
+
+    try:
+        _thread.start_new_thread(say, ())
+    except RuntimeError:
+        return  # no more threads here

@@ -1,0 +1,143 @@
+"""What does an agent leave when it goes? The report on stderr, torchrun's box at its end, and the report as a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.agent.workers import launch
+from holdfast.agent.workers.error_files import hand_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.job.finding import Finding
+    from holdfast.core.job.report import JobReport
+    from holdfast.telemetry.record.state_dir import JobDir
+
+
+CAUSE_S = 0.5
+"""How long the report waits to be told what the failures mean: reading the rules takes 0.05 s, unless their disk hangs."""
+
+LIKELY = 0.7
+"""From this confidence on it is told."""
+
+ENDS_KNOWN = 4
+"""Runs of a job that are looked back on: who was cut off gives up after `join_timeout`."""
+
+
+def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, found: Finding | None) -> None:
+    """Say the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
+    without an incident is not talked about. `found`: as from `cause`."""
+    if report.outcome == "succeeded" and not report.restarts_used and report.rounds <= 1 and not report.failures:
+        return  # as `is_news` says, without loading it
+    from holdfast.telemetry.report.report_text import report_text, terminal
+
+    width, colour = terminal(sys.stderr)
+    say(report_text(report, cause=told(found), width=width, colour=colour))
+    if report.failures and report.outcome == "failed":
+        from holdfast.telemetry.report.failure_box import entrypoint_name, failure_box
+
+        program, *args = launch.command(config, 0)
+        root = report.failures[0]
+        if not hand_on(root, config.error_file) and config.error_file and root.error_record is not None:
+            say(f"holdfast: cannot write the first failure's record to {config.error_file} (TORCHELASTIC_ERROR_FILE)\n")
+        name = launch.RUN_PATH_NAME if config.run_path else entrypoint_name(program, args)
+        say(failure_box(name, report.failures) + "\n")
+
+
+def told(found: Finding | None) -> str:
+    """It in a sentence: whose it is, why, and what to do. Empty: nothing was found."""
+    return f"{found.sentence} ({found.kind}, {found.confidence:.0%} sure)" if found is not None else ""
+
+
+def cause(failures: Sequence[Failure]) -> Finding | None:
+    """What these failures mean by what they say of themselves. None: no rule knows, or is sure enough, or nothing was found out
+    in `CAUSE_S`."""
+    if all(failure.innocent for failure in failures):
+        return None
+    from holdfast.telemetry.record.io_thread import Aside
+
+    found: list[Finding] = []
+
+    def look() -> None:
+        from holdfast.diagnosis.collect import diagnose
+
+        found.append(diagnose(failures))
+
+    Aside().do(look, CAUSE_S)
+    return next((one for one in found if one.rule and one.confidence >= LIKELY), None)
+
+
+class SharedEnd:
+    """How the job ended, as another of its agents has written into the directory that both keep their record in: a home on NFS,
+    or several agents on one host. A node that was cut off meanwhile, or comes late, learns it from there, as nobody is left to
+    tell it."""
+
+    def __init__(self, path: str, *, joins: bool = False) -> None:
+        """`path`: of the report. `joins`: as in `JobDir`, so that it tells of this job, however old it is."""
+        self.path = path
+        self._before = None if joins else self._stamp()
+
+    def look(self) -> JobReport | None:
+        """The report, once there is one that can be of this job: else what was there when we began is an earlier run's. OSError
+        where it cannot be read."""
+        if self._stamp() in (None, self._before):
+            return None
+        from holdfast.telemetry.report.report_text import report_from_json
+
+        with open(self.path, encoding="utf-8") as file:
+            return report_from_json(file.read())
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            seen = os.stat(self.path)
+        except OSError:
+            return None
+        return seen.st_ino, seen.st_mtime_ns
+
+
+def ended_runs(config: RunConfig) -> dict[str, JobReport]:
+    """How the job's last runs have ended, by their lives, as their reports on this host tell: whoever was cut off at the end of
+    one of them may come back while the next one runs."""
+    from holdfast.telemetry.record.state_dir import last_runs
+    from holdfast.telemetry.report.report_text import report_from_json
+
+    found = []
+    for path in last_runs(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)[:ENDS_KNOWN]:
+        try:
+            with open(os.path.join(path, "report.json"), encoding="utf-8") as file:
+                found.append(report_from_json(file.read()))
+        except (OSError, ValueError):
+            continue
+    return {report.life: report for report in found if report is not None and report.life}
+
+
+def make_room(state_dir: str) -> None:
+    """Prune the oldest jobs, if there are more than are kept (looking at their sizes each time would cost too much)."""
+    from holdfast.telemetry.record.prune import KEEP_JOBS, prune
+    from holdfast.telemetry.record.state_dir import job_dirs
+
+    if len(job_dirs(state_dir)) > KEEP_JOBS:
+        prune(state_dir)
+
+
+def keep(report: JobReport, job_dir: JobDir, *, found: Finding | None) -> None:
+    """Write the report into the job's directory. `found`: as from `cause`. OSError where that cannot be."""
+    import json
+
+    from holdfast.telemetry.report.report_text import report_json
+
+    # Several agents of one job may share the directory: each writes a file of its own, and the name changes hands.
+    draft = f"{job_dir.report_path}.{job_dir.node}"
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(report_json(report, found), file, indent=2)
+        os.replace(draft, job_dir.report_path)
+    except OSError:
+        if os.path.exists(draft):
+            os.unlink(draft)  # the disk is full: half a report is none
+        raise

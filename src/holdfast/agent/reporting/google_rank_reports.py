@@ -1,0 +1,182 @@
+"""How does Google's host daemon, or ours, hear of this agent's ranks? From the events that the agent records anyway.
+
+    started → RUNNING, and a beat each second while the agent's loop turns      all ended with 0 → COMPLETE
+    failed → FAILED: the one that did, not those that were stopped for it       stopped → no word, and goodbye at the end
+
+Setting GCP_HOST_DAEMON_PORT is all that a user does; other `GCP_*` variables, which Google's launcher would make of its flags,
+describe the workload. Nothing here waits for the daemon (`runtime.daemon_client`), and nothing is loaded before the first
+worker runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from holdfast.core.job.events import FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
+from holdfast.core.machine import NEVER
+from holdfast.core.value import replace
+from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, WorkloadInfo, worker_address
+from holdfast.runtime.daemon_client import HostReports, worker_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.job.events import Event
+    from holdfast.core.machine import Observation
+    from holdfast.core.wire.google_wire import WorkerInfo
+
+PORT = "GCP_HOST_DAEMON_PORT"
+
+TEXTS = {"GCP_WORKLOAD_NAME": "workload_name", "GCP_JOB_NAME": "job_name", "GCP_CONTAINER_NAME": "container_name"}
+NUMBERS = {
+    "GCP_NUM_DP_REPLICAS": "num_data_replicas",
+    "GCP_MAX_NUM_DP_REPLICAS": "max_num_data_replicas",
+    "GCP_MIN_NUM_DP_REPLICAS": "min_num_data_replicas",
+    "GCP_NUM_NODES_PER_DP": "num_nodes_per_data_replica",
+    "GCP_CONTAINER_TERMINATION_THRESHOLD_S": "container_termination_threshold_s",
+    "GCP_WORKLOAD_DOWNTIME_THRESHOLD_S": "workload_downtime_threshold_s",
+    "GCP_MAX_IN_JOB_RESTARTS": "max_in_job_restarts",
+    "GCP_MAX_WORKLOAD_RESTARTS": "max_workload_restarts",
+}
+SCALING = "GCP_ENABLE_WORKLOAD_SCALING"
+
+BEAT_S = 1.0
+"""Between two heartbeats of a rank. Google's daemon looks at whole seconds; its shortest useful timeout is a few."""
+
+LOOK_S = 0.05
+"""Until the daemon has taken up a rank for the first time: how often to look whether it has, for the line that says so."""
+
+
+class RankReports:
+    """One of the agent's hands. `say` writes a line that people look for, `complain` one that tells what cannot be had."""
+
+    def __init__(self, config: RunConfig, job: str, say: Callable[[str], None], complain: Callable[[str], None]) -> None:
+        self.say, self.complain = say, complain
+        self.trouble = ""
+        """What was complained of last."""
+        self.workers: dict[int, WorkerInfo] = {}
+        """By local rank, of the round that runs."""
+        self.finished: set[int] = set()
+        """Local ranks that have ended with 0."""
+        self.beating: set[int] = set()
+        """Local ranks that are told as running each second."""
+        self.unannounced: set[int] = set()
+        """Local ranks that the daemon has not taken up yet."""
+        self.beat_at = NEVER
+        self.port, trouble = _number(os.environ, PORT, 0)
+        self.reports: HostReports | None = None
+        if trouble or not 0 < self.port < 65536:
+            complain(f"{PORT}={os.environ[PORT]} is no port: no host daemon is told of the ranks")
+            return
+        self.workload, troubles = workload(os.environ, job, config.max_restarts)
+        for trouble in troubles:
+            complain(trouble)
+        self.reports = HostReports(self.port)
+
+    # --- what happens -----------------------------------------------------------------------------------------------------
+
+    def saw(self, event: Event) -> None:
+        """An event of this node."""
+        match event:
+            case WorkerStarted(rank=rank, local_rank=local_rank):
+                self._started(rank, local_rank)
+            case FailureSeen(failure=failure):
+                self.beating.discard(failure.local_rank)
+                if not failure.innocent:
+                    self._tell(failure.local_rank, FAILED)
+            case WorkerExited(local_rank=local_rank, exitcode=0):
+                self.finished.add(local_rank)
+                if self.finished.issuperset(self.workers):
+                    self.beating.clear()
+                    for each in self.workers:
+                        self._tell(each, COMPLETE)
+            case WorkersStopped():
+                self.beating.clear()
+
+    def _started(self, rank: int, local_rank: int) -> None:
+        if not self.beating:  # the first of a round, which may have other ranks than the last
+            self.finished.clear()
+            self.beat_at = time.monotonic() + BEAT_S
+        self.finished.discard(local_rank)
+        known = self.workers.get(local_rank)
+        if known is None or known.global_rank != rank:
+            self.unannounced.add(local_rank)
+            self.workers[local_rank] = worker_at(worker_address(self.port, local_rank), local_rank, rank)
+            if self.reports is not None and known is None:
+                self.reports.register(self.workers[local_rank].worker_address, self.workload)
+        self.beating.add(local_rank)
+        self._tell(local_rank, RUNNING)
+
+    def _tell(self, local_rank: int, state: int) -> None:
+        if self.reports is None or local_rank not in self.workers:
+            return
+        self.workers[local_rank] = worker = replace(self.workers[local_rank], state=state)
+        self.reports.say(worker)
+
+    # --- what time brings -------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """As `agent.Hand`."""
+        if self.reports is None:
+            return NEVER
+        if self.unannounced and not self.reports.trouble:
+            return time.monotonic() + LOOK_S
+        return self.beat_at if self.beating else NEVER
+
+    def due(self) -> list[Observation]:
+        """As `agent.Hand`: beat, and say which ranks the daemon knows."""
+        if self.reports is None:
+            return []
+        for local_rank in [one for one in self.unannounced if self.workers[one].worker_address in self.reports.told]:
+            self.unannounced.discard(local_rank)
+            self.say(f"setup_goodput_client for rank {self.workers[local_rank].global_rank} successful")
+        if (trouble := self.reports.trouble) and not self.trouble:
+            self.complain(f"the host daemon at port {self.port} is not told of the ranks until it can be reached: {trouble}")
+        self.trouble = trouble
+        if self.beating and (now := time.monotonic()) >= self.beat_at:
+            self.beat_at = now + BEAT_S
+            for local_rank in self.beating:
+                self._tell(local_rank, RUNNING)
+        return []
+
+    def close(self) -> None:
+        """The agent ends. What failed or completed stays as it is; the others say goodbye, so that nobody misses them."""
+        if self.reports is None:
+            return
+        for worker in self.workers.values():
+            if worker.state == RUNNING:
+                self.reports.leave(worker)
+        self.reports.close()
+        self.due()
+
+
+def workload(environ: Mapping[str, str], job: str, max_restarts: int) -> tuple[WorkloadInfo, list[str]]:
+    """What the `GCP_*` variables say of the job, else Google's defaults, and what is wrong with them."""
+    given: dict[str, str | int | bool] = {
+        "workload_name": job,
+        "container_termination_threshold_s": 60,
+        "workload_downtime_threshold_s": 180,
+        "max_in_job_restarts": max_restarts,
+        "max_workload_restarts": 1,
+        "workload_scaling_enabled": environ.get(SCALING, "").lower() in ("true", "1"),
+    }
+    troubles = []
+    for variable, field in TEXTS.items():
+        if value := environ.get(variable):
+            given[field] = value
+    for variable, field in NUMBERS.items():
+        number, trouble = _number(environ, variable, int(given.get(field, 0)))
+        given[field] = number
+        troubles += [trouble] if trouble else []
+    return WorkloadInfo(**given), troubles  # type: ignore[arg-type]
+
+
+def _number(environ: Mapping[str, str], variable: str, default: int) -> tuple[int, str]:
+    """Its value, and what is wrong with it."""
+    text = environ.get(variable, "")
+    if not text or (text.isascii() and text.isdigit() and int(text) < 1 << 31):
+        return int(text or default), ""
+    return default, f"{variable}={text} is no number: it counts as {default}"

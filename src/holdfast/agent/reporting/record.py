@@ -1,0 +1,198 @@
+"""What does an agent say, and what does it leave on disk? Lines for people, events and incidents for the record, the report.
+
+What is to be recorded is only noted, and put on disk by `write_down`: nobody who must hear of a failure waits for a disk.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.agent.logs.stderr import Voice
+from holdfast.core.job.events import Degraded, FailureSeen, WorkerStarted
+from holdfast.core.machine import NEVER
+from holdfast.telemetry.record.recorder import Recorder
+from holdfast.telemetry.report.safe_text import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.job.events import Event
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.job.report import JobReport
+    from holdfast.telemetry.record.state_dir import JobDir
+
+KEEP_S = 30.0
+"""How long what there is to keep of a failure waits for the next workers here."""
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+
+
+class Unkept:
+    """What is known of a round that has ended too early, and is not on disk yet."""
+
+    def __init__(self, at_unix: float, health: list[Mapping[str, Any]], *, regrouped: bool) -> None:
+        self.at_unix, self.health = at_unix, health
+        """When the first of its ranks ended here, and what the node's checks said then."""
+        self.regrouped = regrouped
+        """Its ranks were stopped for a node that has come."""
+        self.failures: list[Failure] = []
+        self.stacks: dict[int, str] = {}
+        """By rank: where it was when it was asked to end, in words."""
+
+    @property
+    def is_incident(self) -> bool:
+        """Something has failed, here or elsewhere."""
+        return not self.regrouped or not all(failure.innocent for failure in self.failures)
+
+
+class Telling:
+    """The voice and the record of one agent. Before `open` there is only the voice, and what is `degraded` waits."""
+
+    recorder: Recorder
+    job_dir: JobDir
+    unix: Callable[[], float]
+
+    def __init__(self, config: RunConfig, name: str) -> None:
+        self.config, self.name = config, name
+        self.voice = Voice()
+        self.early: list[str] | None = []
+        """What to complain of once there is a record; None: there is."""
+        self.incidents: list[Failure] = []
+        self.evidence: list[Callable[[], None]] = []
+        """Not on disk yet: failures, and what puts the stacks there."""
+        self.unkept: dict[int, Unkept] = {}
+        """By round, in which ranks of this node failed or were stopped."""
+        self.keep_by = NEVER
+        """Seconds since the epoch. NEVER: nobody here has failed since, or it is kept."""
+        self.listener: Callable[[Event], None] | None = None
+        """Who else wants to know what happens, as it happens. None: nobody."""
+        self.torch_events: Callable[[Event, float], Iterable[str]] | None = None
+        """What to say on stderr of an event and its time, for `--event-log-handler console`. None: nothing."""
+        self.verdicts: Callable[[], list[Mapping[str, Any]]] = list
+        """What the node's checks say now, as plain data. Nothing, where there are none."""
+        self.regrouped: Callable[[], bool] = bool
+        """Whether the ranks here are being stopped for a node that has come, and nothing else."""
+        self.life = 0, 0
+        """Round and attempt of the workers that the next record is about."""
+
+    def open(self, job_dir: JobDir, unix: Callable[[], float]) -> None:
+        """Record in this directory from now on, by this clock."""
+        self.job_dir, self.unix = job_dir, unix
+        self.recorder = Recorder(job_dir.events_path, job_dir.node, complain=lambda line: self.voice.say(f"holdfast: {line}\n"))
+
+    def begin(self, first: Event, warnings: Iterable[str]) -> None:
+        """The agent's first line, and what there is to complain of already; empty warnings are none."""
+        self.record(first)
+        early, self.early = self.early or (), None
+        for what in filter(None, (*early, self.job_dir.degraded, *warnings)):
+            self.degraded(what)
+
+    def say(self, text: str, level: str) -> None:
+        """A line or more on stderr, if the user wants to hear of that level."""
+        if LEVELS[level] >= LEVELS.get(self.config.log_level.lower(), LEVELS["warning"]):
+            # Names and reasons come from other nodes: none may move the cursor, or begin a line that looks like ours.
+            first, *more = plain(text).split("\n")
+            lines = [f"holdfast[{self.name}]: {first}", *(line if line.startswith("  ") else f"  {line}" for line in more)]
+            self.voice.say("\n".join(lines) + "\n")
+
+    def degraded(self, what: str) -> None:
+        """Say and record that something cannot be had here."""
+        if self.early is not None:
+            return self.early.append(what)
+        self.record(Degraded(what=what, instead=""))
+        self.say(what, "warning")
+
+    def record(self, event: Event, at_unix: float | None = None, life: tuple[int, int] = (0, 0)) -> None:
+        """Note what happened at `at_unix` (None: now). `life`: round and attempt it is about, if newer than the workers'."""
+        round, attempt = max(self.life, life)
+        at_unix = self.unix() if at_unix is None else at_unix
+        self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
+        if self.listener is not None:
+            self.listener(event)
+        if self.torch_events is not None:
+            for line in self.torch_events(event, at_unix):
+                self.voice.say(f"{line}\n")
+        if isinstance(event, FailureSeen):
+            if not event.failure.innocent:
+                self.incidents.append(event.failure)
+                self.keep_by = min(self.keep_by, at_unix + KEEP_S)
+            self._of(event.failure.round, event.failure.at_unix).failures.append(event.failure)
+        if isinstance(event, WorkerStarted) and self.unkept:
+            self._keep_the_rest()
+
+    def showed(self, rank: int, local_rank: int, stack: str) -> None:
+        """A worker has shown where it was when it was asked to end."""
+        told = f"when it was asked to end\nrank {rank} (local {local_rank})\n\n{stack}"
+        self._of(self.life[0], self.unix()).stacks[rank] = told
+
+    def _of(self, round: int, at_unix: float) -> Unkept:
+        if round not in self.unkept:
+            self.unkept[round] = Unkept(at_unix, self.verdicts(), regrouped=self.regrouped())
+        return self.unkept[round]
+
+    def write_down(self) -> None:
+        """Put on disk what has been noted."""
+        self.recorder.flush()
+        if self.unix() >= self.keep_by:  # its node is excluded, or nobody takes the place of another
+            self._keep_the_rest()
+        failures, self.incidents = self.incidents, []
+        keepers, self.evidence = self.evidence, []
+        if failures:
+            from holdfast.diagnosis.incident import keep_failures
+
+            keepers.append(lambda: keep_failures(self.job_dir.incident_path, failures))
+        for keep in keepers:
+            if trouble := self.recorder.aside.attempt(keep):
+                self.degraded(f"cannot keep what is known of a failure in {self.job_dir.path}/incidents: {trouble}")
+
+    def _keep_the_rest(self) -> None:
+        """Of failures: what is not the failing worker's own. Not before the next workers run, so that they wait for nothing."""
+        unkept = {round: known for round, known in self.unkept.items() if known.is_incident}
+        self.unkept, self.keep_by = {}, NEVER
+        if not unkept:
+            return
+        later = self.verdicts()
+        folder, environ, now = self.job_dir.incident_path, os.environ, self.unix()
+
+        def keep_them() -> None:
+            import time
+
+            from holdfast.agent.workers.flight_recorder import patience_s, record_of
+            from holdfast.diagnosis.incident import keep, keep_failures
+
+            for round, known in unkept.items():
+                ranks = {*known.stacks, *(failure.rank for failure in known.failures)}
+                records = {rank: record_of(environ, rank) for rank in ranks} if patience_s(environ) else {}
+                keep_failures(folder, (failure for failure in known.failures if failure.innocent))
+                both = (("failed", known.health), ("was left", later))
+                said = [{"when": when, **one} for when, verdicts in both for one in verdicts]
+                at = time.monotonic() - (now - known.at_unix)
+                keep(folder(round), at=at, stacks=known.stacks, records=records, verdicts=said)
+
+        self.evidence.append(keep_them)
+
+    def report(self, report: JobReport) -> None:
+        """The job's end, for people and for programs."""
+        from holdfast.agent.reporting import final_report
+
+        found = final_report.cause(report.failures)
+        if trouble := self.recorder.aside.attempt(lambda: final_report.keep(report, self.job_dir, found=found)):
+            self.say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
+        final_report.tell(report, self.config, self.voice.say, found=found)
+        if self.unkept and report.outcome == "failed":
+            self._keep_the_rest()
+            self.write_down()
+        if not self.recorder.aside.is_late:
+            final_report.make_room(self.config.state_dir)
+
+    def close(self) -> None:
+        """Let go of the directory and the terminal. After everything else: others may still have something to tell."""
+        if self.keep_by != NEVER:
+            self._keep_the_rest()
+            self.write_down()
+        self.recorder.close()
+        self.job_dir.close()
+        self.voice.close()

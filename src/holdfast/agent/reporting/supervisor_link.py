@@ -1,0 +1,253 @@
+"""The agent's hand towards a supervisor (--supervisor): what happens here is told it, and its orders go to the agent's desk.
+
+Loaded only where there is one. Its links are behind one descriptor of the agent's loop, and none of them is ever waited for: a
+supervisor that is dead, slow or stuck costs the job nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from holdfast.agent.control.control_socket import OrderRequest
+from holdfast.core.errors import UsageError
+from holdfast.core.machine import Tick
+from holdfast.core.value import to_plain
+from holdfast.health.verdict import UNFIT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from holdfast.agent.control.requests import Desk
+    from holdfast.agent.group.machine import Group
+    from holdfast.agent.workers.monitor_driver import Monitoring
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.job.events import Event
+    from holdfast.core.machine import Action, Observation
+    from holdfast.core.wire.fleet import Order, Standing
+    from holdfast.rendezvous.coordinator.machine import Rendezvous
+    from holdfast.runtime.host import Host
+
+LOOK_S = 5.0
+"""Between two looks at the ranks' steps. What is news is told at once."""
+
+MEMBERS = 4096
+"""Names of members that a report may have."""
+
+
+def token(config: RunConfig) -> bytes:
+    """The secret that the supervisor knows. It is not left to the workers. UsageError."""
+    in_environ = os.environb.pop(b"HOLDFAST_SUPERVISOR_TOKEN", b"").strip()
+    if config.supervisor_token_file is None:
+        return in_environ
+    try:
+        with open(config.supervisor_token_file, "rb") as file:
+            return file.read().strip()
+    except OSError as error:
+        said = f"--supervisor-token-file: {config.supervisor_token_file} cannot be read: {error.strerror}"
+        raise UsageError(said) from error
+
+
+class Supervised:
+    """One agent's."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        host: Host,
+        desk: Desk,
+        group: Group,
+        *,
+        secret: bytes,
+        rendezvous: Callable[[], Rendezvous | None],
+        monitoring: Callable[[], Monitoring | None],
+        say: Callable[[str, str], None],
+    ) -> None:
+        from holdfast.agent.build import shelter_of
+        from holdfast.agent.reporting.supervisor_uplink import Uplink
+        from holdfast.core.wire.fleet import FLEET, FleetMessage
+        from holdfast.runtime.host import Host
+        from holdfast.runtime.net.frames import Identity
+        from holdfast.runtime.net.net import Network
+
+        self.config, self.outer, self.desk, self.group = config, host, desk, group
+        self.rendezvous, self.monitoring, self.say = rendezvous, monitoring, say
+        self.inner = Host(host.complain)
+        identity = Identity(FLEET, secret)
+        self.network = Network(self.inner, identity, ("", 0), shelter=shelter_of(config), family=FleetMessage)
+        self.reporter = group.join.node
+        haste = 0.5 + os.urandom(1)[0] / 512
+        self.uplink = Uplink(self.reporter, *config.supervisors, now=host.now(), haste=haste)
+        self.told: Standing | None = None
+        self.is_news = True
+        self.look_at = host.now()
+        self.outcome = ""
+        self.unfit: dict[str, str] = {}
+        """Check → why this node is unfit by it."""
+        host.watch(self.inner.epoll.fileno(), select.EPOLLIN, lambda events: self._ready())
+
+    # --- the loop -------------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        return 0.0 if self._has_news() else min(self.look_at, self.uplink.deadline(), self.network.deadline())
+
+    def due(self) -> list[Observation]:
+        """What the passing of time has brought: orders, as the agent's loop understands them."""
+        now = self.outer.now()
+        seen: list[Observation] = []
+        for one in self.network.expire(now):
+            seen += self._carry_out(self.uplink.observe(one, now))
+        if self._has_news() or now >= self.look_at:
+            self.is_news, self.look_at = False, now + LOOK_S
+            standing = self._standing()
+            if self.told is None or ageless(standing) != ageless(self.told):
+                self.told = standing
+                seen += self._carry_out(self.uplink.stands(standing, now))
+        if now >= self.uplink.deadline():
+            seen += self._carry_out(self.uplink.observe(Tick(), now))
+        return seen
+
+    def _has_news(self) -> bool:
+        """Something has been recorded; or the coordinator has said that this node waits for a place, of which nothing is."""
+        return self.is_news or (self.told is not None and self.told.spare_because != self._spare_because())
+
+    def _spare_because(self) -> str:
+        return self.group.spare_because[:400] if self.group.state == "joining" else ""
+
+    def _ready(self) -> list[Observation]:
+        seen: list[Observation] = []
+        for one in self.inner.heard(self.inner.epoll.poll(0)):
+            seen += self._carry_out(self.uplink.observe(one, self.outer.now()))
+        return seen
+
+    def close(self) -> None:
+        """The agent ends. What the supervisor has to know of that goes out now, or never."""
+        now = self.outer.now()
+        self._carry_out([*self.uplink.stands(self._standing(), now), *self.uplink.bye(self.outcome or "the agent has ended")])
+        self.network.close()
+        self.outer.unwatch(self.inner.epoll.fileno())
+        self.inner.close()
+
+    # --- what is told ---------------------------------------------------------------------------------------------------
+
+    def saw(self, event: Event) -> None:
+        """What is recorded here, as it happens: what concerns the supervisor is told at once."""
+        from holdfast.core.job.events import FailureSeen, HealthChanged, JobEnded
+        from holdfast.core.job.failure import describe
+
+        self.is_news = True
+        match event:
+            case FailureSeen(failure=failure) if not failure.innocent and failure.rank >= 0:
+                kind = "hang" if failure.cause in ("hung", "watchdog", "stuck") else "worker"
+                self._trouble(kind, describe(failure), round=failure.round, rank=failure.rank)
+            case HealthChanged(check=check, state=state, reason=reason, devices=devices):
+                self.unfit.pop(check, None)
+                is_unfit = state == UNFIT
+                if is_unfit:
+                    self.unfit[check] = f"{check}: {reason}"[:400]
+                for one in devices:
+                    if one.xid or is_unfit:
+                        self._trouble("device" if one.xid else UNFIT, one.what, device=one.device, xid=one.xid)
+                if is_unfit and not devices:
+                    self._trouble(UNFIT, reason)
+            case JobEnded(outcome=outcome):
+                self.outcome = outcome
+
+    def _trouble(self, kind: str, what: str, **more: Any) -> None:
+        """Tell it. Whose trouble it is has to be known first."""
+        from holdfast.core.wire.fleet import Trouble
+
+        now = self.outer.now()
+        if self.told is None:
+            self.told = self._standing()
+            self._carry_out(self.uplink.stands(self.told, now))
+        trouble = Trouble(node=self.reporter, number=0, kind=kind, what=what[:400], **more)
+        self._carry_out(self.uplink.trouble(trouble, now))
+
+    def _standing(self) -> Standing:
+        from holdfast.core.wire.fleet import RankSaid, Standing
+
+        group, assigned, monitoring = self.group, self.group.assigned, self.monitoring()
+        ranks = []
+        for seat in group.workers.values() if group.state != "joining" else ():
+            shown: dict[str, Any] = monitoring.shown(seat.local_rank) if monitoring is not None else {}
+            ranks.append(
+                RankSaid(
+                    rank=seat.rank,
+                    local_rank=seat.local_rank,
+                    state=seat.state,
+                    pid=seat.pid,
+                    step=shown.get("step"),
+                    step_s=shown.get("step_s"),
+                    beat_age_s=shown.get("beat_age_s"),
+                    exitcode=seat.exitcode,
+                )
+            )
+        return Standing(
+            node=self.reporter,
+            number=0,
+            name=group.join.name,
+            domain=group.join.domain or "",
+            job=self.config.rdzv_id,
+            life=group.join.life,
+            state="ended" if self.outcome else group.state,
+            round=group.round,
+            attempt=assigned.restart_count if assigned else 0,
+            ranks=tuple(ranks),
+            spare_because=self._spare_because(),
+            least=self.config.min_nodes,
+            members=self._members(),
+            unfit=next(iter(self.unfit.values()), ""),
+            outcome=self.outcome,
+        )
+
+    def _members(self) -> tuple[str, ...] | None:
+        rendezvous = self.rendezvous()
+        return None if rendezvous is None else tuple(sorted({seat.name for seat in rendezvous.seats.values()}))[:MEMBERS]
+
+    # --- carrying out ---------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, actions: Iterable[Action]) -> list[Observation]:
+        from holdfast.agent.reporting.supervisor_uplink import Obey
+        from holdfast.core.machine import Say
+        from holdfast.core.wire.links import Connect, HangUp, Transmit
+
+        seen: list[Observation] = []
+        for action in actions:
+            match action:
+                case Connect() | Transmit() | HangUp():
+                    for one in self.network.perform(action):
+                        seen += self._carry_out(self.uplink.observe(one, self.outer.now()))
+                case Say(text=text, level=level):
+                    self.say(text, level)
+                case Obey(order=order):
+                    seen += self._obey(order)
+        return seen
+
+    def _obey(self, order: Order) -> list[Observation]:
+        def did(ok: bool, text: str) -> None:
+            self._carry_out(self.uplink.did(order.order, ok, text))
+
+        self.say(order.words, "warning")
+        from holdfast.core.wire.fleet import VERBS
+
+        if order.verb not in VERBS:
+            did(False, f"this agent knows no order {order.verb!r}")
+            return []
+        if order.verb == "restart" and order.round and order.round != self.group.round:
+            did(True, f"round {order.round} is over: {self.group.round} is the newest")
+            return []
+        arguments = {"node": order.target, "reason": f"{order.reason} (the supervisor)"}
+        if order.injection is not None:
+            arguments |= to_plain(order.injection)
+        return self.desk.answer(OrderRequest(order.verb, arguments, did))
+
+
+def ageless(standing: Standing) -> Standing:
+    """The same without what is never twice the same, and is told with the next news."""
+    from holdfast.core.value import replace
+
+    return replace(standing, ranks=tuple(replace(rank, step_s=None, beat_age_s=None) for rank in standing.ranks))

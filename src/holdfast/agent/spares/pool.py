@@ -1,0 +1,351 @@
+"""Where do spare workers wait, and how is one handed a worker's place? The hands of `agent.spares.machine`.
+
+A spare is a child of the agent's like a worker, started with the same command line, with a socket in the place of a page
+(`client.spare`). It is told what to import, says when it has done so, and is sent everything else once its time has come:
+what of its environment has changed, the page, and its log files. It answers within a millisecond; one that does not is killed,
+and the worker started anew. Loaded after the first workers have started.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from functools import reduce
+from itertools import accumulate
+
+from holdfast.agent.group.messages import ImportsKnown, SparesAwaited
+from holdfast.agent.spares.machine import Spares, at_load, differences, is_line, merged
+from holdfast.agent.spares.messages import (
+    EndSpare,
+    Lost,
+    MakeSpare,
+    Ready,
+    RoundBegan,
+    RoundEnds,
+    RoundOver,
+    StandingBy,
+    Survey,
+    Surveyed,
+)
+from holdfast.agent.workers import launch
+from holdfast.core.config import entry
+from holdfast.core.errors import StartError
+from holdfast.core.machine import NEVER, Record, Say, Tick
+from holdfast.core.value import replace
+from holdfast.core.wire.messages import IMPORTS_CHARS, Assigned
+from holdfast.runtime.hardware.memory import private_bytes, room_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.agent.logs.attempt_logs import RankLogs
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.machine import Action, Observation
+    from holdfast.runtime.host import Host
+    from holdfast.runtime.shm.pages import Page
+
+ANSWER_S, LEAST_S = 1.0, 0.05
+"""How long the spares of a round have to take over, in all, and each of them at least. It takes them half a millisecond each;
+more on a host that is crowded, or where they are stopped. The agent does nothing else meanwhile, and a lease is 3 s."""
+
+SAID_BYTES = 65536
+
+NOWHERE = Assigned(
+    round=0,
+    restart_count=0,
+    group_rank=0,
+    group_world_size=1,
+    base_rank=0,
+    world_size=1,
+    role_base_rank=0,
+    role_world_size=1,
+    master_addr="",
+    master_port=0,
+    nodes=(),
+    reason="",
+)
+"""The place of a worker whose place is not known: most of it is another once it is."""
+
+
+class Parked:
+    """A spare's process, as its agent sees it."""
+
+    def __init__(self, local_rank: int, argv: list[str], env: Mapping[str, str], link: socket.socket) -> None:
+        self.local_rank, self.argv, self.env, self.link = local_rank, argv, env, link
+        self.captured: set[int] = set()
+        """Streams whose output is kept until it is a worker's."""
+
+
+class Parking:
+    """This node's spares."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        host: Host,
+        given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]],
+        hook: int,
+        local_ranks: Callable[[], Mapping[int, int]],
+        *,
+        perform: Callable[[Iterable[Action]], None],
+        between: Callable[[], bool],
+    ) -> None:
+        """`given`, `hook`, `local_ranks`: as `agent.workers.workers` has them. `between`: whether a round is over, or coming to
+        its end, and another is to follow."""
+        self.config, self.host, self.perform, self.between = config, host, perform, between
+        self.given, self.hook, self.local_ranks = given, hook, local_ranks
+        self.awaited_until = -NEVER
+        """As the group has been told."""
+        self.told = 0
+        """So many modules have been told of in this round."""
+        self.standing_by = False
+        """There has been no worker here, and what would be imported is known from others."""
+        self.fork = config.warm_mode == "fork" and not config.bindings
+        self.machine = Spares(config.nproc_per_node, config.warm_spares, fork=self.fork)
+        self.parked: dict[int, Parked] = {}
+        """By pid."""
+        self.loaded: dict[int, list[str]] = {}
+        """Local rank → what it has loaded, and changed before, in all its lives: lines of `core.page.layout`."""
+        self.patience_s = ANSWER_S
+        """What is left of it in this round."""
+
+    # --- what the agent tells -------------------------------------------------------------------------------------------
+
+    def round_began(self) -> None:
+        """The workers of a round have been started."""
+        self.standing_by, self.told, self.patience_s = False, 0, ANSWER_S
+        self._show(RoundBegan())
+
+    def round_ends(self) -> None:
+        """They are being ended, or end by themselves."""
+        self._show(RoundEnds())
+
+    def stand_by(self, modules: Iterable[str]) -> None:
+        """This node waits for a place; other nodes' workers have imported these."""
+        self.standing_by = True
+        self.loaded = {0: [line for line in modules if is_line(line)]}
+        environ = dict(os.environ)
+        most, ranks = self.config.max_nodes, self.config.max_nodes * self.config.nproc_per_node
+        # Nodes wait only where as many as may be have a place: so these can be known.
+        place = replace(NOWHERE, group_world_size=most, world_size=ranks, role_world_size=ranks)
+        for local_rank in range(self.config.nproc_per_node):
+            env = launch.environment(self.config, environ, place, local_rank, error_file="", paged=True)
+            self.given[local_rank] = launch.command(self.config, local_rank), env, None
+        self._show(StandingBy())
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        return self.machine.deadline()
+
+    def due(self) -> list[Observation]:
+        """What the passing of time has brought, and what has come of it since."""
+        seen = self._imports_known() if self.host.now() >= self.machine.deadline() else []
+        if (until := self.machine.awaited_until()) != self.awaited_until:
+            self.awaited_until = until
+            seen.append(SparesAwaited(until=until))
+        return seen
+
+    def _imports_known(self) -> list[Observation]:
+        self._show(Tick())
+        if self.standing_by or not self.machine.training:
+            return []
+        lines = [line.partition(" ")[0] if line[0] == "?" else line for line in self._to_load()]  # other nodes, other folders
+        if len(lines) <= self.told:
+            return []
+        self.told = len(lines)
+        ends = accumulate(map(len, lines))
+        return [ImportsKnown(modules=tuple(line for line, end in zip(lines, ends) if end <= IMPORTS_CHARS))]
+
+    def _to_load(self, local_rank: int = -1) -> list[str]:
+        """What a spare for this one is to import, and where to stop. -1: for one that may become any."""
+        return self.loaded[local_rank] if local_rank in self.loaded else reduce(merged, self.loaded.values(), [])
+
+    def close(self) -> None:
+        """Forget them; who kills the workers kills them too."""
+        for one in self.parked.values():
+            self.host.unwatch(one.link.fileno())
+            one.link.close()
+        self.parked = {}
+
+    # --- handing over ---------------------------------------------------------------------------------------------------
+
+    def take(
+        self, local_rank: int, argv: list[str], env: Mapping[str, str], page: Page | None, files: RankLogs
+    ) -> tuple[int | None, str]:
+        """Have a spare become this worker: its pid, or None and why it has to start cold."""
+        changed = {
+            pid: differences(one.env, env, but=(entry.PAGE_FD,))
+            for pid, one in self.parked.items()
+            if self.fork or one.local_rank == local_rank
+        }
+        pid, why = self.machine.choose(local_rank, changed)
+        if pid < 0:
+            return None, why
+        one = self.parked[pid]
+        orders, fds, why = self._orders(one, argv, page, files)
+        if not why:
+            changes = [os.fsencode(name if new is None else f"{name}={new}") for name, (_, new) in changed[pid].items()]
+            taken, why = self._hand_over(one, b"\0".join([b"become", orders.encode(), *changes]), fds)
+        if why:
+            self.machine.used(pid, why)
+            self._drop(pid)
+            return None, why
+        self.machine.used(pid)
+        if not self.fork:
+            self._forget(pid)
+        self.host.adopt(taken, page)
+        return taken, ""
+
+    def _orders(self, one: Parked, argv: list[str], page: Page | None, files: RankLogs) -> tuple[str, list[int], str]:
+        """Which descriptors it is sent; or why it cannot be this worker."""
+        if argv != one.argv:
+            return "", [], "its command line is another"
+        if page is None:
+            return "", [], "there is no page to share"
+        orders, fds = "p", [page.fd]
+        for number, fd in ((1, files.stdout_fd), (2, files.stderr_fd)):
+            if number in one.captured:
+                orders += str(number)
+                fds.append(number if fd is None else fd)
+            elif fd is not None:
+                return "", [], "its output goes elsewhere now"
+        return orders, fds, ""
+
+    def _hand_over(self, one: Parked, order: bytes, fds: list[int]) -> tuple[int, str]:
+        """Pid of the worker, or why there is none."""
+        patience_s, began = max(LEAST_S, self.patience_s), self.host.now()
+        try:
+            socket.send_fds(one.link, [order], fds)
+            waiting = select.poll()
+            waiting.register(one.link, select.POLLIN)
+            if not waiting.poll(1000 * patience_s):
+                return -1, f"it did not answer within {patience_s:.2g} s"
+            word, *said = one.link.recv(SAID_BYTES).decode("utf-8", "replace").split("\0")
+        except OSError as error:
+            return -1, f"it cannot be reached: {error.strerror}"
+        finally:
+            self.patience_s -= self.host.now() - began
+        if word == "taken":
+            return int(said[0]), ""
+        return -1, said[0] if said else "it has ended"
+
+    # --- carrying out ---------------------------------------------------------------------------------------------------
+
+    def _show(self, seen: Observation) -> None:
+        for action in self.machine.observe(seen, self.host.now()):
+            match action:
+                case Survey():
+                    self._show(self._survey())
+                case MakeSpare(slot=slot, local_rank=local_rank):
+                    self._make(slot, local_rank)
+                case EndSpare(pid=pid):
+                    self._drop(pid)
+                case Record() | Say():
+                    self.perform([action])
+                case _:
+                    raise AssertionError(f"nobody can do {action!r} with spares")
+
+    def _survey(self) -> Observation:
+        pages = [child.page for child in self.host.children.values()]
+        between = self.between()
+        if len(pages) < self.config.nproc_per_node and not self.standing_by and not between:
+            return RoundOver()
+        count = 0
+        for pid, child in self.host.children.items():
+            if child.page is not None:
+                lines = child.page.modules()
+                count += len(lines)
+                local_rank = self.local_ranks().get(pid, 0)
+                self.loaded[local_rank] = merged(self.loaded.get(local_rank, []), lines)
+        room, total = room_bytes()
+        waiting = [slot.pid for slot in self.machine.slots if slot.state == "waiting"]
+        return Surveyed(
+            reached=all(page is not None and page.pid for page in pages),
+            between=between and not self.standing_by,
+            beating=all(page is not None and page.beats for page in pages),
+            modules=count,
+            room_bytes=room,
+            total_bytes=total,
+            sizes={pid: private_bytes(pid) for pid in waiting},
+        )
+
+    def _make(self, slot: int, local_rank: int) -> None:
+        argv, env, files = self.given[local_rank]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.set_inheritable(False)
+        one = Parked(local_rank, argv, env, ours)
+        # A terminal looks different to an import. Where a worker's output is not known to go there, nothing of it is shown yet.
+        ours_too = (files.paths.stdout is None, files.paths.stderr is None) if files is not None else (False, False)
+        shown = [number for number, inherited in zip((1, 2), ours_too) if inherited and os.isatty(number)]
+        kept = {number: os.memfd_create("holdfast-output", os.MFD_CLOEXEC) for number in (1, 2) if number not in shown}
+        one.captured = set(kept)
+        names = os.memfd_create("holdfast-modules", os.MFD_CLOEXEC)
+        try:
+            lines = self._to_load(-1 if self.fork else local_rank)
+            os.write(names, "\n".join(at_load(line) for line in lines).encode())
+            os.lseek(names, 0, os.SEEK_SET)
+            pid = self.host.park(
+                argv,
+                entry.spare_env(env, fd=launch.page_at(), agent=os.getpid(), hook=self.hook),
+                stdout=kept.get(1),
+                stderr=kept.get(2),
+                inherit={launch.page_at(): theirs.fileno()},
+                binding=self.config.bindings.get(local_rank),
+                gone=lambda exitcode: self._gone(pid, exitcode),
+            )
+            socket.send_fds(ours, [b"load\0" + (b"fork" if self.fork else b"spawn")], [names])
+        except (StartError, OSError) as error:
+            ours.close()
+            self.machine.failures += 1
+            self.machine.slots[slot].clear(str(error))
+            return
+        finally:
+            theirs.close()
+            for fd in (names, *kept.values()):
+                os.close(fd)
+        self.parked[pid] = one
+        self.machine.made(slot, pid, self.host.now())
+        self.host.watch(ours.fileno(), select.EPOLLIN, lambda events: self._heard(pid))
+
+    def _heard(self, pid: int) -> list[Observation]:
+        one = self.parked.get(pid)
+        if one is None:
+            return []
+        try:
+            word, *said = one.link.recv(SAID_BYTES).decode("utf-8", "replace").split("\0")
+        except OSError:
+            word = ""
+        if word == "ready":
+            import_s, threads, until, *reads = said
+            if self.fork and int(threads) > 1:
+                self._end(pid, f"it cannot be forked: its imports have started {int(threads) - 1} threads")
+            else:
+                size = private_bytes(pid)
+                ready = Ready(pid=pid, import_s=float(import_s), reads=frozenset(reads), until=until, size_bytes=size)
+                self._show(ready)
+        elif word:
+            self._end(pid, said[0] if said else word)
+        else:
+            self.host.unwatch(one.link.fileno())  # its end follows
+        return []
+
+    def _gone(self, pid: int, exitcode: int) -> list[Observation]:
+        self._forget(pid)
+        self._show(Lost(pid=pid, reason=f"it ended with {exitcode}"))
+        return []
+
+    def _end(self, pid: int, why: str) -> None:
+        self._drop(pid)
+        self._show(Lost(pid=pid, reason=why))
+
+    def _drop(self, pid: int) -> None:
+        """Kill it; its end is noticed like any other."""
+        self._forget(pid)
+        self.host.kill([pid])
+
+    def _forget(self, pid: int) -> None:
+        if (one := self.parked.pop(pid, None)) is not None:
+            self.host.unwatch(one.link.fileno())
+            one.link.close()

@@ -1,0 +1,51 @@
+"""Does a rank of this node write a checkpoint at this moment? Asked where the job grows after one (`--grow at-checkpoint`).
+
+What counts is in the ranks' pages: torch's saves (`client.hooks`), and the script's own sections of such a name. The
+coordinator is told when the first rank begins and when the last is done.
+"""
+
+from __future__ import annotations
+
+from holdfast.agent.group.messages import SavesSeen
+from holdfast.core.machine import NEVER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.core.machine import Observation
+    from holdfast.runtime.host import Host
+
+LOOK_S = 0.2
+"""Between two looks, of some microseconds for each rank."""
+
+
+class Saves:
+    """One of the agent's hands."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.pids: set[int] = set()
+        self.open, self.done = False, 0
+        """As it was told last: whether one writes, and how many had been written."""
+        self.look_at = NEVER
+
+    def begin(self, pids: Iterable[int]) -> None:
+        """These have been started."""
+        self.pids, self.open, self.done, self.look_at = set(pids), False, 0, self.host.now() + LOOK_S
+
+    def deadline(self) -> float:
+        """As `agent.Hand`."""
+        return self.look_at
+
+    def due(self) -> list[Observation]:
+        """As `agent.Hand`: look, if it is time to."""
+        if (now := self.host.now()) < self.look_at:
+            return []
+        children = [child for pid in self.pids if (child := self.host.children.get(pid)) is not None]
+        self.look_at = now + LOOK_S if children else NEVER
+        seen = [child.page.saves for child in children if child.page is not None]
+        before, self.open, self.done = (self.open, self.done), any(one for one, _ in seen), sum(done for _, done in seen)
+        if self.open == before[0] and (self.open or self.done <= before[1]):
+            return []
+        return [SavesSeen(open=self.open)]

@@ -1,0 +1,115 @@
+"""Whose timer has expired? The agent's end of the named pipe that `torch.distributed.elastic.timer.expires` writes to.
+
+One line per request, as torch's clients write it:
+
+    {"version": 1, "pid": 123, "scope_id": "train.py#40", "expiration_time": 1795210116.24, "signal": 9}
+
+`expiration_time` is in seconds since the epoch, on this host's clock; negative releases the scope. An expired timer is a
+failure of the worker that set it (torchrun's watchdog takes the launcher down with it).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from holdfast.agent.group.messages import TimerExpired
+from holdfast.core.machine import NEVER
+from holdfast.core.signals import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.machine import Observation
+    from holdfast.runtime.host import Host
+
+CHUNK = 1 << 16
+LONGEST_LINE = 4096
+"""PIPE_BUF: up to this the kernel keeps a client's write in one piece."""
+
+
+class Timers:
+    """The timers that are set. No clock: `now_unix` is an argument."""
+
+    def __init__(self) -> None:
+        self.armed: dict[tuple[int, str], tuple[float, int]] = {}
+        """(pid, scope) → (expiration, signal)"""
+
+    def take(self, line: bytes) -> None:
+        """One request. ValueError when it is none."""
+        import json
+
+        try:
+            said = json.loads(line)
+            key = int(said["pid"]), str(said["scope_id"])
+            expires, signum = float(said["expiration_time"]), int(said["signal"])
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"not a timer request: {line[:80]!r}") from error
+        if expires != expires or (signum > 0 and signum not in signal.valid_signals()):  # NaN: a time that never comes
+            raise ValueError(f"a timer request that nobody can honour: {line[:80]!r}")
+        if expires < 0:
+            self.armed.pop(key, None)
+        else:
+            self.armed[key] = expires, signum
+
+    def next_unix(self) -> float:
+        """When the next timer expires; NEVER if none is set."""
+        return min((expires for expires, _ in self.armed.values()), default=NEVER)
+
+    def expired(self, now_unix: float) -> list[TimerExpired]:
+        """Timers that have run out by `now_unix`, earliest first; each is told once."""
+        over = sorted((expires, key, signum) for key, (expires, signum) in self.armed.items() if expires <= now_unix)
+        for _, key, _ in over:
+            del self.armed[key]
+        return [
+            TimerExpired(pid=pid, scope=scope, signum=signum, late_s=now_unix - expires)
+            for expires, (pid, scope), signum in over
+        ]
+
+    def forget_all(self) -> None:
+        """The workers that set them are gone."""
+        self.armed.clear()
+
+
+class Watchdog:
+    """The pipe and its timers."""
+
+    def __init__(self, path: str, host: Host) -> None:
+        """Make the pipe; whatever lies at `path` is replaced. OSError where it cannot be made."""
+        self.path, self.host = path, host
+        self.timers = Timers()
+        self.rest = b""
+        if os.path.lexists(path):
+            os.unlink(path)
+        os.mkfifo(path, 0o600)  # whoever may write here may have our workers killed
+        # For writing too, so that there is no end of file between two clients.
+        self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        host.watch(self.fd, select.EPOLLIN, self._readable)
+
+    def deadline(self) -> float:
+        """When the next timer expires."""
+        return self.host.now() + self.timers.next_unix() - self.host.unix()
+
+    def due(self) -> list[Observation]:
+        """The timers that have run out."""
+        return list(self.timers.expired(self.host.unix()))
+
+    def _readable(self, events: int) -> list[Observation]:
+        """Take in what has been written. Nothing to observe yet: time will tell."""
+        try:
+            data = self.rest + os.read(self.fd, CHUNK)
+        except BlockingIOError:
+            return []
+        *lines, self.rest = data.split(b"\n")
+        self.rest = self.rest[-LONGEST_LINE:]
+        for line in lines:
+            try:
+                self.timers.take(line)
+            except ValueError:
+                continue  # a worker can write anything here; who sets a timer so has none, and no other's is touched
+        return []
+
+    def close(self) -> None:
+        """Remove the pipe."""
+        os.close(self.fd)
+        if os.path.lexists(self.path):
+            os.unlink(self.path)

@@ -1,0 +1,279 @@
+"""How does the monitor get to see this host's ranks? It is part of the agent's loop: no process and no socket of its own.
+
+Carries out what `monitor.machine` asks for: reads pages and logs, asks the kernel and the GPUs, and passes on what it says.
+Logs are read by a thread (`telemetry.record.io_thread`), for which the loop waits a moment, lest it hang with their file
+system; what is read too late for one look is seen at the next.
+
+When the monitor itself fails, that is recorded and another one made; the ranks notice nothing, since all they ever do is to
+write to their pages.
+"""
+
+from __future__ import annotations
+
+import _thread
+
+from holdfast.agent.group.messages import Ended, Hung, PaceKnown, Started
+from holdfast.core.machine import NEVER, Record, Say, Tick
+from holdfast.core.value import fields_of
+from holdfast.monitor.machine import Monitor
+from holdfast.monitor.messages import (
+    AskGpus,
+    GpusSeen,
+    Inform,
+    MeasureRanks,
+    Overdue,
+    RankGone,
+    RankMeasured,
+    RankSeen,
+    RanksMeasured,
+    RankStarted,
+    SeeRanks,
+)
+from holdfast.monitor.progress import LogProgress
+from holdfast.runtime.hardware import nvidia
+from holdfast.runtime.process import process
+from holdfast.telemetry.record.io_thread import Aside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.agent.workers.workers import Workers
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.machine import Action, Observation
+    from holdfast.core.wire.messages import Assigned
+    from holdfast.runtime.host import Host
+
+SOON_S, LATEST_S = 10.0, 300.0
+"""A monitor that fails is made anew at once. If that one fails within SOON_S, the next waits for so long, then twice as long,
+and so on up to LATEST_S: what fails always must not cost the agent its time."""
+
+START_UP_S = 60.0
+"""Under ft_launcher an initial limit begins when the script says so, and is chosen like that. Ours runs from the start of the
+process, so that a rank that never says so is found too; one that is still at work then (imports) has so long to begin."""
+
+GPUS_S, GPUS_LOOK_S = 15.0, 0.5
+"""Seconds that `nvidia-smi` has for an answer, for which a thread waits; and between two looks whether it is there."""
+
+
+class Watched:
+    """A rank that runs, as this host knows it."""
+
+    def __init__(self, rank: int, pid: int, started_at: float, log: LogProgress | None) -> None:
+        self.rank, self.pid, self.started_at, self.log = rank, pid, started_at, log
+        self.lines = 0
+        """Of progress, that were in the log at the last look."""
+        self.logged_at: float | None = None
+
+
+class Monitoring:
+    """The monitor of this node, with its hands."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        host: Host,
+        workers: Workers,
+        *,
+        node: str,
+        perform: Callable[[Iterable[Action]], None],
+        complain: Callable[[str], None],
+        make: Callable[..., Monitor] = Monitor,
+    ) -> None:
+        """`make`: a monitor, from what `Monitor` takes; called again whenever one has failed."""
+        self.make = make
+        self.config, self.host, self.workers, self.node = config, host, workers, node
+        self.perform, self.complain = perform, complain
+        self.ranks: dict[int, Watched] = {}
+        """By local rank."""
+        self.job_s: Mapping[str, float] = {}
+        self.monitor = self._anew()
+        self.reader = Aside()
+        """Reads their logs."""
+        self.gpus: list[bool | None] = []
+        """The answer to the question for the GPUs, once it is there; put there by a thread."""
+        self.gpus_at = self.gpus_until = NEVER
+        """When to look for it, and for how long; NEVER: nobody has been asked."""
+        self.known_s: Mapping[str, float] = {}
+        """What the monitor has learned, as it said last: for the one that comes after it."""
+        self.failed_at, self.wait_s, self.back_at = -NEVER, SOON_S, -NEVER
+        """When the monitor failed last, how long it stays away if it fails again soon, and when it is back."""
+
+    # --- what the agent tells -------------------------------------------------------------------------------------------
+
+    def begin_round(self, assigned: Assigned, started: Iterable[Observation]) -> list[Observation]:
+        """Ranks have been started: what became of each. Some may have ended since."""
+        self.close()
+        self.job_s, now = assigned.longest_s, self.host.now()
+        for seen in started:
+            if isinstance(seen, Started) and seen.pid in self.host.children:
+                rank = assigned.base_rank + seen.local_rank
+                self.ranks[seen.local_rank] = Watched(rank, seen.pid, now, self._log(seen.local_rank))
+        return self._guarded(self._begin)
+
+    def saw(self, seen: Observation) -> None:
+        """What the group is shown: some ranks end."""
+        if isinstance(seen, Ended) and (gone := self.ranks.pop(seen.local_rank, None)):
+            self._close_log(gone)
+            self._guarded(lambda: self._show(RankGone(local_rank=seen.local_rank)))
+
+    def heed(self, job_s: Mapping[str, float], busy_s: float) -> None:
+        """The coordinator says what the whole job needs, and for how long to wait for another node."""
+        self.job_s = job_s
+
+        def heeded() -> list[Observation]:
+            self.monitor.heed(job_s, busy_s, self.host.now())
+            return []
+
+        self._guarded(heeded)
+
+    def deadline(self) -> float:
+        """When to call `due`."""
+        if not self.ranks:
+            return NEVER
+        if self.back_at == -NEVER:
+            try:
+                return min(self.monitor.deadline(), self.gpus_at)
+            except Exception as error:
+                self._failed(error)
+        return self.back_at
+
+    def due(self) -> list[Observation]:
+        """What the passing of time has brought."""
+        now = self.host.now()
+        if now < self.deadline():
+            return []
+        if self.back_at != -NEVER:
+            self.back_at = -NEVER
+            return self._guarded(self._begin)
+        answer: list[Observation] = []
+        if now >= self.gpus_at:
+            self.gpus_at = now + GPUS_LOOK_S
+            if self.gpus or now >= self.gpus_until:
+                busy, self.gpus_at = self.gpus.pop() if self.gpus else None, NEVER
+                answer = self._guarded(lambda: self._show(GpusSeen(busy=busy)))
+        return answer + self._guarded(lambda: self._show(Tick()))
+
+    def shown(self, local_rank: int) -> dict[str, object]:
+        """What is known of a rank, for `holdfast status`."""
+        if local_rank not in self.ranks:
+            return {}
+        try:
+            return self.monitor.shown(self._see(local_rank), self.host.now())
+        except Exception as error:
+            self.complain(f"the monitor cannot be shown: {_described(error)}")
+            return {}
+
+    def logged(self, local_rank: int) -> tuple[int | None, float | None]:
+        """The last step in a rank's log, and when its last line of progress was read. None: there is none."""
+        watched = self.ranks.get(local_rank)
+        return (watched.log.step, watched.logged_at) if watched is not None and watched.log is not None else (None, None)
+
+    def close(self) -> None:
+        """The ranks of this round are over."""
+        for watched in self.ranks.values():
+            self._close_log(watched)
+        self.ranks = {}
+
+    # --- the monitor itself ---------------------------------------------------------------------------------------------
+
+    def _guarded(self, step: Callable[[], list[Observation]]) -> list[Observation]:
+        if self.host.now() < self.back_at:
+            return []
+        try:
+            return step()
+        except Exception as error:
+            self._failed(error)
+            return []
+
+    def _failed(self, error: Exception) -> None:
+        """The one place where a failure of the monitor ends."""
+        now = self.host.now()
+        soon = now - self.failed_at < max(SOON_S, 2 * self.wait_s)
+        self.failed_at, self.back_at = now, now + (self.wait_s if soon else 0.0)
+        self.wait_s = min(2 * self.wait_s, LATEST_S) if soon else SOON_S
+        then = f"another begins in {self.back_at - now:.0f} s" if soon else "another takes its place"
+        self.complain(f"the monitor failed ({_described(error)}): {then}; the ranks are not affected")
+        self.monitor = self._anew()
+        self.job_s = {**self.known_s, **self.job_s}
+
+    def _anew(self) -> Monitor:
+        start_up_s = START_UP_S if self.config.membership == "fixed" else 0.0
+        return self.make(self.config.ft, node=self.node, start_up_s=start_up_s)
+
+    def _begin(self) -> list[Observation]:
+        self.monitor.begin_round(self.job_s, self.host.now())
+        return [
+            seen
+            for local_rank, one in self.ranks.items()
+            for seen in self._show(RankStarted(local_rank=local_rank, rank=one.rank, started_at=one.started_at))
+        ]
+
+    def _show(self, seen: Observation) -> list[Observation]:
+        """Show the monitor something, and carry out what it asks for; what there is for the group."""
+        found: list[Observation] = []
+        for action in self.monitor.observe(seen, self.host.now()):
+            match action:
+                case SeeRanks(local_ranks=local_ranks):
+                    for local_rank in local_ranks:
+                        found += self._show(self._see(local_rank))
+                case MeasureRanks(local_ranks=local_ranks):
+                    found += self._show(RanksMeasured(ranks=tuple(map(self._measure, local_ranks))))
+                case AskGpus():
+                    self._ask_gpus()
+                case Overdue(local_rank=local_rank, reason=reason, silent_s=silent_s):
+                    at_unix = self.host.unix()
+                    found.append(Hung(local_rank=local_rank, reason=reason, at_unix=at_unix, quiet_s=silent_s))
+                case Inform():
+                    self.known_s = action.longest_s
+                    found.append(PaceKnown(**fields_of(action)))
+                case Record() | Say():
+                    self.perform([action])
+                case _:
+                    raise AssertionError(f"a monitoring agent cannot do {action!r}")
+        return found
+
+    # --- its eyes -------------------------------------------------------------------------------------------------------
+
+    def _log(self, local_rank: int) -> LogProgress | None:
+        pattern, attempt = self.config.ft.progress_regex, self.workers.attempt
+        if pattern is None or attempt is None:
+            return None
+        return LogProgress(attempt.files(local_rank), pattern)
+
+    def _close_log(self, watched: Watched) -> None:
+        if watched.log is not None:  # by whoever may be reading it at this moment
+            self.reader.do(watched.log.close)
+
+    def _see(self, local_rank: int) -> RankSeen:
+        watched = self.ranks[local_rank]
+        child = self.host.children.get(watched.pid)
+        signs = child.page.signs() if child is not None and child.page is not None else None
+        log = watched.log
+        if log is None:
+            return RankSeen(local_rank=local_rank, signs=signs)
+        self.reader.do(log.look)
+        if log.lines > watched.lines:
+            watched.lines, watched.logged_at = log.lines, self.host.now()
+        return RankSeen(local_rank=local_rank, signs=signs, logged_at=watched.logged_at, logged_step=log.step, lines=log.lines)
+
+    def _measure(self, local_rank: int) -> RankMeasured:
+        pid = self.ranks[local_rank].pid
+        cpu_s, io_bytes = process.spent(pid)
+        return RankMeasured(local_rank=local_rank, cpu_s=cpu_s, io_bytes=io_bytes, state=process.state(pid) or "")
+
+    def _ask_gpus(self) -> None:
+        answer: list[bool | None] = []
+        self.gpus = answer
+        self.gpus_at = self.gpus_until = self.host.now()
+        if nvidia.is_here():
+            self.gpus_until += GPUS_S + 2 * GPUS_LOOK_S
+            _thread.start_new_thread(lambda: answer.append(nvidia.any_busy(GPUS_S)), ())
+
+
+def _described(error: Exception) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f", {trace.tb_frame.f_code.co_name}:{trace.tb_lineno}" if trace is not None else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,76 @@
+"""How far has the job come, as this node can tell? By the file that its checkpoints leave, or by the steps of its own ranks.
+
+Asked before the node's first `Join` and whenever the workers of a round are gone; what follows from it, the coordinator decides
+(`recovery.progress`). Where nobody asks for a no-progress stop there is none of this.
+"""
+
+from __future__ import annotations
+
+from holdfast.agent.group.messages import Reached
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.core.processes import ProcessGone
+    from holdfast.telemetry.record.io_thread import Aside
+
+MOST_BYTES = 1000
+"""Of a file that holds one number."""
+
+
+class Mileage:
+    """What is known of it here."""
+
+    def __init__(self, path: str | None, aside: Aside, complain: Callable[[str], None]) -> None:
+        self.path = path
+        """The file with the iteration of the last checkpoint. None: the ranks' steps are what counts."""
+        self.aside = aside
+        self.complain = complain
+        self.began = False
+        """The file has been looked for: before that, a job that begins has none yet."""
+        self.trouble = ""
+        """What was told last of a file that could not be read."""
+        self.driven = 0
+        """Steps of all rounds here, where nobody but our hooks has counted them: they begin anew in each process."""
+        self.told: int | None = None
+        """The furthest step that the ranks of this round have told of. None: none has."""
+        self.counted: int | None = None
+        """As `told`, by our hooks."""
+
+    def ended(self, gone: ProcessGone) -> None:
+        """A rank of the round is gone."""
+        if gone.step is None:
+            return
+        if gone.step_told:
+            self.told = max(gone.step, self.told or 0)
+        else:
+            self.counted = max(gone.step, self.counted or 0)
+
+    def reached(self) -> Reached:
+        """No worker runs here: how far it is. Forgets the round."""
+        told, counted, self.told, self.counted = self.told, self.counted, None, None
+        if self.path is not None:
+            return Reached(iteration=self._read(self.path))
+        if told is not None or counted is None:
+            return Reached(iteration=told)
+        self.driven += counted
+        return Reached(iteration=self.driven)
+
+    def _read(self, path: str) -> int | None:
+        """Aside: the file is where checkpoints are, on a file server that may hang."""
+        found: list[int] = []
+
+        def look() -> None:
+            with open(path, "rb") as file:
+                text = file.read(MOST_BYTES)
+            try:
+                found.append(int(text))
+            except ValueError:
+                raise OSError(0, f"it holds no whole number: {text[:40]!r}") from None
+
+        trouble = self.aside.attempt(look) or "no answer"
+        if self.began and not found and trouble != self.trouble:
+            self.complain(f"how far the job is cannot be read from {path}: {trouble}; restarts are not judged by it meanwhile")
+        self.began, self.trouble = True, "" if found or not self.began else trouble
+        return found[0] if found else None

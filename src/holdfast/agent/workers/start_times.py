@@ -1,0 +1,109 @@
+"""How long did the ranks of a round take to begin, and with what? And how far had they come in the end?
+
+Ranks write the moments as they pass (`core.page.layout`), so it costs them nothing to be looked at late, and the agent looks
+ever more seldom until each has made its first step: after one second, two, four. When a rank ends before all have begun, what
+is known then is told. Where our bootstrap could not do its whole work in a rank, a person hears of it.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.job.events import RanksBegun, RanksEnded
+from holdfast.core.machine import NEVER
+from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.core.machine import Observation
+    from holdfast.core.page.signs import Moments
+    from holdfast.runtime.host import Host
+    from holdfast.runtime.shm.pages import Page
+
+FIRST_LOOK_S = 1.0
+"""Few ranks have made a step sooner; and until the report is asked for nobody waits."""
+
+
+class Beginnings:
+    """Those of the ranks of one round on this node."""
+
+    def __init__(self, host: Host, record: Callable[[RanksBegun | RanksEnded], None]) -> None:
+        self.host, self.record = host, record
+        self.pids: set[int] = set()
+        self.ended: dict[int, ProcessGone] = {}
+        """Those of them that are gone, by pid."""
+        self.since, self.look_at = 0.0, NEVER
+
+    def begin(self, pids: Iterable[int], since: float) -> None:
+        """These have been started."""
+        self.pids, self.since, self.look_at, self.ended = set(pids), since, since + FIRST_LOOK_S, {}
+
+    def deadline(self) -> float:
+        """When to look how far they are."""
+        return self.look_at
+
+    def due(self) -> list[Observation]:
+        """See how far they are, if it is time to: nothing for the group."""
+        if (now := self.host.now()) >= self.look_at:
+            self.look_at = now + (now - self.since)
+            for page in self._pages():
+                if trouble := page.trouble:
+                    self.host.complain(f"a rank runs, but not all that watches it could be set up there: {trouble}")
+            found = self._moments()
+            if found and all(one.stepped_at is not None for one in found):
+                self._tell(found)
+        return []
+
+    def saw(self, seen: Observation) -> None:
+        """What this host saw: the first end of a rank is the last moment to tell how all began, the last one that to tell how
+        far they came."""
+        match seen:
+            case ProcessGone(pid=pid, moments=moments) if pid in self.pids:
+                self._tell([*self._moments(), *([moments] if moments is not None else [])])
+                self.ended[pid] = seen
+                if len(self.ended) == len(self.pids):
+                    self._tell_end()
+            case ProcessDying(pid=pid) | ProcessErred(pid=pid) if pid in self.pids and pid in self.host.children:
+                self._tell(self._moments())  # else it is gone as well, which is told next
+
+    def _pages(self) -> list[Page]:
+        """Of those that live and have one."""
+        children = [child for pid in self.pids if (child := self.host.children.get(pid)) is not None]
+        return [child.page for child in children if child.page is not None]
+
+    def _moments(self) -> list[Moments]:
+        return [page.moments for page in self._pages()]
+
+    def _tell(self, found: list[Moments]) -> None:
+        if self.look_at == NEVER:
+            return  # it has been told
+        self.look_at = NEVER
+        if not any(one.booted_at for one in found):
+            return  # no Python that we can reach
+
+        def latest(moment: str) -> float | None:
+            known = [max(0.0, at - self.since) for one in found if (at := getattr(one, moment)) is not None]
+            return max(known, default=None)  # a warm worker has booted before its round began
+
+        event = RanksBegun(
+            booted_s=latest("booted_at"),
+            joining_s=latest("joining_at"),
+            joined_s=latest("joined_at"),
+            restored_s=latest("restored_at"),
+            restore_s=max(one.restore_s for one in found),
+            stepped_s=latest("stepped_at"),
+            first_step=min((one.first_step for one in found if one.first_step is not None), default=None),
+        )
+        self.record(event)
+
+    def _tell_end(self) -> None:
+        known = [moments for gone in self.ended.values() if (moments := gone.moments) is not None]
+        stepped = [moments.last_stepped_at - self.since for moments in known if moments.last_stepped_at is not None]
+        saved = [moments.saved_at - self.since for moments in known if moments.saved_at is not None]
+        if not stepped and not saved:
+            return  # nobody has told
+        told = [gone.step for gone in self.ended.values() if gone.step is not None and gone.step_told]
+        event = RanksEnded(
+            last_step=max(told, default=None), last_step_s=max(stepped, default=None), saved_s=max(saved, default=None)
+        )
+        self.record(event)

@@ -1,0 +1,392 @@
+"""How are one node's workers started, watched and cleared away, round after round? Processes, pages, logs and ports.
+
+Carries out what `agent.group.machine` decides and tells it, in its words, what became of it; fetches the evidence that a
+failure needs (error file, last lines of the log). Decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.agent.group.messages import (
+    TOO_LATE,
+    ControlAsked,
+    Ended,
+    LimitsKnown,
+    PortHeld,
+    Started,
+    StartFailed,
+    Stashed,
+    Stuck,
+)
+from holdfast.agent.logs import paths as logs
+from holdfast.agent.workers import launch
+from holdfast.core.errors import HoldfastError, StartError, UsageError
+from holdfast.core.job.cycles import cycle_of
+from holdfast.core.job.failure import Evidence
+from holdfast.core.machine import NEVER
+from holdfast.core.page.layout import HOOK_MODULES, HOOK_SIGNS
+from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.value import replace
+from holdfast.runtime.net.ports import hold_port
+from holdfast.runtime.shm import pages as shm
+from holdfast.telemetry.record.io_thread import Aside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable, Iterable
+
+    from holdfast.agent.logs.app_log import AppLogs
+    from holdfast.agent.logs.attempt_logs import AttemptLogs, RankLogs
+    from holdfast.agent.logs.live_output import Shown
+    from holdfast.agent.logs.sender import Upstream
+    from holdfast.agent.spares.pool import Parking
+    from holdfast.agent.workers.gpu_memory import GpuLook
+    from holdfast.agent.workers.progress_iteration import Mileage
+    from holdfast.agent.workers.state_replication import Replicas
+    from holdfast.agent.workers.uninterruptible import Sleepers
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.machine import Observation
+    from holdfast.core.wire.messages import Assigned
+    from holdfast.runtime.host import Host
+
+TAIL_LINES = 20
+"""Lines of a failed worker's log that go into the report."""
+
+ASK_S = 0.01
+"""So long after a signal, those are asked where they are that have not shown it: who handles the signal itself does not."""
+
+EVIDENCE_S = 0.5
+"""What a rank that has failed has left on disk is waited for so long at most. A lease lasts a second at least."""
+
+
+class Workers:
+    """The workers of the present round, if any."""
+
+    def __init__(self, config: RunConfig, host: Host, plan: logs.LogPlan) -> None:
+        self.config = config
+        self.host = host
+        self.plan = plan
+        self.attempt: AttemptLogs | None = None
+        self.shown: Shown | None = None
+        """None: nothing of it is shown."""
+        self.disk_is_local = False
+        """Whether their logs, and what they leave when they fail, lie on a disk of this host."""
+        self.shower, self.reader = Aside(), Aside()
+        """Touch the logs, whose disk may hang: to show them; and to find out why a rank has failed."""
+        self.settled = False
+        """The first workers have had their time: what was put off for their sake is done."""
+        self.unfollowed: Assigned | None = None
+        """The round of workers that run unfollowed so far."""
+        self.local_ranks: dict[int, int] = {}
+        """pid → local rank"""
+        self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
+        """Local rank → what its process was started with last: command line, environment, log files (None: none has been)."""
+        self.parking: Parking | None = None
+        """None: there are no warm spares, or the first worker has yet to run."""
+        self.hook = HOOK_SIGNS * (config.ft.monitor == "auto") | HOOK_MODULES * (config.warm_spares != 0)
+        self.ports: list[socket] = []
+        """Held for MASTER_PORT: that of the running round, and that of the next."""
+        self.gpus: GpuLook | None = None
+        """None: nobody has asked for their memory so far."""
+        self.app_logs: AppLogs | None = None
+        """None: no log is to have all lines."""
+        self.upstream: Upstream | None = None
+        """None: if one is, it is here."""
+        self.mileage: Mileage | None = None
+        """None: nobody asks how far the job is."""
+        self.ask_at = NEVER
+        """When to ask workers that have been signalled where they are."""
+        self.sleepers = self._open_sleepers(config.uninterruptible_timeout_s)
+        self.stash = -1
+        """Where this node's ranks leave their states (`core.page.stash`): a file without a name, which goes with us."""
+        self.replicas: Replicas | None = None
+        """None: no other node has any of that."""
+
+    @staticmethod
+    def _open_sleepers(limit_s: float | None) -> Sleepers | None:
+        if limit_s is None:
+            return None
+        from holdfast.agent.workers.uninterruptible import Sleepers
+
+        return Sleepers(limit_s)
+
+    def hold_port(self) -> PortHeld:
+        """Hold a port for the round to come, in case this node gets group rank 0 in it."""
+        self.ports.append(hold_port())
+        return PortHeld(port=self.ports[-1].getsockname()[1])
+
+    def start(self, assigned: Assigned, until: float | None = None) -> list[Observation]:
+        """Start the workers of a round, before `until` if at all; what came of each, in order. After one that could not start,
+        no other is tried."""
+        self.close_logs(patient=False)
+        self._open_stash()
+        if self.replicas is not None and self.stash >= 0:
+            self.replicas.begin(assigned, self.stash)
+        self.attempt = self._open_attempt(assigned)
+        self.local_ranks = {}
+        seen: list[Observation] = []
+        environ = dict(os.environ)
+        for local_rank in range(self.config.nproc_per_node):
+            try:
+                if until is not None and self.host.now() >= until:
+                    raise StartError(TOO_LATE)
+                seen.append(self._start(local_rank, assigned, environ))
+            except StartError as error:
+                seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.host.unix()))
+                break
+        self.attempt.release()
+        self.unfollowed = assigned
+        if self.settled or self.config.ft.per_cycle_applog_prefix:  # whoever asks for that file may look for it at once
+            self._follow()
+        return [*seen, self.hold_port()]
+
+    def settle(self) -> None:
+        """From now on workers are followed from their start. The first were not: it would have cost what they could use."""
+        self.settled = True
+        self._follow()
+
+    def _follow(self) -> None:
+        """Begin to wait for the mutexes of the workers, and to show their logs."""
+        if (assigned := self.unfollowed) is not None:
+            self.unfollowed = None
+            self.host.watch_pages()
+            self._follow_logs(assigned)
+            from holdfast.runtime.hardware.mounts import is_local  # not before the first workers have begun
+
+            folder = self.attempt[0].dir if self.attempt is not None else None
+            self.disk_is_local = folder is None or is_local(folder)
+
+    def _open_attempt(self, assigned: Assigned) -> AttemptLogs:
+        try:
+            return self.plan.open_attempt(assigned.restart_count, assigned.round, self.config.nproc_per_node)
+        except UsageError as error:
+            if self.attempt is None:
+                raise
+            # The job has run for a while: a disk that filled up meanwhile, or was cleaned, is no reason to end it.
+            self.host.complain(f"{error.what}: from here on its workers' output is not kept")
+            return logs.nothing_kept(self.config.nproc_per_node)
+
+    def _open_stash(self) -> None:
+        if self.stash < 0 and self.config.stash_limit != "0":
+            try:
+                self.stash = shm.nameless_file("holdfast-stash")
+            except HoldfastError as error:
+                self.config = replace(self.config, stash_limit="0")
+                self.host.complain(f"{error.what}: no state is stashed")
+
+    def understood(self, seen: Observation) -> list[Observation]:
+        """What this host saw, in the words of the group."""
+        match seen:
+            case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0 and pid in self.local_ranks:
+                return [self._ended(pid, exitcode, gone=False)]
+            case ProcessErred(pid=pid) if pid in self.local_ranks:
+                return [self._ended(pid, 1, gone=False)]
+            case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
+                return [*self._how_far(seen), *self._stashed(), self._ended(pid, exitcode, gone=True)]
+            case ProcessAsked(pid=pid, kind=kind, reason=reason) if pid in self.local_ranks:
+                return [ControlAsked(local_rank=self.local_ranks[pid], kind=kind, reason=reason)]
+            case ProcessCalculated(pid=pid, limits_s=limits_s) if pid in self.local_ranks:
+                return [LimitsKnown(limits_s=limits_s)]
+            case ProcessDying() | ProcessErred() | ProcessGone() | ProcessAsked() | ProcessCalculated():
+                return []
+        return [seen]
+
+    def _how_far(self, gone: ProcessGone) -> list[Observation]:
+        """With the last of them: how far the job has come."""
+        if self.mileage is None:
+            return []
+        self.mileage.ended(gone)
+        return [] if any(pid in self.host.children for pid in self.local_ranks) else [self.mileage.reached()]
+
+    def _stashed(self) -> list[Observation]:
+        """With the last of them: what they have left."""
+        if any(pid in self.host.children for pid in self.local_ranks) or not shm.is_written(self.stash):
+            return []
+        from holdfast.runtime.shm.stash import held
+
+        mine = held(self.stash, self.config.nproc_per_node)
+        if self.replicas is None:
+            return [Stashed(held=mine)]
+        return [Stashed(held=mine, kept=self.replicas.kept(), at=self.replicas.at)]
+
+    def signal(self, local_ranks: Iterable[int], signum: int) -> None:
+        """Signal the process groups of some workers."""
+        for pid in self._pids(local_ranks):
+            self.host.signal_group(pid, signum)
+        self.ask_at = self.host.now() + ASK_S
+
+    def kill(self, local_ranks: Iterable[int]) -> None:
+        """SIGKILL some workers with everything below them."""
+        self.host.kill(self._pids(local_ranks))
+
+    def sweep(self) -> None:
+        """SIGKILL what the workers of the last round left behind, and let its port go."""
+        self.host.sweep()
+        for sock in self.ports[:-1]:
+            sock.close()
+        del self.ports[:-1]
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self.parking is not None:
+            self.parking.close()
+        self.host.kill([*self.host.children, *self.host.parked])
+        self.host.sweep()
+        for sock in self.ports:
+            sock.close()
+
+    def _start(self, local_rank: int, assigned: Assigned, environ: dict[str, str]) -> Started:
+        assert self.attempt is not None
+        files = self.attempt[local_rank]
+        # A program that is not Python has no use for a page; its death is seen by its pidfd.
+        page = None if self.config.no_python else self.host.page(self.hook)
+        argv = launch.command(self.config, local_rank)
+        env = launch.environment(
+            self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None, stash=self.stash
+        )
+        self.given[local_rank] = argv, env, files
+        spare, cold_because = self.parking.take(local_rank, argv, env, page, files) if self.parking else (None, "")
+        pid = spare or self.host.start(
+            argv,
+            env,
+            stdout=files.stdout_fd,
+            stderr=files.stderr_fd,
+            page=page,
+            page_fd=launch.page_at(),
+            binding=self.config.bindings.get(local_rank),
+        )
+        self.local_ranks[pid] = local_rank
+        return Started(
+            local_rank=local_rank,
+            pid=pid,
+            argv=tuple(argv),
+            log_dir=files.dir,
+            spare=spare is not None,
+            cold_because=cold_because,
+        )
+
+    def _pids(self, local_ranks: Iterable[int]) -> list[int]:
+        wanted = set(local_ranks)
+        return [pid for pid, local_rank in self.local_ranks.items() if local_rank in wanted]
+
+    # --- asked for by time ----------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When to look after logs that cannot be watched, for workers that the kernel does not let go, or where they are."""
+        logs_at = NEVER if self.shown is None else self.shown.look_at
+        return min(logs_at, self.ask_at, NEVER if self.sleepers is None else self.sleepers.look_at)
+
+    def due(self) -> list[Observation]:
+        """Show what is new in such logs; whom the kernel does not let go."""
+        if self.host.now() >= self.ask_at:
+            self.ask_at = NEVER
+            self.host.ask_where()
+        if self.shown is not None:
+            self.shown.due()
+        if self.sleepers is None or (now := self.host.now()) < self.sleepers.look_at:
+            return []
+        return [
+            Stuck(local_rank=self.local_ranks[pid], asleep_s=asleep_s, at_unix=self.host.unix())
+            for pid, asleep_s in self.sleepers.look(self.host.states(), now)
+            if pid in self.local_ranks
+        ]
+
+    # --- stacks ---------------------------------------------------------------------------------------------------------
+
+    def dump(self, local_ranks: Iterable[int]) -> dict[int, str]:
+        """Have some workers write down the stacks of all their threads. Returns why one cannot, by local rank; the others have
+        been asked, and what they write is `dumped` within a millisecond, unless they are stopped or deaf to signals."""
+        asked = {self.local_ranks[pid]: self.host.ask_for_stacks(pid) for pid in self._pids(local_ranks)}
+        return {local_rank: why for local_rank, why in asked.items() if why}
+
+    def dumped(self, local_rank: int) -> str:
+        """What a worker has written since the last `dump`: faulthandler's text, the main thread last. Empty: nothing yet."""
+        return "".join(self.host.stacks(pid) for pid in self._pids([local_rank]))
+
+    def look_at_memory(self, above_mb: float) -> list[Observation]:
+        """How much of the GPUs' memory is in use: told at once, or later, through `host`."""
+        if self.gpus is None:
+            from holdfast.agent.workers.gpu_memory import GpuLook
+
+            self.gpus = GpuLook(self.host, os.environ, self.config.nproc_per_node)
+        return self.gpus.begin(above_mb)
+
+    # --- evidence -------------------------------------------------------------------------------------------------------
+
+    def _ended(self, pid: int, exitcode: int, *, gone: bool) -> Ended:
+        local_rank = self.local_ranks[pid]
+        evidence = Evidence() if exitcode == 0 else self._evidence(local_rank)
+        return Ended(local_rank=local_rank, exitcode=exitcode, gone=gone, at_unix=self.host.unix(), evidence=evidence)
+
+    def _evidence(self, local_rank: int) -> Evidence:
+        assert self.attempt is not None
+        attempt, found = self.attempt, list[Evidence]()
+        paths = attempt[local_rank].error_file, *attempt.files(local_rank)
+        is_here = self.disk_is_local and not any(map(os.path.islink, paths))  # a script's links may lead to any disk
+        if is_here:  # as most are: another thread takes a millisecond, of the five that a death is told in
+            return _left_by(local_rank, attempt)
+        self.reader.do(lambda: found.append(_left_by(local_rank, attempt)), EVIDENCE_S)
+        if found:
+            return found[0]
+        return Evidence(message=f"what it has left in {attempt[local_rank].dir} is not known: that disk does not answer")
+
+    # --- logs -----------------------------------------------------------------------------------------------------------
+
+    def _follow_logs(self, assigned: Assigned) -> None:
+        assert self.attempt is not None
+        ranks = range(assigned.base_rank, assigned.base_rank + self.config.nproc_per_node)
+        if self.attempt.are_followed:
+            from holdfast.agent.logs.live_output import Shown
+
+            attempt, prefixes = self.attempt, logs.prefixes(self.config.role, ranks, self.config.log_line_prefix_template)
+            self.shown = Shown(self.host, self.shower, lambda: attempt.tee(prefixes))
+        if self.config.ft.per_cycle_applog_prefix:
+            self._gather_logs(self.config.ft.per_cycle_applog_prefix, assigned)
+
+    def _gather_logs(self, prefix: str, assigned: Assigned) -> None:
+        assert self.attempt is not None
+        from holdfast.agent.logs.app_log import AppLogs
+
+        if self.upstream is not None:
+            self.upstream.at = assigned.logs_at
+            if not assigned.logs_at:
+                self.host.complain("the coordinator's node takes no lines of others: those of the ranks here go to a log here")
+        wide = len(str(assigned.world_size - 1))
+        sources = [
+            (path, f"{assigned.base_rank + local_rank:>{wide}}: ")
+            for local_rank in range(self.config.nproc_per_node)
+            for path in self.attempt.files(local_rank)
+        ]
+        self.app_logs = self.app_logs or AppLogs(self.host, self.upstream)
+        self.app_logs.begin(prefix, cycle_of(assigned.round), sources)
+
+    def close_logs(self, *, patient: bool, cut: Callable[[], bool] = lambda: False) -> None:
+        """Show the rest of the logs; `patient`: however slow the console is, until `cut`."""
+        self._follow()
+        if self.shown is not None:
+            self.shown.finish(patient=patient, cut=cut)
+            self.shown = None
+        if self.app_logs is not None:
+            self.app_logs.finish(patient=patient, cut=cut)
+        if self.attempt is not None:
+            self.attempt.close()
+
+
+def _left_by(local_rank: int, attempt: AttemptLogs) -> Evidence:
+    """What a rank that has failed has left on disk."""
+    from holdfast.agent.workers import error_files
+
+    files = attempt[local_rank]
+    record = error_files.read(files.error_file)
+    said = record or error_files.ErrorRecord()
+    return Evidence(
+        at_unix=said.at_unix,
+        message=said.message or said.trouble,
+        traceback=said.traceback,
+        error_file=files.error_file if record else None,
+        error_record=said.content,
+        log_tail=attempt.tail_lines(local_rank, TAIL_LINES),
+        log_path=files.log_path,
+    )

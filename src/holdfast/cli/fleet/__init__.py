@@ -1,0 +1,1 @@
+"""The commands about the supervisor, its nodes, and the daemon."""

@@ -1,0 +1,129 @@
+"""`holdfast daemon`: this host's daemon, and `holdfast daemon --status` what it knows."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.cli.fleet.supervisor_here import shelter_of, tls_arguments, token_of
+from holdfast.cli.table import show, show_json
+from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.telemetry.record.state_dir import daemon_socket, state_home
+from holdfast.telemetry.report.safe_text import one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from typing import Any
+
+    from holdfast.supervisor.daemon.daemon import Daemon
+    from holdfast.supervisor.daemon.host_uplink import HostUplink
+
+HELP = "know every rank of this host: serves Google's resiliency clients and our agents"
+
+PORT_VARIABLE = "GCP_HOST_DAEMON_PORT"
+PORT = 60010
+"""Of Google's recipes."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("--port", type=int, metavar="N", help=f"default: ${PORT_VARIABLE}, else {PORT}; 0: any")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDR", help="of the loopback interface (default: %(default)s)")
+    parser.add_argument("--silence", type=float, metavar="S", help="a rank not heard of for S seconds is silent (default: 30)")
+    parser.add_argument("--state-dir", metavar="DIR", help="where its table is kept (default: where jobs are)")
+    parser.add_argument("--supervisor", metavar="HOST:PORT[,…]", help="tell it of ranks that agents of ours have not started")
+    parser.add_argument("--supervisor-token-file", metavar="FILE", help="the secret that it knows ($HOLDFAST_SUPERVISOR_TOKEN)")
+    parser.add_argument("--node-name", metavar="NAME", help="what it is to call this host (default: the host's name)")
+    tls_arguments(parser, "supervisors")
+    parser.add_argument("--status", action="store_true", help="show what the daemon that runs here knows")
+    parser.add_argument("--json", action="store_true", help="the same for programs")
+    parser.add_argument("--uncordon", action="store_true", help="take back what Google's actuator has cordoned")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; or show."""
+    home = os.path.abspath(options.state_dir) if options.state_dir else state_home(os.environ)
+    if options.status or options.json:
+        return _show(_asked(home, "table"), as_json=options.json)
+    if options.uncordon:
+        _asked(home, "uncordon")
+        return 0
+    from holdfast.runtime.net.addresses import is_loopback
+
+    if not is_loopback(options.host):
+        raise UsageError(
+            f"--host: {options.host} is not of the loopback interface, and Google's wire knows no secret",
+            hint="each host has a daemon of its own, which its ranks reach at 127.0.0.1",
+        )
+    from holdfast.supervisor.daemon.daemon import Daemon
+    from holdfast.supervisor.daemon.host_table import SILENCE_S
+
+    silence_s = SILENCE_S if options.silence is None else options.silence
+    if silence_s <= 0:
+        raise UsageError(f"--silence: {silence_s:g} is not more than 0 seconds")
+    uplink = _uplink(options)
+    daemon = Daemon(home, options.host, _port(options.port), silence_s)
+    daemon.told = uplink(daemon) if uplink is not None else None
+    try:
+        print(f"listening at {daemon.listens}; table in {home}", flush=True)
+        return daemon.run()
+    finally:
+        daemon.close()
+
+
+def _uplink(options: argparse.Namespace) -> Callable[[Daemon], HostUplink] | None:
+    """What makes the way to the supervisor, where there is one. UsageError."""
+    if not options.supervisor:
+        return None
+    from holdfast.core.config import grammar
+    from holdfast.core.config.flags import SUPERVISOR_PORT
+    from holdfast.supervisor.daemon.host_uplink import HostUplink
+
+    endpoints = grammar.endpoints(options.supervisor, "--supervisor", default_port=SUPERVISOR_PORT)
+    secret, shelter = token_of(options.supervisor_token_file, "--supervisor-token-file"), shelter_of(options)
+    name = options.node_name or os.uname().nodename
+    return lambda daemon: HostUplink(endpoints, name, secret=secret, shelter=shelter, say=daemon.say, see=daemon.see)
+
+
+def _port(given: int | None) -> int:
+    text = str(given) if given is not None else os.environ.get(PORT_VARIABLE) or str(PORT)
+    if not text.isdigit() or int(text) > 65535:
+        raise UsageError(f"{'--port' if given is not None else PORT_VARIABLE}: {text!r} is no port")
+    return int(text)
+
+
+def _asked(home: str, what: str) -> dict[str, Any]:
+    from holdfast.agent.control.control_client import ask_at
+
+    path = daemon_socket(home)
+    try:
+        answer = ask_at(path, "the daemon", {"ask": what})
+    except (OSError, ProtocolError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise HoldfastError(f"no daemon answers at {path}: {why}", hint="`holdfast daemon` starts one") from error
+    if not answer.get("ok"):
+        raise HoldfastError(str(answer.get("error")))
+    return answer
+
+
+def _show(answer: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        show_json(answer)
+        return 0
+    daemon, table = answer["daemon"], answer["table"]
+    print(f"daemon    pid {daemon['pid']}, listens at {daemon['listens']}")
+    print(f"host      {table['state']}{', cordoned' if table['cordoned'] else ''}")
+    for agent in table["agents"]:
+        print("agent    ", one_line(f"{agent['node']} of {agent['job']}, pid {agent['pid']}", 500))
+    rows = [_row(workload["workload_name"], worker) for workload in table["workloads"] for worker in workload["workers"]]
+    if rows:
+        print()
+        show(("workload", "rank", "local", "state", "heard", "device", "address"), rows)
+    return 0
+
+
+def _row(workload: str, worker: dict[str, Any]) -> tuple[object, ...]:
+    heard = f"{worker['heard_s']:.1f} s ago{', silent' if worker['silent'] else ''}"
+    texts = (one_line(worker[name], 100) for name in ("device", "address"))
+    return one_line(workload, 100) or "-", worker["rank"], worker["local_rank"], worker["state"], heard, *texts

@@ -1,0 +1,91 @@
+"""`holdfast notify`: tell webhooks, and an OTLP receiver, what this host's supervisor does. `holdfast supervisor` starts it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.cli.fleet.supervisor_here import folder_of, secret_in, state_argument
+from holdfast.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "tell webhooks and OpenTelemetry what the supervisor does; it starts this itself"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    state_argument(parser)
+    receivers(parser)
+    parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process, which started it, does")
+
+
+def receivers(parser: argparse.ArgumentParser) -> None:
+    """Who is told: the arguments that `holdfast supervisor` has too."""
+    parser.add_argument("--webhook", action="append", default=[], metavar="URL", help="POST each deed there; may be repeated")
+    parser.add_argument("--webhook-secret-file", metavar="FILE", help="sign what is posted with the secret in it")
+    parser.add_argument(
+        "--otlp",
+        metavar="URL",
+        default="" if _in_environment() else None,
+        help="export spans and metrics by OTLP over HTTP ($OTEL_EXPORTER_OTLP_ENDPOINT)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Listen until SIGTERM or SIGINT."""
+    import signal
+
+    from holdfast.supervisor.child import tied_to
+    from holdfast.supervisor.notify.notify import Notify
+    from holdfast.telemetry.report.safe_text import plain
+
+    if options.parent and not tied_to(options.parent):
+        return 0
+    if not options.webhook and options.otlp is None:
+        raise UsageError("nobody is to be told", hint="give --webhook URL or --otlp URL")
+
+    def say(text: str) -> None:
+        print(f"holdfast notify: {plain(text)}", file=sys.stderr, flush=True)
+
+    notify = Notify(folder_of(options), options.webhook, _secret(options), options.otlp, say)
+    # Letters that are under way are left: what was not taken for sure is told by the next life.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    notify.run()
+    return 0
+
+
+def checked(options: argparse.Namespace, folder: str) -> list[str]:
+    """The arguments of the process that tells them; empty: nobody is to be told. UsageError: it could not."""
+    from importlib.util import find_spec
+
+    from holdfast.supervisor.notify.notify import check_otlp, webhook
+
+    _secret(options)
+    for url in options.webhook:
+        webhook(url)
+    check_otlp(options.otlp or "")
+    has_sdk = find_spec("opentelemetry") is not None and find_spec("opentelemetry.exporter") is not None
+    if options.otlp is not None and not has_sdk:
+        if options.otlp:
+            raise UsageError("--otlp: OpenTelemetry is not there", hint="pip install 'holdfast[otel]'")
+        print("holdfast supervisor: OTEL_EXPORTER_OTLP_ENDPOINT is set, but the extra `otel` is not there", file=sys.stderr)
+        options.otlp = None
+    if not options.webhook and options.otlp is None:
+        return []
+    words = ["--state", folder]
+    words += [word for url in options.webhook for word in ("--webhook", url)]
+    if options.webhook_secret_file:
+        words += ["--webhook-secret-file", os.path.abspath(options.webhook_secret_file)]
+    return words + (["--otlp", options.otlp] if options.otlp else [])
+
+
+def _secret(options: argparse.Namespace) -> bytes:
+    path: str | None = options.webhook_secret_file
+    return secret_in(path, "--webhook-secret-file") if path is not None else b""
+
+
+def _in_environment() -> bool:
+    return bool(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))

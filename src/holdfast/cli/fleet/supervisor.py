@@ -1,0 +1,136 @@
+"""`holdfast supervisor`: know the nodes of many jobs, and take those out that are not fit. One process; jobs do without."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import sys
+
+from holdfast.cli.fleet.notify import checked as notify
+from holdfast.cli.fleet.notify import receivers
+from holdfast.cli.fleet.supervisor_here import folder_of, shelter_of, state_argument, tls_arguments, token_of
+from holdfast.cli.fleet.web import checked, http_arguments
+from holdfast.core.config import grammar
+from holdfast.core.config.flags import SUPERVISOR_PORT
+from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.telemetry.report.safe_text import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "know the nodes of all jobs, replace those that are not fit, and remember why"
+
+LEASE_S = 5.0
+"""A node that is silent for so long counts as lost: a little more than a job's own lease (3 s), whose word is waited for."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    here, who = f"127.0.0.1:{SUPERVISOR_PORT}", "local, slurm or kubernetes"
+    parser.add_argument("--listen", default=here, metavar="HOST:PORT", help="where agents come to (default: %(default)s)")
+    state_argument(parser)
+    parser.add_argument(
+        "--store", default="", metavar="URL", help="etcd://HOST:PORT[,…]/PREFIX, where one of several leads (default: a file)"
+    )
+    parser.add_argument("--policy", default="default", metavar="NAME", help="default or google (default: %(default)s)")
+    many = "a limit of the policy google; may be repeated"
+    parser.add_argument("--policy-option", action="append", default=[], metavar="NAME=VALUE", help=many)
+    parser.add_argument("--orchestrator", default="local", metavar="NAME", help=f"{who} (default: %(default)s)")
+    parser.add_argument("--replace-with", default="", metavar="COMMAND", help="local: what starts another node's agent")
+    parser.add_argument(
+        "--lease", type=float, default=LEASE_S, metavar="S", help="silence that makes a node lost (%(default)g)"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="the secret that agents have to know ($HOLDFAST_SUPERVISOR_TOKEN)")
+    tls_arguments(parser, "agents")
+    parser.add_argument("--tls-names", action="store_true", help="each agent's certificate has to be for its own node")
+    http_arguments(parser, "; off: nowhere")
+    receivers(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    from holdfast.runtime.net.addresses import is_loopback
+    from holdfast.supervisor.fleet.policies import policy
+    from holdfast.supervisor.orchestrator import orchestrator
+    from holdfast.supervisor.service import Service
+    from holdfast.supervisor.standby import lead
+    from holdfast.supervisor.store import LeadLost, open_store
+
+    host, port = grammar.endpoint(options.listen, "--listen", default_port=SUPERVISOR_PORT)
+    token = token_of(options.token_file, "--token-file")
+    if not token and not is_loopback(host):
+        raise UsageError(
+            f"--listen: without a token, whoever reaches {options.listen} could speak for your nodes",
+            hint="make one with `holdfast token --write FILE`, and give it here and to each agent (--supervisor-token-file)",
+        )
+    if not options.lease >= 0.1:
+        raise UsageError(f"--lease: {options.lease:g} is too short", hint="give at least 0.1 s")
+    folder, web = folder_of(options), _web(options)
+    chosen = policy(options.policy, options.policy_option, os.environ)
+    calls, shelter = orchestrator(options.orchestrator, folder, shlex.split(options.replace_with)), shelter_of(options)
+    if options.tls_names and shelter is None:
+        raise UsageError("--tls-names: there are no certificates", hint="give --tls-cert, --tls-key and --tls-ca too")
+    store = open_store(options.store, folder, f"{socket.gethostname()} ({options.listen})")
+    if options.store and not port:
+        hint = "choose a port: agents are told where each of several supervisors is before it leads"
+        raise UsageError(f"--listen: {options.listen} with --store is a port that nobody knows", hint=hint)
+    told = notify(options, folder)
+
+    def one_life() -> None:
+        nonlocal port  # any, the first time: then agents know it
+        service = Service(
+            endpoint=(host, port),
+            token=token,
+            folder=folder,
+            store=store,
+            policy=chosen,
+            orchestrator=calls,
+            lease_s=options.lease,
+            say=_say,
+            shelter=shelter,
+            named=options.tls_names,
+            web=web,
+            notify=told,
+        )
+        try:
+            if not service.listen():
+                hint = "does another supervisor run? choose another port"
+                raise HoldfastError(f"--listen: {options.listen} is taken", hint=hint)
+            _, port = service.network.endpoint
+            life = f"policy {chosen.name}, generation {service.fleet.generation}"
+            print(f"listening at {service.network.listens_at}, {life}", flush=True)
+            service.run()
+        finally:
+            service.close()
+
+    try:
+        while lead(store, folder, _say):
+            try:
+                one_life()
+                break
+            except LeadLost as lost:
+                _say(f"{lost.what}: it acts no more until it leads again")
+    finally:
+        store.close()
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"holdfast supervisor: {plain(text, keep='')}", file=sys.stderr, flush=True)
+
+
+def _web(options: argparse.Namespace) -> list[str]:
+    """The arguments of `holdfast web`; none: it is not wanted, or cannot be had. UsageError: they make no sense."""
+    from holdfast.supervisor.web.serve import missing
+
+    if options.http == "off":
+        return []
+    checked(options)
+    if lacks := missing():
+        _say(f"no HTTP API and no dashboard: {lacks} not installed (pip install 'holdfast[supervisor]')")
+        return []
+    given = {"--http": options.http, "--http-token-file": options.http_token_file, "--state": folder_of(options)}
+    given |= {"--http-cert": options.http_cert, "--http-key": options.http_key}
+    return [word for name, value in given.items() if value for word in (name, value)]

@@ -1,0 +1,151 @@
+"""What stands in one frame of `holdfast top`? Tables of a fleet as /api/fleet tells it, the worst first. Pure."""
+
+from __future__ import annotations
+
+from holdfast.core.value import Value
+from holdfast.telemetry.report.phrasing import count, moment, ranges, span
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+WORST = ("lost", "unfit", "draining", "suspect", "fit", "spare")
+DEEDS = 50
+"""Decisions in a frame, however large the terminal is."""
+
+
+class Section(Value):
+    """One table of it."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def headline(fleet: Mapping[str, Any], whose: str) -> str:
+    """One line: who says so, when, and how many of what there are."""
+    states: dict[str, int] = {}
+    for node in fleet.get("nodes") or ():
+        states[str(node.get("state"))] = states.get(str(node.get("state")), 0) + 1
+    parts = [f"{number} {state}" for state, number in sorted(states.items(), key=lambda one: _badness(one[0]))]
+    nodes = count(sum(states.values()), "node") + (f" ({', '.join(parts)})" if parts else "")
+    running = sum(1 for job in fleet.get("jobs") or () if job.get("state") == "running")
+    return f"{moment(fleet.get('at_unix') or 0.0)} · {whose} · {nodes}, {count(running, 'running job')}"
+
+
+def sections(fleet: Mapping[str, Any], wanted: str = "") -> list[Section]:
+    """Nodes, jobs, ranks and decisions; those of one job where it is named. Ranks are shown where there is one job."""
+    jobs = [job for job in fleet.get("jobs") or () if wanted in ("", job.get("name"))]
+    jobs.sort(key=lambda job: (job.get("state") != "running", str(job.get("name"))))
+    nodes = [node for node in fleet.get("nodes") or () if wanted in ("", *_jobs_of(node))]
+    nodes.sort(key=lambda node: (_badness(str(node.get("state"))), str(node.get("name"))))
+    deeds = [deed for deed in fleet.get("deeds") or () if wanted in ("", deed.get("job"))]
+    running = [job for job in jobs if job.get("state") == "running"]
+    one = wanted or (str(running[0].get("name")) if len(running) == 1 else "")
+    made = [
+        Section(title="nodes", headings=("node", "state", "job", "ranks", "gpus", "reason"), rows=tuple(map(_node, nodes))),
+        Section(
+            title="jobs",
+            headings=("job", "state", "round", "attempt", "nodes", "spares", "ranks", "step", "slowest step", "oldest beat"),
+            rows=tuple(_job(job, _ranks_of(nodes, str(job.get("name")))) for job in jobs),
+        ),
+        Section(
+            title=f"ranks of {one}",
+            headings=("rank", "node", "local", "state", "step", "step took", "heartbeat", "pid"),
+            rows=tuple(_rank(rank, node) for rank, node in _ranks_of(nodes, one)) if one else (),
+        ),
+        Section(
+            title="newest decisions",
+            headings=("when", "node", "job", "act", "reason", "outcome"),
+            rows=tuple(_deed(deed) for deed in deeds[: -DEEDS - 1 : -1]),
+        ),
+    ]
+    return [section for section in made if section.rows]
+
+
+def fit(lengths: Sequence[int], room: int) -> list[int]:
+    """How many rows of each table are shown where there is room for so many: all of the short ones, the rest shared alike."""
+    shares, left, unmet = list(lengths), room, len(lengths)
+    for at in sorted(range(len(lengths)), key=lambda at: lengths[at]):
+        shares[at] = min(lengths[at], max(1, left // unmet))
+        left, unmet = left - shares[at], unmet - 1
+    return shares
+
+
+def _badness(state: str) -> int:
+    return WORST.index(state) if state in WORST else len(WORST)
+
+
+def _jobs_of(node: Mapping[str, Any]) -> list[object]:
+    return [job.get("job") for job in node.get("jobs") or ()]
+
+
+def _ranks_of(nodes: Iterable[Mapping[str, Any]], job: str) -> list[tuple[Mapping[str, Any], str]]:
+    """The job's ranks in order, each with its node."""
+    found = [
+        (rank, str(node.get("name")))
+        for node in nodes
+        for one in node.get("jobs") or ()
+        if one.get("job") == job
+        for rank in one.get("ranks") or ()
+    ]
+    return sorted(found, key=lambda one: (one[0].get("rank", -1), one[1]))
+
+
+def _node(node: Mapping[str, Any]) -> tuple[str, ...]:
+    ranks = [rank["rank"] for job in node.get("jobs") or () for rank in job.get("ranks") or ()]
+    bad = [f"{one['name']} {one['state']}" for one in node.get("devices") or () if one.get("state") != "fit"]
+    jobs = ", ".join(f"{job['job']}" for job in node.get("jobs") or ())
+    return (
+        str(node.get("name")),
+        str(node.get("state")),
+        jobs or "-",
+        ranges(ranks) or "-",
+        ", ".join(bad) or "-",
+        str(node.get("reason") or "-"),
+    )
+
+
+def _job(job: Mapping[str, Any], ranks: Sequence[tuple[Mapping[str, Any], str]]) -> tuple[str, ...]:
+    steps = [rank["step"] for rank, _ in ranks if rank.get("step") is not None]
+    took = [rank["step_s"] for rank, _ in ranks if rank.get("step_s") is not None]
+    beats = [rank["beat_age_s"] for rank, _ in ranks if rank.get("beat_age_s") is not None]
+    outcome = f" ({job['outcome']})" if job.get("outcome") else ""
+    return (
+        str(job.get("name")),
+        f"{job.get('state')}{outcome}",
+        str(job.get("round")),
+        str(job.get("attempt")),
+        str(len(job.get("nodes") or ())),
+        str(len(job.get("spares") or ())),
+        str(len(ranks) or job.get("ranks") or "-"),
+        "-" if not steps else str(min(steps)) if min(steps) == max(steps) else f"{min(steps)}-{max(steps)}",
+        span(max(took)) if took else "-",
+        span(max(beats)) if beats else "-",
+    )
+
+
+def _rank(rank: Mapping[str, Any], node: str) -> tuple[str, ...]:
+    code = f" ({rank['exitcode']})" if rank.get("exitcode") is not None else ""
+    return (
+        str(rank.get("rank")),
+        node,
+        str(rank.get("local_rank")),
+        f"{rank.get('state')}{code}",
+        str(rank["step"]) if rank.get("step") is not None else "-",
+        span(rank["step_s"]) if rank.get("step_s") is not None else "-",
+        f"{span(max(0.0, rank['beat_age_s']))} ago" if rank.get("beat_age_s") is not None else "-",
+        str(rank.get("pid")),
+    )
+
+
+def _deed(deed: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        moment(deed.get("at_unix") or 0.0),
+        str(deed.get("node") or "-"),
+        str(deed.get("job") or "-"),
+        str(deed.get("act")),
+        str(deed.get("reason")),
+        str(deed.get("outcome") or "not known yet"),
+    )

@@ -1,0 +1,73 @@
+"""`holdfast web`: the supervisor's HTTP API and dashboard. `holdfast supervisor` starts it; it only asks, over its socket."""
+
+from __future__ import annotations
+
+from holdfast.cli.fleet.supervisor_here import socket_of, state_argument
+from holdfast.core.config import grammar
+from holdfast.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "serve the supervisor's HTTP API and dashboard (`holdfast supervisor` does so by itself)"
+
+PORT = 29180
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    http_arguments(parser, "")
+    state_argument(parser)
+    parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process, which started it, does")
+
+
+def http_arguments(parser: argparse.ArgumentParser, more: str) -> None:
+    """Where it listens, and who may ask."""
+    here = f"127.0.0.1:{PORT}"
+    parser.add_argument(
+        "--http", default=here, metavar="HOST:PORT", help=f"where browsers come to (default: %(default)s{more})"
+    )
+    parser.add_argument(
+        "--http-token-file", metavar="FILE", help="lines `read TOKEN` and `operate TOKEN`: who may see, and act"
+    )
+    parser.add_argument("--http-cert", metavar="FILE", help="serve HTTPS with this certificate, in PEM")
+    parser.add_argument("--http-key", metavar="FILE", help="its private key (otherwise in the same file)")
+
+
+def checked(options: argparse.Namespace) -> tuple[str, int, dict[str, str]]:
+    """Where to listen, and the tokens. UsageError: they make no sense."""
+    from holdfast.supervisor.web.auth import refuse_an_open_door, tokens
+
+    host, port = grammar.endpoint(options.http, "--http", default_port=PORT)
+    known = tokens(options.http_token_file)
+    refuse_an_open_door(host, known)
+    if options.http_key and not options.http_cert:
+        raise UsageError("--http-key is of no use without --http-cert")
+    if options.http_cert:
+        from holdfast.runtime.net.tls import check_https
+
+        check_https(options.http_cert, options.http_key)
+    return host, port, known
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    from holdfast.supervisor.child import tied_to
+    from holdfast.supervisor.web.serve import bind, missing
+    from holdfast.supervisor.web.serve import run as serve
+
+    if options.parent and not tied_to(options.parent):
+        return 0
+    host, port, known = checked(options)
+    if lacks := missing():
+        raise UsageError(f"{lacks} are not installed", hint="pip install 'holdfast[supervisor]'")
+    from holdfast.supervisor.web.app import Api
+
+    api = Api(socket_of(options), known, secure=bool(options.http_cert))
+    listener = bind(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "https" if options.http_cert else "http"
+    print(f"dashboard at {scheme}://{shown}:{listener.getsockname()[1]}/", flush=True)
+    serve(api.app(), listener, options.http_cert, options.http_key)
+    return 0

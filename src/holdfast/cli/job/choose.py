@@ -1,0 +1,117 @@
+"""Which job is meant? The commands about jobs take a name, the start of one, a run id as it was given, or nothing.
+
+    train      the newest run of job `train`          train~1    its first run
+    tra        the same, if no other job starts so    (nothing)  the job that was started last
+    17         the newest step and life of Slurm job 17
+    path/to/   a job's directory anywhere: a copy, or another user's
+
+Who wants something done to a job means one that runs: of several runs of a name the newest that does.
+
+What is then said about it is not decided here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.core.config.grammar import did_you_mean
+from holdfast.core.errors import UsageError
+from holdfast.telemetry.record.reader import Record, Tail, read
+from holdfast.telemetry.record.state_dir import events_files, homes, job_dirs, running_nodes, safe_name, split_run, touched_at
+from holdfast.telemetry.report.timeline import Timeline, timeline
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+
+def job_argument(parser: argparse.ArgumentParser) -> None:
+    """The optional JOB of the commands that look at one."""
+    parser.add_argument("job", nargs="?", metavar="JOB", help="name, start of one, run id, or directory (default: the newest)")
+
+
+def json_argument(parser: argparse.ArgumentParser) -> None:
+    """--json."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def all_jobs() -> list[str]:
+    """Directory of every run that is kept, the one that was started last first."""
+    found = {path: _started_at(path) for home in homes(os.environ) for path in job_dirs(home)}
+    return sorted(found, key=lambda path: (-found[path], path))
+
+
+def choose(wanted: str | None, *, to_act: bool = False) -> str:
+    """The directory of the run that is meant, by somebody who looks at it or wants `to_act` on it. UsageError: none, or more
+    than one."""
+    if wanted and "/" in wanted and events_files(wanted):
+        return os.path.abspath(wanted)
+    jobs = all_jobs()
+    if not jobs:
+        raise UsageError(f"there are no jobs in {homes(os.environ)[0]}", hint="did they run with another HOLDFAST_STATE_DIR?")
+    return jobs[0] if wanted is None else _named(wanted, jobs, to_act)
+
+
+def story(path: str) -> tuple[Timeline, list[Record]]:
+    """What became of the job in `path`, and the records that say so."""
+    running = running_nodes(path)  # before reading: an agent that ends in between has then recorded its end
+    records = read(path)
+    return timeline(os.path.basename(path), records, running), records
+
+
+def _named(wanted: str, jobs: list[str], to_act: bool) -> str:
+    by_name = {os.path.basename(path): path for path in jobs}
+    if "~" in wanted:
+        name = wanted.removesuffix("~1")
+        if name in by_name:
+            return by_name[name]
+        raise UsageError(f"there is no run {wanted!r}", hint=did_you_mean(wanted, by_name))
+    runs = _runs(jobs)
+    for name in (wanted, safe_name(wanted)):
+        if name in runs:
+            return _newest(runs[name], to_act)
+    if parts := [path for path in jobs if _is_part(wanted, split_run(os.path.basename(path))[0])]:
+        return parts[0]
+    starting = sorted(name for name in runs if name.startswith(wanted))
+    if len(starting) == 1:
+        return _newest(runs[starting[0]], to_act)
+    if starting:
+        raise UsageError(f"{wanted!r} may be any of {_some(starting)}", hint="give more of the name")
+    raise UsageError(f"there is no job {wanted!r}", hint=did_you_mean(wanted, sorted(runs)[:20]))
+
+
+def _is_part(number: str, name: str) -> bool:
+    """Is `name` a step of Slurm job `number`, or one of its lives: `17.0-llama`, `17.0-llama-r1`?"""
+    return number.isdigit() and name.startswith((f"{number}.", f"{number}-"))
+
+
+def _runs(jobs: Iterable[str]) -> dict[str, list[str]]:
+    runs: dict[str, list[str]] = {}
+    for path in jobs:
+        runs.setdefault(split_run(os.path.basename(path))[0], []).append(path)
+    return runs
+
+
+def _newest(runs: list[str], to_act: bool) -> str:
+    running = [path for path in runs if running_nodes(path)] if to_act and len(runs) > 1 else []
+    newest = max(running or runs, key=lambda path: split_run(os.path.basename(path))[1])
+    if len(runs) > 1:
+        first = split_run(os.path.basename(newest))[0] + "~1"
+        which = "the newest that runs" if running else "the newest"
+        print(f"holdfast: {os.path.basename(newest)}, {which} of {len(runs)} runs ({first} is the first)", file=sys.stderr)
+    return newest
+
+
+def _some(names: list[str], limit: int = 5) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def _started_at(path: str) -> float:
+    """When the run began: its first record, or what the file system knows where none was written yet."""
+    moments = []
+    for node, file in events_files(path):
+        if records := Tail(file, node).read(limit=1):
+            moments.append(records[0].at_unix)
+    return min(moments, default=touched_at(path))

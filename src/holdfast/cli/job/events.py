@@ -1,0 +1,66 @@
+"""`holdfast events [JOB]`: what happened, one line for each event, from all nodes, as it happens if asked."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from holdfast.cli.job.choose import choose, job_argument
+from holdfast.core.job.failure import describe
+from holdfast.core.value import Value, fields_of, to_plain
+from holdfast.telemetry.record.reader import follow, read
+from holdfast.telemetry.record.state_dir import is_running
+from holdfast.telemetry.report.safe_text import one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.telemetry.record.reader import Record
+
+HELP = "a job's events from all nodes, in order"
+
+VALUE_LIMIT = 120
+"""Characters of one field in a line for people; --json has all of it."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    job_argument(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as they happen, until the job ends")
+    parser.add_argument("--json", action="store_true", help="print each as it stands on disk, one JSON line each")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print them."""
+    path = choose(options.job)
+    records = follow(path, lambda: not is_running(path)) if options.follow else read(path)
+    for record in records:
+        print(_as_json(record) if options.json else _line(record), flush=options.follow)
+    return 0
+
+
+def _as_json(record: Record) -> str:
+    envelope = {"seq": record.seq, "at_unix": record.at_unix, "node": record.node, "round": record.round}
+    return json.dumps(envelope | {"attempt": record.attempt, "event": record.name} | record.fields)
+
+
+def _line(record: Record) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.at)) + f".{int(record.at % 1 * 1000):03d}"
+    fields = {field: item for field, item in _fields(record).items() if item not in (None, "") and field != "round"}
+    shown = " ".join(_shown(field, item) for field, item in fields.items())
+    return f"{at}  {record.node}  {record.round}.{record.attempt}  {record.name:<14} {shown}".rstrip()
+
+
+def _fields(record: Record) -> dict[str, object]:
+    if record.event is None:
+        return record.fields
+    return fields_of(record.event)
+
+
+def _shown(field: str, item: object) -> str:
+    if field == "failure" and isinstance(item, Value):
+        return one_line(describe(item), 300)  # type: ignore[arg-type]
+    if isinstance(item, str):
+        return f"{field}={one_line(item, VALUE_LIMIT)!r}" if " " in item or not item.isprintable() else f"{field}={item}"
+    return f"{field}={one_line(json.dumps(to_plain(item)), VALUE_LIMIT)}"

@@ -1,0 +1,18 @@
+"""`holdfast readmit NODE`: let an excluded node take part again. What was held against it is forgotten."""
+
+from __future__ import annotations
+
+from holdfast.cli.job import exclude
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "let an excluded node take part in a running job again"
+
+arguments = exclude.arguments
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask for it. 0: it is so; HoldfastError: it is not, and why."""
+    return exclude.request("readmit", options.node, options.job, options.reason)

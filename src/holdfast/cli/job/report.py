@@ -1,0 +1,211 @@
+"""`holdfast report [JOB]`: what became of the job? Its rounds, attempts and failures, and the time that was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from holdfast.cli.job.choose import choose, job_argument, json_argument, story
+from holdfast.cli.job.jobs import state
+from holdfast.cli.table import show, show_json
+from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.core.job.failure import describe
+from holdfast.core.value import to_plain
+from holdfast.telemetry.goodput.accounting import MISSING, STATES, goodput, shares
+from holdfast.telemetry.goodput.drawing import picture, png, trace
+from holdfast.telemetry.goodput.published import by_checkpoints, by_steps, steps_told
+from holdfast.telemetry.report.phrasing import count, moment, span
+from holdfast.telemetry.report.restarts import PHASES
+from holdfast.telemetry.report.safe_text import one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from holdfast.telemetry.goodput.accounting import Goodput
+    from holdfast.telemetry.goodput.published import Steps
+    from holdfast.telemetry.report.timeline import Life, Timeline
+
+CELL = 90
+"""Characters of what happened, on a terminal; the whole text stands below it, in `why` and in the JSON."""
+
+WHOLE = 2000
+"""The same in a pipe or a file, which are searched: there it ends its line, and pushes no other column away."""
+
+HELP = "a job's timeline: rounds, attempts, failures, time lost"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    job_argument(parser)
+    json_argument(parser)
+    parser.add_argument("--goodput", action="store_true", help="how much of the workers' time trained, and where the rest went")
+    parser.add_argument("--trace", metavar="FILE", help="write where the time went for Perfetto or chrome://tracing")
+    parser.add_argument("--svg", metavar="FILE", help="draw where the time went")
+    parser.add_argument("--png", metavar="FILE", help="the same as a PNG (needs the extra `png`)")
+    parser.add_argument("--otlp", metavar="URL", help="export it as a trace, by OTLP over HTTP")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show it."""
+    path = choose(options.job)
+    job, records = story(path)
+    if options.otlp is not None:
+        return _export(job, options.otlp)
+    if options.goodput or options.trace or options.svg or options.png:
+        return _goodput(goodput(records, job, time.time()), steps_told(records), job, options)
+    if options.json:
+        show_json({"timeline": to_plain(job), "report": _written(path)})
+        return 0
+    _tell(job, _written(path))
+    print(f"files: {path}")
+    return 0
+
+
+def _tell(job: Timeline, written: Any) -> None:
+    """Print it, for people."""
+    print(_headline(job))
+    if job.lives:
+        headings = ("round", "attempt", "from", "started after", "ran", "ranks", "nodes", "then", "lost", "what happened")
+        limit = CELL if sys.stdout.isatty() else WHOLE
+        show(headings, [_row(life, job, limit) for life in job.lives])
+    for line in (*_cause(written), *_failures(job)):
+        print(line)
+    for decision in job.decisions:
+        if decision.decision == "inject":
+            print(f"round {decision.round}, {one_line(decision.node)}: {one_line(decision.reason)}")
+    if job.life:
+        print(f"time lost: {_lost(job)}")
+    if job.restarts:
+        print("where the time of each restart went:")
+        phases = [phase for phase in PHASES if any(one.phases[phase] is not None for one in job.restarts)]
+        rows = [(one.round, *(_phase(one.phases[phase]) for phase in phases), span(one.total_s)) for one in job.restarts]
+        show(("to round", *phases, "all"), rows)
+    for text in job.degraded:
+        print(f"without: {one_line(text)}")
+
+
+def _goodput(found: Goodput, steps: Sequence[Steps], job: Timeline, options: argparse.Namespace) -> int:
+    for path, drawn in ((options.trace, trace), (options.svg, picture), (options.png, png)):
+        if path:
+            content = drawn(job.job, found)
+            try:
+                with open(path, "wb") as file:
+                    file.write(content if isinstance(content, bytes) else content.encode())
+            except OSError as error:
+                raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+            print(f"written: {path}", file=sys.stderr)
+    others = {
+        "by_steps": by_steps(steps),
+        "by_checkpoints": by_checkpoints(steps, job.started_at or found.until, found.until),
+    }
+    if options.json:
+        show_json(to_plain(found) | {"published": others})
+    elif options.goodput:
+        parts = shares(found)
+        there = f"; {found.present:.1%} of those that were there" if found.worker_s[MISSING] else ""
+        print(f"{_headline(job)}\ngoodput: {found.goodput:.1%} of the workers' time{there}")
+        rows = [(state, f"{part:.1%}", span(found.worker_s[state]), STATES[state]) for state, part in parts.items()]
+        show(("state", "part", "worker time", "which is"), rows)
+        if known := [f"{part:.1%} {name.replace('_', ' ')}" for name, part in others.items() if part is not None]:
+            print(f"others' definitions: {', '.join(known)}")
+    return 0
+
+
+def _export(job: Timeline, url: str) -> int:
+    from holdfast.supervisor.notify.notify import open_otlp
+
+    receiver = open_otlp(url)
+    spans = receiver.story(job)
+    answer = receiver.send(spans)
+    if not answer.taken:
+        raise HoldfastError(
+            f"{receiver.name} has not taken the trace: {answer.text}", hint="does it listen for OTLP over HTTP there?"
+        )
+    print(f"exported to {url}: {count(len(spans), 'span')}, trace {spans[0].context.trace_id:032x}")
+    return 0
+
+
+def _written(path: str) -> Any:
+    """What the agents wrote at the end; None: they did not get to it."""
+    try:
+        with open(os.path.join(path, "report.json"), encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def _headline(job: Timeline) -> str:
+    took = ""
+    if job.started_at is not None:
+        took = f", began {moment(job.started_at)}"
+        if job.ended_at is not None:
+            took += f", took {span(job.ended_at - job.started_at)}"
+    return f"job {job.job}: {state(job)}{took}" + (f"\n  {one_line(job.reason, WHOLE)}" if job.reason else "")
+
+
+def _row(life: Life, job: Timeline, limit: int) -> tuple[object, ...]:
+    begun = job.started_at or life.formed_at
+    return (
+        life.round,
+        life.attempt,
+        f"+{span(life.formed_at - begun)}",
+        "-" if life.started_at is None else span(life.started_at - life.formed_at),
+        _ran(life, job),
+        life.world_size,
+        ", ".join(life.nodes) if len(life.nodes) <= 3 else len(life.nodes),
+        life.decision.decision if life.decision else "-",
+        "-" if life.lost_s is None else span(life.lost_s),
+        _happened(life, limit),
+    )
+
+
+def _ran(life: Life, job: Timeline) -> str:
+    """From the last worker's start to the first trouble, or to the end."""
+    until = life.disturbed_at or life.ended_at
+    if life.started_at is None or (until is None and job.ended_at is None):
+        return "-"
+    return span(max(0.0, (until or job.ended_at or 0.0) - life.started_at))
+
+
+def _happened(life: Life, limit: int) -> str:
+    if guilty := [failure for failure in life.failures if not failure.innocent]:
+        return one_line(describe(guilty[0]), limit) + (f" (and {len(guilty) - 1} more)" if guilty[1:] else "")
+    if life.decision:
+        return one_line(life.decision.reason, limit)
+    if life.workers and all(worker.exitcode == 0 for worker in life.workers):
+        return "all workers exited with 0"
+    return "-"
+
+
+def _failures(job: Timeline) -> Iterator[str]:
+    """Where to read on about each life's first failure."""
+    for life in job.lives:
+        for failure in [failure for failure in life.failures if not failure.innocent][:1]:
+            if failure.message and failure.message not in describe(failure):
+                yield f"round {life.round}, rank {failure.rank}: {one_line(failure.message)}"
+            if failure.log_path:
+                yield f"round {life.round}, rank {failure.rank}: log at {one_line(failure.node)}:{failure.log_path}"
+
+
+def _cause(written: Any) -> Iterator[str]:
+    """What the failures of the last round mean, by the report that the agents have `written`, and which line says so."""
+    found = written.get("cause") if isinstance(written, dict) else None
+    if found:
+        yield f"cause: {one_line(found['sentence'], WHOLE)} ({found['kind']}, {found['confidence']:.0%} sure)"
+        for quote in found["from"]:
+            where = f"{one_line(quote['source'])}: " if quote["source"] else ""
+            yield f"  by {where}{one_line(quote['text'], WHOLE)}"
+
+
+def _phase(took_s: float | None) -> str:
+    return "-" if took_s is None else span(took_s)
+
+
+def _lost(job: Timeline) -> str:
+    times = count(len([life for life in job.lives if life.lost_s is not None]), "time")
+    return f"{span(job.lost_s)}, {times}" if job.lost_s else "none"

@@ -1,0 +1,135 @@
+"""`holdfast check [CHECK …]`: is this node fit? Or, with --job, the nodes of a job that runs here."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from holdfast.cli.table import show, show_json
+from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.health.check import AUTO, CHECKS, ROOT, entry_points, wanted, with_deadline
+from holdfast.health.examiner import plain
+from holdfast.health.runner import KILL_S, examine
+from holdfast.health.verdict import FIT, UNFIT, worst
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any
+
+HELP = "whether this node, or those of a running job, are fit: GPUs, NICs, storage, memory, the kernel's log"
+
+USUAL = ("memory", "files", "clock", "kernel-log", AUTO)
+"""What is checked where nothing is named: all that needs no argument, as far as this node has it."""
+
+MARGIN_S = 5.0
+"""How much longer than its checks an agent may take to answer."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument(
+        "checks", nargs="*", metavar="CHECK", help=f"such as gpu, nic, paths=/data:/scratch (default: {' '.join(USUAL)})"
+    )
+    parser.add_argument("--list", action="store_true", help="list the checks there are")
+    parser.add_argument("--job", metavar="JOB", help="check all nodes of a running job: name, run id or start of a name")
+    parser.add_argument("--deadline", type=float, metavar="S", help="give a check up after S seconds (default: its own)")
+    parser.add_argument("--root", metavar="DIR", help=f"where the host's file system begins (default: ${ROOT}, or /)")
+    parser.add_argument(
+        "--pairs", action="store_true", help="test nodes with one another: run this on each, with --nnodes and --rdzv-endpoint"
+    )
+    parser.add_argument("--nnodes", metavar="N", help="with --pairs: how many nodes (default: 2)")
+    parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="with --pairs: where they meet")
+    parser.add_argument("--rdzv-id", metavar="ID", help="with --pairs: name of the test, the same on each")
+    parser.add_argument("--node-name", metavar="NAME", help="with --pairs: this node's name (default: its host name)")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, and show. 0: fit, or degraded. 1: unfit. UsageError for flags that go together with no answer."""
+    _refuse(options)
+    if options.list:
+        return _list(as_json=options.json)
+    asked = options.checks or list(USUAL)
+    if options.pairs:
+        nodes = _pairs(options)
+    else:
+        nodes = _by_agents(options.job, asked) if options.job else _here(asked, options)
+    state = worst(verdict["state"] for verdicts in nodes.values() for verdict in verdicts)
+    if options.json:
+        show_json({"state": state, "nodes": nodes})
+    else:
+        _show(nodes, state)
+    return 1 if state == UNFIT else 0
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    if options.root and not os.path.isdir(options.root):
+        raise UsageError(f"--root: there is no folder {options.root}", hint="where is the host's file system mounted?")
+    for_pairs = {
+        "--nnodes": options.nnodes, "--rdzv-endpoint": options.rdzv_endpoint, "--rdzv-id": options.rdzv_id,
+        "--node-name": options.node_name,
+    }  # fmt: skip
+    if not options.pairs and (given := [flag for flag, value in for_pairs.items() if value is not None]):
+        raise UsageError(f"{', '.join(given)}: only with --pairs", hint="for a job's nodes, give --job")
+    if options.pairs and options.nnodes == "1":
+        raise UsageError("--pairs --nnodes 1: a pair has two nodes", hint="how many nodes is this run on?")
+    alone = {"--deadline": options.deadline is not None, "--root": options.root, "--pairs": options.pairs}
+    if options.job and (given := [flag for flag, is_given in alone.items() if is_given]):
+        raise UsageError(f"{', '.join(given)} and --job do not go together", hint="a job's agents look as they were started")
+
+
+def _here(asked: Sequence[str], options: argparse.Namespace) -> dict[str, list[Any]]:
+    root = options.root or os.environ.get(ROOT) or "/"
+    checks = [with_deadline(one, options.deadline) for one in wanted(asked, root)]
+    return {socket.gethostname(): list(plain(examine(checks, root=root)))}
+
+
+def _pairs(options: argparse.Namespace) -> dict[str, list[Any]]:
+    from holdfast.cli.run.pairs import PAIR_S, Where, verdicts
+
+    if not options.rdzv_endpoint:
+        raise UsageError("--pairs: where do the nodes meet?", hint="give --rdzv-endpoint HOST:PORT, the same on each node")
+    name = options.node_name or socket.gethostname()
+    flags = ("--nnodes", options.nnodes or "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", options.rdzv_endpoint)
+    where = Where((*flags, "--rdzv-id", options.rdzv_id or "pairs", "--node-name", name), name, options.deadline or PAIR_S)
+    return {node: list(plain([verdict])) for node, verdict in verdicts(where, os.environ).items()}
+
+
+def _by_agents(job: str, asked: Sequence[str]) -> dict[str, list[Any]]:
+    """What the agents of all its nodes say. One on this host is asked, and the coordinator has the others asked."""
+    from holdfast.agent.control.control_client import ask
+    from holdfast.cli.job.choose import choose
+    from holdfast.telemetry.record.state_dir import running_nodes
+    from holdfast.telemetry.report.safe_text import plain as plain_text
+
+    path = choose(job, to_act=True)
+    here = running_nodes(path)
+    if not here:
+        raise HoldfastError(f"job {os.path.basename(path)} does not run on this host", hint="`holdfast jobs --running`")
+    patience_s = max((one.check.deadline_s for one in wanted(asked)), default=0.0) + KILL_S + MARGIN_S
+    answer = ask(path, here[0], {"ask": "check", "checks": list(asked)}, patience_s)
+    if not answer.get("ok"):
+        raise HoldfastError(plain_text(str(answer.get("error"))))
+    return dict(sorted(answer["nodes"].items()))
+
+
+def _show(nodes: dict[str, list[Any]], state: str) -> None:
+    told = [(node, one) for node, verdicts in nodes.items() for one in verdicts]
+    rows = [(node, one["check"], one["state"], f"{one['took_s']:.2f} s", one["reason"]) for node, one in told]
+    show(("node", "check", "state", "took", "what was found"), rows)
+    for _, one in told:
+        if one["advice"] and one["state"] != FIT:
+            print(f"{one['check']}: {one['advice']}")
+    print(f"\n{'this node is' if len(nodes) == 1 else f'the {len(nodes)} nodes are'} {state}")
+
+
+def _list(*, as_json: bool) -> int:
+    others = [(name, "-", "15 s", f"of {target}") for name, target in entry_points().items()]
+    rows = [(one.name, one.argument or "-", f"{one.deadline_s:g} s", one.help) for one in CHECKS]
+    if as_json:
+        show_json(CHECKS)
+    else:
+        show(("check", "argument", "deadline", "what it looks at"), rows + others)
+    return 0

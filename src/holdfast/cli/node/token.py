@@ -1,0 +1,92 @@
+"""`holdfast token`: a fresh secret for the nodes of one job, to prove with that they belong together."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.core.config.config import RunConfig
+
+HELP = "make a secret by which a job's nodes know each other"
+
+SECRET_BYTES = 32
+"""As long as the key of the MAC that it is used for."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.add_argument("--write", metavar="FILE", help="write it to FILE, which only you may read; without it, print it")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make one."""
+    token = _fresh()
+    if options.write is None:
+        if options.force:
+            raise UsageError("--force: there is no FILE to replace", hint="give --write FILE")
+        print(token)
+        return 0
+    _write(options.write, token, replace=options.force)
+    bring = f"bring it to every node, and give each --token-file {options.write}"
+    print(f"wrote a token to {options.write}; {bring}", file=sys.stderr)
+    return 0
+
+
+def check_token_file(config: RunConfig) -> str:
+    """What is unwise about the job's token file; empty: nothing. UsageError when it is of no use."""
+    path = config.token_file
+    if path is None:
+        return ""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        what = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        raise UsageError(f"--token-file: {path} {what}", hint=f"make one with `holdfast token --write {path}`") from error
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"--token-file: {path} cannot be read", hint="it must be readable for the user who runs the job")
+    if os.path.isdir(path):
+        raise UsageError(f"--token-file: {path} is a directory", hint=f"make one with `holdfast token --write {path}/token`")
+    if mode & 0o077:
+        who = "every user of this host" if mode & 0o007 else "its group"
+        return f"--token-file: {path} is open to {who}, who can then join the job or stop it: chmod 600 {path}"
+    return ""
+
+
+def _fresh() -> str:
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(os.urandom(SECRET_BYTES)).decode().rstrip("=")
+
+
+def _write(path: str, token: str, *, replace: bool) -> None:
+    """A new file in one step: nobody sees half of it, or one that others may read, or follows a link put there for us."""
+    draft = f"{path}.{os.getpid()}.new"
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(fd, "w", encoding="ascii") as file:
+            file.write(f"{token}\n")
+            file.flush()
+            os.fsync(fd)
+    except OSError as error:
+        raise UsageError(f"--write: cannot write {path}: {error.strerror}") from error
+    try:
+        if replace:
+            os.replace(draft, path)
+        else:
+            os.link(draft, path)  # unlike a rename, it fails if there is something
+    except FileExistsError as error:
+        raise UsageError(
+            f"--write: {path} exists", hint="use it as it is, or --force: nodes with the old token are then shut out"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"--write: cannot write {path}: {error.strerror}") from error
+    finally:
+        if os.path.lexists(draft):
+            os.unlink(draft)

@@ -1,0 +1,1 @@
+"""`holdfast run`: from a command line to one call."""

@@ -1,0 +1,98 @@
+"""What is true of this host? The facts that `core.resolve.resolve` asks for; those that cost something only when it asks."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.core.config.config import HostFacts
+from holdfast.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.core.config.binding import Topology
+
+
+def this_host(environ: Mapping[str, str]) -> HostFacts:
+    """The facts of the host we are on."""
+    from holdfast.telemetry.record.state_dir import state_home
+
+    return HostFacts(
+        python=sys.executable,
+        cwd=_cwd(),
+        state_home=state_home(environ),
+        cpus=_cpus,
+        accelerators=lambda kind: _accelerators(kind, environ),
+        fresh_id=_fresh_id,
+        entry_points=_entry_points,
+        full_name=_full_name,
+        read_yaml=_read_yaml,
+        slurm_address=_slurm_address,
+        topology=lambda mode: _topology(mode, environ),
+        has_program=_has_program,
+    )
+
+
+def _accelerators(kind: str, environ: Mapping[str, str]) -> int:
+    from holdfast.runtime.hardware.gpus import count
+
+    return count(kind, environ)
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # It was deleted under us; a relative path would fail anyway.
+        return "/"
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) or os.cpu_count() or 1
+
+
+def _fresh_id() -> str:
+    """Eight letters and digits: short enough to type, and 40 bits are enough for all jobs of one host."""
+    alphabet = "abcdefghjkmnpqrstuvwxyz023456789"
+    return "".join(alphabet[byte & 31] for byte in os.urandom(8))
+
+
+def _entry_points(group: str) -> tuple[str, ...]:
+    from importlib import metadata  # 20 ms: only for a name that is not built in
+
+    return tuple(dict.fromkeys(point.name for point in metadata.entry_points(group=group)))
+
+
+def _full_name() -> str:
+    import socket
+
+    return socket.getfqdn()
+
+
+def _topology(mode: str, environ: Mapping[str, str]) -> Topology:
+    from holdfast.runtime.hardware import topology
+
+    return topology.read(mode, environ)
+
+
+def _has_program(name: str) -> bool:
+    import shutil
+
+    return shutil.which(name) is not None
+
+
+def _slurm_address(node: str) -> str:
+    from holdfast.runtime.net.addresses import slurm_address
+
+    return slurm_address(node)
+
+
+def _read_yaml(path: str) -> object:
+    import yaml  # type: ignore[import-untyped]  # 20 ms: only where a file is named
+
+    with open(path, encoding="utf-8") as file:
+        try:
+            return yaml.safe_load(file)
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} is no YAML: {error}") from error

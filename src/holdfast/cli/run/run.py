@@ -1,0 +1,136 @@
+"""`holdfast run`: the command line becomes a configuration, and the configuration one call to the agent.
+
+Nothing is started before everything that can be wrong with the command line has been checked. The guardian comes after
+that: reading the command line imports little, and a wrong flag needs no guardian.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.agent.logs.stderr import tell
+from holdfast.cli.run import parser
+from holdfast.cli.run.host_facts import this_host
+from holdfast.core.config import fault_tolerance
+from holdfast.core.config.config import gather
+from holdfast.core.config.flags import FLAGS, USE_ENV
+from holdfast.core.errors import UsageError
+from holdfast.core.resolve.resolve import resolve
+from holdfast.core.resolve.resolve_fault_tolerance import OWN_BACKENDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from holdfast.core.config.config import Notice, Resolved, RunConfig, Typed
+    from holdfast.core.config.flags import Flag
+
+LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
+
+
+def run(argv: Sequence[str], *, command: str = "run") -> int:
+    """Do what `holdfast run ARGV` asks. Returns the exit code; `UsageError` for what is wrong with `argv`."""
+    environ = dict(os.environ)
+    flags = flags_for(argv, environ, command)
+    typed = parser.read(argv, flags)
+    if typed.help:
+        from holdfast.cli.run.help import run_help
+
+        print(run_help(flags, command))
+        return 0
+    resolved = resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, this_host(environ))
+    if typed.print_config or typed.dry_run:
+        return _show(resolved, typed)
+    _check_token_file(resolved.config)
+    _check_checks(resolved.config)
+    if resolved.config.ft.nvrx_logfile:
+        _write_to(resolved.config.ft.nvrx_logfile)
+    _tell(resolved.notices, resolved.config.log_level)
+    return _supervise(resolved.config)
+
+
+def flags_for(argv: Sequence[str], environ: Mapping[str, str], command: str) -> tuple[Flag, ...]:
+    """The options of `holdfast COMMAND`; ft_launcher's only where one may have been said: loading them takes a millisecond."""
+    if command == "ft_launcher" or fault_tolerance.named(argv, environ):
+        from holdfast.core.config import fault_tolerance_flags as ft
+
+        return ft.launcher_flags() if command == "ft_launcher" else (*FLAGS, *ft.ALL, *((USE_ENV,) * (command == "launch")))
+    return (*FLAGS, USE_ENV) if command == "launch" else FLAGS
+
+
+def _write_to(path: str) -> None:
+    """Append what we say, and what inherits our streams, to a file from now on."""
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError as error:
+        raise UsageError(f"--ft-nvrx-logfile: {path} cannot be written: {error.strerror}") from error
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _supervise(config: RunConfig) -> int:
+    from holdfast.runtime.process.guardian import guard
+
+    if "pairs" in config.check_before:
+        from holdfast.cli.run.pairs import before
+
+        before(config)  # while this is the only process: it is a job of its own
+
+    def agent() -> int:
+        import gc
+
+        if config.logs_specs or config.rdzv_backend not in OWN_BACKENDS:
+            from holdfast.elastic.from_config import run as run_agent
+        else:
+            from holdfast.agent.agent import run as run_agent
+        gc.enable()  # it was off for the guardian's sake; and to look at what is being loaded is of no use
+        try:
+            code = run_agent(config)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except BrokenPipeError:  # `main` would take it for that of a listing's reader, and for no failure
+            code = 1
+        os._exit(code)  # everything has been given back; taking the interpreter down would only cost milliseconds
+
+    return guard(agent)
+
+
+def _show(resolved: Resolved, typed: Typed) -> int:
+    """--print-config and --dry-run: what would be, and nothing started."""
+    if typed.print_config:
+        from holdfast.cli.run.show_config import as_json, as_text
+
+        print(as_json(resolved) if typed.print_config == "json" else as_text(resolved))
+    if typed.dry_run:
+        from holdfast.cli.run.plan import plan
+
+        print(plan(resolved.config, dict(os.environ)))
+    _tell(resolved.notices, resolved.config.log_level)
+    return 0
+
+
+def _tell(notices: Iterable[Notice], log_level: str) -> None:
+    for notice in notices:
+        if LEVELS[notice.level] >= LEVELS[log_level]:
+            tell(f"holdfast: {'' if notice.level == 'NOTE' else f'{notice.level}: '}{notice.text}")
+
+
+def _check_checks(config: RunConfig) -> None:
+    """UsageError for a check that does not exist, before anything is made for the job."""
+    if asked := (*config.check_before, *config.check_after, *config.check_during):
+        from holdfast.health.check import wanted
+
+        wanted(asked)
+
+
+def _check_token_file(config: RunConfig) -> None:
+    if config.token_file is None:
+        return
+    from holdfast.cli.node.token import check_token_file
+    from holdfast.core.config.config import Notice
+
+    if unwise := check_token_file(config):
+        _tell([Notice(level="WARNING", text=unwise)], config.log_level)

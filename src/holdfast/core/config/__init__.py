@@ -1,0 +1,1 @@
+"""The options, their values, and what a worker gets of them."""

@@ -1,0 +1,62 @@
+"""Which environment does a worker get? One table, for torch, JAX and plain scripts alike; pure."""
+
+from __future__ import annotations
+
+from holdfast.core.job.cycles import cycle_of
+from holdfast.core.signals import name_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.core.config.config import RunConfig
+    from holdfast.core.wire.messages import Assigned
+
+
+def worker_env(
+    inherited: Mapping[str, str], config: RunConfig, assigned: Assigned, local_rank: int, *, error_file: str, job: str
+) -> dict[str, str]:
+    """The whole environment of one worker: `inherited`, overlaid with what its place in the job says.
+
+    torchrun's names come first, with its values and spelling (`TORCHELASTIC_USE_AGENT_STORE` is the text `False`: the
+    worker of rank 0 hosts the store itself, on a port that is new in every round, so no attempt can read the keys of a
+    dead one). Then JAX's (`jax.distributed.initialize` reads the address itself; the script
+    passes it the other two), then ours.
+    """
+    rank = assigned.base_rank + local_rank
+    env = dict(inherited)
+    env |= {
+        "LOCAL_RANK": str(local_rank),
+        "RANK": str(rank),
+        "GROUP_RANK": str(assigned.group_rank),
+        "ROLE_RANK": str(assigned.role_base_rank + local_rank),
+        "ROLE_NAME": config.role,
+        "LOCAL_WORLD_SIZE": str(config.nproc_per_node),
+        "WORLD_SIZE": str(assigned.world_size),
+        "GROUP_WORLD_SIZE": str(assigned.group_world_size),
+        "ROLE_WORLD_SIZE": str(assigned.role_world_size),
+        "MASTER_ADDR": assigned.master_addr,
+        "MASTER_PORT": str(assigned.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(cycle_of(assigned.round) if config.membership == "fixed" else assigned.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
+        "TORCHELASTIC_RUN_ID": job,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(name_of(signum) for signum in config.signals_to_handle),
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "JAX_COORDINATOR_ADDRESS": f"{bracketed(assigned.master_addr)}:{assigned.master_port}",
+        "JAX_PROCESS_ID": str(rank),
+        "JAX_NUM_PROCESSES": str(assigned.world_size),
+        "HOLDFAST_JOB": job,
+        "HOLDFAST_ROUND": str(assigned.round),
+    }
+    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    if config.virtual_local_rank:
+        devices = inherited.get("CUDA_VISIBLE_DEVICES")
+        env["LOCAL_RANK"] = "0"
+        env["CUDA_VISIBLE_DEVICES"] = devices.split(",")[local_rank].strip() if devices else str(local_rank)
+    return env
+
+
+def bracketed(host: str) -> str:
+    """`host` as it stands before a `:port`: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,1 @@
+"""What happens to a job: failures, events, findings, decisions."""

@@ -1,0 +1,71 @@
+"""The words between whoever sees a failure and whoever decides about it."""
+
+from __future__ import annotations
+
+from holdfast.core.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    from holdfast.core.job.failure import Failure
+
+    class Policy(Protocol):
+        """What next, after a failure?"""
+
+        carries_on: bool
+        """Whether a round may go on without some of its workers."""
+
+        def judge(self, health: Health, what: str) -> Decision:
+            """What becomes of the round, of which `what` has just become known, as it is: carry-on · finish · restart, which
+            only means that it cannot go on: what then, is for `consider` to say, or nobody's fault."""
+
+        def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
+            """Decide about the first failure of a round that had run `uptime_s` seconds; remembers that it did."""
+
+        def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
+            """Decide about a worker's wish, `what`, that all ranks restart."""
+
+        def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
+            """A round is about to form, as a restart or not: why it would be in vain. None: go on. `reached`: the furthest
+            iteration that a node knows of. `failures`: of the round before, the first one first."""
+
+        def heed(self, verdict: str) -> None:
+            """Somebody who was asked says that the job should not be restarted again, and why."""
+
+        def restarts_left(self, now: float) -> int:
+            """How many restarts may still come."""
+
+        def pardon(self, name: str) -> None:
+            """A node has been readmitted: what it has done before no longer counts against it."""
+
+
+class Health(Value):
+    """How the nodes of a round are."""
+
+    needed: int
+    """The least number of nodes that a round may have."""
+    healthy: int
+    """All their workers run, or have exited with 0 while others run."""
+    succeeded: int
+    """All their workers exited with 0. They count for good, whatever becomes of the node."""
+    size: int
+    """Of the round as it formed. The others have lost a worker, of which some may still have others; or they were lost, have
+    left, or were excluded."""
+
+
+class Decision(Value):
+    """What next, and why, in words."""
+
+    then: str = "restart"
+    """restart · carry-on (the same round, without those that failed) · finish (it has succeeded) · end (it has failed);
+    and, which no policy says: rejoin (another round, which is nobody's fault and spends no restart)"""
+    reason: str
+    delay_s: float = 0.0
+    """Seconds to wait before the next round, so that a crash loop does not spin."""
+    restarts_left: int = 0
+    exclude: str = ""
+    """With `restart`: why the node whose worker failed should not go on, if another can take its place. Empty: it may."""
+    exit_code: int = 1
+    """With `end`: that of every agent."""

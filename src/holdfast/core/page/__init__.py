@@ -1,0 +1,1 @@
+"""One worker's shared page: its layout, and what it tells."""

@@ -1,0 +1,331 @@
+"""How do this job's nodes find each other, and where do the workers meet? torchrun's rules, mapped to our backends.
+
+situation                                               ours       workers' MASTER_ADDR:PORT
+--standalone, or one node and nothing more said         memory     127.0.0.1, a fresh port each round
+one node with --master-port, or static with endpoint    memory     exactly as given
+static, several nodes                                   static     exactly as given; ranks by --node-rank
+c10d or embedded; or an endpoint alone, without ranks   embedded   the node of group rank 0, a fresh port each round
+etcd or etcd-v2                                         etcd       the same; etcd elects who serves
+a name registered in group torchrun.handlers            that one   whatever it says
+"""
+
+from __future__ import annotations
+
+from holdfast.core.config import grammar
+from holdfast.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.config.config import Draft
+
+BACKENDS = ("static", "c10d", "embedded", "memory", "etcd", "etcd-v2")
+ETCD = ("etcd", "etcd-v2")
+ETCD_PORT = 2379
+"""etcd's own port for clients."""
+ETCD_KEYS = ("protocol", "cert", "key", "cacert", "user", "password", "etcd_prefix", "ssl_cert", "ssl_cert_key", "ca_cert")
+"""What --rdzv-conf may say about the way to etcd: torchrun's names, of both its etcd backends, and the credentials."""
+EMBEDDED_PORT, MASTER_PORT = 29400, 29500
+"""torchrun's c10d and static ports."""
+SHORTEST_LEASE_S = 0.1
+"""Below it a lease is over before a busy host has renewed it, again and again."""
+LOCAL = "127.0.0.1"
+"""MASTER_ADDR of a job on one node: no name to look up, no interface to choose."""
+
+DURATIONS = (
+    "timeout",
+    "read_timeout",
+    "join_timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "heartbeat_timeout",
+    "keep_alive_interval",
+)
+KNOWN_KEYS = (
+    *DURATIONS,
+    "keep_alive_max_attempt",
+    "rank",
+    "store_type",
+    "is_host",
+    "control_port",
+    "replacement_group_size",
+    "store_connect_wait_seconds",
+    "use_libuv",
+    "segment_check_interval",
+)
+"""The last three are ft_launcher's, for its store and its poll, of which we have neither."""
+
+
+def choose_rendezvous(draft: Draft) -> None:
+    """Settle everything about the rendezvous."""
+    conf = grammar.settings(draft.text("rdzv_conf"), draft.name("rdzv_conf"))
+    draft.keep("rdzv_conf", conf)
+    draft.keep("standalone", draft.on("standalone"))
+    draft.keep("local_addr", draft.text("local_addr").strip("[]") or None)
+    node_rank = grammar.whole(draft.text("node_rank"), draft.name("node_rank"), at_least=0)
+    draft.keep("node_rank", node_rank)
+    _port(draft)
+    ports = grammar.port_range(draft.text("agent_port"), draft.name("agent_port"))
+    draft.put("agent_ports", ports, draft.settings["agent_port"].origin)
+    backend = _backend(draft)
+    if backend == "memory":
+        _memory(draft)
+    elif backend == "static":
+        _static(draft, conf, node_rank)
+    elif backend == "embedded":
+        _embedded(draft)
+    elif backend == "etcd":
+        _etcd(draft)
+    else:
+        _registered(draft, backend)
+    if draft.settings["agent_port"].origin.startswith("--") and draft.fields["rdzv_backend"] not in ("embedded", "etcd"):
+        draft.tell("WARNING", f"{draft.name('agent_port')} is ignored: only agents that may take over the coordinator listen")
+    _job_id(draft)
+    _timing(draft, conf, backend)
+
+
+def _port(draft: Draft) -> int | None:
+    text = draft.text("master_port")
+    if draft.settings["master_port"].value is None:
+        return None
+    return grammar.whole(text, draft.name("master_port"), at_least=0, at_most=grammar.MAX_PORT)
+
+
+def _backend(draft: Draft) -> str:
+    """Which of ours serves the backend asked for."""
+    asked, name = draft.text("rdzv_backend"), draft.name("rdzv_backend")
+    if draft.on("standalone"):
+        return _standalone(draft)
+    if asked in ETCD:
+        return "etcd"
+    asked = {"c10d": "embedded", "holdfast": "embedded"}.get(asked, asked)  # the second: our plug-in's name under torchrun
+    if asked not in BACKENDS:
+        return _known_elsewhere(draft, asked)
+    of_itself = not draft.given("rdzv_backend")
+    if draft.fields["max_nodes"] == 1:  # the second: ft_launcher's c10d, which it has without being told
+        return "memory" if asked == "static" or (of_itself and not draft.given("rdzv_endpoint")) else asked
+    if of_itself and draft.given("rdzv_endpoint") and not draft.given("node_rank"):
+        return "embedded"  # an endpoint and no ranks: torchrun would take every node for rank 0 of a static job
+    if asked == "memory":
+        raise UsageError(
+            f"{name}: memory joins no nodes, and --nnodes asks for up to {draft.fields['max_nodes']}",
+            hint="use c10d, or --nnodes 1",
+        )
+    return asked
+
+
+def _known_elsewhere(draft: Draft, asked: str) -> str:
+    """A backend that somebody has registered with torchrun. UsageError: nobody has."""
+    registered = draft.host.entry_points("torchrun.handlers")
+    if asked in registered:
+        return asked
+    known = [*BACKENDS, *registered]
+    found = grammar.nearest(asked, known)
+    meant = f"did you mean {found}? " if found else ""
+    raise UsageError(
+        f"{draft.name('rdzv_backend')}: there is no rendezvous backend {asked!r}", hint=f"{meant}known: {', '.join(known)}"
+    )
+
+
+def _standalone(draft: Draft) -> str:
+    low, high = draft.fields["min_nodes"], draft.fields["max_nodes"]
+    if low > 1:
+        raise UsageError(
+            f"{draft.name('standalone')}: one node, but {draft.name('nnodes')} asks for {low}",
+            hint="leave one of them out; several nodes need --rdzv-endpoint",
+        )
+    if high > 1:
+        draft.put("max_nodes", 1, "derived: --standalone")
+        draft.tell("WARNING", f"--standalone: running on this node alone, although {draft.name('nnodes')} allows up to {high}")
+    ignored = [draft.name(dest) for dest in ("rdzv_backend", "rdzv_endpoint") if draft.given(dest)]
+    if ignored:
+        draft.tell("WARNING", f"--standalone: {' and '.join(ignored)} ignored")
+    return "memory"
+
+
+def _memory(draft: Draft) -> None:
+    """One node: no server. The master's address is fixed only where the user fixed it."""
+    why = "derived: --standalone" if draft.on("standalone") else "derived: one node needs no server"
+    draft.put(
+        "rdzv_backend", "memory", draft.settings["rdzv_backend"].origin if draft.text("rdzv_backend") == "memory" else why
+    )
+    endpoint, port = draft.text("rdzv_endpoint"), _port(draft)
+    local = draft.fields["local_addr"]
+    draft.put("master_addr", local or LOCAL, draft.settings["local_addr"].origin if local else "derived: one node")
+    draft.put("master_port", None, "derived: a free one each round")
+    if draft.on("standalone"):
+        return
+    if endpoint:
+        host, port = grammar.endpoint(endpoint, draft.name("rdzv_endpoint"), default_port=None)
+        draft.put("master_addr", host, draft.settings["rdzv_endpoint"].origin)
+        draft.put("master_port", port or None, draft.settings["rdzv_endpoint"].origin)
+    elif port is not None:
+        draft.keep("master_addr", draft.text("master_addr").strip("[]"))
+        draft.keep("master_port", port or None)
+    if draft.fields["node_rank"] > 0:
+        draft.tell(
+            "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: the job has one node (see --nnodes)"
+        )
+
+
+def _static(draft: Draft, conf: dict[str, str], node_rank: int) -> None:
+    """Ranks and address are given; we add only a control connection beside the workers' own."""
+    nodes = draft.fields["max_nodes"]
+    if draft.fields["min_nodes"] != nodes:
+        draft.tell("WARNING", f"the static backend has no range of nodes: waiting for all {nodes}")
+        draft.put("min_nodes", nodes, "derived: the static backend takes all nodes or none")
+    if node_rank >= nodes:
+        raise UsageError(
+            f"{draft.name('node_rank')}: {node_rank} is not below the number of nodes, {nodes}",
+            hint=f"ranks are 0 to {nodes - 1}",
+        )
+    if draft.text("rdzv_endpoint"):
+        host, port = grammar.endpoint(draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint"), default_port=None)
+        origins = (draft.settings["rdzv_endpoint"].origin,) * 2
+    else:
+        given = _port(draft)
+        host, port = draft.text("master_addr").strip("[]"), MASTER_PORT if given is None else given
+        origins = (draft.settings["master_addr"].origin, draft.settings["master_port"].origin)
+    if port == 0:
+        raise UsageError(
+            f"port 0: {nodes} nodes cannot meet on a port that none of them knows", hint=f"give one, such as {MASTER_PORT}"
+        )
+    draft.put("rdzv_backend", "static", draft.settings["rdzv_backend"].origin)
+    draft.put("master_addr", host, origins[0])
+    draft.put("master_port", port, origins[1])
+    control = conf.get("control_port")
+    if control is None:
+        _meet_at(
+            draft,
+            host,
+            port + 1 if port < grammar.MAX_PORT else port - 1,
+            "derived: beside the workers' port (rdzv-conf control_port)",
+        )
+    else:
+        _meet_at(draft, host, grammar.port_number(control, f"{draft.name('rdzv_conf')} control_port"), draft.name("rdzv_conf"))
+
+
+def _embedded(draft: Draft) -> None:
+    asked, text, name = draft.text("rdzv_backend"), draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint")
+    if draft.fields["rdzv_conf"].get("store_type", "tcp") != "tcp":
+        raise UsageError(
+            f"{draft.name('rdzv_conf')}: store_type={draft.fields['rdzv_conf']['store_type']} is not supported",
+            hint="leave it out",
+        )
+    given = draft.settings["rdzv_backend"].origin + (f" {asked}" if asked != "embedded" else "")
+    derived = "default" if asked == "c10d" else "derived: an endpoint, and no --node-rank"
+    draft.put("rdzv_backend", "embedded", given if draft.given("rdzv_backend") else derived)
+    by_itself = not draft.given("rdzv_backend") and asked == "c10d"  # ft_launcher's, whose port is the workers' usual one
+    host, port = grammar.endpoint(text, name, default_port=MASTER_PORT if by_itself else EMBEDDED_PORT)
+    alone = draft.fields["max_nodes"] == 1
+    if port == 0 and not alone:
+        raise UsageError(
+            f"{name}: port 0: the other nodes would not know which port it is", hint=f"give one, such as {host}:{EMBEDDED_PORT}"
+        )
+    if not text and not alone:
+        draft.tell("WARNING", f"no --rdzv-endpoint: nodes meet at {host}:{port}, which only agents on this host can reach")
+    if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
+        draft.tell(
+            "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
+        )
+    if asked not in ("embedded", "static") and not by_itself:
+        draft.tell("NOTE", f"--rdzv-backend {asked} is served by our embedded server at {grammar.shown_endpoint(host, port)}")
+    _meet_at(draft, host, port, draft.settings["rdzv_endpoint"].origin)
+    draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
+    draft.put("master_port", None, "derived: a fresh one each round")
+
+
+def _etcd(draft: Draft) -> None:
+    """etcd elects the agent that hosts the coordinator; everybody else is told by it where that is."""
+    asked, text, name = draft.text("rdzv_backend"), draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint")
+    if not text:
+        raise UsageError(
+            f"{draft.name('rdzv_backend')}: {asked}: where is etcd?",
+            hint=f"--rdzv-endpoint HOST:{ETCD_PORT}, or several of them, separated by commas",
+        )
+    for one in text.split(","):
+        if not one.strip() or "://" in one:
+            hint = f"give HOST:{ETCD_PORT}, several with commas; for TLS --rdzv-conf protocol=https"
+            raise UsageError(f"{name}: {one.strip()!r} is not a member of etcd", hint=hint)
+    found = [grammar.endpoint(one, name, default_port=ETCD_PORT) for one in text.split(",")]
+    origin = draft.settings["rdzv_endpoint"].origin
+    draft.put("rdzv_backend", "etcd", draft.settings["rdzv_backend"].origin)
+    draft.put("rdzv_endpoint", ",".join(grammar.shown_endpoint(*one) for one in found), origin)
+    draft.put("rdzv_host", found[0][0], origin)
+    draft.put("rdzv_port", found[0][1], origin)
+    if asked == "etcd-v2":
+        draft.tell("NOTE", "--rdzv-backend etcd-v2 is served by our etcd backend, which speaks etcd's version 3 API")
+    if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
+        draft.tell(
+            "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
+        )
+    draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
+    draft.put("master_port", None, "derived: a fresh one each round")
+
+
+def _registered(draft: Draft, backend: str) -> None:
+    draft.keep("rdzv_backend", backend)
+    draft.keep("rdzv_endpoint", draft.text("rdzv_endpoint"))
+
+
+def _meet_at(draft: Draft, host: str, port: int, origin: str) -> None:
+    draft.put("rdzv_endpoint", grammar.shown_endpoint(host, port), origin)
+    draft.put("rdzv_host", host, origin)
+    draft.put("rdzv_port", port, origin)
+
+
+def _job_id(draft: Draft) -> None:
+    """The user's name for the job; a fresh one for a job that nobody else has to find."""
+    text = draft.text("rdzv_id")
+    if text and draft.given("rdzv_id"):
+        draft.keep("rdzv_id", text)
+    elif draft.fields["rdzv_backend"] == "memory":
+        draft.put("rdzv_id", draft.host.fresh_id(), "derived: nobody else has to know it")
+    else:
+        if not text:
+            draft.tell("WARNING", f"{draft.name('rdzv_id')} is empty: the job is called none, as is every job without a name")
+        draft.put("rdzv_id", "none", "default")
+
+
+def _bears_losses(draft: Draft) -> bool:
+    """Is the policy min-healthy? Its field is settled later."""
+    policy = draft.settings.get("ft_restart_policy")
+    return policy is not None and str(policy.value).lower() == "min-healthy"
+
+
+def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
+    """Durations: ours, and those of --rdzv-conf that mean something to us."""
+    name = draft.name("rdzv_conf")
+    durations = _durations(draft, conf, backend) if backend in BACKENDS else {}
+    if "close_timeout" in durations:
+        draft.tell("NOTE", f"{name} close_timeout means nothing here: a job ends by itself, and no rendezvous has to be closed")
+    said = {"static": ("timeout", "join_timeout"), "etcd": ("join_timeout", "timeout")}.get(backend, ("join_timeout",))
+    join = next((key for key in said if key in durations), "")
+    fixed = draft.fields["membership"] == "fixed"
+    usual = 900.0 if backend == "static" else 300.0 if fixed else 600.0
+    draft.put("join_timeout_s", durations.get(join, usual), name if join else "default")
+    nobody_waits = fixed and not _bears_losses(draft)  # no more nodes are taken than have to come
+    last_call = durations.get("last_call_timeout", 1.0 if nobody_waits else 30.0)
+    draft.put("last_call_s", last_call, name if "last_call_timeout" in durations else "default")
+    _lease(draft, conf, durations)
+    if "is_host" in conf:
+        draft.put("is_host", grammar.truth(conf["is_host"], f"{name} is_host"), name)
+
+
+def _durations(draft: Draft, conf: dict[str, str], backend: str) -> dict[str, float]:
+    """Those of --rdzv-conf, of whose keys some may mean nothing."""
+    name, known = draft.name("rdzv_conf"), (*KNOWN_KEYS, *ETCD_KEYS) if backend == "etcd" else KNOWN_KEYS
+    for key in conf:
+        if key not in known:
+            draft.tell("WARNING", f"{name}: nothing reads {key!r} ({grammar.did_you_mean(key, known)})")
+    return {key: grammar.seconds(conf[key], f"{name} {key}", zero=False) for key in DURATIONS if key in conf}
+
+
+def _lease(draft: Draft, conf: dict[str, str], durations: dict[str, float]) -> None:
+    draft.keep("lease", grammar.seconds(draft.text("lease"), draft.name("lease"), zero=False), "lease_s")
+    name = draft.name("rdzv_conf")
+    if "keep_alive_interval" in durations and not draft.given("lease"):
+        attempts = grammar.whole(conf.get("keep_alive_max_attempt", "3"), f"{name} keep_alive_max_attempt", at_least=1)
+        draft.put("lease_s", durations["keep_alive_interval"] * attempts, f"{name} keep_alive_interval x {attempts}")
+    if (lease_s := draft.fields["lease_s"]) < SHORTEST_LEASE_S:
+        what = draft.name("lease") if draft.given("lease") else draft.origins["lease_s"]
+        raise UsageError(f"{what}: {lease_s:g} s is too short", hint=f"give {SHORTEST_LEASE_S:g} seconds or more")

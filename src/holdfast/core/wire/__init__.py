@@ -1,0 +1,1 @@
+"""What travels between machines: messages, and how others write theirs."""

@@ -1,0 +1,257 @@
+"""What do those who run jobs and the supervisor of all of them say to each other? The words of both, and of the record.
+
+A *reporter* is an agent, or a host's daemon: it says how things are (`Standing`, the newest of which counts), what has gone
+wrong (`Trouble`, each until it is heard) and what has become of an order (`Did`). Everything may arrive twice, and means the
+same then: reports and troubles are numbered, orders have ids, and an id that is known is not carried out again.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.job.injection import Injection
+from holdfast.core.value import Value
+from holdfast.core.wire.messages import Message
+
+FLEET = "holdfast supervisor"
+"""What links between them name in the place of a job."""
+
+
+class FleetMessage(Message):
+    """Base of all of them. No agent of a job takes one from another."""
+
+
+class RankSaid(Value):
+    """One rank of a node."""
+
+    rank: int
+    local_rank: int
+    state: str
+    """As `holdfast status` shows it."""
+    pid: int = -1
+    step: int | None = None
+    """The last step that it has reported. None: it reports none."""
+    step_s: float | None = None
+    """How long that took. None: it is not known."""
+    beat_age_s: float | None = None
+    """How old its last heartbeat was when this was said; no report is made for its sake. None: it has given none."""
+    exitcode: int | None = None
+
+
+# --- from a reporter ------------------------------------------------------------------------------------------------
+
+
+class Standing(FleetMessage):
+    """How things are on my node, for one job."""
+
+    node: str
+    """Identity of this reporter's life."""
+    number: int
+    """Of what this reporter says: `Heard` names it."""
+    name: str
+    """What people call the node."""
+    domain: str = ""
+    """The NVLink or network domain that it is in. Empty: it is not known."""
+    job: str
+    """As people call it (--rdzv-id). Empty: it waits for any job."""
+    life: str = ""
+    """Of the run of that job. Empty: not known yet."""
+    state: str
+    """joining · running · stopping · ended, and the like: the group's own word"""
+    round: int = 0
+    attempt: int = 0
+    ranks: tuple[RankSaid, ...] = ()
+    spare_because: str = ""
+    """Why it has no ranks though it would. Empty: it has, or is on its way."""
+    least: int = 1
+    """A round of the job needs so many nodes."""
+    members: tuple[str, ...] | None = None
+    """Nodes of the job that its coordinator hears. None: the coordinator is not here."""
+    unfit: str = ""
+    """Why the node must not be used, by its own checks. Empty: it may."""
+    outcome: str = ""
+    """How the job ended. Empty: it has not."""
+    is_watcher: bool = False
+    """A host's daemon says it, of ranks that others have started: it sees them, and cannot steer them."""
+    limits: dict[str, int] = {}  # noqa: RUF012
+    """What the job's own clients have told of how it may be treated, by Google's names."""
+
+
+class Trouble(FleetMessage):
+    """Something has gone wrong on my node."""
+
+    node: str
+    number: int
+    kind: str
+    """worker · hang · device · unfit"""
+    round: int = 0
+    rank: int = -1
+    what: str
+    """In words."""
+    device: str = ""
+    """Which, as the driver calls it. Empty: none is known."""
+    xid: int = 0
+    """The driver's number for it; 0: none."""
+    handled: bool = True
+    """The job's own policy decides about it."""
+
+
+class Alive(FleetMessage):
+    """I am here, and nothing has changed."""
+
+    node: str
+
+
+class Did(FleetMessage):
+    """What became of an order."""
+
+    node: str
+    order: str
+    ok: bool
+    text: str
+
+
+class Bye(FleetMessage):
+    """I go, and this is not a failure of my node."""
+
+    node: str
+    reason: str
+
+
+# --- from the supervisor --------------------------------------------------------------------------------------------
+
+
+class Heed(FleetMessage):
+    """You are known. Whoever is silent for `lease_s` counts as lost."""
+
+    lease_s: float
+    generation: int
+    """Of the supervisor's lives: orders of an older one are not carried out any more."""
+
+
+class Heard(FleetMessage):
+    """What you said with that number is kept."""
+
+    number: int
+
+
+class Order(FleetMessage):
+    """Do this."""
+
+    order: str
+    """Its id: the same one, said again, is the same order."""
+    generation: int
+    verb: str
+    """restart (all ranks) · exclude · readmit (a node) · stop (the job) · inject (a fault, on the agent's own node)"""
+    target: str = ""
+    """The node that it is about, where it is about one."""
+    round: int = 0
+    """A restart is of this round only; 0: of whichever runs."""
+    reason: str
+    injection: Injection | None = None
+    """Which fault. None: the verb is another."""
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"the supervisor orders: {f'{self.verb} {self.target}'.rstrip()}: {self.reason}"
+
+
+VERBS = ("restart", "exclude", "readmit", "stop", "inject")
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+class Change(Value):
+    """One state of a node or of a device, and why it was in it."""
+
+    state: str
+    reason: str
+    at_unix: float
+
+
+class DeviceKept(Value):
+    """One GPU."""
+
+    name: str
+    state: str
+    """fit · suspect · unfit"""
+    reason: str
+    xid: int = 0
+    at_unix: float
+    history: tuple[Change, ...] = ()
+    """What was said of it, and the state that it was in then: the last ten."""
+
+
+class NodeKept(Value):
+    """A node, as the supervisor remembers it."""
+
+    name: str
+    state: str
+    """fit · suspect · unfit · draining · spare · lost"""
+    standing: str
+    """fit · suspect · unfit · draining: what is held against it, wherever it is"""
+    reason: str
+    by: str = ""
+    """Who holds it against it: policy · operator · itself · device"""
+    domain: str = ""
+    """As in `Standing`."""
+    devices: tuple[DeviceKept, ...] = ()
+    heard: dict[str, int] = {}  # noqa: RUF012
+    """Reporter's life → the highest number of its troubles that has been dealt with."""
+    history: tuple[Change, ...] = ()
+
+
+class JobLife(Value):
+    """One run of a job."""
+
+    life: str
+    at_unix: float
+    round: int = 0
+    outcome: str = ""
+    """Empty: it has not ended."""
+
+
+class JobKept(Value):
+    """A job over all its lives."""
+
+    name: str
+    lives: tuple[JobLife, ...] = ()
+
+
+class Swap(Value):
+    """A node that is being taken out of its job, and what has been done about it. Kept before each step is begun."""
+
+    id: str
+    """Of the decision. Orders and calls have ids made of it, so that whoever repeats them does nothing twice."""
+    node: str
+    job: str
+    reason: str
+    spare: str = ""
+    """Who is to take over. Empty: nobody waits; the job shrinks, or a new node is asked for."""
+    round: int = 0
+    """The round in which the node's ranks were."""
+    step: str = "exclude"
+    """exclude · drain · replace · watch"""
+    replaces: bool = False
+    """Another node is asked for."""
+
+
+class Deed(Value):
+    """The record of an act."""
+
+    id: str
+    at_unix: float
+    node: str
+    job: str
+    trouble: str
+    """What it was about: worker · hang · lost · device · unfit · operator"""
+    seen: str
+    """What was seen, in words."""
+    policy: str
+    act: str
+    """none · restart-workers · restart-job · swap · shrink · stop; an operator's: uncordon · restart · stop · inject"""
+    reason: str
+    done: tuple[str, ...] = ()
+    """What was done, step by step."""
+    outcome: str = ""
+    """What came of it. Empty: not known yet."""
+    ended_at_unix: float = 0.0

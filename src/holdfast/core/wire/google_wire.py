@@ -1,0 +1,155 @@
+"""What is said between ranks and Google's host daemon? The messages of `supervisor_core_proto.HostService`, for both sides.
+
+    RegisterWorker(WorkerInfo)   RegisterWorkload(WorkloadInfo)   Heartbeat(WorkerInfo)
+    TriggerReset(Command)        TriggerCordon(Command)           each → HostResponse
+
+gRPC over HTTP/2 without TLS, unary, from and to loopback. A message's fields are numbered from 1 in the order in which its
+class has them; what has its default is not written, as proto3 has it, and fields that we do not know are passed over.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.value import Value
+from holdfast.core.wire.protobuf import as_bytes, as_number, as_text, fields, number, piece, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, TypeVar
+
+    M = TypeVar("M", bound="Message")
+
+SERVICE = "supervisor_core_proto.HostService"
+OWN_SERVICE = "holdfast.HostService"
+"""What Google's wire has no word for: `Goodbye(WorkerInfo)`. Google's daemon answers that it has no such
+method, and that is all."""
+
+UNDEFINED, RUNNING, SPARE, FAILED, COMPLETE = range(5)
+STATES = "UNDEFINED", "RUNNING", "SPARE", "FAILED", "COMPLETE"
+"""DeviceState, of workers and hosts."""
+
+LONGEST_TEXT = 255
+"""Characters of a name that we send or keep: host and Kubernetes names have no more."""
+
+
+class Message(Value):
+    """Base of the messages."""
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        parts = []
+        for field, (name, default) in enumerate(self.__fields__.items(), 1):
+            value = getattr(self, name)
+            for one in value if isinstance(default, tuple) else (value,):
+                if one is not None and (one or isinstance(default, tuple)):
+                    parts.append(_written(field, one))
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls: type[M], data: bytes) -> M:
+        """From bytes. ValueError: they are no such message."""
+        names = tuple(cls.__fields__)
+        found: dict[str, Any] = {}
+        for field, value in fields(data):
+            if not 0 < field <= len(names):
+                continue
+            name = names[field - 1]
+            default, kind = cls.__fields__[name], WITHIN.get((cls.__name__, name))
+            read = _read(value, default, kind)
+            found[name] = (*found.get(name, ()), read) if isinstance(default, tuple) else read
+        return cls(**found)
+
+
+class WorkerInfo(Message):
+    """One rank."""
+
+    worker_address: str = ""
+    """`localhost:PORT`, with PORT = the daemon's + local rank + 1: a name, nobody listens there."""
+    worker_id: str = ""
+    """Its GPU's PCI bus id."""
+    worker_name: str = ""
+    local_rank: int = 0
+    global_rank: int = 0
+    state: int = UNDEFINED
+
+
+class WorkloadInfo(Message):
+    """The job that the ranks belong to, and what may be done with it."""
+
+    workload_name: str = ""
+    job_name: str = ""
+    container_name: str = ""
+    num_data_replicas: int = 0
+    max_num_data_replicas: int = 0
+    min_num_data_replicas: int = 0
+    num_nodes_per_data_replica: int = 0
+    container_termination_threshold_s: int = 0
+    workload_downtime_threshold_s: int = 0
+    max_in_job_restarts: int = 0
+    max_workload_restarts: int = 0
+    workload_scaling_enabled: bool = False
+
+
+class HostInfo(Message):
+    """A host with its ranks, as the daemon tells others."""
+
+    host_address: str = ""
+    host_id: str = ""
+    host_serial_number: str = ""
+    host_name: str = ""
+    subblock_id: str = ""
+    superblock_id: str = ""
+    zone: str = ""
+    state: int = UNDEFINED
+    workers: tuple[WorkerInfo, ...] = ()
+    workload: WorkloadInfo | None = None
+
+
+class Command(Message):
+    """What a daemon is told to do."""
+
+    host_info: HostInfo | None = None
+    callback_names: tuple[str, ...] = ()
+    callback_kwargs: tuple[str, ...] = ()
+
+
+class HostResponse(Message):
+    """The daemon's answer: a text that nobody reads."""
+
+    response: str = ""
+
+
+WITHIN: Mapping[tuple[str, str], type[Message]] = {
+    ("HostInfo", "workers"): WorkerInfo,
+    ("HostInfo", "workload"): WorkloadInfo,
+    ("Command", "host_info"): HostInfo,
+}
+"""Fields that are messages themselves."""
+
+METHODS: Mapping[str, type[Message]] = {
+    "RegisterWorker": WorkerInfo,
+    "RegisterWorkload": WorkloadInfo,
+    "Heartbeat": WorkerInfo,
+    "TriggerReset": Command,
+    "TriggerCordon": Command,
+}
+"""What each method takes."""
+
+
+def worker_address(host_port: int, local_rank: int) -> str:
+    """By what a daemon at `host_port` knows that rank."""
+    return f"localhost:{host_port + local_rank + 1}"
+
+
+def _written(field: int, value: Any) -> bytes:
+    if isinstance(value, Message):
+        return piece(field, value.encode())
+    return text(field, value) if isinstance(value, str) else number(field, int(value))
+
+
+def _read(value: int | bytes, default: Any, kind: type[Message] | None) -> Any:
+    if kind is not None:
+        return kind.decode(as_bytes(value))
+    if isinstance(default, (str, tuple)):
+        return as_text(value)
+    return bool(as_number(value)) if isinstance(default, bool) else as_number(value)

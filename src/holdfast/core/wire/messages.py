@@ -1,0 +1,580 @@
+"""What the agents of a job and its coordinator say to each other. The same values cross a queue or a wire.
+
+Every message may arrive twice (a link broke and the last one was sent again): all of them are idempotent, because each
+names the round that it is about.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.job.failure import Failure, Position
+from holdfast.core.job.injection import Injection
+from holdfast.core.job.report import JobReport
+from holdfast.core.value import Value
+
+
+class Message(Value):
+    """Base of all messages."""
+
+
+class Exclusion(Value):
+    """A node that must not take part: what a coordinator's successor must know of it."""
+
+    name: str
+    """As people call the node: another life of it is left out too."""
+    reason: str
+    by: str = "operator"
+    """operator · failures (its workers were the first to fail, again and again) · slowness · script (a rank of it asked) ·
+    itself"""
+    age_s: float = 0.0
+    """For how long it has been so."""
+
+
+# --- what a successor must know -------------------------------------------------------------------------------------
+
+
+class Past(Value):
+    """What a new leader must know of the job. Durations are ages: no clock is compared with another host's."""
+
+    life: str
+    """Names this run of the job: another of the same name, later, has another."""
+    round: int = 0
+    restarts: int = 0
+    restart_ages_s: tuple[float, ...] = ()
+    """How long ago each restart of the budget was spent."""
+    members: int = 0
+    """Nodes of that round that were not known to be gone: the next round waits for them, or for their leases to end."""
+    largest: int = 0
+    """Nodes of the largest round."""
+    fence_s: float = 0.0
+    """For so long no round may form."""
+    age_s: float = 0.0
+    """How long the job has been running."""
+    excluded: tuple[Exclusion, ...] = ()
+    """Nodes that must not take part."""
+    fault_ages_s: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
+    """By node: how long ago its workers were the first to fail, each time (`recovery.suspects`)."""
+    reached: int | None = None
+    """The furthest iteration known at the last restart (`recovery.progress`)."""
+    idle_restarts: int = 0
+    """So many in a row have not got the job any further."""
+    longest_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Pace`."""
+    calculated_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Calculated`."""
+    report: JobReport | None = None
+    """How it ended. None: it has not."""
+
+
+class Electorate(Value):
+    """Those who have a say in who leads: the nodes that had a seat when it was drawn up."""
+
+    id: int
+    """The version of the roster that brought it: no two have the same."""
+    size: int
+    mine: bool = False
+    """Whoever holds this is one of them."""
+    witness: bool = False
+    """A witness has one vote more, so that two nodes, or four, can have a majority without one of them."""
+
+    @property
+    def majority(self) -> int:
+        """Votes that elect."""
+        return (self.size + self.witness) // 2 + 1
+
+
+class Roster(Value):
+    """What each node holds in case the coordinator is lost: who is next, how many must agree, where the job stands."""
+
+    version: int
+    """Greater than that of every roster before it, under whatever coordinator."""
+    term: int
+    """How many times the lead has changed hands."""
+    promise_s: float
+    """After each `Renewed`, whoever holds this supports nobody else for so long."""
+    line: tuple[str, ...]
+    """Endpoints in the order of succession, the coordinator's own first. All of the newest electorate, or its first few."""
+    electorates: tuple[Electorate, ...]
+    """The newest first. Until most of an older one have heard of it, that has a say too."""
+    past: Past
+
+    @property
+    def largest(self) -> Electorate:
+        """The one with most nodes: an older one, where a coordinator has just lost some. Of none where nobody has a say."""
+        return max(self.electorates, key=lambda one: one.size, default=Electorate(id=0, size=0))
+
+
+# --- from an agent to the coordinator -------------------------------------------------------------------------------
+
+
+class Join(Message):
+    """I have no live worker and am ready for a round newer than `round`."""
+
+    node: str
+    """Identity of this agent's life: another life on the same host has another."""
+    name: str
+    """What people call the node."""
+    addr: str
+    """Address at which other nodes reach this one."""
+    master_port: int
+    """Port held on this node for a worker of group rank 0 to listen on."""
+    nproc: int
+    role: str
+    round: int = 0
+    """The last round this agent took part in; 0: none."""
+    group_rank: int | None = None
+    """Its rank there: a coordinator that was not there lets the nodes keep theirs."""
+    known_round: int = 0
+    """The newest round that it has heard of as a spare: workers of that may live on other nodes."""
+    wanted_rank: int | None = None
+    """Rank that the infrastructure gave; with the static backend the group rank itself. None: any."""
+    domain: str | None = None
+    switches: tuple[str, ...] = ()
+    group: str | None = None
+    group_size: int = 0
+    """As in `core.resolve.infrastructure.Infrastructure`."""
+    unhealthy: str = ""
+    """Why this node should not take part, as it has found out itself. Empty: it is fit, as far as it knows."""
+    reached: int | None = None
+    """How far the job has come, as this node can tell (`agent.group.messages.Reached`)."""
+    endpoint: str = ""
+    """Where this agent can be reached by others, and could serve them. Empty: nowhere; then it has no say in who leads."""
+    roster: int = 0
+    """Version of the roster that it holds; 0: none."""
+    elector_of: tuple[int, ...] = ()
+    """Electorates in which, by that roster, it has a say."""
+    longest_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Pace`, as far as this node knows: a coordinator that is new has it from those who join."""
+    calculated_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Calculated`, likewise: as of `round`."""
+    life: str = ""
+    """The run of the job that `round`, `known_round` and `roster` are of, as in `Past`. Empty: this node has been in none."""
+    stash: tuple[tuple[int, int, int, int], ...] = ()
+    """Generations of the ranks' state that this node has in its memory (`core.page.stash.Held`)."""
+    kept: tuple[tuple[int, int, int, int, int], ...] = ()
+    """Those of another node's ranks (`core.page.stash.Kept`)."""
+    stash_at: str = ""
+    """Where it takes such, and gives them. Empty: it has no part in that."""
+    logs_at: str = ""
+    """Where it takes the lines of other nodes' ranks. Empty: nowhere, and it sends none."""
+    warm: str = ""
+    """The interpreter of the warm spares that this node keeps. Empty: it keeps none."""
+
+
+class Renew(Message):
+    """I am alive."""
+
+    node: str
+    round: int
+    sent_at: float = 0.0
+    """On the sender's own clock, which nobody else reads: it comes back in the answer."""
+    mark: float = 0.0
+    """That of the last `Renewed` over this link, which only the coordinator can read; 0: none yet."""
+    roster: int = 0
+    """As in `Join`."""
+    ahead_s: float | None = None
+    """How far the sender's wall clock is ahead of the coordinator's. None: it is not known yet."""
+
+
+class Failed(Message):
+    """A worker of mine failed; I am stopping the others, unless the round may go on without some (`Assigned.carries_on`)."""
+
+    node: str
+    round: int
+    failure: Failure
+
+
+class HangFound(Message):
+    """A worker of mine hangs: have all ranks looked at before any of them is stopped. `Failed` follows."""
+
+    node: str
+    round: int
+    rank: int
+    reason: str
+    within_s: float
+    """So long may a look take on this node: others are no slower."""
+
+
+class Positions(Message):
+    """Where my ranks of that round were when I looked, because one of the job's hangs."""
+
+    node: str
+    round: int
+    positions: tuple[Position, ...]
+
+
+class Stopped(Message):
+    """All my workers of that round have ended, these of them badly."""
+
+    node: str
+    round: int
+    failures: tuple[Failure, ...] = ()
+
+
+class Succeeded(Message):
+    """All my workers of that round exited with 0."""
+
+    node: str
+    round: int
+
+
+class Leave(Message):
+    """I go for good; `Stopped` follows when my workers have ended. After `Finish`: I have heard it."""
+
+    node: str
+    round: int
+    reason: str
+
+
+class StopJob(Message):
+    """An operator, through this agent, wants the whole job stopped."""
+
+    node: str
+    reason: str
+
+
+OWN_ASK = 0
+"""Number of what a node asks on its own account. Those of its operators count from 1."""
+
+
+class Exclude(Message):
+    """An operator, through this agent, wants a node left out of the job, and a spare in its place."""
+
+    node: str
+    ask: int
+    """Number of the request in this agent's life: `Noted` answers it."""
+    name: str
+    reason: str
+    by: str = "operator"
+    """operator · itself: the node that asks has found out that it is unfit"""
+
+
+class Readmit(Message):
+    """An operator, through this agent, wants an excluded node to be taken again."""
+
+    node: str
+    ask: int
+    name: str
+    reason: str
+
+
+class Checked(Value):
+    """What one check has found, as `health.verdict` has it."""
+
+    check: str
+    state: str
+    reason: str
+    advice: str = ""
+    took_s: float = 0.0
+
+
+class Examine(Message):
+    """An operator, through this agent, wants to know how all nodes are, by these checks."""
+
+    node: str
+    ask: int
+    """Number of the request in this agent's life: `Noted` says who is asked, and each `NodeHealth` names it."""
+    checks: tuple[str, ...]
+
+
+class Examined(Message):
+    """How I am, as I was asked by `CheckYourself`."""
+
+    node: str
+    ask: int
+    verdicts: tuple[Checked, ...]
+    trouble: str = ""
+    """Why there are none."""
+
+
+class Inject(Message):
+    """An operator, through this agent, wants a fault played on a node, for practice."""
+
+    node: str
+    ask: int
+    """Number of the request in this agent's life: `Noted` answers it."""
+    name: str
+    injection: Injection
+
+
+class InjectionHeard(Message):
+    """What became of an `InjectHere`."""
+
+    node: str
+    ask: int
+    ok: bool
+    text: str
+
+
+class Requested(Message):
+    """A worker of mine asks for something."""
+
+    node: str
+    round: int
+    kind: str
+    """exclude (its node) · stop (the job) · restart (all ranks)"""
+    rank: int
+    reason: str
+
+
+class StoreAsk(Message):
+    """Do this in the key-value store of that round, over a link that carries nothing else (see
+    `rendezvous.kvstore.machine`).
+    """
+
+    node: str
+    ask: int
+    """Comes back in the answer."""
+    round: int
+    op: str
+    keys: tuple[str, ...] = ()
+    values: tuple[bytes, ...] = ()
+    number: int = 0
+    wait_s: float = 0.0
+    """How long to wait for keys that are not there."""
+
+
+class Pace(Message):
+    """How my ranks of that round get on: once a minute, so that the job knows how long is long, and which node is slow."""
+
+    node: str
+    round: int
+    longest_s: dict[str, float]
+    """By kind of silence (first · beat · out · section NAME): the longest that healthy ranks have needed lately."""
+    typical_s: dict[str, float] = {}  # noqa: RUF012
+    """Of each series (`step`, or a section's name): the median of this node's ranks."""
+    straggler: str = ""
+    """Ranks of this node that are much slower than its others, in words. Empty: none is."""
+    busy_s: float = 0.0
+    """A rank here is silent for longer than was learned, and works: other nodes may wait for it for so long. 0: none does."""
+
+
+class Saving(Message):
+    """A rank of mine has begun to write a checkpoint, or none does any more: said where the job grows after one only."""
+
+    node: str
+    round: int
+    open: bool
+
+
+class Calculated(Message):
+    """The job's script has calculated limits: they hold for whoever starts next. The node of group rank 0 says it."""
+
+    node: str
+    round: int
+    limits_s: dict[str, float]
+    """As in `Pace`: by kind of silence, all that have been calculated so far."""
+
+
+class Imports(Message):
+    """What the job's script has imported here: for those that wait with warm spares. The node of group rank 0 says it."""
+
+    node: str
+    python: str
+    """As in `Join.warm`: another interpreter has other modules."""
+    modules: tuple[str, ...]
+    """In the order in which they were loaded; among them what the script had changed before (`core.page.layout.CHANGED`)."""
+
+
+IMPORTS_CHARS = 1 << 19
+"""Most characters of all that is in an `Imports`. torch has 70,000, with transformers it is three times as many."""
+
+
+class Seek(Message):
+    """I have lost my coordinator: who leads? And if nobody does: I would have you, once I am free to say so."""
+
+    node: str
+    """The sender's endpoint: that is how electors are known to each other."""
+    term: int
+    """The latest term in which it has voted, or has had a leader."""
+    roster: Roster | None = None
+    free: bool = False
+    """It owes its support to nobody (any more)."""
+    leads: Leads | None = None
+    """The other way round: it leads, and asks whoever began anew at the job's endpoint to follow."""
+
+
+class Vote(Message):
+    """You shall lead. I support nobody else for as long as the roster says, nor ever in this term."""
+
+    node: str
+    term: int
+    mark: float
+
+
+# --- from the coordinator to an agent -------------------------------------------------------------------------------
+
+
+class Assigned(Message):
+    """You are in: start your workers."""
+
+    round: int
+    restart_count: int
+    group_rank: int
+    group_world_size: int
+    base_rank: int
+    world_size: int
+    role_base_rank: int
+    role_world_size: int
+    master_addr: str
+    master_port: int
+    nodes: tuple[str, ...]
+    """Names, in group-rank order; only told to group rank 0 and in small jobs (a table for everybody is O(N²))."""
+    reason: str
+    carries_on: bool = False
+    """The round may go on without some of its workers: where one fails, the others of its node are left alone until `Stop`."""
+    longest_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Pace`: what the job has been seen to need in earlier rounds."""
+    calculated_s: dict[str, float] = {}  # noqa: RUF012
+    """As in `Calculated`: the newest limits of earlier rounds."""
+    life: str = ""
+    """Names this run of the job, as in `Past`."""
+    stash: tuple[int, int] | None = None
+    """Round and step of the newest state that every rank can restore from its node's memory. None: there is none."""
+    stash_from: str = ""
+    """Where this node has to fetch that. Empty: it has it."""
+    stash_partner: str = ""
+    """Where another node keeps what this one's ranks save. Empty: none does."""
+    logs_at: str = ""
+    """Where the coordinator's node takes the lines of all ranks. Empty: it takes none."""
+
+
+class Paced(Message):
+    """What the ranks of all nodes need, as in `Pace`: the answer to it where that is more than the node knows.
+
+    To all others, when one node works while all are silent.
+    """
+
+    round: int
+    longest_s: dict[str, float]
+    busy_s: float = 0.0
+    """As in `Pace`, of another node."""
+
+
+class Stop(Message):
+    """Stop your workers of that round; then join again, or report `Stopped` and wait for the end.
+
+    To a node that is joining already: the coordinator does not know it (any more); say `Join` again.
+    """
+
+    round: int
+    reason: str
+    rejoin: bool
+    hung: int | None = None
+    """Local rank, on that node, of a worker that hangs, though its own limit has not told so. None: none does."""
+    regrouped: bool = False
+    """Nothing has failed: all ranks ran, and run again with a node more."""
+
+
+class LookAround(Message):
+    """A rank of that round hangs: keep the stacks of yours, and tell me where they are."""
+
+    round: int
+    reason: str
+    """Which rank on which node, in words."""
+
+
+class Waiting(Message):
+    """You are a spare: there is no place for you in that round, for this reason."""
+
+    round: int
+    reason: str
+    life: str = ""
+    """As in `Assigned`."""
+
+
+class ToImport(Message):
+    """While you wait: this is what your workers would import. As in `Imports`."""
+
+    python: str
+    modules: tuple[str, ...]
+
+
+class Noted(Message):
+    """What became of an operator's request."""
+
+    ask: int
+    ok: bool
+    text: str
+
+
+class CheckYourself(Message):
+    """Somebody wants to know how you are, by these checks. Who it is need not be known to all."""
+
+    ask: int
+    """Number of the question in the coordinator's life: `Examined` names it."""
+    checks: tuple[str, ...]
+
+
+class InjectHere(Message):
+    """Somebody wants a fault played on your node. Whether that is allowed is yours to say."""
+
+    ask: int
+    """Number of the request in the coordinator's life: `InjectionHeard` names it."""
+    injection: Injection
+
+
+class NodeHealth(Message):
+    """How one of the nodes is that you wanted to know of."""
+
+    ask: int
+    name: str
+    verdicts: tuple[Checked, ...]
+    trouble: str = ""
+
+
+class Renewed(Message):
+    """You are still a member: for `lease_s` seconds from when you sent what this answers."""
+
+    lease_s: float
+    sent_at: float = 0.0
+    mark: float = 0.0
+    """When this was said, on the coordinator's clock: it comes back in the next `Renew`."""
+    roster: Roster | None = None
+    """A newer one than the member said it holds."""
+    at_unix: float = 0.0
+    """When this was said, on the coordinator's wall clock: to be compared, and for nothing else."""
+    middle_s: float | None = None
+    """How far most nodes' wall clocks are ahead of that one (the median). None: it is not known."""
+
+
+class Propose(Message):
+    """I have the support of a majority: vote for me."""
+
+    term: int
+    mark: float
+    """On the candidate's clock: it comes back in the vote."""
+    roster: int
+    """Version of the roster that it holds."""
+
+
+class Leads(Message):
+    """The coordinator is there."""
+
+    endpoint: str
+    term: int
+    life: str
+    """Of the job, as in `Past`."""
+
+
+class Finish(Message):
+    """The job is over."""
+
+    report: JobReport
+
+
+class Refused(Message):
+    """You cannot take part."""
+
+    reason: str
+    hint: str = ""
+
+
+class StoreAnswer(Message):
+    """What came of it."""
+
+    ask: int
+    values: tuple[bytes, ...] = ()
+    number: int = 0
+    error: str = ""
+    """Empty: it was done. Else one of the words in `rendezvous.kvstore.table`, and `reason` for people."""
+    reason: str = ""

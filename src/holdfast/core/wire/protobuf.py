@@ -1,0 +1,92 @@
+"""How are numbers and texts written in Protocol Buffers? By hand: messages of a few fields need no compiler.
+
+Encoding: protobuf.dev/programming-guides/encoding. What the fields mean is for the modules that name them to say
+(`health.wire`, `core.wire.google_wire`).
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+WORD = 1 << 64
+
+
+def number(field: int, value: int) -> bytes:
+    """An integer, a truth value or an enumeration's: `value` may be negative."""
+    return varint(field << 3) + varint(value % WORD)
+
+
+def text(field: int, value: str) -> bytes:
+    """A text."""
+    return piece(field, value.encode(errors="replace"))
+
+
+def piece(field: int, value: bytes) -> bytes:
+    """Bytes, or a message within this one."""
+    return varint(field << 3 | BYTES) + varint(len(value)) + value
+
+
+def varint(value: int) -> bytes:
+    """Seven bits to a byte, the lowest first. `value` is not negative."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Each field's number and value, in their order. ValueError: `data` is no message."""
+    at = 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        field, kind = tag >> 3, tag & 7
+        if kind == VARINT:
+            value: int | bytes
+            value, at = _read_varint(data, at)
+        elif kind == BYTES:
+            length, at = _read_varint(data, at)
+            value, at = data[at : at + length], at + length
+        elif kind in (FIXED32, FIXED64):
+            size = 4 if kind == FIXED32 else 8
+            value, at = data[at : at + size], at + size
+        else:
+            raise ValueError(f"field {field} is of a kind that protobuf has not: {kind}")
+        if at > len(data):
+            raise ValueError(f"field {field} is cut short")
+        yield field, value
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            raise ValueError("a number is cut short")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value % WORD, at
+    raise ValueError("a number has more than ten bytes")
+
+
+def as_text(value: int | bytes) -> str:
+    """What `fields` has found, as text. ValueError: it is a number."""
+    return as_bytes(value).decode(errors="replace")
+
+
+def as_bytes(value: int | bytes) -> bytes:
+    """The same, as bytes."""
+    if not isinstance(value, bytes):
+        raise ValueError("a number where text belongs")
+    return value
+
+
+def as_number(value: int | bytes) -> int:
+    """The same, as a signed number. ValueError: it is text."""
+    if not isinstance(value, int):
+        raise ValueError("text where a number belongs")
+    return value - WORD if value >= WORD // 2 else value

@@ -1,0 +1,1 @@
+"""etcd: elections, and the fleet's memory."""

@@ -1,0 +1,1 @@
+"""Kubernetes: its API, nodes, pods and JobSets."""

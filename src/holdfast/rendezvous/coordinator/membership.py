@@ -1,0 +1,318 @@
+"""What is known of each member, and who of them could make a round? Says so when asked; `rendezvous.coordinator.machine`
+decides.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.job.policy import Health
+from holdfast.core.machine import NEVER
+from holdfast.core.wire.messages import Assigned, Join, Refused, Stop
+from holdfast.rendezvous.placement.placement import Candidate, Place, Placement, place
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.rendezvous.coordinator.exclusion import Excluded
+    from holdfast.rendezvous.rules import Rules
+
+
+class Tally:
+    """How many seats are in which state: kept up, so that nobody has to count thousands after each message."""
+
+    def __init__(self) -> None:
+        self.seats: dict[str, int] = {}
+        self.changes = 0
+        """How often the seats that are ready have become others."""
+        self.impaired = 0
+        """Seats that are running, with a worker that has failed."""
+
+    def moved(self, before: str, after: str) -> None:
+        """A seat's state was `before` and is `after`; empty: there was, or is, no seat."""
+        self.seats[before] = self.seats.get(before, 0) - 1
+        self.seats[after] = self.seats.get(after, 0) + 1
+        self.changes += (before == "ready") != (after == "ready")
+
+    def of(self, *states: str) -> int:
+        """Seats in any of these states."""
+        return sum(self.seats.get(state, 0) for state in states)
+
+
+class Seat:
+    """What is known of one member."""
+
+    __slots__ = (
+        "_is_impaired", "_state", "ahead_s", "arrival", "assigned", "came_at", "heard_at", "here", "join", "linked", "place",
+        "stop", "tally",
+    )
+
+    def __init__(self, join: Join, arrival: int, now: float, tally: Tally) -> None:
+        self.join = join
+        self.arrival = arrival
+        self.came_at = self.heard_at = now
+        self.linked = True
+        self.here = False
+        self.ahead_s: float | None = None
+        """How far its wall clock is ahead of the coordinator's, as it says."""
+        self.tally = tally
+        self._state, self._is_impaired = "", False
+        self.state = "ready"
+        self.place: Place | None = None
+        self.assigned: Assigned | None = None
+        self.stop: Stop | None = None
+        """The last answers, to be said again when a link broke and may have swallowed them."""
+
+    @property
+    def name(self) -> str:
+        return self.join.name
+
+    @property
+    def state(self) -> str:
+        """ready (for the next round) · running · succeeded · stopping · stopped (not ready yet) · leaving"""
+        return self._state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        self.tally.moved(self._state, state)
+        self.tally.impaired += self._is_impaired * ((state == "running") - (self._state == "running"))
+        self._state = state
+
+    @property
+    def is_impaired(self) -> bool:
+        """A worker of it has failed in its last round."""
+        return self._is_impaired
+
+    @is_impaired.setter
+    def is_impaired(self, is_impaired: bool) -> None:
+        self.tally.impaired += (self._state == "running") * (is_impaired - self._is_impaired)
+        self._is_impaired = is_impaired
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether workers of its last round may be alive."""
+        return self.state in ("running", "stopping", "leaving")
+
+    def candidate(self, last_round: int, excluded: str) -> Candidate:
+        """As placement sees it. A rank in an older round than the last is nobody's any more."""
+        number, rank = self.join.round, self.join.group_rank  # where we did not assign it, another coordinator did
+        if self.assigned is not None and self.assigned.round >= number:
+            number, rank = self.assigned.round, self.assigned.group_rank
+        return Candidate(
+            node=self.join.node,
+            name=self.name,
+            nproc=self.join.nproc,
+            role=self.join.role,
+            arrival=self.arrival,
+            wanted_rank=self.join.wanted_rank,
+            previous_rank=rank if number == last_round else None,
+            domain=self.join.domain,
+            switches=self.join.switches,
+            group=self.join.group,
+            group_size=self.join.group_size,
+            excluded=excluded,
+        )
+
+
+class Seats(dict[str, Seat]):
+    """All of them, by node."""
+
+    def __init__(self, rules: Rules, excluded: Excluded) -> None:
+        self.rules, self.excluded = rules, excluded
+        self.tally = Tally()
+        self.of_rank: dict[int | None, dict[str, Seat]] = {}
+        """Where ranks are given: who brought which. Two have one only while the first one's link is broken."""
+        self.look_at = NEVER
+        """No lease is over before then. They are only ever renewed, so it is enough to look at them all at that time."""
+        self.arrivals = 0
+        self.largest = 0
+        """Nodes of the largest round so far; 0: there was none, as far as we know."""
+        self.known: set[str] = set()
+        """Nodes that have had one."""
+        self.lost: list[str] = []
+        """Names of those that were given up."""
+        self.cut_off: dict[str, float] = {}
+        """Those of them whose links had not broken, and when: their agents may live, and come back. By node."""
+        self.size = 0
+        """Nodes that the last round had when it formed."""
+        self.done_and_gone = 0
+        """Those of them that had succeeded, and then left."""
+        self.link_changes = 0
+        """How often a member's link has broken, or another has taken its place."""
+
+    # --- coming and going -----------------------------------------------------------------------------------------------
+
+    def add(self, join: Join, *, here: bool, now: float) -> Seat:
+        """A seat for a node that has none."""
+        seat = self[join.node] = Seat(join, self.arrivals, now, self.tally)
+        self.arrivals += 1
+        self.known.add(join.node)
+        self.cut_off.pop(join.node, None)
+        seat.here = here
+        self.heard(seat, now)
+        self.know(seat, join)
+        return seat
+
+    def heard(self, seat: Seat, now: float) -> None:
+        """Its lease begins anew."""
+        seat.heard_at = now
+        if not seat.here:
+            self.look_at = min(self.look_at, now + self.rules.lease_s)
+        if not seat.linked:
+            seat.linked = True
+            self.link_changes += 1
+
+    def unlinked(self, seat: Seat) -> None:
+        """Its link has broken; it may come back within its lease."""
+        seat.linked = False
+        self.link_changes += 1
+
+    def know(self, seat: Seat, join: Join) -> None:
+        """Keep what a node said of itself."""
+        if self.rules.ranks_given:
+            self.of_rank.get(seat.join.wanted_rank, {}).pop(join.node, None)
+            self.of_rank.setdefault(join.wanted_rank, {})[join.node] = seat
+        seat.join = join
+
+    def remove(self, seat: Seat) -> None:
+        """It is a member no longer."""
+        del self[seat.join.node]
+        self.done_and_gone += seat.state == "succeeded"
+        seat.is_impaired = False
+        self.tally.moved(seat.state, "")
+        self.of_rank.get(seat.join.wanted_rank, {}).pop(seat.join.node, None)
+
+    def refusal(self, join: Join) -> Refused | None:
+        """What a node hears that brings a rank which it cannot have."""
+        if not self.rules.ranks_given:
+            return None
+        rank, hint = join.wanted_rank, "give each node its own --node-rank"
+        if rank is None or not 0 <= rank < self.rules.max_nodes:
+            return Refused(reason=f"node rank {rank} is not within 0 to {self.rules.max_nodes - 1}", hint=hint)
+        for other in self.of_rank.get(rank, {}).values():
+            # One whose link is broken may be gone, and this one its successor: it waits for the other's lease.
+            if other.join.node != join.node and other.linked:
+                return Refused(reason=f"node rank {rank} is already taken by {other.name}", hint=hint)
+        return None
+
+    def lease_ends(self, seat: Seat) -> float:
+        """NEVER: one that shares our process, or has done its part and has nothing left to lose."""
+        return NEVER if seat.here or seat.state == "succeeded" else seat.heard_at + self.rules.lease_s
+
+    def stash(self, places: Iterable[Place], world_size: int) -> tuple[tuple[int, int], dict[int, str]] | None:
+        """Round and step of the newest state that all ranks can restore at these places, and for the base rank of each node
+        that does not have it where it is. None: there is none."""
+        joins = [(self[given.node].join, given.base_rank) for given in places]
+        if not any(join.stash for join, _ in joins):
+            return None  # as in most jobs
+        from holdfast.core.page.stash import agreed
+
+        kept = [(seat.join.stash_at, seat.join.kept) for seat in self.values() if seat.join.kept]
+        if not all(join.stash_at for join, _ in joins):
+            kept = []  # somebody has no part in it, or could not fetch what it was to have
+        return agreed([(join.stash, base, join.nproc) for join, base in joins], world_size, kept)
+
+    # --- who they are ---------------------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """Grows whenever others are ready, or may take part, than before."""
+        return self.tally.changes + self.excluded.changes
+
+    @property
+    def all_ready(self) -> bool:
+        """Nobody has workers, or has not said yet that it wants another round."""
+        return self.tally.of("ready") == len(self)
+
+    @property
+    def members(self) -> list[Seat]:
+        """Those of the round that runs."""
+        return [seat for seat in self.values() if seat.state != "ready"]
+
+    @property
+    def health(self) -> Health:
+        """How the nodes of the round that runs are."""
+        healthy, done = self.tally.of("running") - self.tally.impaired, self.tally.of("succeeded") + self.done_and_gone
+        return Health(needed=self.rules.min_nodes, healthy=healthy, succeeded=done, size=self.size)
+
+    @property
+    def ready(self) -> list[Seat]:
+        """Those of the next round, if all have a place; one of each rank where ranks are given."""
+        ready = [seat for seat in self.values() if seat.state == "ready"]
+        if not self.rules.ranks_given:
+            return ready
+        by_rank: dict[int | None, Seat] = {}
+        for seat in ready:
+            by_rank.setdefault(seat.join.wanted_rank, seat)
+        return list(by_rank.values())
+
+    def fit(self, seats: list[Seat]) -> list[Seat]:
+        """Those of them that may take part."""
+        return [seat for seat in seats if not self.excluded.why(seat.name)] if self.excluded else seats
+
+    @property
+    def fit_count(self) -> int:
+        """How many are ready and may take part. They are looked at one by one only if they may be enough, and where that
+        matters: two may have brought the same rank, or some are excluded."""
+        count = self.tally.of("ready")
+        if count < self.rules.min_nodes or not (self.rules.ranks_given or self.excluded):
+            return count
+        return len(self.fit(self.ready))
+
+    def table(self, most: int) -> list[dict[str, object]]:
+        """The first `most` of all seats, those with a place in the last round before others: names, states and ranks."""
+        placed = sorted(self.values(), key=lambda seat: (seat.place.group_rank if seat.place else NEVER, seat.arrival))
+        return [
+            {
+                "name": seat.name,
+                "state": seat.state,
+                "group_rank": seat.place.group_rank if seat.place else None,
+                "base_rank": seat.place.base_rank if seat.place else None,
+                "nproc": seat.join.nproc,
+            }
+            for seat in placed[:most]
+        ]
+
+    # --- who could make a round -----------------------------------------------------------------------------------------
+
+    @property
+    def most(self) -> int:
+        """Nodes that a round may have."""
+        return self.largest if self.rules.grow == "never" and self.largest else self.rules.max_nodes
+
+    def newest_round(self, seats: list[Seat], ours: int) -> int:
+        """The newest that we or these have known: members may remember an earlier life of the coordinator."""
+        return max(ours, *(max(seat.join.round, seat.join.known_round) for seat in seats), 0)
+
+    def place(self, seats: list[Seat], last_round: int, *, without: str = "") -> Placement:
+        """Who of these would take part, now; if one of them could not."""
+        why = {seat.join.node: self.excluded.why(seat.name) for seat in seats} if self.excluded else {}
+        grouped = [(seat.join.group, seat) for seat in seats if seat.join.group is not None]
+        ill = {group for group, seat in grouped if seat.name == without or why.get(seat.join.node)}
+        rules = self.rules.placement(ill if len({group for group, _ in grouped}) > 1 else (), self.most)
+        there = [seat for seat in seats if seat.name != without]
+        last = self.newest_round(seats, last_round)
+        return place([seat.candidate(last, why.get(seat.join.node, "")) for seat in there], rules)
+
+    def place_without(self, name: str, last_round: int) -> Placement:
+        """Who would take part of those that stay, were it not for that one."""
+        return self.place([seat for seat in self.values() if seat.state != "leaving"], last_round, without=name)
+
+    def no_place_yet(self, seat: Seat, last_round: int, *, saved: bool = False) -> str:
+        """Why the running round goes on without it. Empty: it would gain from that node, now. `saved`: a checkpoint was just
+        written."""
+        members = self.members
+        if why := self.excluded.why(seat.name):
+            return f"excluded: {why}"
+        if len(members) >= self.most:
+            return f"the job has its {self.most} nodes"
+        if self.rules.grow == "at-checkpoint" and not saved:
+            return f"the job takes it in after a checkpoint, {self.rules.grow_after_s:g} s from now at the earliest"
+        if self.rules.grow not in ("at-once", "at-checkpoint"):
+            return f"the job takes in more nodes only when it restarts anyway (--grow {self.rules.grow})"
+        if any(member.state == "succeeded" for member in members):
+            return "some nodes have finished their part already"
+        together = self.place(list(self.values()), last_round)
+        if len(together.active) > len(members):
+            return ""
+        # To restart for it would gain nothing.
+        return {spare.node: spare.why for spare in together.spares}.get(seat.join.node, "it completes no segment or unit")

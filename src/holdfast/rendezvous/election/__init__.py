@@ -1,0 +1,1 @@
+"""Which node leads, and may it still?"""

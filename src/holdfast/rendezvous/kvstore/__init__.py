@@ -1,0 +1,1 @@
+"""What a round's agents tell one another: keys and values."""

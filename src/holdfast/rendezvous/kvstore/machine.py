@@ -1,0 +1,186 @@
+"""What do the agents of a round tell one another? Keys and values that the coordinator keeps for them, one table per round.
+
+    Arrived(StoreAsk) ──▶ ┌───────────┐ ──▶ Transmit(StoreAnswer), at once
+    LinkDown          ──▶ │ KeyValues │         or when the keys are there, or `wait_s` is over, or the round
+    Tick              ──▶ └───────────┘
+
+What an operation does is `rendezvous.kvstore.table`'s; here is who waits, how long, and in which round. Those who wait are
+limited in number, as the tables are in size, so that no agent can fill the coordinator's memory; a waiter goes with its link.
+With the start of a round the tables of those before the last go, and who still waits there is told so.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from holdfast.core.machine import NEVER, Action, Observation, Tick
+from holdfast.core.wire.links import Arrived, LinkDown, Transmit
+from holdfast.core.wire.messages import StoreAnswer, StoreAsk
+from holdfast.rendezvous.kvstore.table import FULL, OVER, TIMEOUT, WRONG, Room, Table, refusal, unfit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+WAITING = ("get", "wait", "pop")
+"""Operations that wait for their keys."""
+WRITING = ("set", "add", "append", "compare_set", "push")
+"""Operations that others may be waiting for."""
+
+LONGEST_WAIT_S = 7 * 86400.0
+"""Whoever wants to wait longer waits so long: an asker must not give its coordinator times that no clock knows."""
+WAITERS = 1 << 16
+"""At most so many unanswered operations."""
+NAMED = 10
+"""At most so many missing keys are named in a message."""
+
+
+class Waiter:
+    """An operation whose keys are not all there."""
+
+    def __init__(self, link: int, ask: StoreAsk, until: float) -> None:
+        self.link, self.ask, self.until = link, ask, until
+        self.missing: set[str] = set()
+
+
+class KeyValues:
+    """The machine."""
+
+    def __init__(self) -> None:
+        self.round = 0
+        self.tables: dict[int, Table] = {}
+        self.room = Room()
+        self.waiters: dict[int, dict[int, Waiter]] = {}
+        """link → number of the ask → who waits"""
+        self.count = 0
+        self.by_key: dict[tuple[int, str], dict[Waiter, None]] = {}
+        """(round, key) → who misses it, in the order of their coming"""
+        self.due: list[tuple[float, int, int]] = []
+        """(until, link, ask): a heap; those answered meanwhile stay in it until their time."""
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
+        match seen:
+            case Arrived(link=link, message=StoreAsk() as ask):
+                return self._asked(link, ask, now)
+            case LinkDown(link=link):
+                for waiter in list(self.waiters.get(link, {}).values()):
+                    self._forget(waiter)
+            case Tick():
+                return self._late(now)
+        return []
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        return self.due[0][0] if self.due else NEVER
+
+    def begin_round(self, number: int) -> list[Action]:
+        """From now on `number` is the newest round. Its predecessor's keys stay: an agent may be about to read there."""
+        self.round = number
+        for old in [round for round in self.tables if round < number - 1]:
+            self.room.used -= self.tables.pop(old).weight()
+        late = [waiter for asks in self.waiters.values() for waiter in asks.values() if waiter.ask.round < number - 1]
+        return [self._answered(waiter, self._over(waiter.ask)) for waiter in late]
+
+    # --- asked ----------------------------------------------------------------------------------------------------------
+
+    def _asked(self, link: int, ask: StoreAsk, now: float) -> list[Action]:
+        if ask.round < self.round - 1:
+            return [_to(link, self._over(ask))]
+        # One ahead, since who follows a coordinator that has just moved may know of a round before it does; no more tables.
+        ahead = f"round {ask.round} has not begun" if ask.round > self.round + 1 else ""
+        if wrong := ahead or unfit(ask):
+            return [_to(link, refusal(ask, WRONG, f"{ask.op}: {wrong}"))]
+        table = self.tables.get(ask.round) or self.tables.setdefault(ask.round, Table(self.room))
+        missing = self._missing(table, ask)
+        if missing:
+            return self._wait(Waiter(link, ask, now + min(ask.wait_s, LONGEST_WAIT_S)), missing, now)
+        return [_to(link, table.done(ask)), *self._woken(ask)]
+
+    def _over(self, ask: StoreAsk) -> StoreAnswer:
+        return refusal(ask, OVER, f"round {ask.round} is over: the job is in round {self.round}")
+
+    # --- waiting --------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _missing(table: Table, ask: StoreAsk) -> set[str]:
+        if ask.op == "pop":
+            return {key for key in ask.keys if ask.number and key not in table.queues}
+        return {key for key in ask.keys if not table.has(key)} if ask.op in WAITING else set()
+
+    def _wait(self, waiter: Waiter, missing: set[str], now: float) -> list[Action]:
+        if now >= waiter.until:
+            return [_to(waiter.link, _too_late(waiter.ask, missing))]
+        if self.count >= WAITERS:
+            return [_to(waiter.link, refusal(waiter.ask, FULL, f"{WAITERS} operations wait here already"))]
+        mine = self.waiters.setdefault(waiter.link, {})
+        if waiter.ask.ask in mine:
+            return [_to(waiter.link, refusal(waiter.ask, WRONG, "two operations of one number"))]
+        mine[waiter.ask.ask] = waiter
+        self.count += 1
+        if len(self.due) > 2 * self.count + 100:  # most of them have been answered long ago
+            self.due = [(each.until, each.link, number) for asks in self.waiters.values() for number, each in asks.items()]
+            heapq.heapify(self.due)
+        else:
+            heapq.heappush(self.due, (waiter.until, waiter.link, waiter.ask.ask))
+        self._miss(waiter, missing)
+        return []
+
+    def _miss(self, waiter: Waiter, missing: set[str]) -> None:
+        waiter.missing = missing
+        for key in sorted(missing):
+            self.by_key.setdefault((waiter.ask.round, key), {})[waiter] = None
+
+    def _woken(self, written: StoreAsk) -> list[Action]:
+        """Answer those who were waiting for what has just been written."""
+        out: list[Action] = []
+        if written.op not in WRITING:
+            return out
+        table = self.tables[written.round]
+        for key in written.keys:
+            for waiter in self.by_key.pop((written.round, key), {}) if table.has(key) else ():
+                waiter.missing.discard(key)
+                if waiter.missing:
+                    continue
+                again = self._missing(table, waiter.ask)  # a key may have been deleted, or an item taken, meanwhile
+                if again:
+                    self._miss(waiter, again)
+                else:
+                    out.append(self._answered(waiter, table.done(waiter.ask)))
+        return out
+
+    def _late(self, now: float) -> list[Action]:
+        out: list[Action] = []
+        while self.due and self.due[0][0] <= now:
+            until, link, number = heapq.heappop(self.due)
+            waiter = self.waiters.get(link, {}).get(number)
+            if waiter is not None and waiter.until == until:
+                out.append(self._answered(waiter, _too_late(waiter.ask, waiter.missing)))
+        return out
+
+    def _answered(self, waiter: Waiter, answer: StoreAnswer) -> Action:
+        self._forget(waiter)
+        return _to(waiter.link, answer)
+
+    def _forget(self, waiter: Waiter) -> None:
+        mine = self.waiters[waiter.link]
+        del mine[waiter.ask.ask]
+        if not mine:
+            del self.waiters[waiter.link]
+        self.count -= 1
+        for key in waiter.missing:
+            others = self.by_key.get((waiter.ask.round, key), {})
+            others.pop(waiter, None)
+            if not others:
+                self.by_key.pop((waiter.ask.round, key), None)
+
+
+def _to(link: int, answer: StoreAnswer) -> Transmit:
+    return Transmit(link=link, message=answer)
+
+
+def _too_late(ask: StoreAsk, missing: Iterable[str]) -> StoreAnswer:
+    names = sorted(missing)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    what = f"waited {round(ask.wait_s, 3):g} s for {', '.join(names[:NAMED])}{more}, which nobody has set"
+    return refusal(ask, TIMEOUT, what)

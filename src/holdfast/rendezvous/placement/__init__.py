@@ -1,0 +1,1 @@
+"""Which node gets which ranks, and which node keeps whose state?"""

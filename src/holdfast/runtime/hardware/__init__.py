@@ -1,0 +1,1 @@
+"""What this host has: CPUs, GPUs, memory, its kernel and its disks."""

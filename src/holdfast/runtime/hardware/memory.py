@@ -1,0 +1,47 @@
+"""How much memory may still be taken here, and how much would come back if a process ended?"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.runtime.hardware import cgroups
+
+
+def room_bytes(root: str = "/") -> tuple[int, int]:
+    """Bytes that can be had without anybody being killed for it, and how many there are in all: the host's, or this container's
+    if it is allowed less. (0, 0): the kernel does not say. `root`: where /proc and /sys are."""
+    host = _lines(os.path.join(root, "proc/meminfo"))
+    room, total = host.get("MemAvailable:", 0) * 1024, host.get("MemTotal:", 0) * 1024
+    for group in reversed(cgroups.folders(root)):  # from the widest on
+        folder = os.path.join(root, group)
+        limit, used = _number(f"{folder}/memory.max"), _number(f"{folder}/memory.current")
+        if limit is not None and used is not None and limit < total:
+            files = _lines(f"{folder}/memory.stat").get("inactive_file", 0)  # given back when somebody needs them
+            room, total = min(room, max(0, limit - used + files)), limit
+    return room, total
+
+
+def private_bytes(pid: int) -> int:
+    """What only this process has, swap included; 0: it has ended, or may not be looked at. Milliseconds for a large one."""
+    said = _lines(f"/proc/{pid}/smaps_rollup")
+    return 1024 * (said.get("Private_Clean:", 0) + said.get("Private_Dirty:", 0) + said.get("Swap:", 0))
+
+
+def _lines(path: str) -> dict[str, int]:
+    """`word number` on each line."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            parts = [line.split() for line in file]
+    except OSError:
+        return {}
+    return {words[0]: int(words[1]) for words in parts if len(words) > 1 and words[1].isdigit()}
+
+
+def _number(path: str) -> int | None:
+    """None: there is no such file, or it says `max`."""
+    try:
+        with open(path, encoding="ascii") as file:
+            said = file.read().strip()
+    except OSError:
+        return None
+    return int(said) if said.isdigit() else None

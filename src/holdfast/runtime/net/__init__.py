@@ -1,0 +1,1 @@
+"""Links between processes and hosts: sockets, frames, encryption, names."""

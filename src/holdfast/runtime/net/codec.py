@@ -1,0 +1,181 @@
+"""How does a message become bytes, and bytes a message? JSON, every field checked against its annotation.
+
+Only jobs of several nodes load this module: msgspec takes longer to import than everything else on the way to the first
+worker.
+"""
+
+from __future__ import annotations
+
+import typing
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import msgspec
+
+from holdfast.core.errors import ProtocolError
+from holdfast.core.job import failure, report
+from holdfast.core.value import Required, Value, fields_of, quicken, to_plain
+from holdfast.core.wire import messages
+from holdfast.core.wire.messages import Message
+
+V = TypeVar("V", bound=Value)
+
+
+@cache
+def words_of(family: type[Message]) -> dict[str, type[Message]]:
+    """The messages of one kind of link, by name. Families of their own (`core.wire.fleet`) are not among an agent's."""
+    return {kind.__name__: kind for kind in family.__subclasses__() if not kind.__subclasses__()}
+
+
+MESSAGES = words_of(Message)
+
+
+class Encoded:
+    """The last roster that was sent, as JSON: when a round has formed, thousands are told the same within a second."""
+
+    def __init__(self) -> None:
+        self.roster: messages.Roster | None = None
+        self.raw = msgspec.Raw()
+
+    def plain(self, value: Any) -> Any:
+        """`to_plain`, or the JSON that was worked out for the member before."""
+        if not isinstance(value, messages.Roster):
+            return to_plain(value)
+        if value is not self.roster:
+            self.roster, self.raw = value, msgspec.Raw(msgspec.json.encode(to_plain(value)))
+        return self.raw
+
+
+_encoder = msgspec.json.Encoder(enc_hook=Encoded().plain)
+_NAMES = vars(typing) | vars(failure) | vars(report) | vars(messages)
+"""What the annotations may name: modules import some names for type checkers only."""
+
+
+LONGEST = {"node": 300, "name": 255, "addr": 255, "role": 255, "master_addr": 255, "job": 1000, "domain": 255, "group": 255}
+LONGEST |= {"unhealthy": 500, "life": 255, "stash_at": 300, "logs_at": 300, "warm": 4096, "python": 4096}
+"""Most characters of what names something: it is kept for the job's life, told to others and shown to people."""
+
+RANGES = {"round": (0, 2**31), "known_round": (0, 2**31), "master_port": (0, 65535), "nproc": (1, 65536)}
+"""Least and greatest of numbers that we count on with; any other fits into a machine's word."""
+ANY_NUMBER = -(2**63), 2**63 - 1
+
+MOMENTS, LAST_MOMENT = ("at_unix", "started_at_unix", "ended_at_unix"), 253402300799.0
+"""Times are shown, never counted with: one that no calendar has becomes the calendar's end, the year 9999."""
+
+LINES, CHARS, FAILURES = 20, 2000, 1000
+"""What is left of a message that would not fit into a frame: lines of a log, characters of a text, failures of a report."""
+
+
+def encode(message: Message, limit: int | None = None) -> bytes:
+    """`message` as one JSON object with its type's name under `is`, cut down to `limit` bytes if need be.
+
+    What a worker left behind may hold what JSON cannot, and more than a frame can: it must not cost us the message.
+    """
+    try:
+        data = _encoder.encode({"is": type(message).__name__, **fields_of(message)})
+        if limit is None or len(data) <= limit:
+            return data
+    except (UnicodeEncodeError, OverflowError, RecursionError, TypeError):
+        pass
+    return _encoder.encode({"is": type(message).__name__, **_cut(to_plain(_without_records(message)))})
+
+
+def _without_records(value: Any) -> Any:
+    """Error records are free in form, size and depth; everything else is ours."""
+    if isinstance(value, tuple):
+        return tuple(_without_records(item) for item in value)
+    if not isinstance(value, Value):
+        return value
+    kept = fields_of(value).items()
+    return type(value)(**{field: None if field == "error_record" else _without_records(item) for field, item in kept})
+
+
+def _cut(plain: Any, field: str = "") -> Any:
+    if isinstance(plain, dict):
+        return {key: _cut(item, key) for key, item in plain.items()}
+    if isinstance(plain, list):
+        least = FAILURES if field == "failures" else LINES if field == "log_tail" else len(plain)
+        return [_cut(item) for item in (plain[-least:] if field == "log_tail" else plain[:least])]
+    return plain[:CHARS].encode(errors="replace").decode() if isinstance(plain, str) else plain
+
+
+def decode(data: bytes, family: type[Message] = Message) -> Message:
+    """The message in `data`. Raises ProtocolError for anything that is not exactly one of that family."""
+    try:
+        body = _decoder(family).decode(data)
+        return _made(words_of(family)[type(body).__name__], body)
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"not a message: {data[:60]!r} ({str(error)[:200]})") from error
+
+
+def build(kind: type[V], plain: dict[str, Any]) -> V:
+    """A value of `kind` from plain data; an unknown, missing or wrongly typed field is a ValueError or MsgspecError."""
+    return _made(kind, msgspec.convert(plain, _shape(kind), dec_hook=_value))
+
+
+def _made(kind: type[V], body: msgspec.Struct) -> V:
+    """The value whose fields, of the right types, `body` has."""
+    fields = msgspec.structs.asdict(body)
+    if (record := fields.get("error_record")) is not None and failure.is_too_deep(record):
+        raise ValueError(f"its error record is nested deeper than {failure.DEEPEST_RECORD} levels")
+    for field in _moments(kind):
+        fields[field] = min(max(fields[field], 0.0), LAST_MOMENT)
+    return kind(**fields)
+
+
+@cache
+def _moments(kind: type[Value]) -> tuple[str, ...]:
+    return tuple(field for field in kind.__fields__ if field in MOMENTS)
+
+
+def _limited(field: str, hint: Any) -> Any:
+    """`hint`, without the names and numbers that we would not want to live with."""
+    if hint is str and field in LONGEST:
+        return Annotated[str, msgspec.Meta(max_length=LONGEST[field])]
+    if hint is int:
+        least, most = RANGES.get(field, ANY_NUMBER)
+        return Annotated[int, msgspec.Meta(ge=least, le=most)]
+    if hint in (str | None, int | None):
+        return _limited(field, typing.get_args(hint)[0]) | None
+    return hint
+
+
+def _value(kind: type, plain: Any) -> Any:
+    if not issubclass(kind, Value):
+        raise NotImplementedError(f"{kind} cannot come over a wire")
+    if not isinstance(plain, dict):
+        raise ValueError(f"{plain!r:.60} is no {kind.__name__}")
+    return build(kind, plain)
+
+
+def warm(family: type[Message] = Message) -> None:
+    """Work out every message's types now: the first failure should not have to wait for it (some 3 ms)."""
+    for kind in (failure.Failure, report.JobReport):
+        _shape(kind)
+    quicken(messages.Renew, messages.Renewed)
+    _decoder(family)
+
+
+@cache
+def _decoder(family: type[Message]) -> msgspec.json.Decoder[msgspec.Struct]:
+    """Of any message: one pass in C finds its kind and checks the types of its fields."""
+    kinds = words_of(family).values()
+    return msgspec.json.Decoder(typing.Union[tuple(map(_shape, kinds))], dec_hook=_value)  # noqa: UP007
+
+
+@cache
+def _shape(kind: type[Value]) -> type[msgspec.Struct]:
+    """`kind` as msgspec knows it, named by `is` where it is a message."""
+    hints = {field: _limited(field, hint) for field, hint in _hints(kind).items()}
+    fields = [
+        (field, hint) if (default := kind.__fields__[field]) is Required else (field, hint, default)
+        for field, hint in hints.items()
+    ]
+    tag_field, tag = ("is", kind.__name__) if issubclass(kind, Message) else (None, None)
+    return msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True, kw_only=True, tag_field=tag_field, tag=tag)
+
+
+@cache
+def _hints(kind: type[Value]) -> dict[str, Any]:
+    hints = get_type_hints(kind, localns=_NAMES)
+    return {field: hints[field] for field in kind.__fields__}

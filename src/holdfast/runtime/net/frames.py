@@ -1,0 +1,253 @@
+"""How do two agents prove that they belong to one job, and where does a message end? Bytes in, frames out; no sockets.
+
+A frame is four bytes of length (big-endian) and that many bytes of JSON. The first are the handshake:
+
+    both, at once: {"holdfast": 1, "nonce": N}                              C the coordinator's nonce, M the member's
+    member:        {"job": J, "proof": MAC("proof", "member")}
+    coordinator:   {"proof": MAC("proof", "coordinator")}                   or {"refused": why}
+
+MAC(use, role) is HMAC-SHA256 with the job's token over [use, role, version, J, C, M]. Each side proves that it knows the
+token without sending it; a proof is good for one connection (the nonces), for one side of it (the role), in one version.
+From then on each frame begins with a seal, keyed BLAKE2b (RFC 7693) with the key MAC("seal", role) over the frame's number and
+its bytes: whoever sits between the two can neither add, change, repeat nor reorder frames, nor take over a proven connection.
+
+Without a token the key is empty: then only the job's name keeps strangers out, which guards against mistakes and not
+against malice. Reading along is prevented by TLS alone (`runtime.net.tls`).
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from hashlib import blake2b
+
+from holdfast.core.errors import ProtocolError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+VERSION = 2
+HELLO_BYTES = 4096
+"""Longest frame before the handshake is done: a stranger cannot make us hold more."""
+FRAME_BYTES = 16 << 20
+"""Longest frame after it. The largest message is a report with the failures of every rank, about 2 KB each."""
+NONCE_BYTES = 16
+SEAL_BYTES = 16
+"""A forger has one try per connection."""
+TOKEN_BYTES = 16
+"""A shorter token is worth a warning: whoever has a member connect to him can try guesses at home."""
+JOB_CHARS = 512
+"""Longest name of a job: its proof has to fit into a frame of the handshake."""
+
+HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"PRI ", b"CONN", b"DELE", b"PATC", b"HTTP")
+TLS_HELLO = b"\x16\x03"
+
+
+def stranger(first: bytes) -> str:
+    """What begins with these bytes, if it is known to be no frame of ours."""
+    if first.startswith(HTTP):
+        return "it speaks HTTP, not Holdfast's protocol"
+    if first.startswith(b"SSH-"):
+        return "it speaks SSH, not Holdfast's protocol"
+    return ""
+
+
+class Frames:
+    """The bytes of one link, cut into frames."""
+
+    __slots__ = ("buffer", "limit")
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+        self.limit = HELLO_BYTES
+
+    def feed(self, data: bytes) -> None:
+        """Take in what came."""
+        self.buffer += data
+
+    def next(self) -> bytes | None:
+        """The next whole frame, if it is there. Raises ProtocolError when one is too long."""
+        if len(self.buffer) < 4:
+            return None
+        size = int.from_bytes(self.buffer[:4], "big")
+        if size > self.limit:
+            raise ProtocolError(f"it announced a frame of {size} bytes (at most {self.limit} are allowed here)")
+        if len(self.buffer) < 4 + size:
+            return None
+        payload = bytes(self.buffer[4 : 4 + size])
+        del self.buffer[: 4 + size]
+        return payload
+
+
+def frame(payload: bytes) -> bytes:
+    """`payload` as it goes over the wire."""
+    return len(payload).to_bytes(4, "big") + payload
+
+
+class Seal:
+    """The marks of one direction's frames, in their order."""
+
+    __slots__ = ("begun", "count")
+
+    def __init__(self, key: bytes) -> None:
+        # Not HMAC: BLAKE2b takes a key as it is, so one state is kept for each direction of thousands of links, and one copied.
+        self.begun = blake2b(key=key, digest_size=SEAL_BYTES)
+        self.count = 0
+
+    def put(self, payload: bytes) -> bytes:
+        """`payload` with the next mark before it."""
+        return self.mark(payload) + payload
+
+    def take(self, sealed: bytes) -> bytes:
+        """The payload under the next mark. Raises ProtocolError when it is not what the other side sent."""
+        payload = sealed[SEAL_BYTES:]
+        self.check(sealed[:SEAL_BYTES], payload)
+        return payload
+
+    def check(self, mark: bytes, payload: bytes | memoryview) -> None:
+        """As `take`, where the mark has been cut off."""
+        if not hmac.compare_digest(self.mark(payload), mark):
+            raise ProtocolError("a frame without the other side's seal: it was changed on its way, or comes from somebody else")
+
+    def mark(self, payload: bytes | memoryview) -> bytes:
+        """The next mark, of this payload."""
+        mark = self.begun.copy()
+        mark.update(self.count.to_bytes(8, "big"))
+        mark.update(payload)
+        self.count += 1
+        return mark.digest()
+
+
+class Identity:
+    """The job we belong to and the token that proves it."""
+
+    def __init__(self, job: str, token: bytes) -> None:
+        self.job = job
+        self.token = token
+
+    def mac(self, use: str, role: str, coordinator: str, member: str) -> bytes:
+        """What only somebody with the token can compute: of one connection, for one use by one side."""
+        said = json.dumps([use, role, VERSION, self.job, coordinator, member])  # unlike joined texts, never ambiguous
+        return hmac.digest(self.token, said.encode(), "sha256")
+
+
+class Handshake:
+    """One side of a handshake: frames in, frames to send back. `done` once both sides have proved themselves."""
+
+    def __init__(self, identity: Identity, nonce: str, *, ours: bool) -> None:
+        self.identity = identity
+        self.nonce = nonce
+        self.ours = ours  # we asked for the link, so we are the member
+        self.theirs = ""
+        self.done = False
+
+    def opening(self) -> list[bytes]:
+        """What to send first."""
+        return [_json({"holdfast": VERSION, "nonce": self.nonce})]
+
+    def take(self, payload: bytes) -> list[bytes]:
+        """Answer one frame. Raises ProtocolError, or `Turned` with what to send before closing."""
+        said = _parsed(payload)
+        if self.ours and isinstance(said.get("refused"), str):
+            raise Turned(said["refused"][:300], [])
+        if not self.theirs:
+            return self._meet(said)
+        proof = said.get("proof")
+        if not isinstance(proof, str):
+            raise ProtocolError("not a Holdfast agent: no proof")
+        if not self.ours:
+            return self._admit(said.get("job"), proof)
+        if not _same(proof, self._proof("coordinator")):
+            raise Turned("it could not prove that it knows the job's token (--token-file, HOLDFAST_TOKEN)", [])
+        self.done = True
+        return []
+
+    def seals(self) -> tuple[Seal, Seal]:
+        """(of the frames that we send, of those that we receive), once it is done."""
+        assert self.done, "no key before the proof"
+        member, coordinator = (Seal(self._mac("seal", role)) for role in ("member", "coordinator"))
+        return (member, coordinator) if self.ours else (coordinator, member)
+
+    def _meet(self, said: dict[str, Any]) -> list[bytes]:
+        """The other side's first words."""
+        version, nonce = said.get("holdfast"), said.get("nonce")
+        if type(version) is not int:
+            raise ProtocolError("not a Holdfast agent: its first words are others")
+        if version != VERSION:
+            shown = str(version)[:20]
+            they, we = ("the coordinator", "this agent") if self.ours else ("the agent", "the coordinator")
+            why = f"{they} speaks version {shown} of the protocol, {we} {VERSION}: install the same Holdfast on every node"
+            raise Turned(why, [] if self.ours else [_json({"refused": why})])
+        if not isinstance(nonce, str) or not _is_nonce(nonce):
+            raise ProtocolError("not a Holdfast agent: no nonce")
+        if nonce == self.nonce:
+            raise ProtocolError("it repeats what we say")
+        self.theirs = nonce
+        if not self.ours:
+            return []
+        return [_json({"job": self.identity.job, "proof": self._proof("member")})]
+
+    def _admit(self, job: object, proof: str) -> list[bytes]:
+        if job != self.identity.job:
+            why = f"this is job {self.identity.job!r}, not {str(job)[:100]!r} (--rdzv-id)"
+            raise Turned(why, [_json({"refused": why})])
+        if not _same(proof, self._proof("member")):
+            why = "wrong job token (--token-file, HOLDFAST_TOKEN)"
+            raise Turned(why, [_json({"refused": why})])
+        self.done = True
+        return [_json({"proof": self._proof("coordinator")})]
+
+    def _proof(self, role: str) -> str:
+        return self._mac("proof", role).hex()
+
+    def _mac(self, use: str, role: str) -> bytes:
+        coordinator, member = (self.theirs, self.nonce) if self.ours else (self.nonce, self.theirs)
+        return self.identity.mac(use, role, coordinator, member)
+
+
+class Turned(ProtocolError):
+    """The other side is not one of us; `answer` is to be sent before closing."""
+
+    def __init__(self, what: str, answer: list[bytes]) -> None:
+        super().__init__(what)
+        self.answer = answer
+
+
+def refusal(why: str) -> bytes:
+    """A frame that tells a member, who may not have said anything yet, why it is not wanted."""
+    return frame(_json({"refused": why}))
+
+
+def _is_nonce(text: str) -> bool:
+    return len(text) == 2 * NONCE_BYTES and not text.strip("0123456789abcdef")
+
+
+def _same(said: str, wanted: str) -> bool:
+    # A lone surrogate is text that JSON can carry and UTF-8 cannot.
+    return hmac.compare_digest(said.encode(errors="replace"), wanted.encode())
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _parsed(payload: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(payload.decode(), object_pairs_hook=_distinct, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("not a Holdfast agent: no JSON") from error
+    if not isinstance(said, dict):
+        raise ProtocolError("not a Holdfast agent: no JSON object")
+    return said
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    said = dict(pairs)
+    if len(said) != len(pairs):
+        raise ValueError("a key twice: two readers might see two things")
+    return said
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number in JSON")

@@ -1,0 +1,1 @@
+"""Processes: how they start, end, and leave nothing behind."""

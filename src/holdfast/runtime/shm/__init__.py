@@ -1,0 +1,1 @@
+"""Memory that the agent shares with its workers."""

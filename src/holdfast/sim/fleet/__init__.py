@@ -1,0 +1,1 @@
+"""A simulated fleet: hosts, daemons, supervisors, and what goes wrong."""

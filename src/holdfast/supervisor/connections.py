@@ -1,0 +1,113 @@
+"""Who speaks over which link? Between links and the fleet, which knows reporters by their names for themselves.
+
+One link speaks for one reporter, and a reporter's newest link is the live one. All agents know the same token; so that one does
+not stand for another's node, a node that is heard from one address is not taken from another, and a certificate has to be for
+the node, where that is demanded.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.machine import Action, Observation, Say
+from holdfast.core.wire.fleet import FleetMessage, Standing
+from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.supervisor.fleet.messages import Said, Tell, Unlinked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.supervisor.fleet.machine import Fleet
+
+
+class Reception:
+    """The fleet, for a World with links."""
+
+    def __init__(self, fleet: Fleet, *, named: bool = False) -> None:
+        """`named`: a link's certificate must have the name of its node."""
+        self.fleet, self.named = fleet, named
+        self.came: dict[int, LinkUp] = {}
+        """Where each link comes from."""
+        self.nodes: dict[str, dict[int, str]] = {}
+        """Node → the links that stand for it, with their addresses."""
+        self.stands: dict[int, str] = {}
+        """Link → the node."""
+        self.speakers: dict[int, str] = {}
+        """Link → who speaks over it; empty: nobody has spoken yet."""
+        self.links: dict[str, int] = {}
+        """The other way round: the newest."""
+
+    def begin(self, now: float) -> list[Action]:
+        """See `Fleet`."""
+        return self.sent(self.fleet.begin(now))
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
+        match seen:
+            case LinkUp(link=link):
+                self.speakers[link], self.came[link] = "", seen
+                return []
+            case Arrived(link=link, message=message) if link in self.speakers and isinstance(message, FleetMessage):
+                return self._hear(link, message, now)
+            case Arrived():
+                return []
+            case LinkDown(link=link):
+                reporter = self.speakers.pop(link, "")
+                self._leave(link)
+                self.came.pop(link, None)
+                if self.links.get(reporter) != link:
+                    return []
+                del self.links[reporter]
+                return self.sent(self.fleet.observe(Unlinked(node=reporter), now))
+        return self.sent(self.fleet.observe(seen, now))
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        return self.fleet.deadline()
+
+    def sent(self, actions: Iterable[Action]) -> list[Action]:
+        """`Tell` a reporter becomes `Transmit` over its link; to one without a link it is lost, as on any broken link."""
+        out: list[Action] = []
+        for action in actions:
+            if not isinstance(action, Tell):
+                out.append(action)
+            elif (link := self.links.get(action.node)) is not None:
+                out.append(Transmit(link=link, message=action.message))
+        return out
+
+    def _hear(self, link: int, message: FleetMessage, now: float) -> list[Action]:
+        reporter = str(getattr(message, "node", ""))
+        if (speaker := self.speakers[link] or reporter) != reporter:
+            said = f"a link of {speaker} said {type(message).__name__} for {reporter}: refused, and the link is closed"
+            return [Say(text=said, level="warning"), HangUp(link=link)]
+        if isinstance(message, Standing) and (why := self._is_foreign(link, message.name)):
+            said = f"{why}: it is not heard, and its link is closed"
+            return [Say(text=said, level="warning"), HangUp(link=link)]
+        self.speakers[link] = reporter
+        before = self.links.get(reporter, -1)
+        self.links[reporter] = max(link, before)
+        unlinked: list[Action] = []
+        if link > before >= 0:  # it does not know that its older link is dead: nothing said over that was heard
+            unlinked = self.fleet.observe(Unlinked(node=reporter), now)
+        return self.sent([*unlinked, *self.fleet.observe(Said(message=message), now)])
+
+    def _is_foreign(self, link: int, name: str) -> str:
+        """Why that link does not speak for that node. Empty: it does."""
+        came, there = self.came[link], self.nodes.get(name, {})
+        if link in there:
+            return ""
+        if self.named and not any(one == name or one.startswith(f"{name}.") for one in came.names):
+            return f"{came.peer} says that it is {name}, and has a certificate for {', '.join(came.names) or 'nobody'}"
+        node = self.fleet.nodes.get(name)
+        others = [peer for peer in there.values() if peer != came.peer]
+        if others and node is not None and node.linked and not node.is_lost:
+            return f"{came.peer} says that it is {name}, which is heard from {others[0]}"
+        self._leave(link)
+        self.nodes.setdefault(name, {})[link], self.stands[link] = came.peer, name
+        return ""
+
+    def _leave(self, link: int) -> None:
+        """It stands for no node any more."""
+        there = self.nodes.get(name := self.stands.pop(link, ""), {})
+        there.pop(link, None)
+        if not there:
+            self.nodes.pop(name, None)

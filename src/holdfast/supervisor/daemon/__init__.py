@@ -1,0 +1,1 @@
+"""One host's daemon, which knows every rank that runs there."""

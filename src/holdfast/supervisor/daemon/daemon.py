@@ -1,0 +1,280 @@
+"""One host's daemon: what Google's clients and our agents say reaches the table, and people can see it.
+
+    gRPC's threads ──▶ HostTable ◀── the loop: socket, ends of agents, silence
+                          │
+                          └──▶ journal (a thread, waited for only while the disk is well)
+
+Whoever calls never waits for a disk, a terminal or another caller: the table is in memory, behind one lock. After a restart it
+is read from the journal, and agents of ours that run are found again: those that it knew, and those whose job's directory says
+so.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import select
+import signal
+import time
+
+from holdfast.agent.control.control_client import ask
+from holdfast.agent.control.control_socket import ControlSocket
+from holdfast.agent.logs.stderr import Voice
+from holdfast.core.config.grammar import shown_endpoint
+from holdfast.core.errors import HoldfastError, ProtocolError
+from holdfast.core.machine import NEVER, Say, Tick
+from holdfast.core.value import replace
+from holdfast.core.wire.google_wire import Command, Message, WorkerInfo, WorkloadInfo
+from holdfast.supervisor.daemon.google_service import GOODBYE, serve
+from holdfast.supervisor.daemon.host_table import (
+    SILENCE_S,
+    Agent,
+    AgentGone,
+    AgentTold,
+    Beaten,
+    CordonTold,
+    HostTable,
+    Keep,
+    Left,
+    ResetTold,
+    WorkloadTold,
+    shown,
+)
+from holdfast.supervisor.daemon.journal import Journal
+from holdfast.telemetry.record import locks
+from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.state_dir import daemon_socket, job_dirs, make_home, running_nodes
+from holdfast.telemetry.report.safe_text import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from holdfast.agent.control.control_socket import Request
+    from holdfast.core.machine import Action, Observation
+    from holdfast.supervisor.daemon.host_uplink import HostUplink
+
+ADOPT_S = 1.0
+"""How long an agent has to say that it is there, when it is looked for."""
+
+GOODBYE_S = 1.0
+"""How long calls that are under way may take to end."""
+
+FOLDER_HINT = "name another folder with --state-dir"
+
+STOPS = signal.SIGTERM, signal.SIGINT
+
+
+class Daemon:
+    """The process. HoldfastError: another one has this home, or the port is taken."""
+
+    def __init__(self, home: str, host: str, port: int, silence_s: float = SILENCE_S) -> None:
+        """`told`, where a supervisor is to know, is set before `run`."""
+        self.told: HostUplink | None = None
+        self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Something has changed, in whichever thread."""
+        self.home, self.since_unix = home, time.time()
+        make_home(home)
+        self._lock_fd = _claim(os.path.join(home, "daemon.lock"))
+        try:
+            self.journal = Journal(os.path.join(home, "daemon.jsonl"))
+        except OSError as error:
+            raise HoldfastError(f"cannot keep a table in {home}: {error.strerror}", hint=FOLDER_HINT) from error
+        self.table = HostTable.of(self.journal.rows, silence_s, time.monotonic())
+        self.voice, self.aside = Voice(), Aside()
+        self.trouble = ""
+        self._lock = _thread.allocate_lock()
+        self._epoll = select.epoll()
+        self._agents: dict[int, Agent] = {}
+        """By pidfd."""
+        self.server, self.port = serve(host, port, self._hear)
+        self.listens = shown_endpoint(host, self.port)
+        try:
+            self.control = ControlSocket(daemon_socket(home))
+        except OSError as error:
+            self.server.stop(None)
+            raise HoldfastError(f"cannot listen at {daemon_socket(home)}: {error.strerror}", hint=FOLDER_HINT) from error
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT; returns the exit code."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for signum in STOPS:
+            signal.signal(signum, lambda *_: None)
+        for fd in (wake_read, self.control.fileno(), *((self._news, self.told.fileno()) if self.told is not None else ())):
+            self._epoll.register(fd, select.EPOLLIN)
+        self._changed()
+        _thread.start_new_thread(self._adopt, ())
+        while True:
+            for fd, _ in self._epoll.poll(self._patience_s()):
+                if fd == wake_read:
+                    return 0
+                if fd == self.control.fileno():
+                    for request in self.control.requests():
+                        self._answer(request)
+                elif fd == self._news:
+                    self._tell()
+                elif self.told is None or fd != self.told.fileno():
+                    self._ended(fd)
+            self.see(Tick())
+            if self.told is not None:
+                self.told.due()
+            with self._lock:
+                self.voice.due()
+
+    def close(self) -> None:
+        """Take no more calls, and leave the table on disk."""
+        self.server.stop(GOODBYE_S).wait()
+        if self.told is not None:
+            self.told.close()
+        self.control.close()
+        if self.aside.close():
+            self.journal.close()
+        self.voice.close()
+        os.close(self._lock_fd)
+
+    def say(self, text: str) -> None:
+        """A line for people, from any thread."""
+        with self._lock:
+            self.voice.say(f"holdfast daemon: {plain(text)}\n")
+
+    # --- what is seen -----------------------------------------------------------------------------------------------------
+
+    def _hear(self, peer: str, method: str, message: Message) -> None:
+        """In one of gRPC's threads."""
+        match message:
+            case WorkerInfo() if method == GOODBYE:
+                self.see(Left(peer=peer, worker=message))
+            case WorkerInfo():
+                self.see(Beaten(peer=peer, worker=message, at_unix=time.time()))
+            case WorkloadInfo():
+                self.see(WorkloadTold(peer=peer, workload=message))
+            case Command():
+                self.see(ResetTold() if method == "TriggerReset" else CordonTold())
+
+    def see(self, seen: Observation) -> None:
+        """Something has happened; in any thread."""
+        with self._lock:
+            actions = self.table.observe(seen, time.monotonic())
+            self._perform(actions)
+        if actions:
+            self._changed()
+
+    def _changed(self) -> None:
+        if self.told is not None:
+            os.eventfd_write(self._news, 1)
+
+    def _tell(self) -> None:
+        """In the loop: the supervisor is to know what there is to know."""
+        os.eventfd_read(self._news)
+        assert self.told is not None
+        with self._lock:
+            table = self.table.copy()  # whoever calls us does not wait until it is told
+        self.told.shows(table)
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Keep(key=key, row=row):
+                    trouble = self.aside.attempt(lambda key=key, row=row: self.journal.keep(key, row))  # type: ignore[misc]
+                    if trouble and trouble != self.trouble:
+                        self.voice.say(f"holdfast daemon: the table cannot be kept on disk: {trouble}\n")
+                    self.trouble = trouble
+                case Say(text=text):
+                    self.voice.say(f"holdfast daemon: {plain(text)}\n")
+
+    def _patience_s(self) -> float:
+        """At most the time of silence: whoever is heard meanwhile, in another thread, may be silent for longer than that."""
+        with self._lock:
+            due = min(self.table.deadline(), self.voice.deadline(), self.told.deadline() if self.told is not None else NEVER)
+        return min(self.table.silence_s, max(0.0, due - time.monotonic()))
+
+    # --- agents -----------------------------------------------------------------------------------------------------------
+
+    def _answer(self, request: Request) -> None:
+        match request.ask:
+            case "table":
+                with self._lock:
+                    table = shown(self.table, time.monotonic())
+                own = {"pid": os.getpid(), "listens": self.listens, "since_unix": self.since_unix, "home": self.home}
+                request.reply({"daemon": own, "table": table})
+            case "register":
+                try:
+                    agent = Agent(**{name: kind(request.arguments[name]) for name, kind in AGENT.items()})
+                except (KeyError, ValueError, TypeError):
+                    request.refuse(f"an agent says its {', '.join(AGENT)}")
+                    return
+                request.reply({} if self._know(agent) else {"ok": False, "error": f"there is no process {agent.pid}"})
+            case "uncordon":
+                self.see(CordonTold(on=False))
+                request.reply({})
+            case _:
+                request.refuse(f"the daemon knows no {request.ask!r}; it knows table, register and uncordon")
+
+    def _know(self, agent: Agent) -> bool:
+        """Take up an agent and wait for its end; False: it has ended."""
+        agent = replace(agent, workload=_environ(agent.pid).get("GCP_WORKLOAD_NAME", ""))
+        try:
+            fd = os.pidfd_open(agent.pid)
+        except (OSError, OverflowError):
+            self.see(AgentGone(job_dir=agent.job_dir, node=agent.node))
+            return False
+        if agent in list(self._agents.values()):
+            os.close(fd)
+            return True
+        self.see(AgentTold(agent=agent))
+        self._agents[fd] = agent
+        self._epoll.register(fd, select.EPOLLIN)
+        return True
+
+    def _ended(self, fd: int) -> None:
+        self._epoll.unregister(fd)
+        os.close(fd)
+        agent = self._agents.pop(fd)
+        if not any((other.job_dir, other.node) == (agent.job_dir, agent.node) for other in list(self._agents.values())):
+            self.see(AgentGone(job_dir=agent.job_dir, node=agent.node))
+
+    def _adopt(self) -> None:
+        """Find the agents that run: a thread's, since a job's directory may be on a file server that hangs."""
+        with self._lock:
+            known = list(self.table.agents.values())
+        for agent in known:
+            if agent.node in running_nodes(agent.job_dir):
+                self._know(agent)
+            else:
+                self.see(AgentGone(job_dir=agent.job_dir, node=agent.node))
+        for path in job_dirs(self.home):
+            for node in running_nodes(path):
+                if (path, node) in ((agent.job_dir, agent.node) for agent in known):
+                    continue
+                try:
+                    pid = int(ask(path, node, {"ask": "status"}, ADOPT_S)["pid"])
+                except (OSError, ProtocolError, KeyError, ValueError):
+                    continue  # another host's, or on its way out
+                self._know(Agent(job=os.path.basename(path), node=node, pid=pid, job_dir=path))
+
+
+AGENT: dict[str, Any] = {"job": str, "node": str, "pid": int, "job_dir": str}
+
+
+def _environ(pid: int) -> dict[str, str]:
+    """What a process was started with; empty: it is another user's, or gone."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = file.read().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def _claim(path: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if not locks.take(fd):
+        pid = os.read(fd, 20).decode(errors="replace").strip()
+        os.close(fd)
+        hint = "`holdfast daemon --status` shows it"
+        raise HoldfastError(f"a daemon runs already with this state directory, as pid {pid}", hint=hint)
+    os.ftruncate(fd, 0)
+    os.write(fd, f"{os.getpid()}\n".encode())
+    return fd

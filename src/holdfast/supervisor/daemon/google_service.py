@@ -1,0 +1,66 @@
+"""How do Google's clients reach the host table? A gRPC server on loopback: every method answers OK, and from memory.
+
+A gRPC error would cost the agent that asked seven seconds in Google's client, and a slow answer as long as it takes. So what
+cannot be read is passed over with OK, and whoever hears is trusted to keep nobody waiting. There is no authentication in this
+wire: whoever has a process on this host can say anything about ranks, and nothing that is said here acts on another host.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.wire.google_wire import METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, WorkerInfo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+AT_ONCE = 4
+"""Calls that are answered at a time; each takes microseconds."""
+
+GOODBYE = "Goodbye"
+
+
+def serve(host: str, port: int, hear: Callable[[str, str, Message], None]) -> tuple[Any, int]:
+    """Listen at `host:port` (0: any); gRPC's server, which runs until its `stop`, and the port. `hear` is called with peer,
+    method and message, in some thread. HoldfastError: it cannot listen."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us
+    try:
+        import grpc  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise HoldfastError("grpcio is not installed", hint="pip install 'holdfast[grpc]'") from error
+
+    def handler(method: str, kind: type[Message]) -> Any:
+        def answer(data: bytes, context: Any) -> bytes:
+            try:
+                hear(context.peer(), method, kind.decode(data))
+            except ValueError:
+                return HostResponse(response=f"this is no {kind.__name__}").encode()
+            return HostResponse(response=f"{method}: heard").encode()
+
+        return grpc.unary_unary_rpc_method_handler(answer)  # bytes both ways
+
+    # Without SO_REUSEPORT: two daemons at one port would each hear half.
+    options = ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 20)
+    server = grpc.server(ThreadPoolExecutor(AT_ONCE), options=options)
+    services: dict[str, Mapping[str, type[Message]]] = {SERVICE: METHODS, OWN_SERVICE: {GOODBYE: WorkerInfo}}
+    server.add_generic_rpc_handlers(
+        tuple(
+            grpc.method_handlers_generic_handler(name, {method: handler(method, kind) for method, kind in methods.items()})
+            for name, methods in services.items()
+        )
+    )
+    try:
+        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise HoldfastError(
+            f"cannot listen at {host}:{port}: the port is in use, or not an address of this host",
+            hint=f"`ss -ltnp sport = :{port}` shows who has it; nothing was done to that process",
+        )
+    server.start()
+    return server, int(bound)

@@ -1,0 +1,358 @@
+"""Who is running on this host, for which job, and how are they? The machine behind the host daemon.
+
+What Google's clients say comes in (workloads, heartbeats of workers, commands), and what agents of ours say of themselves. What
+has to outlive the daemon goes out as `Keep`: rows by key, from which `HostTable.of` makes the table again.
+
+A heartbeat names its worker and not its workload. A client registers that over the same connection, so the connection (`peer`)
+tells; after a restart of the daemon, whose clients do not register again, what was kept of the worker does. So two jobs of one
+host keep apart though both call their ranks by the same addresses. Unknown workers are welcome: nobody is ever refused.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
+from holdfast.core.value import Value, replace, to_plain
+from holdfast.core.wire.google_wire import (
+    COMPLETE,
+    FAILED,
+    LONGEST_TEXT,
+    RUNNING,
+    SPARE,
+    STATES,
+    UNDEFINED,
+    WorkerInfo,
+    WorkloadInfo,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+MOST_WORKERS, MOST_WORKLOADS, MOST_AGENTS, MOST_PEERS = 1024, 64, 256, 4096
+"""Nothing on the wire says who speaks, so what is kept is bounded: who has been silent longest makes room. The largest hosts
+have some hundred ranks."""
+
+FORGET_S = 3600.0
+"""A worker that failed, completed or fell silent is shown for so long."""
+
+SILENCE_S = 30.0
+"""A worker that runs and has not been heard of for so long is silent. Google's recipes: 30 (HEARTBEAT_TIMEOUT_S)."""
+
+# ---- what is seen -----------------------------------------------------------------------------------------------------
+
+
+class Beaten(Observation):
+    """A worker has said how it is."""
+
+    peer: str
+    """The connection, by whatever name."""
+    worker: WorkerInfo
+    at_unix: float
+
+
+class WorkloadTold(Observation):
+    """Whoever speaks over that connection belongs to that workload."""
+
+    peer: str
+    workload: WorkloadInfo
+
+
+class Left(Observation):
+    """A worker has said goodbye."""
+
+    peer: str
+    worker: WorkerInfo
+
+
+class ResetTold(Observation):
+    """Google's actuator has every worker of this host forgotten; they are to be started anew by whoever runs them."""
+
+
+class CordonTold(Observation):
+    """Google's actuator wants this host to have no more work, or a person that it has some again."""
+
+    on: bool = True
+
+
+class Agent(Value):
+    """An agent of ours on this host."""
+
+    job: str
+    node: str
+    pid: int
+    job_dir: str
+    """Where its socket and record are."""
+    workload: str = ""
+    """What it calls the job to the daemon (GCP_WORKLOAD_NAME). Empty: as the job is called."""
+
+
+class AgentTold(Observation):
+    """An agent has said that it is there, or was found."""
+
+    agent: Agent
+
+
+class AgentGone(Observation):
+    """It has ended."""
+
+    job_dir: str
+    node: str
+
+
+class TroubleHeard(Observation):
+    """Whoever decides about the worker's job knows what was owed."""
+
+    key: str
+
+
+class Keep(Action):
+    """Keep `row` under `key` for the next life; None: forget it."""
+
+    key: str
+    row: dict[str, Any] | None
+
+
+# ---- the machine ------------------------------------------------------------------------------------------------------
+
+
+class Worker(Value):
+    """A worker as it was heard last."""
+
+    info: WorkerInfo
+    workload: str
+    since_unix: float
+    """Since when it is in this state."""
+    heard_at: float
+    """Monotonic seconds."""
+    is_silent: bool = False
+    owed: str = ""
+    """That it has failed, or fallen silent, in words: whoever decides about its job is to know. Empty: they do."""
+
+    @property
+    def key(self) -> str:
+        """Under which it is kept."""
+        return worker_key(self.workload, self.info.worker_address)
+
+    def kept(self) -> Keep:
+        """With all that a later life of the daemon needs."""
+        row = {"info": to_plain(self.info), "workload": self.workload, "since_unix": self.since_unix}
+        return Keep(key=self.key, row={**row, "is_silent": self.is_silent, "owed": self.owed})
+
+
+def worker_key(workload: str, address: str) -> str:
+    """One place per worker: addresses are a job's own."""
+    return f"worker/{workload}/{address}"
+
+
+class HostTable:
+    """The machine."""
+
+    def __init__(self, silence_s: float = SILENCE_S) -> None:
+        self.silence_s = silence_s
+        self.workers: dict[str, Worker] = {}
+        """By key; who was heard last comes last."""
+        self.workloads: dict[str, WorkloadInfo] = {}
+        self.agents: dict[str, Agent] = {}
+        self.peers: dict[str, str] = {}
+        """By connection: the workload's name."""
+        self.cordoned = False
+
+    @classmethod
+    def of(cls, rows: Mapping[str, Mapping[str, Any]], silence_s: float, now: float) -> HostTable:
+        """The table that `rows` were kept of. Whoever ran then is given the time of silence, from now, to be heard again."""
+        table = cls(silence_s)
+        for key, row in rows.items():
+            try:
+                table._restore(key, row, now)
+            except (KeyError, TypeError):
+                continue  # of another version of ours: what it was about is heard again, or over
+        return table
+
+    def _restore(self, key: str, row: Mapping[str, Any], now: float) -> None:
+        match key.partition("/")[0]:
+            case "workload":
+                self.workloads[row["workload_name"]] = WorkloadInfo(**row)
+            case "worker":
+                info = WorkerInfo(**row["info"])
+                kept = {name: row[name] for name in ("workload", "since_unix", "is_silent", "owed") if name in row}
+                self.workers[key] = Worker(info=info, heard_at=now, **kept)
+            case "agent":
+                self.agents[key] = Agent(**row)
+            case "cordoned":
+                self.cordoned = True
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
+        match seen:
+            case Beaten():
+                return self._beaten(seen, now)
+            case WorkloadTold(peer=peer, workload=workload):
+                return self._workload_told(peer, workload)
+            case TroubleHeard(key=key) if key in self.workers:
+                worker = self.workers[key] = replace(self.workers[key], owed="")
+                return [worker.kept()]
+            case TroubleHeard():
+                return []
+            case Left(peer=peer, worker=worker):
+                return self._forget(self._key_of(peer, worker))
+            case ResetTold():
+                return [Say(text="all workers of this host were reset, at the actuator's word"), *self._forget(*self.workers)]
+            case CordonTold(on=on):
+                was, self.cordoned = self.cordoned, on
+                said = "was cordoned, at the actuator's word" if on else "is cordoned no more"
+                return [Say(text=f"this host {said}"), Keep(key="cordoned", row={} if on else None)] if was != on else []
+            case AgentTold(agent=agent):
+                key = f"agent/{agent.job_dir}/{agent.node}"
+                known, self.agents[key] = self.agents.get(key), agent
+                return _oldest(self.agents, MOST_AGENTS) + ([] if known == agent else [Keep(key=key, row=to_plain(agent))])
+            case AgentGone(job_dir=job_dir, node=node):
+                key = f"agent/{job_dir}/{node}"
+                return [Keep(key=key, row=None)] if self.agents.pop(key, None) else []
+            case Tick():
+                late = [one for one in self.workers.values() if now >= one.heard_at + self._patience_s(one)]
+                return self._forget(*(one.key for one in late if not _is_awaited(one))) + self._fall_silent(late)
+        raise AssertionError(f"a host table cannot see {seen!r}")
+
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
+        return min((one.heard_at + self._patience_s(one) for one in self.workers.values()), default=NEVER)
+
+    def _patience_s(self, worker: Worker) -> float:
+        return self.silence_s if _is_awaited(worker) else max(FORGET_S, self.silence_s)
+
+    @property
+    def state(self) -> int:
+        """How the host is, in Google's words: one that failed counts more than those that run."""
+        states = {worker.info.state for worker in self.workers.values()}
+        return next((state for state in (FAILED, RUNNING, COMPLETE) if state in states), SPARE)
+
+    def copy(self) -> HostTable:
+        """As it is now, for another thread."""
+        made = HostTable(self.silence_s)
+        made.workers, made.workloads, made.agents = dict(self.workers), dict(self.workloads), dict(self.agents)
+        made.cordoned = self.cordoned
+        return made
+
+    def own_workloads(self) -> set[str]:
+        """Those that agents of ours run on this host."""
+        return {agent.workload or agent.job for agent in self.agents.values()}
+
+    # --- workers ----------------------------------------------------------------------------------------------------------
+
+    def _beaten(self, seen: Beaten, now: float) -> list[Action]:
+        key, info = self._key_of(seen.peer, seen.worker), _clipped(seen.worker)
+        known = self.workers.pop(key, None)
+        workload = known.workload if known is not None else self.peers.get(seen.peer, "")
+        if known is not None and known.info == info:
+            worker = self.workers[key] = replace(known, heard_at=now, is_silent=False)
+            return [worker.kept(), Say(text=f"{_who(known)} is heard again")] if known.is_silent else []
+        changed = known is None or known.info.state != info.state
+        since = seen.at_unix if known is None or changed else known.since_unix
+        owed = known.owed if known is not None else ""
+        worker = Worker(info=info, workload=workload, since_unix=since, heard_at=now, owed=owed)
+        if changed and info.state == FAILED:
+            worker = replace(worker, owed=f"{_who(worker)} has failed")
+        self.workers[key] = worker
+        level = "warning" if info.state == FAILED else "info"
+        said: list[Action] = [Say(text=f"{_who(worker)} is {state_name(info.state)}", level=level)] if changed else []
+        return [worker.kept(), *said, *_oldest(self.workers, MOST_WORKERS)]
+
+    def _key_of(self, peer: str, worker: WorkerInfo) -> str:
+        """Which worker speaks: of the connection's workload, else the one that is known by that address, and best by name and
+        rank too."""
+        address = worker.worker_address[:LONGEST_TEXT]
+        if peer in self.peers:
+            return worker_key(self.peers[peer], address)
+        known = [one for one in self.workers.values() if one.info.worker_address == address]
+        name = worker.worker_name, worker.global_rank
+        alike = [one for one in known if (one.info.worker_name, one.info.global_rank) == name]
+        return next((one.key for one in reversed(alike or known)), worker_key("", address))
+
+    def _workload_told(self, peer: str, workload: WorkloadInfo) -> list[Action]:
+        workload = _clipped(workload)
+        name = workload.workload_name
+        self.peers.pop(peer, None)
+        self.peers[peer] = name
+        _oldest(self.peers, MOST_PEERS)
+        known = self.workloads.pop(name, None)
+        self.workloads[name] = workload
+        if known == workload:
+            return []
+        return [Keep(key=f"workload/{name}", row=to_plain(workload)), *_oldest(self.workloads, MOST_WORKLOADS, "workload/")]
+
+    def _forget(self, *keys: str) -> list[Action]:
+        return [Keep(key=key, row=None) for key in keys if self.workers.pop(key, None)]
+
+    def _fall_silent(self, late: list[Worker]) -> list[Action]:
+        actions: list[Action] = []
+        for worker in late:
+            if _is_awaited(worker):
+                what = f"{_who(worker)} has not been heard of for {self.silence_s:g} s"
+                worker = self.workers[worker.key] = replace(worker, is_silent=True, owed=what)
+                actions += [worker.kept(), Say(text=what, level="warning")]
+        return actions
+
+
+def shown(table: HostTable, now: float) -> dict[str, Any]:
+    """The whole table for people and programs, by workload."""
+    names = dict.fromkeys([*table.workloads, *(worker.workload for worker in table.workers.values())])
+    by_rank = sorted(table.workers.values(), key=lambda one: (one.info.global_rank, one.info.worker_address))
+    return {
+        "state": state_name(table.state),
+        "cordoned": table.cordoned,
+        "workloads": [
+            {
+                **to_plain(table.workloads.get(name, WorkloadInfo(workload_name=name))),
+                "workers": [_row(one, now) for one in by_rank if one.workload == name],
+            }
+            for name in names
+        ],
+        "agents": [to_plain(agent) for agent in table.agents.values()],
+    }
+
+
+def state_name(state: int) -> str:
+    """Of a state that may be of a later version."""
+    return STATES[state] if 0 <= state < len(STATES) else f"state {state}"
+
+
+def _row(worker: Worker, now: float) -> dict[str, Any]:
+    info = worker.info
+    return {
+        "rank": info.global_rank,
+        "local_rank": info.local_rank,
+        "state": state_name(info.state),
+        "since_unix": worker.since_unix,
+        "heard_s": round(now - worker.heard_at, 3),
+        "silent": worker.is_silent,
+        "address": info.worker_address,
+        "name": info.worker_name,
+        "device": info.worker_id,
+    }
+
+
+def _who(worker: Worker) -> str:
+    of = f" of {worker.workload}" if worker.workload else ""
+    return f"rank {worker.info.global_rank} ({worker.info.worker_address}){of}"
+
+
+def _is_awaited(worker: Worker) -> bool:
+    return worker.info.state in (RUNNING, UNDEFINED) and not worker.is_silent
+
+
+def _clipped(message: Any) -> Any:
+    """With texts of a length that can be kept."""
+    texts = {name: value for name in message.__fields__ if isinstance(value := getattr(message, name), str)}
+    long = {name: value[:LONGEST_TEXT] for name, value in texts.items() if len(value) > LONGEST_TEXT}
+    return replace(message, **long) if long else message
+
+
+def _oldest(rows: dict[str, Any], most: int, prefix: str = "") -> list[Action]:
+    """Make room: forget who is first."""
+    forgotten: list[Action] = []
+    while len(rows) > most:
+        key = next(iter(rows))
+        del rows[key]
+        forgotten.append(Keep(key=prefix + key, row=None))
+    return forgotten

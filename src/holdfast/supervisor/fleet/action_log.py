@@ -1,0 +1,73 @@
+"""What was done, and why? The record of deeds: each is written when it is decided, and again when its outcome is known."""
+
+from __future__ import annotations
+
+from holdfast.core.value import replace
+from holdfast.core.wire.fleet import Deed
+from holdfast.supervisor.fleet.messages import Keep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.core.machine import Action
+
+MOST = 5000
+"""Deeds that are held in memory, and so can be asked for and count for policies: a year of a fleet that has some ten a day."""
+
+
+class Ledger:
+    """All deeds that are remembered, the oldest first."""
+
+    def __init__(self, generation: int, kept: Iterable[Deed] = ()) -> None:
+        self.generation = generation
+        self.deeds = {deed.id: deed for deed in sorted(kept, key=lambda deed: deed.at_unix)}
+        self.totals: dict[tuple[str, str, str], int] = {}
+        """(act, trouble, result) → how many deeds, those that are forgotten meanwhile among them."""
+        for deed in self.deeds.values():
+            self._count_in(deed, 1)
+        self._count = 0
+
+    def about(self, *, node: str = "", job: str = "") -> list[Deed]:
+        """Those about that node or that job."""
+        return [deed for deed in self.deeds.values() if (node and deed.node == node) or (job and deed.job == job)]
+
+    def fresh_id(self) -> str:
+        """An id that no deed of any life of the supervisor has."""
+        self._count += 1
+        return f"{self.generation}-{self._count}"
+
+    def write(self, deed: Deed) -> list[Action]:
+        """Write it down, for the first time or anew."""
+        if (before := self.deeds.get(deed.id)) is not None:
+            self._count_in(before, -1)
+        self._count_in(deed, 1)
+        self.deeds[deed.id] = deed
+        actions: list[Action] = [Keep(table="deeds", key=deed.id, value=deed)]
+        for old in list(self.deeds)[: max(0, len(self.deeds) - MOST)]:
+            del self.deeds[old]
+            actions.append(Keep(table="deeds", key=old, value=None))
+        return actions
+
+    def note(self, id: str, step: str) -> list[Action]:
+        """One thing that was done for it."""
+        deed = self.deeds.get(id)
+        return self.write(replace(deed, done=(*deed.done, step))) if deed is not None else []
+
+    def close(self, id: str, outcome: str, at_unix: float) -> list[Action]:
+        """It is known what came of it. The first word is the last."""
+        deed = self.deeds.get(id)
+        if deed is None or deed.outcome:
+            return []
+        return self.write(replace(deed, outcome=outcome, ended_at_unix=at_unix))
+
+    def _count_in(self, deed: Deed, by: int) -> None:
+        key = deed.act, deed.trouble, result(deed)
+        self.totals[key] = self.totals.get(key, 0) + by
+
+
+def result(deed: Deed) -> str:
+    """What came of it, in one word: open · done · in_vain · unknown (the supervisor was restarted meanwhile)."""
+    if deed.outcome.startswith("in vain"):
+        return "in_vain"
+    return "unknown" if deed.outcome.startswith("not known") else "done" if deed.outcome else "open"

@@ -1,0 +1,169 @@
+"""How is one job, over all its lives? What its reporters say, put together.
+
+Who is a member is its coordinator's word alone, which hears the nodes over links of its own: that the supervisor does not hear
+a node says nothing about whether the job does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from holdfast.core.value import replace
+from holdfast.core.wire.fleet import JobKept, JobLife
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import TypeVar
+
+    from holdfast.core.wire.fleet import Standing
+
+    K = TypeVar("K")
+
+LIVES = 20
+"""Runs that are remembered of a job."""
+
+
+class FleetJob:
+    """One job."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lives: list[JobLife] = []
+        self.reports: dict[str, Standing] = {}
+        """By reporter, of those that have not gone."""
+        # Thousands of nodes say something new when a round has formed, and at each word somebody asks how the job is now.
+        self.ranked: Counter[str] = Counter()
+        """Names of the nodes on which ranks run, and how many reporters say so."""
+        self._rounds: Counter[int] = Counter()
+        """Reports by round; and below, of those whose ranks run."""
+        self._running: Counter[int] = Counter()
+        self._leasts: Counter[int] = Counter()
+        """Reports by how many nodes they say that a round needs."""
+        self._coordinators: dict[str, Standing] = {}
+        """Reports of those that say who is a member; and below, of those that wait as spares, and that tell of limits."""
+        self._waiting: dict[str, Standing] = {}
+        self._limited: dict[str, Standing] = {}
+        self._watchers = 0
+        """Reports of hosts' daemons."""
+
+    @property
+    def round(self) -> int:
+        """The newest that a node of it has reached."""
+        return max(self._rounds, default=0)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether ranks of the newest round run."""
+        return self.round in self._running
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether only hosts' daemons tell of it: its ranks were started by others, who take no orders from us."""
+        return 0 < self._watchers == len(self.reports)
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """What its own clients have told of how it may be treated."""
+        return next((report.limits for report in self._limited.values()), {})
+
+    @property
+    def members(self) -> tuple[str, ...] | None:
+        """Nodes that its coordinator hears. None: nobody knows (it is elsewhere, or silent)."""
+        said = self._coordinators.values()
+        return max(said, key=lambda report: (report.round, report.number)).members if said else None
+
+    @property
+    def least(self) -> int:
+        """A round needs so many nodes."""
+        return max(self._leasts, default=1)
+
+    @property
+    def spares(self) -> list[str]:
+        """Names of the nodes that wait for a place in it."""
+        return sorted(report.name for report in self._waiting.values())
+
+    @property
+    def outcome(self) -> str:
+        """How its last run ended. Empty: it has not, or there was none."""
+        return self.lives[-1].outcome if self.lives else ""
+
+    def with_ranks(self) -> list[str]:
+        """Names of the nodes on which ranks run."""
+        return sorted(self.ranked)
+
+    def speakers(self, *, but: str) -> Iterator[str]:
+        """Reporters to which an order for the job can be said, the best first: where the coordinator is, then others, and the
+        node that it is about last. Who comes first is known without a look at thousands of others."""
+        for is_own in (False, True):
+            yield from _by_name(self._coordinators.values(), but, is_own)
+            yield from _by_name([report for report in self.reports.values() if report.members is None], but, is_own)
+
+    # --- what happens to it ---------------------------------------------------------------------------------------------
+
+    def hear(self, report: Standing, at_unix: float) -> bool:
+        """What a reporter says of it. Whether that is something to be kept."""
+        self.gone(report.node)
+        self.reports[report.node] = report
+        self._count(report, 1)
+        if report.outcome:
+            return self._ended(report)
+        if not report.life or (self.lives and self.lives[-1].life == report.life):
+            return False
+        self.lives = [*self.lives[1 - LIVES :], JobLife(life=report.life, at_unix=at_unix, round=report.round)]
+        return True
+
+    def gone(self, reporter: str) -> None:
+        """It says nothing any more."""
+        if (report := self.reports.pop(reporter, None)) is not None:
+            self._count(report, -1)
+
+    def _count(self, report: Standing, by: int) -> None:
+        _add(self._rounds, report.round, by)
+        if report.state == "running":
+            _add(self._running, report.round, by)
+        if report.ranks and report.state != "ended":
+            _add(self.ranked, report.name, by)
+        self._watchers += by * report.is_watcher
+        _add(self._leasts, report.least, by)
+        for some, is_one in (
+            (self._coordinators, report.members is not None),
+            (self._waiting, report.spare_because),
+            (self._limited, report.limits),
+        ):
+            if is_one and by > 0:
+                some[report.node] = report
+            else:
+                some.pop(report.node, None)
+
+    def _ended(self, report: Standing) -> bool:
+        for index, life in enumerate(self.lives):
+            if life.life == report.life and not life.outcome:
+                self.lives[index] = replace(life, outcome=report.outcome, round=report.round)
+                return True
+        return False
+
+    # --- what is kept ---------------------------------------------------------------------------------------------------
+
+    def kept(self) -> JobKept:
+        """What another life of the supervisor must know of it."""
+        return JobKept(name=self.name, lives=tuple(self.lives))
+
+    @classmethod
+    def of(cls, kept: JobKept) -> FleetJob:
+        """As it was kept."""
+        job = cls(kept.name)
+        job.lives = list(kept.lives)
+        return job
+
+
+def _by_name(reports: Iterable[Standing], name: str, is_own: bool) -> list[str]:
+    """Reporters, in order of their nodes' names; of the node of that name, or of all others."""
+    return [node for _, node in sorted((one.name, one.node) for one in reports if (one.name == name) is is_own)]
+
+
+def _add(counts: Counter[K], key: K, by: int) -> None:
+    """None of those that there are is 0."""
+    counts[key] += by
+    if not counts[key]:
+        del counts[key]

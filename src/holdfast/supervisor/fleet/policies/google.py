@@ -1,0 +1,98 @@
+"""The policy `google`: what Google's supervisor does by default, with its limits and its counters.
+
+| what | condition | act |
+|---|---|---|
+| a rank fails or is silent | in-job restarts of the job < `max_in_job_restarts` | restart-workers |
+| | otherwise | restart-job; in-job restarts count from 0 |
+| a node is lost, any Xid, ECC | a spare waits, failures of the node <= `max_workload_restarts` | restart-job |
+| | a spare waits, failures above | swap; the node's failures count from 0 |
+| | no spare, scaling on, failures above | shrink |
+| | no spare, otherwise | restart-job |
+| a restarted job is down for too long | scaling on | shrink |
+
+Any Xid is the node's there, and the same node may break the job `max_workload_restarts` times before it goes. A limit is the
+operator's where he has given one, else the job's own, as its clients have told the host daemon, else the default.
+"""
+
+from __future__ import annotations
+
+from holdfast.supervisor.fleet.policies.case import HARDWARE, Case, Choice
+from holdfast.supervisor.fleet.policies.google_limits import DEFAULTS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.core.wire.fleet import Deed
+
+
+class Google:
+    """See the module's text. The limits are those of `google_limits`, by name."""
+
+    name = "google"
+
+    def __init__(self, **limits: int) -> None:
+        self.given = limits
+
+    def limits(self, case: Case) -> Mapping[str, int]:
+        """Those that count for this job."""
+        return {**DEFAULTS, **case.limits, **self.given}
+
+    def patience_s(self, case: Case) -> float:
+        """How long its ranks may take to end, and the job to run again."""
+        limits = self.limits(case)
+        return float(limits["container_termination_threshold_s"] + limits["workload_downtime_threshold_s"])
+
+    def decide(self, case: Case, before: Sequence[Deed], now_unix: float) -> Choice:
+        """See `Policy`."""
+        if case.trouble == "operator" or not case.job:
+            act = "swap" if case.spares or not case.job else "shrink"
+            return Choice(act=act, reason=case.what)
+        limits = self.limits(case)
+        if case.trouble not in HARDWARE:
+            restarts, allowed = self._in_job_restarts(before), limits["max_in_job_restarts"]
+            if restarts < allowed and "restart-workers" not in case.in_vain:
+                return Choice(act="restart-workers", reason=f"in-job restart {restarts + 1} of {allowed}")
+            return self._reset(case, limits, f"no in-job restart is left ({restarts} of {allowed})")
+        return self._node_failed(case, limits, before)
+
+    def _in_job_restarts(self, before: Sequence[Deed]) -> int:
+        return _since(before, "restart-job", [deed for deed in before if deed.act == "restart-workers"])
+
+    def _node_failed(self, case: Case, limits: Mapping[str, int], before: Sequence[Deed]) -> Choice:
+        mine = [deed for deed in before if deed.node == case.node and deed.trouble in HARDWARE]
+        failures, allowed = _since(mine, "swap", mine) + 1, limits["max_workload_restarts"]
+        if failures <= allowed and "restart-job" not in case.in_vain:
+            return self._reset(case, limits, f"failure {failures} of {case.node}, {allowed} allowed")
+        why = f"failure {failures} of {case.node}, more than {allowed}"
+        if case.spares and not _too_many(case, limits):
+            return Choice(act="swap", reason=f"{why}; {case.spares[0]} takes over")
+        if _may_shrink(case, limits):
+            gone = "the job has more replicas than it may have" if case.spares else "no spare waits, and the job may be smaller"
+            return Choice(act="shrink", reason=f"{why}; {gone}")
+        return self._reset(case, limits, f"{why}; no spare waits")
+
+    def _reset(self, case: Case, limits: Mapping[str, int], why: str) -> Choice:
+        if "restart-job" not in case.in_vain:
+            return Choice(act="restart-job", reason=why)
+        if "shrink" not in case.in_vain and _may_shrink(case, limits):
+            return Choice(act="shrink", reason=f"{why}; the job does not run again, and may be smaller")
+        return Choice(act="none", reason=f"{why}; a restart of the job has not helped")
+
+
+def _may_shrink(case: Case, limits: Mapping[str, int]) -> bool:
+    """Whether the job could go on with one node less: by its own word, and by the replicas that are then left whole."""
+    left = (case.nodes - 1) // max(1, limits["num_nodes_per_data_replica"])
+    return bool(limits["workload_scaling_enabled"]) and case.can_shrink and left >= max(1, limits["min_num_data_replicas"])
+
+
+def _too_many(case: Case, limits: Mapping[str, int]) -> bool:
+    most = limits["max_num_data_replicas"]
+    nodes = most * max(1, limits["num_nodes_per_data_replica"])
+    return bool(most and limits["workload_scaling_enabled"]) and case.nodes > nodes
+
+
+def _since(before: Sequence[Deed], act: str, counted: Sequence[Deed]) -> int:
+    """How many of `counted` have come after the last deed of that act."""
+    last = max((deed.at_unix for deed in before if deed.act == act), default=float("-inf"))
+    return sum(1 for deed in counted if deed.at_unix > last)

@@ -1,0 +1,112 @@
+"""Who takes an outbox's letters to its receiver? A thread for each, so that one that hangs delays nobody but itself.
+
+What has been told is written to a file after each letter: the next life goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+from holdfast.core.machine import NEVER
+from holdfast.supervisor.notify.delivery_queue import PHASES, Outbox
+from holdfast.telemetry.report.phrasing import span
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Protocol
+
+    from holdfast.supervisor.notify.delivery_queue import Letter
+    from holdfast.supervisor.notify.webhook import Answer
+
+    class Receiver(Protocol):
+        """Somebody who is told."""
+
+        name: str
+
+        def deliver(self, letter: Letter) -> Answer:
+            """Try once; may block, and raises nothing."""
+
+
+class Courier:
+    """One receiver's."""
+
+    def __init__(self, receiver: Receiver, path: str, say: Callable[[str], None], phases: tuple[str, ...] = PHASES) -> None:
+        """`path`: the file of what has been told."""
+        self.receiver, self.path, self.say = receiver, path, say
+        self.outbox = Outbox(_read(path), time.time(), phases)
+        self.said = ""
+        """The last complaint."""
+        self._turn = threading.Condition()
+        self._writing = threading.Lock()
+        """Of the two who write the file one does after the other: the newer one stays."""
+        self._is_known = False
+        """What it is not to be told, because it was over before, is on disk."""
+
+    def start(self) -> None:
+        """From now on, as long as this process lives."""
+        threading.Thread(target=self._run, name=f"courier {self.receiver.name}", daemon=True).start()
+
+    def hear(self, new: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) -> None:
+        """These deeds are new, of those that are known. Never waits for the receiver."""
+        with self._turn:
+            dropped = self.outbox.dropped
+            self.outbox.hear(new)
+            self.outbox.forget(known)
+            self._turn.notify()
+        if self.outbox.dropped > dropped:
+            self.say(f"{self.receiver.name}: {self.outbox.dropped} messages were dropped, since too many wait")
+        if not self._is_known:
+            self._is_known = True
+            self._write()
+
+    def _run(self) -> None:
+        while True:
+            letter = self._next()
+            answer = self.receiver.deliver(letter)
+            with self._turn:
+                if answer.taken or answer.is_final:
+                    self.outbox.taken(letter)
+                    complaint = "" if answer.taken else f"has refused {letter.id} ({answer.text}): it is not sent again"
+                else:
+                    pause_s = self.outbox.failed(time.monotonic(), answer.wait_s)
+                    complaint = f"has not taken {letter.id} ({answer.text})"
+            if answer.taken or answer.is_final:
+                self._write()
+            if complaint != self.said:
+                again = "" if answer.taken or answer.is_final else f": tried again in {span(pause_s)}, and later each time"
+                self.say(f"{self.receiver.name} {complaint or 'takes messages again'}{again}")
+                self.said = complaint
+
+    def _next(self) -> Letter:
+        with self._turn:
+            while (letter := self.outbox.due(time.monotonic())) is None:
+                until = self.outbox.deadline()
+                self._turn.wait(None if until == NEVER else max(0.0, until - time.monotonic()))
+            return letter
+
+    def _write(self) -> None:
+        try:
+            with self._writing:
+                with self._turn:
+                    told = json.dumps({"told": self.outbox.told})
+                with open(f"{self.path}.new", "w", encoding="utf-8") as file:
+                    file.write(told)
+                os.replace(f"{self.path}.new", self.path)
+        except OSError as error:
+            self.say(f"{self.path} cannot be written ({error.strerror}): the next life tells {self.receiver.name} again")
+
+
+def _read(path: str) -> dict[str, str] | None:
+    """None: there is none, so this receiver is new."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            told = json.load(file)["told"]
+        return {str(id): str(phase) for id, phase in told.items()}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}  # twice rather than never

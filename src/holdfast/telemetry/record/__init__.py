@@ -1,0 +1,1 @@
+"""Events on disk: written, read, watched, pruned."""

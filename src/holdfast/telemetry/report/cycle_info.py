@@ -1,0 +1,127 @@
+"""Which nodes have which cycle of the job, and when? One small JSON file per cycle, for whoever watches jobs from outside.
+
+Written where the coordinator is, each time whole and by a rename, in a thread (`telemetry.record.io_thread`): the folder is
+often on a file server. `generation` counts how often a file was written again: 0 when the cycle began, 1 when it had ended. A
+coordinator that takes over finds its predecessor's last file by the link `current`, and ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+
+from holdfast.core.config.grammar import ranges
+from holdfast.core.job.cycles import log_path
+from holdfast.core.resolve.hostlist import compress, expand
+from holdfast.telemetry.record.io_thread import Aside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.core.job.cycles import InfoNames
+
+
+class CycleInfo:
+    """The files of one job. `complain` hears once that they cannot be written; the job goes on."""
+
+    def __init__(
+        self, names: InfoNames, log_prefix: str | None, complain: Callable[[str], None], aside: Aside | None = None
+    ) -> None:
+        self.names = names
+        self.log_prefix = log_prefix
+        self._complain = complain
+        self._aside = aside or Aside()
+        self._open: tuple[str, dict[str, object]] | None = None
+        self._has_begun = self._has_complained = False
+
+    def begin(self, cycle: int, at_unix: float, *, active: Sequence[str], standby: Sequence[str]) -> None:
+        """A cycle begins; the one before has ended, at the latest now. `active` in group-rank order."""
+        self.end(at_unix)
+        path, nodes = self.names.of(cycle), compress(active)
+        about: dict[str, object] = {
+            "job_id": self.names.job,
+            "attempt_index": self.names.life,
+            "cycle_number": cycle,
+            "cycle_start_time": _iso(at_unix),
+            "cycle_end_time": "",
+            "cycle_log_file": log_path(self.log_prefix, cycle) if self.log_prefix else "",
+            "active_nodes": nodes,
+            "standby_nodes": compress(standby),
+            "active_ranks": ranges(active.index(node) for node in expand(nodes)),  # group ranks, in the order of the nodes
+            "generation": 0,
+        }
+        self._open = path, about
+        first, self._has_begun = not self._has_begun, True
+
+        def write() -> None:
+            os.makedirs(self.names.folder, exist_ok=True)
+            if first:
+                _end_what_is_open(self.names.current, at_unix)
+            _write(path, about)
+            _point(self.names.current, os.path.basename(path))
+
+        self._do(write)
+
+    def end(self, at_unix: float) -> None:
+        """The cycle that ran has ended, if one did."""
+        if self._open is None:
+            return
+        path, about = self._open
+        self._open = None
+        self._do(lambda: _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": 1}))
+
+    def close(self) -> None:
+        """End the thread, as far as the file server lets us."""
+        self._aside.close()
+
+    def _do(self, task: Callable[[], None]) -> None:
+        trouble = self._aside.attempt(task)
+        if trouble and not self._has_complained:
+            self._has_complained = True
+            self._complain(f"cannot write about cycles in {self.names.folder}: {trouble}")
+
+
+def _end_what_is_open(current: str, at_unix: float) -> None:
+    """End the cycle of a coordinator that could not."""
+    try:
+        path = os.path.join(os.path.dirname(current), os.readlink(current))
+        with open(path, encoding="utf-8") as file:
+            about = json.load(file)
+    except (OSError, ValueError):
+        return  # there was none
+    if isinstance(about, dict) and not about.get("cycle_end_time"):
+        before = about.get("generation")
+        generation = before + 1 if isinstance(before, int) else 1
+        _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": generation})
+
+
+def _write(path: str, about: dict[str, object]) -> None:
+    draft = _beside(path)
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(about, file, indent=2)
+            file.write("\n")
+        os.replace(draft, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(draft)  # the disk is full
+        raise
+
+
+def _point(link: str, to: str) -> None:
+    draft = _beside(link)
+    os.symlink(to, draft)
+    os.replace(draft, link)
+
+
+def _beside(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
+
+
+def _iso(at_unix: float) -> str:
+    """`2026-01-31T12:00:00.123Z`."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_unix)) + f".{int(at_unix % 1 * 1000):03d}Z"

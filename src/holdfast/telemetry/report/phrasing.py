@@ -1,0 +1,38 @@
+"""How are numbers, lengths of time and sets of ranks said to people?"""
+
+from __future__ import annotations
+
+import time
+
+from holdfast.core.config import grammar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-3, 5` for 0, 1, 2, 3 and 5."""
+    return grammar.ranges(sorted(set(numbers))).replace(",", ", ")
+
+
+def span(seconds: float) -> str:
+    """A length of time for people: `0.3 s`, `42 s`, `13 min 5 s`, `2 h 13 min`, `3 d 4 h`."""
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds >= 0.001 else "0 s"
+    whole = round(seconds)
+    for unit, size, below, smaller in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
+
+
+def moment(at_unix: float) -> str:
+    """A point in time, in UTC: nodes may stand in different zones."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_unix))
+
+
+def count(number: int, noun: str) -> str:
+    """`1 restart`, `2 restarts`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

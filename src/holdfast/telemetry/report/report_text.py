@@ -1,0 +1,262 @@
+"""What does somebody need to read first, at three in the morning, when a job has ended?
+
+`report_text` is what every node prints at the end, above torchrun's box: one sentence with the first failure across all
+nodes, what it means where that is known, its traceback, its last lines and where the rest is, then the other failures, then
+what was decided. It says the same on every node: it is made of the job's report alone, and its times are UTC. `report_json` is
+the same for programs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.core.job.failure import describe
+from holdfast.core.value import to_plain
+from holdfast.telemetry.report.phrasing import count, moment, ranges, span
+from holdfast.telemetry.report.safe_text import one_line, plain, uncoloured
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any, TextIO
+
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.job.finding import Finding
+    from holdfast.core.job.report import JobReport
+
+SCHEMA = 1
+"""Version of `report_json`: raised when a key changes its meaning or goes."""
+
+MAX_TRACEBACK = 60
+"""Lines of a traceback beyond which its middle is left out (a recursion has a thousand equal ones)."""
+
+MAX_GROUPS = 12
+"""Lines about the other failures."""
+
+MAX_LOG_LINE = 500
+"""Characters of one line of the worker's log."""
+
+HINTS = {
+    "SIGKILL": "not sent by Holdfast: most often the kernel's out-of-memory killer (see `dmesg`), or a job scheduler",
+    "SIGBUS": "often a full /dev/shm (data loaders), or a file that shrank while it was mapped",
+    "SIGSEGV": "a crash in native code: a library, a driver, or a mismatch of their versions",
+    "SIGABRT": "native code gave up on purpose: it says why on stderr",
+}
+"""What a signal that nobody here sent usually means."""
+
+BOLD, RED, DIM, OFF = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
+
+
+def report_text(report: JobReport, *, cause: str = "", width: int = 100, colour: bool = False) -> str:
+    """The report for people, ending with a line end. Empty for a job that succeeded without an incident. `cause`: what the
+    failures mean, and what to do; empty: not known."""
+    if not is_news(report):
+        return ""
+    paint = _Paint(width, colour)
+    lines = paint.prose(f"holdfast: {summary(report)}", first=RED if report.outcome == "failed" else BOLD)
+    if cause:
+        lines += ["", paint.title("Cause"), *paint.prose(f"  {one_line(cause, 1000)}", indent="  ")]
+    if root := first_failure(report):
+        lines += _about_first(root, paint)
+    lines += _about_others(report, paint)
+    lines += ["", paint.title("Decision"), *paint.prose(f"  {_decision(report)}", indent="  ")]
+    lines += paint.prose(f"  the whole story: holdfast report {one_line(report.job)}", indent="  ")
+    return "\n".join(lines) + "\n"
+
+
+def is_news(report: JobReport) -> bool:
+    """Whether anything happened but a success."""
+    return report.outcome != "succeeded" or report.restarts_used > 0 or report.rounds > 1 or bool(report.failures)
+
+
+def report_json(report: JobReport, found: Finding | None = None) -> dict[str, Any]:
+    """The report for programs: the report's own fields, with each failure's signal and a sentence about it. `found`: what the
+    failures mean; None: not known."""
+    failures = [
+        to_plain(failure) | {"signal": failure.signal_name, "sentence": _sentence(failure)} for failure in report.failures
+    ]
+    known: dict[str, Any] = to_plain(report)
+    return known | {
+        "schema": SCHEMA,
+        "summary": summary(report),
+        "duration_s": round(report.ended_at_unix - report.started_at_unix, 3),
+        "first_failure": failures[0] if first_failure(report) else None,
+        "failures": failures,
+        "cause": None if found is None else _cause(found),
+    }
+
+
+def _cause(found: Finding) -> dict[str, Any]:
+    said = {field: getattr(found, field) for field in ("sentence", "kind", "confidence", "rule", "rank", "node")}
+    return said | {"from": [to_plain(one) for one in found.evidence[:1]]}
+
+
+def report_from_json(text: str) -> JobReport | None:
+    """What `report_json` has been made of. None: it is no such report, or another version's."""
+    import json
+
+    import msgspec
+
+    from holdfast.core.job.failure import Failure
+    from holdfast.core.job.report import JobReport
+    from holdfast.runtime.net.codec import build
+
+    try:
+        said = json.loads(text)
+        failures = [{field: one[field] for field in Failure.__fields__ if field in one} for one in said["failures"]]
+        known = {field: said[field] for field in JobReport.__fields__ if field in said}
+        return build(JobReport, known | {"failures": failures})
+    except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
+        return None
+
+
+def first_failure(report: JobReport) -> Failure | None:
+    """The failure that began it all; None where nothing failed by itself."""
+    return next((failure for failure in report.failures[:1] if not failure.innocent), None)
+
+
+def summary(report: JobReport) -> str:
+    """The report in one sentence."""
+    job, root = f"job {one_line(report.job)}", first_failure(report)
+    if report.outcome == "succeeded":
+        rounds = f" in {report.rounds} rounds" if report.rounds > 1 else ""
+        borne = f", though {_sentence(root)}" if root else ""
+        return f"{job} succeeded after {count(report.restarts_used, 'restart')}{rounds}{borne}"
+    if root is None:
+        return f"{job} {'was stopped' if report.outcome == 'stopped' else 'failed'}: {one_line(report.reason)}"
+    return f"{job} {'was stopped after a failure' if report.outcome == 'stopped' else 'failed'}: {_sentence(root)}"
+
+
+def terminal(stream: TextIO) -> tuple[int, bool]:
+    """(columns to fill, whether to colour) for what is printed to `stream`. NO_COLOR and TERM=dumb are honoured."""
+    if not stream.isatty():
+        return 100, False
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        columns = 0
+    return columns or 100, "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+class _Paint:
+    """Lays out lines for one width, in colour or not."""
+
+    def __init__(self, width: int, colour: bool) -> None:
+        self.width = max(40, width)
+        self.colour = colour
+
+    def put(self, style: str, text: str) -> str:
+        return f"{style}{text}{OFF}" if self.colour and style and text else text
+
+    def title(self, text: str) -> str:
+        return self.put(BOLD, text)
+
+    def prose(self, text: str, *, first: str = "", indent: str = "") -> list[str]:
+        """Wrapped to the width, but no word is cut: a path must be copied whole."""
+        import textwrap
+
+        shape = {"subsequent_indent": indent + "  ", "break_long_words": False, "break_on_hyphens": False}
+        return [self.put(first, line) for line in textwrap.wrap(text, self.width, **shape)]  # type: ignore[arg-type]
+
+    def verbatim(self, lines: Iterable[str], mark: str, style: str = "") -> list[str]:
+        """As they are, behind `mark`; not wrapped: they are copied into searches and editors."""
+        return [self.put(style, (mark + plain(uncoloured(line), keep="\t")).rstrip()) for line in lines]
+
+
+def _about_first(root: Failure, paint: _Paint) -> Iterator[str]:
+    where = [_who([root]), f"pid {root.pid}" if root.pid > 0 else "", _ending(root), f"at {moment(root.at_unix)}"]
+    where.append(f"attempt {root.attempt}, round {root.round}")
+    yield from ("", paint.title("First failure"), *paint.prose("  " + " · ".join(filter(None, where)), indent="  "))
+    hint = HINTS.get(root.signal_name or "") if root.cause == "signal" else None
+    if hint:
+        yield from paint.prose(f"  {root.signal_name}: {hint}", indent="  ")
+    if root.cause in ("exit", "signal") and root.message:  # what kept its error file from being read
+        yield from paint.prose(f"  {one_line(root.message, 500)}", indent="  ")
+    if root.traceback:
+        yield from ("", *paint.verbatim(_shortened(root.traceback.rstrip().split("\n"), root), "  "))
+    elif root.cause in ("exit", "signal") and not root.log_tail:
+        kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
+        advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
+        yield from paint.prose(f"  it left no traceback, and {kept}{advice}", indent="  ")
+    if root.log_path and root.log_tail:
+        yield from ("", paint.title("Last lines of its log"))
+        tail = [line[:MAX_LOG_LINE] + ("…" if len(line) > MAX_LOG_LINE else "") for line in _without_traceback(root)]
+        yield from paint.verbatim(tail, "  │ ", DIM)
+    if root.log_path and (root.log_tail or root.traceback):
+        yield f"  all of it: {one_line(root.node)}:{plain(root.log_path, keep='')}"
+
+
+def _about_others(report: JobReport, paint: _Paint) -> Iterator[str]:
+    root = first_failure(report)
+    groups: dict[tuple[object, ...], list[Failure]] = {}
+    for failure in report.failures[1:] if root else report.failures:
+        groups.setdefault((failure.rank < 0, failure.innocent, _how(failure)), []).append(failure)
+    if not groups:
+        return
+    yield from ("", paint.title("After it" if root else "Workers"))
+    for (_, innocent, how), members in list(groups.items())[:MAX_GROUPS]:
+        later = min(failure.at_unix for failure in members) - root.at_unix if root and not innocent else 0.0
+        when = f", {span(later)} later" if later >= 0.001 else ""
+        yield from paint.prose(f"  {_who(members)}{when}: {how}", indent="  ")
+    if more := sum(len(members) for members in list(groups.values())[MAX_GROUPS:]) + report.failures_left_out:
+        yield f"  … and {more} more"
+
+
+def _decision(report: JobReport) -> str:
+    root = first_failure(report)
+    # The reason begins with the failure that led to the decision: that stands above already.
+    reason = report.reason.removeprefix(describe(root)).lstrip("; ") if root else report.reason
+    used = f"{report.restarts_used} of {count(report.max_restarts, 'restart')} used"
+    budget = used if report.max_restarts and "restart" not in reason else ""
+    what = {"succeeded": "finished", "failed": "gave up"}.get(report.outcome, report.outcome)
+    nodes = len(report.nodes) + report.nodes_left_out
+    scale = f"{count(report.rounds, 'round')} on {count(nodes, 'node')} in " if nodes else ""
+    took = f"{scale}{span(report.ended_at_unix - report.started_at_unix)}"
+    decision = f"{what}: {one_line(reason)}" if reason else what
+    return " · ".join(filter(None, (decision, budget, took, f"exit code {report.exit_code}")))
+
+
+def _sentence(failure: Failure) -> str:
+    return one_line(describe(failure))
+
+
+def _how(failure: Failure) -> str:
+    """How it ended, without who it was."""
+    if failure.innocent:
+        late = ": it did not end in time" if failure.signal_name == "SIGKILL" else ""
+        return f"stopped by us after that ({_ending(failure)}{late})"
+    if failure.rank < 0:
+        return f"lost: {one_line(failure.message or 'no longer heard from')}"
+    who = f"rank {failure.rank} (local {failure.local_rank}) on {failure.node} "
+    return one_line(describe(failure).removeprefix(who), 160)
+
+
+def _ending(failure: Failure) -> str:
+    return failure.signal_name or ("" if failure.exitcode is None else f"exit code {failure.exitcode}")
+
+
+def _who(failures: Sequence[Failure]) -> str:
+    names = list(dict.fromkeys(one_line(failure.node) for failure in failures))
+    nodes = ", ".join(names) if len(names) <= 3 else f"{len(names)} nodes"
+    if failures[0].rank < 0:
+        return f"node{'s' if len(names) > 1 else ''} {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
+    local = f" (local {failures[0].local_rank})" if len(failures) == 1 else ""
+    return f"rank{'s' if len(failures) > 1 else ''} {ranges(failure.rank for failure in failures)}{local} on {nodes}"
+
+
+def _shortened(lines: list[str], root: Failure) -> list[str]:
+    if len(lines) <= MAX_TRACEBACK:
+        return lines
+    head, tail = MAX_TRACEBACK // 4, MAX_TRACEBACK // 2
+    whole = f"; whole in {root.error_file}" if root.error_file else ""
+    return [*lines[:head], f"  … {len(lines) - head - tail} lines left out{whole} …", *lines[-tail:]]
+
+
+def _without_traceback(root: Failure) -> Sequence[str]:
+    """The last lines of its log, less the traceback that is shown already."""
+    tail = list(root.log_tail)
+    last = (root.traceback or "").rstrip().split("\n")[-1]
+    begin = next((index for index, line in enumerate(tail) if line.startswith("Traceback (most recent call last)")), None)
+    if not last or begin is None or last not in tail[begin:]:
+        return tail
+    return [*tail[:begin], "(its traceback, as above)", *tail[tail.index(last, begin) + 1 :]]

@@ -1,0 +1,393 @@
+"""What became of the job? Folds its records into lives of the worker group, failures, decisions and time lost.
+
+A *life* is one round in one attempt: workers of all nodes start, run, and end together. Time is lost from the moment a
+life is disturbed (a failure seen, a node lost, a decision to start over) until the last worker of the next life has
+started. Everything here is a pure function of records and of the nodes whose agents are known to live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
+
+from holdfast.core.job.events import (
+    AgentStarted,
+    CoordinatorFound,
+    Decided,
+    Degraded,
+    FailureSeen,
+    FaultInjected,
+    JobEnded,
+    JoinRequested,
+    NodeExcluded,
+    NodeLost,
+    NodeReadmitted,
+    RankHung,
+    RoundFormed,
+    StragglerOver,
+    StragglerSeen,
+    WorkerDying,
+    WorkerExited,
+    WorkerStarted,
+)
+from holdfast.core.job.failure import Failure, in_order
+from holdfast.core.value import Value, replace
+from holdfast.telemetry.record.reader import Record
+from holdfast.telemetry.report.phrasing import span
+from holdfast.telemetry.report.restarts import Restart, is_sight, restart
+
+DECISIONS = (Decided, NodeExcluded, NodeReadmitted, FaultInjected)
+"""Events that say what the coordinator has made up its mind to do; or an operator, for practice."""
+
+AGAIN = ("restart", "rejoin")
+"""Decisions after which there is another life."""
+
+
+ABOUT_NODES = ("exclude", "readmit", "inject")
+"""Decisions that end no life."""
+
+
+class Decision(Value):
+    """What was decided, and why."""
+
+    at_unix: float
+    node: str
+    round: int
+    attempt: int
+    decision: str
+    reason: str
+    delay_s: float = 0.0
+    restarts_left: int | None = None
+
+
+class Exclusion(Value):
+    """A node that must not take part."""
+
+    name: str
+    reason: str
+    by: str
+    """operator · failures · slowness · script · itself"""
+    since_unix: float
+
+
+class WorkerSeen(Value):
+    """One worker of one life."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    node: str
+    state: str
+    """running · dying · exited · unknown (its agent is gone)"""
+    exitcode: int | None = None
+    log_dir: str | None = None
+
+
+class Life(Value):
+    """One life of the worker group."""
+
+    round: int
+    attempt: int
+    reason: str = ""
+    """Why this round was formed."""
+    nodes: tuple[str, ...] = ()
+    """Nodes that took part, in group-rank order as far as it is known."""
+    world_size: int = 0
+    master: str = ""
+    formed_at: float
+    started_at: float | None = None
+    """When the last of its workers had started. None: none was started."""
+    disturbed_at: float | None = None
+    """When the first thing went wrong. None: nothing did."""
+    ended_at: float | None = None
+    """When its last worker was gone. None: some run, or that was not seen."""
+    workers: tuple[WorkerSeen, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    decision: Decision | None = None
+    """What was decided when it was over."""
+    lost_s: float | None = None
+    """From its disturbance to the start of the next life's last worker. None: undisturbed, or there is no next life."""
+
+
+class NodeSeen(Value):
+    """One node's agent, as last started."""
+
+    name: str
+    host: str
+    pid: int
+    started_at: float
+    nproc: int
+    is_running: bool
+    agents: int
+    """How many agents this node has had."""
+
+
+class Timeline(Value):
+    """A whole job."""
+
+    job: str
+    state: str
+    """starting · running · ended · lost (no agent lives, and none recorded the end)"""
+    outcome: str | None = None
+    """succeeded · failed · stopped; None: it has not ended"""
+    exit_code: int | None = None
+    reason: str = ""
+    """Why it ended."""
+    started_at: float | None = None
+    ended_at: float | None = None
+    """Its end, or the last sign of life where that was not recorded; None: it runs."""
+    nodes: tuple[NodeSeen, ...] = ()
+    lives: tuple[Life, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    """Where the time went of each life that followed another one's trouble."""
+    decisions: tuple[Decision, ...] = ()
+    degraded: tuple[str, ...] = ()
+    """What this job had to do without."""
+    excluded: tuple[Exclusion, ...] = ()
+    """Nodes that must not take part (any more)."""
+    stragglers: tuple[str, ...] = ()
+    """Ranks, and nodes, that are much slower than the others of the running round, in words."""
+    coordinator: str = ""
+    """`host:port` of the coordinator, as these nodes last knew it. Empty: in the agent itself."""
+    lost_s: float = 0.0
+
+    @property
+    def life(self) -> Life | None:
+        """The latest life."""
+        return self.lives[-1] if self.lives else None
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Of all lives, in order."""
+        return tuple(failure for life in self.lives for failure in life.failures)
+
+
+def timeline(job: str, records: Sequence[Record], running: Collection[str] = ()) -> Timeline:
+    """The story of `job` from its records in order (see `reader.merge`); `running` names the nodes whose agents live."""
+    nodes = _nodes(records, running)
+    decisions = tuple(_decision(record) for record in records if _is_decision(record))
+    lives = _with_lost_time(_lives(records, decisions, running))
+    end = _end(records)
+    state = "running" if running else "ended" if end else "lost"
+    if state == "running" and not lives:
+        state = "starting"
+    degraded = [record.event for record in records if isinstance(record.event, Degraded)]
+    return Timeline(
+        job=job,
+        state=state,
+        outcome=end.outcome if end and state == "ended" else None,
+        exit_code=end.exit_code if end and state == "ended" else None,
+        reason=end.reason if end and state == "ended" else "",
+        started_at=min((record.at for record in records), default=None),
+        ended_at=None if running else max((record.at for record in records), default=None),
+        nodes=nodes,
+        lives=lives,
+        restarts=_restarts(records, lives),
+        decisions=decisions,
+        degraded=tuple(dict.fromkeys(f"{event.what}: {event.instead}" if event.instead else event.what for event in degraded)),
+        excluded=_excluded(records),
+        stragglers=_stragglers(records) if running else (),
+        coordinator=_coordinator(records),
+        lost_s=sum(life.lost_s or 0.0 for life in lives),
+    )
+
+
+def _end(records: Iterable[Record]) -> JobEnded | None:
+    """The job's end as its last agent saw it; one that says what became of the job goes before one that was only stopped."""
+    ends = [record.event for record in records if isinstance(record.event, JobEnded)]
+    told = [end for end in ends if end.outcome != "stopped"] or ends
+    return told[-1] if told else None
+
+
+def _nodes(records: Iterable[Record], running: Collection[str]) -> tuple[NodeSeen, ...]:
+    seen: dict[str, NodeSeen] = {}
+    for record in records:
+        if isinstance(event := record.event, AgentStarted):
+            seen[record.node] = NodeSeen(
+                name=record.node,
+                host=event.host,
+                pid=event.pid,
+                started_at=record.at,
+                nproc=event.nproc,
+                is_running=record.node in running,
+                agents=seen[record.node].agents + 1 if record.node in seen else 1,
+            )
+    return tuple(seen.values())
+
+
+def _coordinator(records: Iterable[Record]) -> str:
+    found = ""
+    for record in records:
+        match record.event:
+            case CoordinatorFound(endpoint=endpoint) | JoinRequested(round=1, endpoint=endpoint):
+                found = endpoint
+    return found
+
+
+def _excluded(records: Iterable[Record]) -> tuple[Exclusion, ...]:
+    found: dict[str, Exclusion] = {}
+    for record in records:
+        match record.event:
+            case NodeExcluded(name=name, reason=reason, by=by, age_s=age_s):
+                found[name] = Exclusion(name=name, reason=reason, by=by, since_unix=record.at - age_s)
+            case NodeReadmitted(name=name):
+                found.pop(name, None)
+    return tuple(found.values())
+
+
+def _stragglers(records: Iterable[Record]) -> tuple[str, ...]:
+    found: dict[tuple[str, int, str, str], str] = {}
+    for record in records:
+        match record.event:
+            case StragglerSeen(name=name, rank=rank, series=series, took_s=took_s, typical_s=typical_s, against=against):
+                who = name if rank < 0 else f"rank {rank} on {name}"
+                found[name, rank, series, against] = f"{who}: {series} takes {span(took_s)}, {against} {span(typical_s)}"
+            case StragglerOver(name=name, rank=rank, series=series, against=against):
+                found.pop((name, rank, series, against), None)
+            case RoundFormed():
+                found.clear()
+    return tuple(found.values())
+
+
+def _is_decision(record: Record) -> bool:
+    """Not what a coordinator took over from the one before it."""
+    event = record.event
+    return isinstance(event, DECISIONS) and not (isinstance(event, NodeExcluded) and event.age_s)
+
+
+def _decision(record: Record) -> Decision:
+    event = record.event
+    if isinstance(event, (NodeExcluded, NodeReadmitted)):
+        event = Decided(
+            decision="exclude" if isinstance(event, NodeExcluded) else "readmit", reason=f"{event.name}: {event.reason}"
+        )
+    if isinstance(event, FaultInjected):
+        event = Decided(decision="inject", reason=f"injected{f' by {event.by}' if event.by else ''}: {event.what}")
+    assert isinstance(event, Decided)
+    return Decision(
+        at_unix=record.at,
+        node=record.node,
+        round=record.round,
+        attempt=record.attempt,
+        decision=event.decision,
+        reason=event.reason,
+        delay_s=event.delay_s,
+        restarts_left=event.restarts_left,
+    )
+
+
+# ---- lives ---------------------------------------------------------------------------------------------------------
+
+
+def _lives(records: Sequence[Record], decisions: Sequence[Decision], running: Collection[str]) -> list[Life]:
+    """Each round that was formed, in order. Rounds are numbered by the job: the number tells lives apart."""
+    by_round: dict[int, list[Record]] = {}
+    for record in records:
+        by_round.setdefault(record.round, []).append(record)
+    lives = []
+    for _, own in sorted(by_round.items()):
+        if formed := [record for record in own if isinstance(record.event, RoundFormed)]:
+            lives.append(_life(formed, own, decisions, running))
+    return lives
+
+
+def _life(formed: list[Record], records: list[Record], decisions: Sequence[Decision], running: Collection[str]) -> Life:
+    rounds = [record.event for record in formed if isinstance(record.event, RoundFormed)]
+    first, number = rounds[0], formed[0].round
+    by_group_rank = sorted(zip(rounds, formed), key=lambda pair: pair[0].group_rank)
+    workers = _workers(records, running)
+    started = [record.at for record in records if isinstance(record.event, WorkerStarted)]
+    exits = [record.at for record in records if isinstance(record.event, WorkerExited)]
+    mine = [decision for decision in decisions if decision.round == number and decision.decision not in ABOUT_NODES]
+    return Life(
+        round=number,
+        attempt=formed[0].attempt,
+        reason=first.reason,
+        nodes=max((r.nodes for r in rounds), key=len) or tuple(record.node for _, record in by_group_rank),
+        world_size=first.world_size,
+        master=f"{first.master_addr}:{first.master_port}",
+        formed_at=min(record.at for record in formed),
+        started_at=max(started, default=None),
+        disturbed_at=_disturbed_at(records, mine),
+        ended_at=max(exits) if exits and all(worker.state == "exited" for worker in workers) else None,
+        workers=workers,
+        failures=_failures(records),
+        decision=mine[-1] if mine else None,
+    )
+
+
+def _workers(records: Iterable[Record], running: Collection[str]) -> tuple[WorkerSeen, ...]:
+    seen: dict[int, WorkerSeen] = {}
+    for record in records:
+        match record.event:
+            case WorkerStarted(rank=rank, local_rank=local_rank, pid=pid, log_dir=log_dir):
+                state = "running" if record.node in running else "unknown"
+                seen[rank] = WorkerSeen(
+                    rank=rank, local_rank=local_rank, pid=pid, node=record.node, state=state, log_dir=log_dir
+                )
+            case WorkerDying(rank=rank, pid=pid, exitcode=exitcode) if rank in seen and seen[rank].pid == pid:
+                seen[rank] = replace(seen[rank], state="dying", exitcode=exitcode)
+            case WorkerExited(rank=rank, pid=pid, exitcode=exitcode) if rank in seen and seen[rank].pid == pid:
+                seen[rank] = replace(seen[rank], state="exited", exitcode=exitcode)
+    return tuple(seen[rank] for rank in sorted(seen))
+
+
+def _failures(records: Iterable[Record]) -> tuple[Failure, ...]:
+    """Each once, though several nodes may have recorded it."""
+    seen: dict[tuple[str, int, int], Failure] = {}
+    for record in records:
+        if isinstance(event := record.event, FailureSeen):
+            failure = replace(event.failure, at_unix=event.failure.at_unix - record.skew_s)
+            known = seen.setdefault((failure.node, failure.rank, failure.pid), failure)
+            # Only the coordinator knows of what hangs that others waited for it, or that it hangs at all.
+            if known.cause in ("hung", "stopped") and failure.cause == "hung" and len(failure.message) > len(known.message):
+                seen[failure.node, failure.rank, failure.pid] = replace(failure, at_unix=min(known.at_unix, failure.at_unix))
+    return tuple(in_order(seen.values()))
+
+
+def _disturbed_at(records: Sequence[Record], decisions: Iterable[Decision]) -> float | None:
+    """When the first thing went wrong in a life: a failure or a lost node was seen, a rank was stopped (by a node whose lease
+    was over: what is decided comes later, from another coordinator), or it was decided to start over. A life that carried on
+    without some was not disturbed before that decision."""
+    decisions = list(decisions)
+    again = [decision.at_unix for decision in decisions if decision.decision in AGAIN]
+    if again and any(decision.decision == "carry-on" for decision in decisions):
+        return min(again)
+    moments = [record.at - _silence(record) for record in records if _is_trouble(record)]
+    moments += [record.at for record in records if isinstance(record.event, WorkerExited) and record.event.exitcode != 0]
+    return min([*moments, *again], default=None)
+
+
+def _silence(record: Record) -> float:
+    """A lost node is noticed after its lease, and a rank that hangs after its limit, but both were lost when they fell
+    silent."""
+    match record.event:
+        case NodeLost(silent_s=silent_s):
+            return silent_s
+        case RankHung(quiet_s=quiet_s):
+            return quiet_s
+    return 0.0
+
+
+def _is_trouble(record: Record) -> bool:
+    return is_sight(record) and not isinstance(record.event, Decided)
+
+
+def _with_lost_time(lives: list[Life]) -> tuple[Life, ...]:
+    done = []
+    for life, following in zip(lives, [*lives[1:], None]):
+        if following and following.started_at is not None and life.disturbed_at is not None:
+            life = replace(life, lost_s=max(0.0, following.started_at - life.disturbed_at))
+        done.append(life)
+    return tuple(done)
+
+
+def _restarts(records: Sequence[Record], lives: Sequence[Life]) -> tuple[Restart, ...]:
+    of_round: dict[int, list[Record]] = {}
+    for record in records:
+        of_round.setdefault(record.round, []).append(record)
+    return tuple(
+        restart(life.disturbed_at, of_round[life.round], of_round[following.round])
+        for life, following in pairwise(lives)
+        if life.disturbed_at is not None
+    )

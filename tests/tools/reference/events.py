@@ -1,0 +1,82 @@
+"""What does docs/reference/events.md say?
+
+Made from the source of `core.job.events` and `core.job.failure`: classes, their fields with types and defaults, and the texts
+beside them.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+
+from holdfast.core.job import events, failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+HEAD = """\
+# Events
+
+<!-- Made from core/job/events.py by `make reference`. Do not edit. -->
+
+Everything that happens to a job is an event: one JSON line in `events-<node>.jsonl`, in the [job's directory](state.md).
+`holdfast events` prints them; `status`, `why`, `report` and `jobs` are folds over them. The catalogue is closed: these are all.
+
+Every line begins with the same envelope:
+
+| field | type | meaning |
+|---|---|---|
+| `seq` | `int` | number of the line in this file, from 1; it goes on when another agent continues the file |
+| `at_unix` | `float` | when it was seen or decided, not when it was written: seconds since the epoch, on this node's clock |
+| `node` | `str` | name of the node in file names |
+| `round` | `int` | round that the event belongs to; 0: before the first |
+| `attempt` | `int` | restarts of the job so far |
+| `event` | `str` | name of the event, one of those below |
+
+Each node records what it saw itself. What concerns the whole job (`NodeJoined`, `NodeLeft`, `NodeLost`, `NodeExcluded`,
+`NodeReadmitted`, `Decided`) is recorded by the node that hosts the coordinator. Readers must ignore events and fields that they
+do not know: a newer version may add some.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for event in classes(events):
+        if event.name in events.CATALOGUE:
+            parts.append(section(event, "##"))
+    parts.append("## The failure in it\n\nThe `failure` of a `FailureSeen`, and each of the `failures` in `report.json`.\n")
+    parts += [section(value, "###") for value in classes(failure) if value.name == "Failure"]
+    return "\n".join(parts)
+
+
+def classes(module: ModuleType) -> Iterator[ast.ClassDef]:
+    """Those of a module, as its source has them."""
+    assert module.__file__ is not None
+    with open(os.path.splitext(module.__file__)[0] + ".py", encoding="utf-8") as source:
+        tree = ast.parse(source.read())
+    return (node for node in tree.body if isinstance(node, ast.ClassDef))
+
+
+def section(node: ast.ClassDef, level: str) -> str:
+    """A heading, what the class says of itself, and a table of its fields."""
+    text = " ".join((ast.get_docstring(node) or "").split())
+    rows = ["| field | type | meaning |", "|---|---|---|"]
+    fields = list(_fields(node))
+    rows += [f"| `{name}` | `{hint}`{default} | {meaning} |" for name, hint, default, meaning in fields]
+    table = "\n".join(row.replace(" | None`", " \\| None`") for row in rows) + "\n" if fields else ""
+    return f"{level} {node.name}\n\n{text}\n\n{table}"
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
+    """(name, type, default, meaning) of each field; the meaning is the text that follows it in the source."""
+    for statement, after in zip(node.body, [*node.body[1:], None]):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        meaning = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            meaning = " ".join(str(after.value.value).split())
+        default = "" if statement.value is None else f", else `{ast.unparse(statement.value)}`"
+        yield statement.target.id, ast.unparse(statement.annotation), default, meaning

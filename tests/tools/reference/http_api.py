@@ -1,0 +1,53 @@
+"""What does docs/reference/http-api.md say?
+
+Made from the table of routes (`supervisor.web.openapi`), and the sources of the shapes that they answer with.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.wire import fleet
+from holdfast.supervisor.web import openapi, view
+from tools.reference.events import classes, section
+
+HEAD = """\
+# HTTP API of the supervisor
+
+<!-- Made from supervisor/web/openapi.py by `make reference`. Do not edit. -->
+
+`holdfast supervisor` serves it at `--http HOST:PORT` (127.0.0.1:29180), where the extra `supervisor` is installed. The same for
+programs: `GET /openapi.json` (OpenAPI 3.1). Times are unix seconds, durations seconds. Who may ask stands in
+[Security](../explanation/security.md#the-supervisors-http-api).
+
+| request | role | | answer |
+|---|---|---|---|
+"""
+
+TAIL = """
+`POST` wants `Content-Type: application/json`, where its `{"reason": "…"}` is kept with the decision; `/login` wants a form.
+What is not done is answered with a `Refusal`: 400 (asked for wrongly), 401 (no token), 403 (not with this token), 404 (no such
+thing), 409 (the supervisor refuses), 503 (it does not answer).
+
+```text
+curl http://127.0.0.1:29180/api/fleet
+curl -N http://127.0.0.1:29180/api/live
+curl -H 'Content-Type: application/json' -d '{"reason": "its fan is loud"}' http://127.0.0.1:29180/api/nodes/n7/drain
+```
+
+`/api/live` first sends `event: fleet` with all there is, then `event: change` as it happens, at most five in a second; whoever
+reads slowly is told less often, and misses nothing. `event: beat` after 10 s without news says when the supervisor said
+last that there is none. `event: silent` says that the supervisor is gone; when it is back the stream goes on.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    rows = [
+        f"| `{one.method} {one.path}` | {one.role or '–'} | {one.says} | {_shape(one.answer)} |\n" for one in openapi.ROUTES
+    ]
+    used = openapi.used()
+    shapes = [section(node, "##") for module in (view, fleet) for node in classes(module) if node.name in used]
+    return "\n".join([HEAD + "".join(rows) + TAIL, *shapes])
+
+
+def _shape(name: str) -> str:
+    return f"`{name}`"

@@ -1,0 +1,43 @@
+"""Writes the pages and drawings of docs/ that are made from the code: `make reference`. A test compares each with what is
+there.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kit import ROOT
+
+from tools.draw_layers import drawn
+from tools.reference import checks, events, ft_launcher, http_api, metrics, rounds, rules, torchrun
+from tools.reference.walk import walk
+
+DIAGRAM = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
+
+
+def main() -> None:
+    """Write them all."""
+    docs, steps = ROOT / "docs", walk()
+    pages = {
+        "torchrun": torchrun.page(),
+        "ft_launcher": ft_launcher.page(),
+        "checks": checks.page(),
+        "events": events.page(),
+        "http-api": http_api.page(),
+        "metrics": metrics.page(),
+        "rules": rules.page(),
+        "rounds": rounds.page(steps),
+    }
+    for name, text in pages.items():
+        (docs / "reference" / f"{name}.md").write_text(text)
+    (docs / "layers.svg").write_text(drawn())
+    explained = docs / "explanation" / "rounds.md"
+    explained.write_text(DIAGRAM.sub(lambda _: rounds.diagram(steps), explained.read_text(), count=1))
+
+
+if __name__ == "__main__":
+    main()
