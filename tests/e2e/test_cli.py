@@ -154,7 +154,7 @@ def test_reading_the_command_line_loads_nothing_heavy():
     source = (
         "import sys, os\n"
         "before = set(sys.modules)\n"
-        "from holdfast.cli import main, parser\n"
+        "from holdfast.cli import main\nfrom holdfast.cli.run import parser\n"
         "from holdfast.cli.run.run import gather, resolve, this_host\n"
         "typed = parser.read(['--nproc-per-node', '2', '--tee=3', 't.py'])\n"
         "resolve(gather(typed.given, os.environ), typed.script, typed.script_args, os.environ, this_host(os.environ))\n"

@@ -83,7 +83,7 @@ class Program:
     """What an agent runs, without the agent."""
 
     def __init__(self, env: dict[str, str], own: str = "") -> None:
-        command, pipe = [*program("jobset_in_place"), env["JOBSET_NAME"], env["POD_NAME"], own], subprocess.PIPE
+        command, pipe = [*program("kubernetes.jobset_in_place"), env["JOBSET_NAME"], env["POD_NAME"], own], subprocess.PIPE
         self.process = subprocess.Popen(command, env=os.environ | env, stdin=pipe, stdout=pipe, text=True)
 
     def line(self) -> str:

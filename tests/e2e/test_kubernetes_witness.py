@@ -32,7 +32,7 @@ def cluster(kubernetes_api: Kubernetes) -> Kubernetes:
 
 def ask(cluster: Kubernetes, us: str = US, *missing: str) -> str:
     """What the program says that the agent runs."""
-    command = [*program("kubernetes_witness"), "20", us, *(missing or (THEM,))]
+    command = [*program("kubernetes.witness"), "20", us, *(missing or (THEM,))]
     return subprocess.run(command, env=os.environ | cluster.env, capture_output=True, text=True, check=True).stdout.strip()
 
 

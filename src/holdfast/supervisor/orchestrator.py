@@ -48,7 +48,7 @@ class NodeView(Value):
 
 
 KNOWN = {
-    "slurm": "holdfast.integrations.slurm_orchestrator",
+    "slurm": "holdfast.integrations.slurm.orchestrator",
     "kubernetes": "holdfast.integrations.kubernetes.orchestrator",
 }
 """Those that other software is needed for: where their class `Adapter` is."""

@@ -4,7 +4,7 @@ For each electorate there is one file, made by `link`, which is atomic on NFS to
 endpoint of the node that the witness speaks for, and it stays: the next electorate has another. A file system that is gone
 blocks whoever touches it, so a throw-away child does (an agent that waited would lose its lease), and it gives up by itself.
 
-Slurm and Kubernetes know of nodes that are dead; the programs that ask them are `integrations.slurm_witness` and
+Slurm and Kubernetes know of nodes that are dead; the programs that ask them are `integrations.slurm.witness` and
 `integrations.kubernetes.witness`. Whose word it is, speaks for us when one of those that are missing is dead, and we are not.
 """
 
@@ -58,7 +58,7 @@ class Witness:
 
     def __init__(self, folder: str, host: Host) -> None:
         self.folder, self.host = folder, host
-        self.asks = program(f"{folder}_witness") if folder in SCHEDULERS else []
+        self.asks = program(f"{folder}.witness") if folder in SCHEDULERS else []
         self.asked: dict[int, tuple[subprocess.Popen[bytes], Claim]] = {}
         """Descriptor of a child's answer → the child, and what it asks."""
 

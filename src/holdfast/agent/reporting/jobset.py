@@ -62,7 +62,7 @@ class InPlace:
         import subprocess  # it takes its time to load
 
         self.start_at, self.began = NEVER, self.host.now()
-        argv, pipe = [*program("jobset_in_place"), self.jobset, self.pod, self.attempt], subprocess.PIPE
+        argv, pipe = [*program("kubernetes.jobset_in_place"), self.jobset, self.pod, self.attempt], subprocess.PIPE
         try:
             self.child = subprocess.Popen(argv, stdin=pipe, stdout=pipe, start_new_session=True)
         except OSError as error:  # no process or descriptor is left: there may be one later

@@ -1,0 +1,1 @@
+"""Slurm: its nodes and its jobs, by its own commands."""
