@@ -9,6 +9,7 @@ import os
 
 from holdfast.agent.build import no_progress_cycles
 from holdfast.agent.group.messages import LogsTaken, Stashed
+from holdfast.agent.reporting.daemon_announce import introduce
 from holdfast.core.errors import HoldfastError
 from holdfast.core.job.events import FailureSeen, StacksKept, StopSent, WorkerStarted
 from holdfast.core.machine import NEVER
@@ -131,18 +132,10 @@ class Hands:
 
     def settle(self) -> list[Observation]:
         """Do what was put off, lest it hold up the first workers."""
-        # What is not used here only a failure or an end needs: neither is to wait for it.
-        import json  # noqa: F401
-
-        from holdfast.agent.reporting import final_report  # noqa: F401
-        from holdfast.agent.reporting.daemon_announce import introduce
-        from holdfast.runtime.hardware import gpus  # noqa: F401
-
         self.desk.open_control(self.job_dir.socket_path)
         self.workers.settle()
         if self.network is not None:
             self.network.warm()
-        self.node.warm()
         self._warm_up()
         introduce(self.config.state_dir, self.config.rdzv_id, self.job_dir)
         self._open_supervised()

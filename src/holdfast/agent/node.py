@@ -13,10 +13,12 @@ a machine again, and the simulator runs thousands of them.
 
 from __future__ import annotations
 
+from holdfast.agent.group import hang_response, shutdown, stopping  # noqa: F401 (an end needs them: imports may fail by then)
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
+from holdfast.rendezvous.coordinator import failure_handling  # noqa: F401 (likewise)
 from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import HostLeaves
 from holdfast.rendezvous.server import TO_HOST, Server
@@ -60,12 +62,6 @@ class Node:
         other = self.server or self.member
         assert other is not None
         return min(self.group.deadline(), other.deadline())
-
-    def warm(self) -> None:
-        """Load what only a failure or an end needs. No start waits for it; and an end must not, nor find by then that no
-        descriptor is left to read it by."""
-        from holdfast.agent.group import hang_response, shutdown, stopping  # noqa: F401
-        from holdfast.rendezvous.coordinator import failure_handling  # noqa: F401
 
     def set_clock(self, ahead_unix: float) -> None:
         """What the wall clock shows now, less what the monotonic one does: compared with other nodes', and used for nothing."""

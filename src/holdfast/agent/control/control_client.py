@@ -5,14 +5,17 @@ Also how both ends name a socket whose path is longer than an address may be.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
+import time
+from collections.abc import Mapping
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from holdfast.core.errors import ProtocolError
+from holdfast.telemetry.record.file_watch import Watch
+from holdfast.telemetry.record.state_dir import running_nodes
 
 MAX_REPLY = 16 << 20
 """Bytes of a reply: 4,096 ranks at 200 bytes, many times over."""
@@ -38,10 +41,6 @@ def ask(job_dir: str, node: str, request: Mapping[str, Any], timeout_s: float = 
 
 def ask_at(path: str, whom: str, request: Mapping[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
     """The answer of whoever listens at the socket `path`; the same errors. `whom`: for people."""
-    import json
-
-    from holdfast.core.errors import ProtocolError
-
     text = _exchange(path, json.dumps(dict(request)).encode() + b"\n", timeout_s)
     try:
         answer = json.loads(text)
@@ -53,11 +52,6 @@ def ask_at(path: str, whom: str, request: Mapping[str, Any], timeout_s: float = 
 
 
 def _await(path: str, job_dir: str, node: str, limit_s: float) -> None:
-    import time
-
-    from holdfast.telemetry.record.file_watch import Watch
-    from holdfast.telemetry.record.state_dir import running_nodes
-
     if os.path.exists(path):
         return
     until = time.monotonic() + limit_s
@@ -67,8 +61,6 @@ def _await(path: str, job_dir: str, node: str, limit_s: float) -> None:
 
 
 def _exchange(path: str, line: bytes, timeout_s: float) -> bytes:
-    import time
-
     until = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, Reachable(path) as address:
         connect(connection, address, timeout_s)

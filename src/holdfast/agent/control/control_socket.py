@@ -18,17 +18,16 @@ the job, and root, are listened to.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import socket
 import struct
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from holdfast.agent.control.control_client import Reachable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
+from holdfast.core.value import to_plain
 
 MAX_REQUEST = 65_536
 """Bytes of a request. The longest sensible one is a few hundred."""
@@ -162,8 +161,6 @@ class _Client:
         return None
 
     def _parse(self, line: bytes) -> Request | None:
-        import json
-
         self._is_asked = True
         # Whoever has shut its writing half down (`socat`) is readable for ever, and may still want the answer.
         self._epoll.modify(self._fd, 0)
@@ -175,10 +172,6 @@ class _Client:
             return None
 
     def answer(self, answer: Mapping[str, Any]) -> None:
-        import json
-
-        from holdfast.core.value import to_plain
-
         if self._fd < 0 or self._unsent:
             return
         self._is_asked = True

@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from holdfast.agent.group.messages import ChecksRun, NodeChecked
+from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
-from holdfast.core.machine import NEVER, Tick
+from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.wire.messages import Checked
 from holdfast.health.check import ROOT, wanted
 from holdfast.health.checks.pairs import VERDICT
 from holdfast.health.examiner import Answered, Asked, Examined, Examiner, StartCheck, Watch, plain
 from holdfast.health.runner import Child, unstartable
+from holdfast.rendezvous.clocks import ClockLead
+from holdfast.runtime.host import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
-
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.machine import Action, Observation
     from holdfast.health.check import Wanted
     from holdfast.health.verdict import Verdict
-    from holdfast.rendezvous.clocks import ClockLead
-    from holdfast.runtime.host import Host
 
 JOINING = "join"
 """Purpose of the question before a round; others are numbers of requests."""

@@ -5,12 +5,13 @@ The answer goes out when all have said it, or when the checks' deadlines have pa
 
 from __future__ import annotations
 
+from typing import Any
+
+from holdfast.core.wire.messages import NodeHealth
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from holdfast.agent.control.control_socket import OrderRequest, Request
-    from holdfast.core.wire.messages import NodeHealth
 
 MARGIN_S = 4.0
 """How much longer than the longest of its checks a node may take to answer: two links, and SIGKILL."""

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 
-from holdfast.agent.group.messages import ExaminationAsked, ExclusionAsked, InjectionAsked, RestartAsked, StopAsked
+from holdfast.agent.control.control_socket import ControlSocket
+from holdfast.agent.control.health_query import MARGIN_S, Examination
+from holdfast.agent.group.machine import Group
+from holdfast.agent.group.messages import Answer, ExaminationAsked, ExclusionAsked, InjectionAsked, RestartAsked, StopAsked
 from holdfast.core.errors import UsageError
-from holdfast.core.machine import NEVER, Signalled
+from holdfast.core.job.injection import injection
+from holdfast.core.machine import NEVER, Observation, Signalled
 from holdfast.core.signals import NUMBERS
+from holdfast.core.wire.messages import NodeHealth
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.runtime.host import Host
+from holdfast.telemetry.health_http import HealthHttpServer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.agent.control.control_socket import ControlSocket, OrderRequest, Request
     from holdfast.agent.control.health_checks import Checking
     from holdfast.agent.control.health_query import Examination
     from holdfast.agent.faults.driver import Injections
-    from holdfast.agent.group.machine import Group
-    from holdfast.agent.group.messages import Answer
     from holdfast.agent.workers.monitor_driver import Monitoring
-    from holdfast.core.machine import Observation
-    from holdfast.core.wire.messages import NodeHealth
-    from holdfast.rendezvous.coordinator.machine import Rendezvous
-    from holdfast.runtime.host import Host
     from holdfast.telemetry.health_http import HealthHttpServer
 
 
@@ -65,8 +66,6 @@ class Desk:
 
     def open_control(self, path: str) -> None:
         """Listen on the Unix socket at `path`; without it the job runs all the same."""
-        from holdfast.agent.control.control_socket import ControlSocket
-
         try:
             self.control = control = ControlSocket(path)
         except OSError as error:
@@ -76,8 +75,6 @@ class Desk:
 
     def open_health(self, port: int, last_progress_at_unix: Callable[[], float]) -> None:
         """Serve the health check; a port that cannot be had is no reason not to train."""
-        from holdfast.telemetry.health_http import HealthHttpServer
-
         server = HealthHttpServer(last_progress_at_unix, port)
         try:
             server.start()
@@ -171,8 +168,6 @@ class Desk:
 
     def _inject(self, request: Request | OrderRequest) -> list[Observation]:
         """Play a fault, here or, through the coordinator, on another node."""
-        from holdfast.core.job.injection import injection
-
         name = str(request.arguments.get("node") or self.name)
         try:
             wanted = injection(request.arguments)
@@ -188,7 +183,6 @@ class Desk:
 
     def _check(self, request: Request | OrderRequest) -> list[Observation]:
         """The health of all nodes, by the checks that are named."""
-        from holdfast.agent.control.health_query import MARGIN_S, Examination
         from holdfast.health.check import wanted
 
         assert self.checking is not None

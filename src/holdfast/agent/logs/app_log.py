@@ -16,19 +16,18 @@ import os
 import select
 import time
 from _queue import Empty, SimpleQueue
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from holdfast.agent.logs.nonblocking_writer import open_log
 from holdfast.agent.logs.tee import Source, Tee
 from holdfast.core.job.cycles import log_path
+from holdfast.core.machine import Observation
+from holdfast.runtime.host import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from holdfast.agent.logs.sender import LogSender, Upstream
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
 
 LOOK_S = 0.05
 """Between two looks whether that wait is cut short."""

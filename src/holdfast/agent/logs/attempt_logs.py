@@ -7,15 +7,15 @@ Where they lie is decided by `agent.logs.paths` (or by whoever else has a list o
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 
 from holdfast.agent.logs.tail import tail_of
+from holdfast.agent.logs.tee import Source, Tee
 from holdfast.core.errors import UsageError
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from holdfast.agent.logs.tee import Tee
 
 NO_LOGS_HINT = "name a writable directory with --log-dir, or keep nothing with --log-dir /dev/null"
@@ -109,7 +109,6 @@ class AttemptLogs:
     def tee(self, prefixes: Sequence[str], *, stdout_fd: int = 1, stderr_fd: int = 2) -> Tee | None:
         """What follows the files and shows them, `prefixes[local rank]` before each line. None: nothing to follow. OSError: one
         of them cannot be opened."""
-        from holdfast.agent.logs.tee import Source, Tee
 
         def wanted(streams: Iterable[tuple[str | None, bool, bool]]) -> list[Source]:
             return [

@@ -10,6 +10,7 @@ the timer as well there is no descriptor, and the caller is told to look every `
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import struct
@@ -31,8 +32,6 @@ class Wake:
     """A descriptor that is readable when it is time to look."""
 
     def __init__(self) -> None:
-        import ctypes
-
         flags = os.O_NONBLOCK | os.O_CLOEXEC
         self._libc = ctypes.CDLL(None)
         self._timer: int = self._libc.timerfd_create(_CLOCK_MONOTONIC, flags)

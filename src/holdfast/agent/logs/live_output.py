@@ -8,17 +8,12 @@ shown in its order as soon as they can be read, unless the job has ended by then
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 
 from holdfast.agent.logs.tee import BLOCKED_S, STALL_S, Tee
-from holdfast.core.machine import NEVER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
-    from holdfast.telemetry.record.io_thread import Aside
+from holdfast.core.machine import NEVER, Observation
+from holdfast.runtime.host import Host
+from holdfast.telemetry.record.io_thread import Aside
 
 TURN_S = 0.02
 """How long a turn is waited for that does not come to its end: it is one of many."""

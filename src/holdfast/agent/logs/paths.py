@@ -24,15 +24,12 @@ The open files of an attempt are `agent.logs.attempt_logs`'s; following them is 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from string import Template
 
 from holdfast.agent.logs.attempt_logs import NO_LOGS_HINT, AttemptLogs, FilterFiles, RankPaths
+from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.core.config.config import RunConfig
 
 OUT, ERR = 1, 2
 """Bits of `-r` and `-t`."""
@@ -147,8 +144,6 @@ def prefixes(role: str, ranks: Sequence[int], template: str | None = None) -> li
         template = os.environ.get(PREFIX_VARIABLE)
     if not template:
         return [f"[{role}{local}]:" for local in range(len(ranks))]
-    from string import Template
-
     made = Template(template)
     return [made.safe_substitute(role_name=role, rank=rank, local_rank=local) for local, rank in enumerate(ranks)]
 

@@ -16,23 +16,22 @@ import os
 import time
 from _queue import Empty, SimpleQueue
 from _thread import allocate_lock
+from collections.abc import Callable
 from contextlib import suppress
 from errno import EADDRINUSE
 from functools import partial
 
 from holdfast.agent.logs.app_log import LOOK_S
 from holdfast.agent.logs.nonblocking_writer import open_log
+from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.errors import UsageError
 from holdfast.core.job.cycles import cycle_of, log_path
+from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.net.blocking_link import Turn
 from holdfast.runtime.net.blocking_server import BlockingServer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.core.config.fault_tolerance import FaultTolerance
-    from holdfast.rendezvous.coordinator.machine import Rendezvous
     from holdfast.runtime.net.blocking_link import BlockingLink
     from holdfast.runtime.net.frames import Identity
     from holdfast.runtime.net.tls import Shelter

@@ -16,6 +16,7 @@ import os
 import socket
 import time
 from _thread import allocate_lock
+from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.agent.logs.nonblocking_writer import Console, open_log
@@ -26,8 +27,6 @@ from holdfast.runtime.net.blocking_link import BlockingLink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.runtime.net.frames import Identity
     from holdfast.runtime.net.tls import Shelter
 

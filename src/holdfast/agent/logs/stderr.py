@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 import time
 
-from holdfast.core.machine import NEVER
+from holdfast.agent.logs.nonblocking_writer import Console
+from holdfast.core.machine import NEVER, Observation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.agent.logs.nonblocking_writer import Console
-    from holdfast.core.machine import Observation
 
 RETRY_S = 0.1
 """Seconds until a stderr that takes nothing is tried again."""
@@ -37,8 +37,6 @@ class Voice:
     def say(self, text: str) -> None:
         """Say `text`, which ends with its line; at once if that goes."""
         if self._console is None:
-            from holdfast.agent.logs.nonblocking_writer import Console
-
             try:
                 self._console = Console(self._fd)
             except OSError:

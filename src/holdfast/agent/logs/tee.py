@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.agent.logs.follow_interval import BATCH_S, Wake
 from holdfast.agent.logs.nonblocking_writer import Console
@@ -21,8 +22,6 @@ from holdfast.agent.logs.tail import last_drawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from holdfast.agent.logs.sender import LogSender
 
 CHUNK = 64 * 1024

@@ -10,20 +10,20 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from queue import Empty, SimpleQueue
+from typing import Any
+from urllib.parse import urlencode, urlsplit
 
+from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.job.cycles import cycle_of, log_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from holdfast.core.config.config import RunConfig
-    from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.runtime.net.ports import hold_port
 
 POLL_S = 2.0
 """Between two questions; NVRx's."""
@@ -152,9 +152,6 @@ class Attribution:
     def _start(self) -> None:
         """Start a service. Other jobs on this host may have one too, for other logs: then it is at another port."""
         import subprocess
-        import sys
-
-        from holdfast.runtime.net.ports import hold_port
 
         held = None
         try:
@@ -186,8 +183,6 @@ class Attribution:
 
     def _ask(self, cycle: int, asked_s: float) -> bool:
         """Whether there is no more to ask."""
-        from urllib.parse import urlencode
-
         query = urlencode({"log_path": log_path(self.prefix, cycle), "wait": "false"})
         status, answer = self._request("GET", f"/logs?{query}", None, ASK_S)
         if status != 200 or answer.get("status") != "completed":
@@ -213,9 +208,6 @@ class Attribution:
         self, method: str, path: str, body: bytes | None, timeout_s: float, url: str = ""
     ) -> tuple[int, dict[str, Any]]:
         """(status, answer) of whoever serves `url`; empty: the service. Status 0: there was none."""
-        from http.client import HTTPConnection, HTTPException, HTTPSConnection
-        from urllib.parse import urlsplit
-
         to = urlsplit(url or self.url)
         kind = HTTPSConnection if to.scheme == "https" else HTTPConnection
         headers = {"Content-Type": "application/json"}
@@ -237,8 +229,6 @@ class Attribution:
 
 def _is_url(text: str) -> bool:
     """Whether requests can be made to it: `http://host:port`, or https, or with a path."""
-    from urllib.parse import urlsplit
-
     try:
         to = urlsplit(text)
         return to.scheme in ("http", "https") and bool(to.hostname) and to.port != 0

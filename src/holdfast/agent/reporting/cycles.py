@@ -7,17 +7,13 @@ writes nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
+from holdfast.core.config.config import RunConfig
 from holdfast.core.job.cycles import InfoNames, cycle_of
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.coordinator.membership import Seat
 from holdfast.telemetry.report.cycle_info import CycleInfo
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.core.config.config import RunConfig
-    from holdfast.rendezvous.coordinator.machine import Rendezvous
-    from holdfast.rendezvous.coordinator.membership import Seat
 
 
 class Cycles:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import _thread
 import os
+from contextlib import suppress
 
-from holdfast.telemetry.record.state_dir import daemon_socket
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.telemetry.record.state_dir import JobDir
+from holdfast.agent.control.control_client import ask_at
+from holdfast.core.errors import ProtocolError
+from holdfast.telemetry.record.state_dir import JobDir, daemon_socket
 
 
 def introduce(home: str, job: str, job_dir: JobDir) -> None:
@@ -22,11 +21,6 @@ def introduce(home: str, job: str, job_dir: JobDir) -> None:
     said = {"ask": "register", "job": job, "node": job_dir.node, "pid": os.getpid(), "job_dir": job_dir.path}
 
     def say() -> None:
-        from contextlib import suppress
-
-        from holdfast.agent.control.control_client import ask_at
-        from holdfast.core.errors import ProtocolError
-
         with suppress(OSError, ProtocolError):  # it has gone: the next one finds this agent by its job's directory
             ask_at(path, "the daemon", said)
 

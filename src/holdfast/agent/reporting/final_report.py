@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 
 from holdfast.agent.workers import launch
 from holdfast.agent.workers.error_files import hand_on
+from holdfast.core.config.config import RunConfig
+from holdfast.core.job.failure import Failure
+from holdfast.core.job.report import JobReport
+from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.record.prune import KEEP_JOBS, prune
+from holdfast.telemetry.record.state_dir import JobDir, job_dirs, last_runs
+from holdfast.telemetry.report.failure_box import entrypoint_name, failure_box
+from holdfast.telemetry.report.report_text import report_from_json, report_json, report_text, terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.job.failure import Failure
     from holdfast.core.job.finding import Finding
-    from holdfast.core.job.report import JobReport
-    from holdfast.telemetry.record.state_dir import JobDir
 
 
 CAUSE_S = 0.5
@@ -34,13 +38,9 @@ def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, fo
     without an incident is not talked about. `found`: as from `cause`."""
     if report.outcome == "succeeded" and not report.restarts_used and report.rounds <= 1 and not report.failures:
         return  # as `is_news` says, without loading it
-    from holdfast.telemetry.report.report_text import report_text, terminal
-
     width, colour = terminal(sys.stderr)
     say(report_text(report, cause=told(found), width=width, colour=colour))
     if report.failures and report.outcome == "failed":
-        from holdfast.telemetry.report.failure_box import entrypoint_name, failure_box
-
         program, *args = launch.command(config, 0)
         root = report.failures[0]
         if not hand_on(root, config.error_file) and config.error_file and root.error_record is not None:
@@ -59,8 +59,6 @@ def cause(failures: Sequence[Failure]) -> Finding | None:
     in `CAUSE_S`."""
     if all(failure.innocent for failure in failures):
         return None
-    from holdfast.telemetry.record.io_thread import Aside
-
     found: list[Finding] = []
 
     def look() -> None:
@@ -87,8 +85,6 @@ class SharedEnd:
         where it cannot be read."""
         if self._stamp() in (None, self._before):
             return None
-        from holdfast.telemetry.report.report_text import report_from_json
-
         with open(self.path, encoding="utf-8") as file:
             return report_from_json(file.read())
 
@@ -103,9 +99,6 @@ class SharedEnd:
 def ended_runs(config: RunConfig) -> dict[str, JobReport]:
     """How the job's last runs have ended, by their lives, as their reports on this host tell: whoever was cut off at the end of
     one of them may come back while the next one runs."""
-    from holdfast.telemetry.record.state_dir import last_runs
-    from holdfast.telemetry.report.report_text import report_from_json
-
     found = []
     for path in last_runs(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)[:ENDS_KNOWN]:
         try:
@@ -118,19 +111,12 @@ def ended_runs(config: RunConfig) -> dict[str, JobReport]:
 
 def make_room(state_dir: str) -> None:
     """Prune the oldest jobs, if there are more than are kept (looking at their sizes each time would cost too much)."""
-    from holdfast.telemetry.record.prune import KEEP_JOBS, prune
-    from holdfast.telemetry.record.state_dir import job_dirs
-
     if len(job_dirs(state_dir)) > KEEP_JOBS:
         prune(state_dir)
 
 
 def keep(report: JobReport, job_dir: JobDir, *, found: Finding | None) -> None:
     """Write the report into the job's directory. `found`: as from `cause`. OSError where that cannot be."""
-    import json
-
-    from holdfast.telemetry.report.report_text import report_json
-
     # Several agents of one job may share the directory: each writes a file of its own, and the name changes hands.
     draft = f"{job_dir.report_path}.{job_dir.node}"
     try:

@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Mapping
 
-from holdfast.core.job.events import FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
-from holdfast.core.machine import NEVER
+from holdfast.core.config.config import RunConfig
+from holdfast.core.job.events import Event, FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
+from holdfast.core.machine import NEVER, Observation
 from holdfast.core.value import replace
 from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, WorkloadInfo, worker_address
 from holdfast.runtime.daemon_client import HostReports, worker_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.job.events import Event
-    from holdfast.core.machine import Observation
     from holdfast.core.wire.google_wire import WorkerInfo
 
 PORT = "GCP_HOST_DAEMON_PORT"

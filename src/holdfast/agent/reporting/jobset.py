@@ -6,19 +6,18 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable, Mapping
 
 from holdfast.agent.reporting.child_program import program
 from holdfast.core.errors import UsageError
-from holdfast.core.machine import NEVER
+from holdfast.core.machine import NEVER, Observation
 from holdfast.core.signals import signal
+from holdfast.runtime.host import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Mapping
 
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
 
 NEEDED = {"JOBSET_NAME": "metadata.labels['jobset.sigs.k8s.io/jobset-name']", "POD_NAME": "metadata.name"}
 """Variable → the field of the pod that the manifest hands down as it."""

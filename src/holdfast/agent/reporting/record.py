@@ -6,23 +6,21 @@ What is to be recorded is only noted, and put on disk by `write_down`: nobody wh
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from holdfast.agent.logs.stderr import Voice
-from holdfast.core.job.events import Degraded, FailureSeen, WorkerStarted
+from holdfast.agent.reporting import final_report
+from holdfast.agent.workers.flight_recorder import patience_s, record_of
+from holdfast.core.config.config import RunConfig
+from holdfast.core.job.events import Degraded, Event, FailureSeen, WorkerStarted
+from holdfast.core.job.failure import Failure
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER
 from holdfast.telemetry.record.recorder import Recorder
+from holdfast.telemetry.record.state_dir import JobDir
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
-
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.job.events import Event
-    from holdfast.core.job.failure import Failure
-    from holdfast.core.job.report import JobReport
-    from holdfast.telemetry.record.state_dir import JobDir
 
 KEEP_S = 30.0
 """How long what there is to keep of a failure waits for the next workers here."""
@@ -158,9 +156,6 @@ class Telling:
         folder, environ, now = self.job_dir.incident_path, os.environ, self.unix()
 
         def keep_them() -> None:
-            import time
-
-            from holdfast.agent.workers.flight_recorder import patience_s, record_of
             from holdfast.diagnosis.incident import keep, keep_failures
 
             for round, known in unkept.items():
@@ -176,8 +171,6 @@ class Telling:
 
     def report(self, report: JobReport) -> None:
         """The job's end, for people and for programs."""
-        from holdfast.agent.reporting import final_report
-
         found = final_report.cause(report.failures)
         if trouble := self.recorder.aside.attempt(lambda: final_report.keep(report, self.job_dir, found=found)):
             self.say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")

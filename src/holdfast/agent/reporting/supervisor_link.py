@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from holdfast.agent.build import shelter_of
 from holdfast.agent.control.control_socket import OrderRequest
+from holdfast.agent.control.requests import Desk
+from holdfast.agent.group.machine import Group
+from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
+from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
-from holdfast.core.machine import Tick
-from holdfast.core.value import to_plain
+from holdfast.core.job.events import Event, FailureSeen, HealthChanged, JobEnded
+from holdfast.core.job.failure import describe
+from holdfast.core.machine import Action, Observation, Say, Tick
+from holdfast.core.value import replace, to_plain
+from holdfast.core.wire.fleet import FLEET, VERBS, FleetMessage, RankSaid, Standing, Trouble
+from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.health.verdict import UNFIT
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.runtime.host import Host
+from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.net.net import Network
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    from holdfast.agent.control.requests import Desk
-    from holdfast.agent.group.machine import Group
     from holdfast.agent.workers.monitor_driver import Monitoring
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.job.events import Event
-    from holdfast.core.machine import Action, Observation
     from holdfast.core.wire.fleet import Order, Standing
-    from holdfast.rendezvous.coordinator.machine import Rendezvous
-    from holdfast.runtime.host import Host
 
 LOOK_S = 5.0
 """Between two looks at the ranks' steps. What is news is told at once."""
@@ -65,13 +70,6 @@ class Supervised:
         monitoring: Callable[[], Monitoring | None],
         say: Callable[[str, str], None],
     ) -> None:
-        from holdfast.agent.build import shelter_of
-        from holdfast.agent.reporting.supervisor_uplink import Uplink
-        from holdfast.core.wire.fleet import FLEET, FleetMessage
-        from holdfast.runtime.host import Host
-        from holdfast.runtime.net.frames import Identity
-        from holdfast.runtime.net.net import Network
-
         self.config, self.outer, self.desk, self.group = config, host, desk, group
         self.rendezvous, self.monitoring, self.say = rendezvous, monitoring, say
         self.inner = Host(host.complain)
@@ -135,9 +133,6 @@ class Supervised:
 
     def saw(self, event: Event) -> None:
         """What is recorded here, as it happens: what concerns the supervisor is told at once."""
-        from holdfast.core.job.events import FailureSeen, HealthChanged, JobEnded
-        from holdfast.core.job.failure import describe
-
         self.is_news = True
         match event:
             case FailureSeen(failure=failure) if not failure.innocent and failure.rank >= 0:
@@ -158,8 +153,6 @@ class Supervised:
 
     def _trouble(self, kind: str, what: str, **more: Any) -> None:
         """Tell it. Whose trouble it is has to be known first."""
-        from holdfast.core.wire.fleet import Trouble
-
         now = self.outer.now()
         if self.told is None:
             self.told = self._standing()
@@ -168,8 +161,6 @@ class Supervised:
         self._carry_out(self.uplink.trouble(trouble, now))
 
     def _standing(self) -> Standing:
-        from holdfast.core.wire.fleet import RankSaid, Standing
-
         group, assigned, monitoring = self.group, self.group.assigned, self.monitoring()
         ranks = []
         for seat in group.workers.values() if group.state != "joining" else ():
@@ -211,10 +202,6 @@ class Supervised:
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
     def _carry_out(self, actions: Iterable[Action]) -> list[Observation]:
-        from holdfast.agent.reporting.supervisor_uplink import Obey
-        from holdfast.core.machine import Say
-        from holdfast.core.wire.links import Connect, HangUp, Transmit
-
         seen: list[Observation] = []
         for action in actions:
             match action:
@@ -232,8 +219,6 @@ class Supervised:
             self._carry_out(self.uplink.did(order.order, ok, text))
 
         self.say(order.words, "warning")
-        from holdfast.core.wire.fleet import VERBS
-
         if order.verb not in VERBS:
             did(False, f"this agent knows no order {order.verb!r}")
             return []
@@ -248,6 +233,4 @@ class Supervised:
 
 def ageless(standing: Standing) -> Standing:
     """The same without what is never twice the same, and is told with the next news."""
-    from holdfast.core.value import replace
-
     return replace(standing, ranks=tuple(replace(rank, step_s=None, beat_age_s=None) for rank in standing.ranks))

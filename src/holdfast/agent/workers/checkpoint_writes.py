@@ -6,15 +6,11 @@ coordinator is told when the first rank begins and when the last is done.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.agent.group.messages import SavesSeen
-from holdfast.core.machine import NEVER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
+from holdfast.core.machine import NEVER, Observation
+from holdfast.runtime.host import Host
 
 LOOK_S = 0.2
 """Between two looks, of some microseconds for each rank."""

@@ -11,15 +11,13 @@ record is copied there with its exit code, so that launchers can be nested.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+from typing import Any
 
 from holdfast.core.job.failure import DEEPEST_RECORD, Failure, is_too_deep
 from holdfast.core.value import Value, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
@@ -56,8 +54,6 @@ def read(path: str) -> ErrorRecord | None:
         return ErrorRecord(trouble=f"error file {path} cannot be read: {error.strerror}")
     except ValueError as error:
         return ErrorRecord(trouble=f"error file {path} {error}")
-    import json  # here, and not above: most jobs never read one, and it takes a millisecond
-
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -139,8 +135,6 @@ def _moment(stamp: object, written_at: float) -> float | None:
 
 
 def _put(path: str, record: dict[str, Any]) -> bool:
-    import json
-
     aside = f"{path}.{os.getpid()}"
     try:
         with open(aside, "w", encoding="utf-8") as file:

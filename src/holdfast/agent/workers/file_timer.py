@@ -10,17 +10,14 @@ failure of the worker that set it (torchrun's watchdog takes the launcher down w
 
 from __future__ import annotations
 
+import json
 import os
 import select
 
 from holdfast.agent.group.messages import TimerExpired
-from holdfast.core.machine import NEVER
+from holdfast.core.machine import NEVER, Observation
 from holdfast.core.signals import signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
+from holdfast.runtime.host import Host
 
 CHUNK = 1 << 16
 LONGEST_LINE = 4096
@@ -36,8 +33,6 @@ class Timers:
 
     def take(self, line: bytes) -> None:
         """One request. ValueError when it is none."""
-        import json
-
         try:
             said = json.loads(line)
             key = int(said["pid"]), str(said["scope_id"])

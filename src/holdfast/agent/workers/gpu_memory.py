@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable, Mapping
 
 from holdfast.agent.group.messages import GpuMemory, GpuUser, MemorySeen
 from holdfast.core.errors import StartError
+from holdfast.core.machine import Observation
 from holdfast.runtime.hardware import gpus as accelerators
 from holdfast.runtime.hardware.nvidia import MOST
+from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
-
     Then = Callable[[list[list[str]]], list[Observation]]
 
 MEMORY = "--query-gpu=index,uuid,memory.used"

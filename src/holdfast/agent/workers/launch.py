@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from holdfast.core.config import entry
+from holdfast.core.config.config import RunConfig
 from holdfast.core.config.env import worker_env
 from holdfast.core.job.cycles import CURRENT_INFO, InfoNames
 from holdfast.core.value import as_json, to_plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.wire.messages import Assigned
+from holdfast.core.wire.messages import Assigned
 
 STASH, AGREED = "HOLDFAST_STASH", "HOLDFAST_STASH_AGREED"
 """As in `core.page.stash`, which is not loaded before somebody stashes something."""

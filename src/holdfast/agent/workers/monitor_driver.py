@@ -11,10 +11,14 @@ write to their pages.
 from __future__ import annotations
 
 import _thread
+from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.agent.group.messages import Ended, Hung, PaceKnown, Started
-from holdfast.core.machine import NEVER, Record, Say, Tick
+from holdfast.agent.workers.workers import Workers
+from holdfast.core.config.config import RunConfig
+from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.value import fields_of
+from holdfast.core.wire.messages import Assigned
 from holdfast.monitor.machine import Monitor
 from holdfast.monitor.messages import (
     AskGpus,
@@ -31,18 +35,9 @@ from holdfast.monitor.messages import (
 )
 from holdfast.monitor.progress import LogProgress
 from holdfast.runtime.hardware import nvidia
+from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
 from holdfast.telemetry.record.io_thread import Aside
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from holdfast.agent.workers.workers import Workers
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.machine import Action, Observation
-    from holdfast.core.wire.messages import Assigned
-    from holdfast.runtime.host import Host
 
 SOON_S, LATEST_S = 10.0, 300.0
 """A monitor that fails is made anew at once. If that one fails within SOON_S, the next waits for so long, then twice as long,

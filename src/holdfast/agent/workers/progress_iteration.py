@@ -6,14 +6,11 @@ Asked before the node's first `Join` and whenever the workers of a round are gon
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.agent.group.messages import Reached
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.core.processes import ProcessGone
-    from holdfast.telemetry.record.io_thread import Aside
+from holdfast.core.processes import ProcessGone
+from holdfast.telemetry.record.io_thread import Aside
 
 MOST_BYTES = 1000
 """Of a file that holds one number."""

@@ -10,28 +10,26 @@ else there is what the kernel knows (`runtime.process.kernel_view`). Decides not
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
 
-from holdfast.agent.group.messages import Looked
+from holdfast.agent.group.messages import LookAtWorkers, Looked
 from holdfast.agent.workers import flight_recorder
-from holdfast.core.job.failure import ASLEEP, Position
-from holdfast.core.machine import NEVER
+from holdfast.agent.workers.workers import Workers
+from holdfast.core.job.failure import ASLEEP, Position, Reached
+from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page.signs import Signs
 from holdfast.core.page.stack_text import is_whole, main_thread, waits, where
 from holdfast.core.signals import signal
 from holdfast.runtime.process.kernel_view import kernel_view
 from holdfast.runtime.process.process import descendants, kill_group, state
+from holdfast.runtime.shm.pages import Page
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from subprocess import Popen
 
-    from holdfast.agent.group.messages import LookAtWorkers
     from holdfast.agent.workers.monitor_driver import Monitoring
-    from holdfast.agent.workers.workers import Workers
-    from holdfast.core.job.failure import Reached
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.shm.pages import Page
 
 POLL_S = 0.001
 """Between two looks at what the ranks have written: none of them would tell us that it is done."""
@@ -61,8 +59,6 @@ RESERVE_S = 0.1
 
 def py_spy() -> str | None:
     """The program, if the extra `diagnosis` is installed here."""
-    import sys
-
     for folder in (os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)):
         path = os.path.join(folder, "py-spy")
         if os.access(path, os.X_OK):

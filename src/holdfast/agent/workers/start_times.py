@@ -7,18 +7,14 @@ is known then is told. Where our bootstrap could not do its whole work in a rank
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from holdfast.core.job.events import RanksBegun, RanksEnded
-from holdfast.core.machine import NEVER
+from holdfast.core.machine import NEVER, Observation
+from holdfast.core.page.signs import Moments
 from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from holdfast.core.machine import Observation
-    from holdfast.core.page.signs import Moments
-    from holdfast.runtime.host import Host
-    from holdfast.runtime.shm.pages import Page
+from holdfast.runtime.host import Host
+from holdfast.runtime.shm.pages import Page
 
 FIRST_LOOK_S = 1.0
 """Few ranks have made a step sooner; and until the report is asked for nobody waits."""

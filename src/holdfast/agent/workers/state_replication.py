@@ -16,11 +16,14 @@ from __future__ import annotations
 import socket
 import time
 from _thread import allocate_lock, start_new_thread
+from collections.abc import Callable
+from typing import Any
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.page import stash as layout
 from holdfast.core.page.stash import Generation
 from holdfast.core.value import to_plain
+from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.hardware.memory import room_bytes
 from holdfast.runtime.net.addresses import host_and_port
 from holdfast.runtime.net.blocking_link import BlockingLink
@@ -30,10 +33,6 @@ from holdfast.runtime.shm.stash import CHUNK_BYTES, Filling, chunks, clear, gene
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from holdfast.core.wire.messages import Assigned
     from holdfast.runtime.net.frames import Identity
     from holdfast.runtime.net.tls import Shelter
 

@@ -7,9 +7,7 @@ whole `limit_s` is stuck, in a driver or on a dead mount. Looked for where the u
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 LOOKS = 10
 """Looks within the limit: so many samples in a row are no chance. torchrun looks every --monitor-interval, 0.1 s."""

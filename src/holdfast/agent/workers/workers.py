@@ -7,6 +7,7 @@ failure needs (error file, last lines of the log). Decides nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 
 from holdfast.agent.group.messages import (
     TOO_LATE,
@@ -20,25 +21,33 @@ from holdfast.agent.group.messages import (
     Stuck,
 )
 from holdfast.agent.logs import paths as logs
-from holdfast.agent.workers import launch
+from holdfast.agent.logs.app_log import AppLogs
+from holdfast.agent.logs.attempt_logs import AttemptLogs, RankLogs
+from holdfast.agent.logs.live_output import Shown
+from holdfast.agent.workers import error_files, launch
+from holdfast.agent.workers.gpu_memory import GpuLook
+from holdfast.agent.workers.uninterruptible import Sleepers
+from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError, StartError, UsageError
 from holdfast.core.job.cycles import cycle_of
 from holdfast.core.job.failure import Evidence
-from holdfast.core.machine import NEVER
+from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page.layout import HOOK_MODULES, HOOK_SIGNS
 from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.value import replace
+from holdfast.core.wire.messages import Assigned
+from holdfast.runtime.hardware.mounts import is_local
+from holdfast.runtime.host import Host
 from holdfast.runtime.net.ports import hold_port
 from holdfast.runtime.shm import pages as shm
+from holdfast.runtime.shm.stash import held
 from holdfast.telemetry.record.io_thread import Aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable, Iterable
 
     from holdfast.agent.logs.app_log import AppLogs
-    from holdfast.agent.logs.attempt_logs import AttemptLogs, RankLogs
     from holdfast.agent.logs.live_output import Shown
     from holdfast.agent.logs.sender import Upstream
     from holdfast.agent.spares.pool import Parking
@@ -46,10 +55,6 @@ if TYPE_CHECKING:
     from holdfast.agent.workers.progress_iteration import Mileage
     from holdfast.agent.workers.state_replication import Replicas
     from holdfast.agent.workers.uninterruptible import Sleepers
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.machine import Observation
-    from holdfast.core.wire.messages import Assigned
-    from holdfast.runtime.host import Host
 
 TAIL_LINES = 20
 """Lines of a failed worker's log that go into the report."""
@@ -108,8 +113,6 @@ class Workers:
     def _open_sleepers(limit_s: float | None) -> Sleepers | None:
         if limit_s is None:
             return None
-        from holdfast.agent.workers.uninterruptible import Sleepers
-
         return Sleepers(limit_s)
 
     def hold_port(self) -> PortHeld:
@@ -153,8 +156,6 @@ class Workers:
             self.unfollowed = None
             self.host.watch_pages()
             self._follow_logs(assigned)
-            from holdfast.runtime.hardware.mounts import is_local  # not before the first workers have begun
-
             folder = self.attempt[0].dir if self.attempt is not None else None
             self.disk_is_local = folder is None or is_local(folder)
 
@@ -204,8 +205,6 @@ class Workers:
         """With the last of them: what they have left."""
         if any(pid in self.host.children for pid in self.local_ranks) or not shm.is_written(self.stash):
             return []
-        from holdfast.runtime.shm.stash import held
-
         mine = held(self.stash, self.config.nproc_per_node)
         if self.replicas is None:
             return [Stashed(held=mine)]
@@ -308,8 +307,6 @@ class Workers:
     def look_at_memory(self, above_mb: float) -> list[Observation]:
         """How much of the GPUs' memory is in use: told at once, or later, through `host`."""
         if self.gpus is None:
-            from holdfast.agent.workers.gpu_memory import GpuLook
-
             self.gpus = GpuLook(self.host, os.environ, self.config.nproc_per_node)
         return self.gpus.begin(above_mb)
 
@@ -338,8 +335,6 @@ class Workers:
         assert self.attempt is not None
         ranks = range(assigned.base_rank, assigned.base_rank + self.config.nproc_per_node)
         if self.attempt.are_followed:
-            from holdfast.agent.logs.live_output import Shown
-
             attempt, prefixes = self.attempt, logs.prefixes(self.config.role, ranks, self.config.log_line_prefix_template)
             self.shown = Shown(self.host, self.shower, lambda: attempt.tee(prefixes))
         if self.config.ft.per_cycle_applog_prefix:
@@ -347,8 +342,6 @@ class Workers:
 
     def _gather_logs(self, prefix: str, assigned: Assigned) -> None:
         assert self.attempt is not None
-        from holdfast.agent.logs.app_log import AppLogs
-
         if self.upstream is not None:
             self.upstream.at = assigned.logs_at
             if not assigned.logs_at:
@@ -376,8 +369,6 @@ class Workers:
 
 def _left_by(local_rank: int, attempt: AttemptLogs) -> Evidence:
     """What a rank that has failed has left on disk."""
-    from holdfast.agent.workers import error_files
-
     files = attempt[local_rank]
     record = error_files.read(files.error_file)
     said = record or error_files.ErrorRecord()

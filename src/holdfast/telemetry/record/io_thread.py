@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import _thread
 from _queue import Empty, SimpleQueue  # what `queue` has, without its imports
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 PATIENCE_S = 0.1
 """How long a task that does not come to its end is waited for, once. A busy disk takes some 10 ms; a lease lasts a second."""

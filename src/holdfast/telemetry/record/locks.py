@@ -7,15 +7,15 @@ in the same process. Where only flock is known (gVisor) it has to do; where ther
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import struct
 
 _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 def take(fd: int) -> bool:
     """Lock the whole file for as long as `fd` is open. False: somebody else has it."""
-    import fcntl
-
     try:
         # Not flock: that cannot be looked at without being taken. Not lockf: any close() of the file would drop it.
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
@@ -31,9 +31,6 @@ def take(fd: int) -> bool:
 
 def is_taken(fd: int) -> bool:
     """Whether somebody holds a lock on the file. Looking takes nothing."""
-    import fcntl
-    import struct
-
     try:
         answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
         return bool(struct.unpack_from("@h", answer)[0] != fcntl.F_UNLCK)
@@ -49,6 +46,4 @@ def is_taken(fd: int) -> bool:
 
 
 def _flock(kind: int) -> bytes:
-    import struct
-
     return struct.pack("@hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 from holdfast.telemetry.record.state_dir import events_files, is_running, job_dirs, remove_dead_sockets, touched_at
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KEEP_JOBS = 50
 """Runs kept. Enough to look back over some weeks of work, few enough that `holdfast jobs` stays readable."""

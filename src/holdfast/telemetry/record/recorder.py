@@ -13,19 +13,16 @@ of that time, never the job; one that hangs costs a tenth of a second, once (`as
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
+from holdfast.core.job.events import Event
 from holdfast.core.machine import NEVER
 from holdfast.core.value import as_json, to_plain
 from holdfast.telemetry.record.io_thread import Aside
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from holdfast.core.job.events import Event
 
 HELD_LIMIT = 10_000
 """Records kept in memory before a flush comes by itself. A start of 1,000 ranks makes some 1,010."""
@@ -141,8 +138,6 @@ class Recorder:
 
 def _last_seq(tail: bytes) -> int:
     """The highest number among the whole lines of `tail`; 0: none."""
-    import json
-
     for line in reversed(tail.split(b"\n")):
         try:
             return int(json.loads(line)["seq"])

@@ -21,15 +21,13 @@ This module is on the way to the first worker: it imports next to nothing.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
+from collections.abc import Mapping
 
 from holdfast.core.errors import StartError, UsageError
 from holdfast.telemetry.record import locks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LOCK_PATIENCE_S = 1.0
 """How long to wait for another agent that is opening its directory (microseconds of work)."""
@@ -364,8 +362,6 @@ def unfinished_round(home: str, run_id: str, *, endpoint: str = "") -> int:
 
 def last_to_go(home: str, run_id: str, *, endpoint: str = "") -> list[int]:
     """Where the job's newest run is over: pids of its agents that are still here. One that hosts is, until all others know."""
-    import re
-
     newest = _newest(home, run_id, endpoint)
     alive = running_nodes(newest) if newest else []
     left = [_said(events) for node, events in events_files(newest) if node in alive]
@@ -387,8 +383,6 @@ def _newest(home: str, run_id: str, endpoint: str) -> str:
 
 
 def _unfinished_in(events: str) -> int:
-    import re
-
     since_an_end = _said(events).rpartition(b'"JobEnded"')[2]
     formed = re.findall(rb'"round": ?(\d+).*"event": ?"RoundFormed"', since_an_end)
     return int(formed[-1]) if formed else 0
