@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given as drawn
-from hypothesis import settings
-from hypothesis import strategies as st
 from tools.reference.torchrun import page
 
-from holdfast.cli.run import parser, shorthand
+from holdfast.cli.run import parser
 from holdfast.cli.run.help import run_help
 from holdfast.core.config.fault_tolerance_flags import launcher_flags
 from holdfast.core.config.flags import FLAGS, USE_ENV, by_dest
 from holdfast.core.errors import UsageError
-from holdfast.core.value import replace
 
 THEIRS = {
     # dest: (short, default, variable, kind), from torchrun 2.13
@@ -191,32 +187,6 @@ def test_the_reference_page_is_made_from_the_table():
     assert written.read_text() == page(), "run: make reference"
 
 
-# Two readers: of lines that are written out, and of all others.
-
-NAMES = sorted(name for flag in launcher_flags() for name in flag.names)
-VALUES = ["1", "2:4", "-1", "-x", "--", "", "a b", "k=v", "x,,y", "yes", "OFF", "t.py", "--bogus", "-", "-r3", "json", "--h"]
-PIECES = st.one_of(
-    st.tuples(st.sampled_from(NAMES)),
-    st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)),
-    st.tuples(st.builds("{}={}".format, st.sampled_from(NAMES), st.sampled_from(VALUES))),
-    st.tuples(st.sampled_from(["--print-config", "--print-config=json", "--print_config=x", "--standalone=yes", "-h"])),
-)
-
-
-@settings(max_examples=1500, deadline=None, derandomize=True)
-@drawn(st.lists(PIECES, max_size=3), st.lists(st.sampled_from(["t.py", "--", "-x", "", "--nnodes"]), max_size=4))
-def test_what_is_written_out_means_what_argparse_makes_of_it(pieces, rest):
-    words = [word for piece in pieces for word in piece] + rest
-    plainly = parser._written_out(words, launcher_flags())
-    if plainly is not None:
-        before = len(words) - len(plainly.script_args)
-        # argparse may take offence at the script's own words, as the test after the next one tells.
-        harmless = [word if word == "--" else "word" for word in words[before:]]
-        by_argparse = shorthand.read([*words[:before], *harmless], launcher_flags())
-        assert by_argparse == replace(plainly, script_args=tuple(harmless))
-        assert list(plainly.script_args) == words[before:]
-
-
 @pytest.mark.parametrize(
     ("line", "said", "script"),
     [
@@ -227,20 +197,15 @@ def test_what_is_written_out_means_what_argparse_makes_of_it(pieces, rest):
     ],
 )
 def test_a_yes_that_is_said_twice_is_the_last(line, said, script):
-    for read in (parser._written_out, shorthand.read):
-        found = read(line.split(), launcher_flags())
-        assert found is not None and found.script == script
-        (given,) = (value for dest, value in found.given.items() if "strict" in dest)
-        assert given == said
-
-
-@pytest.mark.parametrize("line", ["--nnodes 2 --standalone t.py --lr 3", "-m --tee=3 --rdzv-id job t", "t.py -r3 --no-python"])
-def test_ordinary_lines_are_read_without_argparse(line):
-    assert parser._written_out(line.split(), FLAGS) is not None
+    found = parser.read(line.split(), launcher_flags())
+    assert found.script == script
+    (given,) = (value for dest, value in found.given.items() if "strict" in dest)
+    assert given == said
 
 
 @pytest.mark.parametrize("argument", ["--n", "--log", "--r", "--max", "--nproc", "--help", "-h"])
 def test_an_argument_of_the_scripts_is_never_taken_for_a_flag(argument):
     """Python 3.11's argparse refuses `torchrun train.py --n 3`: `--n` could be several flags of its own."""
-    typed = parser.read(["--nproc-per-node", "2", "train.py", argument, "3"])
-    assert (typed.script, typed.script_args) == ("train.py", (argument, "3"))
+    for before in (["--nproc-per-node", "2"], ["-r3"], ["--role=--x", "--"]):
+        typed = parser.read([*before, "train.py", argument, "3"])
+        assert (typed.script, typed.script_args) == ("train.py", (argument, "3"))

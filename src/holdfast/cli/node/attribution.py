@@ -40,9 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if not token and options.host not in ("127.0.0.1", "::1", "localhost"):
         raise UsageError(f"--host {options.host} lets others ask, and there is no token", hint=f"give --token-file, or {TOKEN}")
     try:
-        service = Service(
-            options.root, load([*own_files(), *options.rules]), token=token, host=options.host, port=options.port
-        )
+        service = Service(options.root, load([*own_files(), *options.rules]), token=token, host=options.host, port=options.port)
     except OSError as error:
         raise StartError(f"cannot listen at {options.host}:{options.port}: {error.strerror}") from error
 

@@ -1,62 +1,161 @@
 """What did the user type? argv → a text or True for each option that was given, the script, and the script's arguments.
 
-torchrun's rules are argparse's. A line with every flag written out needs few of them, and is read here: argparse takes 10 ms
-to load and to be told of all flags, which is a fifth of a launcher's start. Whatever else there is, mistakes too, is
-read by argparse itself (`cli.run.shorthand`).
+argparse reads the line, since torchrun's rules are its own: prefixes, `-r3`, `--`, and numbers that look like flags. Every
+option is text to it, without type, default or help. All checking happens in `core.resolve.resolve`, with one kind of message.
 """
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
 from holdfast.core.config.config import Typed, typed_of
-from holdfast.core.config.flags import FLAGS, YES_OR_NO
+from holdfast.core.config.flags import FLAGS, YES_OR_NO, Flag
+from holdfast.core.config.grammar import nearest
+from holdfast.core.errors import UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.core.config.flags import Flag
+argparse._ = lambda message: message  # type: ignore[attr-defined]
+# argparse has its headings translated, for which gettext searches the disk for catalogues: more than half of the time it takes.
 
 
 def read(argv: Sequence[str], flags: Sequence[Flag] = FLAGS) -> Typed:
     """Take `argv` (without the program's name and subcommand) apart. UsageError: it cannot be understood."""
-    typed = _written_out(argv, flags)
-    if typed is None:
-        from holdfast.cli.run.shorthand import read as read_any
-
-        typed = read_any(argv, flags)
-    return typed
-
-
-def _written_out(argv: Sequence[str], flags: Sequence[Flag]) -> Typed | None:
-    """Flags by their full names, values that do not look like flags, and a script. None: there is something else."""
-    named = {name: flag for flag in flags for name in flag.names}
-    given: dict[str, str | bool] = {}
-    words = iter(enumerate(argv, 1))
-    for after, word in words:
-        if not word.startswith("-"):
-            return None if "--" in argv else typed_of(given, word, argv[after:])
-        flag = named.get(word.partition("=")[0])
-        if flag is None:
-            return None
-        follows = argv[after] if after < len(argv) else "-"
-        said = _said(flag, word, follows)
-        if said is None and "=" not in word and not follows.startswith("-"):
-            said = next(words)[1]
-        if said is None:
-            return None
-        given[flag.dest] = said
-    return None
+    words = list(argv)
+    parser = _Parser(flags)
+    try:
+        found, unknown = parser.parse_known_args(words)
+    except _HelpAsked:
+        return Typed(given={}, help=True)
+    if unknown:
+        raise parser.ambiguous.get(unknown[0]) or parser.unknown_flag(unknown[0])
+    given = vars(found)
+    for dest, value in given.items():
+        if isinstance(value, list) and dest != "training_script_args":  # What argparse makes of `--role=--`.
+            raise UsageError(f"--{dest.replace('_', '-')} needs a value")
+    script, script_args = given.pop("training_script"), given.pop("training_script_args")
+    return typed_of(given, script, script_args)
 
 
-def _said(flag: Flag, word: str, follows: str) -> str | bool | None:
-    """What the flag says by itself, as it stands in this word. None: nothing, or what is not understood here."""
-    name, joined, value = word.partition("=")
-    if flag.dest == "print_config":
-        if not joined:
-            return "text"
-        return value if value == "json" and name.startswith("--") else None
-    if flag.kind == "switch":
-        return None if joined else True
-    if joined:
-        return value if name.startswith("--") and value not in ("", "--") else None
-    return "true" if flag.kind == "yes" and follows.lower() not in YES_OR_NO else None
+class _HelpAsked(Exception):
+    pass
+
+
+class _Help(argparse.Action):
+    def __call__(self, *args: Any, **options: Any) -> None:
+        raise _HelpAsked
+
+
+class _NoFormatter(argparse.HelpFormatter):
+    """argparse makes a formatter for each option to check its metavar, and each measures the terminal."""
+
+    def __init__(self, prog: str) -> None:
+        pass
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        return ""
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, flags: Sequence[Flag]) -> None:
+        super().__init__(prog="holdfast run", add_help=False, argument_default=argparse.SUPPRESS, formatter_class=_NoFormatter)
+        self.flags = flags
+        self.words: list[str] = []
+        self.done = 0
+        """Words that have been taken in, when a flag that may take a value or none was met last."""
+        self.ambiguous: dict[str, UsageError] = {}
+        """Words that could be several flags, if they stand before the script."""
+        self.add_argument("-h", "--help", action=_Help, nargs=0)
+        self._by_prefix = {"help"}
+        """What a prefix may stand for: what it may stand for in torchrun, so that none becomes ambiguous because of us."""
+        for flag in flags:
+            self._add(flag)
+        self.add_argument("training_script")
+        self.add_argument("training_script_args", nargs=argparse.REMAINDER)
+
+    def _add(self, flag: Flag) -> None:
+        if flag.torchrun:
+            self._by_prefix.add(flag.dest)
+        if flag.dest == "print_config":
+            for name in flag.names:  # A whole word with its `=`: the flag must not swallow the script as its value.
+                self.add_argument(name, dest="print_config", action="store_const", const="text")
+                self.add_argument(f"{name}=json", dest="print_config", action="store_const", const="json")
+        elif flag.kind == "switch":
+            self.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True)
+        elif flag.kind == "yes":
+            self.add_argument(*flag.names, dest=flag.dest, nargs="?", const="true")
+        else:
+            self.add_argument(*flag.names, dest=flag.dest)
+
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        if action.nargs == "?":  # takes the next word only if that is a yes or no: it may be the script
+            at = len(self.words) - len(arg_strings_pattern)
+            # Of `--flag=yes` it is shown the value alone, as if that were the last word.
+            with_value = next((before for before in range(self.done, at - 1) if self._gives(action, self.words[before])), None)
+            self.done = at if with_value is None else with_value + 1
+            if with_value is None and self.words[at - 1] in action.option_strings:
+                return int(arg_strings_pattern[:1] == "A" and self.words[at].lower() in YES_OR_NO)
+        return super()._match_argument(action, arg_strings_pattern)
+
+    def _gives(self, action: argparse.Action, word: str) -> bool:
+        """Whether it is that flag, written out or not, with its value."""
+        name, equals, _ = word.partition("=")
+        if not equals or not name.startswith("-"):
+            return False
+        known = self._option_string_actions.get(name)
+        return action in ([known] if known else [match[0] for match in self._get_option_tuples(word)])
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.words = args
+        return super().parse_known_args(args, namespace)
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """Python 3.11 refuses `train.py --n 3`, since `--n` could be several of our flags. It is the script's own argument."""
+        try:
+            return super()._parse_optional(arg_string)
+        except UsageError as error:
+            self.ambiguous[arg_string] = error
+            return None, arg_string, None  # an unknown flag, if it stands before the script
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        found: list[Any] = super()._get_option_tuples(option_string)
+        return [match for match in found if match[0].dest in self._by_prefix]
+
+    def error(self, message: str) -> NoReturn:
+        """argparse's complaint in our words."""
+        if "ambiguous option" in message:
+            word, _, candidates = message.partition("ambiguous option: ")[2].partition(" could match ")
+            raise UsageError(f"{word} is ambiguous: it could be {' or '.join(candidates.split(', '))}", hint="write it out")
+        if "required" in message:
+            raise self._no_script()
+        where, _, what = message.removeprefix("argument ").partition(": ")
+        name = next((name for name in where.split("/") if name.startswith("--")), where)
+        if what.startswith("expected"):
+            raise UsageError(f"{name} needs a value")
+        if what.startswith("ignored explicit argument"):
+            raise UsageError(f"{name} takes no value, but got {what.split('argument ')[-1]}")
+        raise UsageError(message)
+
+    def _no_script(self) -> UsageError:
+        # An unknown flag before the script swallows nothing, but the script may look like its value: name the flag first.
+        for word in self.words:
+            if word in self.ambiguous:
+                return self.ambiguous[word]
+            if word.startswith("-") and len(word) > 1 and word != "--" and not self._is_known(word):
+                return self.unknown_flag(word)
+        return UsageError(
+            "no script to run", hint="holdfast run [options] SCRIPT [script's arguments]; see `holdfast run --help`"
+        )
+
+    def _is_known(self, word: str) -> bool:
+        name = word.split("=")[0]
+        if name in self._option_string_actions or self._get_option_tuples(word):
+            return True
+        return word.lstrip("-").replace(".", "").isdigit() or " " in word
+
+    def unknown_flag(self, word: str) -> UsageError:
+        """There is no such flag; the nearest is …"""
+        name = word.split("=")[0]
+        meant = nearest(name.lstrip("-").replace("_", "-"), [flag.name[2:] for flag in self.flags])
+        hint = f"did you mean --{meant}?" if meant else "see `holdfast run --help`"
+        return UsageError(f"there is no flag {name}", hint=hint)
