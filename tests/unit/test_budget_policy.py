@@ -47,7 +47,7 @@ def test_a_failure_restarts_the_group_at_once_and_says_what_is_left() -> None:
 
 def test_without_restarts_the_reason_names_the_flag() -> None:
     decision = crash(RestartOnFailure(max_restarts=0))
-    assert decision.then == "end" and decision.reason.endswith("no restarts allowed (--max-restarts 0)")
+    assert decision.then == "stop" and decision.reason.endswith("no restarts allowed (--max-restarts 0)")
 
 
 def test_a_spent_period_is_named_in_the_reason() -> None:
@@ -79,7 +79,7 @@ def test_even_the_longest_crash_loop_has_a_finite_pause() -> None:
 def test_a_program_that_cannot_be_started_is_not_started_again_and_spends_nothing() -> None:
     policy = RestartOnFailure(max_restarts=3)
     unstartable = Failure(node="n1", rank=0, local_rank=0, at_unix=0.0, cause="start", message="no such file")
-    assert policy.consider(unstartable, uptime_s=0.0, now=0.0).then == "end"
+    assert policy.consider(unstartable, uptime_s=0.0, now=0.0).then == "stop"
     assert policy.restarts_left(0.0) == 3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import typing
 from contextlib import suppress
+from enum import StrEnum
 from types import UnionType
 from typing import Any
 
@@ -29,6 +30,8 @@ def of_type(hint: Any, field: str = "") -> st.SearchStrategy[Any]:
         return st.integers(*RANGES[field])
     if field in MOMENTS:
         return st.floats(0, LAST_MOMENT)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return st.sampled_from(hint)
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, Value):
         return of_value(hint)

@@ -21,6 +21,8 @@ from holdfast.core.job.events import (
     WorkerExited,
 )
 from holdfast.core.job.failure import Failure
+from holdfast.core.job.policy import Verdict
+from holdfast.core.job.report import Outcome
 from holdfast.core.job.xid import DeviceFault
 from holdfast.telemetry.record.io_thread import Aside
 from holdfast.telemetry.record.reader import Record, Tail, follow, merge, parse, read
@@ -80,7 +82,7 @@ def test_every_event_of_the_catalogue_survives_the_disk(kind: type[Event], tmp_p
         "int": 3, "float": 1.5, "bool": True, "str": "s", "str | None": None, "int | None": 4,
         "tuple[str, ...]": ("s", "t"), "tuple[int, ...]": (1, 2), "tuple[float, ...]": (1.5,),
         "float | None": 2.5, "dict[str, float]": {"beat": 1.5},
-        "Failure": Failure(node="a", rank=0, at_unix=1.0),
+        "Failure": Failure(node="a", rank=0, at_unix=1.0), "Outcome": Outcome.FAILED, "Verdict": Verdict.REJOIN,
         "tuple[DeviceFault, ...]": (DeviceFault(device="0000:9b:00", what="Xid 79", xid=79), DeviceFault(device="d", what="w")),
     }  # fmt: skip
     event = kind(**{field: samples[hint] for field, hint in kind.__annotations__.items()})

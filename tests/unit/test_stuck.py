@@ -47,5 +47,5 @@ def test_it_looks_often_enough_and_no_more(limit_s, interval_s):
 def test_a_stuck_worker_is_not_started_again():
     stuck = Failure(node="n1", rank=3, at_unix=0.0, cause="stuck", message="is stuck in the kernel")
     decision = RestartOnFailure(max_restarts=3).consider(stuck, uptime_s=100.0, now=100.0)
-    assert decision.then == "end"
+    assert decision.then == "stop"
     assert "rank 3" in decision.reason and "is stuck in the kernel" in decision.reason

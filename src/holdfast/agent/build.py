@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent.leader.build import Store
     from holdfast.core.config.config import RunConfig
+    from holdfast.core.job.finding import Action, Class
     from holdfast.core.job.report import JobReport
     from holdfast.core.resolve.infrastructure import Infrastructure
     from holdfast.recovery.findings import Findings
@@ -231,7 +232,7 @@ def _policy(config: RunConfig, host: Host) -> RestartOnFailure:
 
 def _findings(config: RunConfig, host: Host) -> Callable[[], Findings] | None:
     """What makes the judge of failures' words, at the first failure. UsageError where --on-finding is wrong."""
-    said: dict[str, str] = {}
+    said: dict[Class, Action] = {}
     if config.on_finding:
         from holdfast.recovery.findings import overrides
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from holdfast.core.config.grammar import ranges
 from holdfast.core.job.failure import signal_name
-from holdfast.core.job.finding import ADVISED, Finding, Quote
+from holdfast.core.job.finding import ADVISED, Class, Finding, Quote
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, writer
 from holdfast.diagnosis.recorder_file import compare
@@ -45,13 +45,13 @@ A_FEW = 2
 MOST_QUOTES = 8
 
 SIGNALS = {
-    -9: ("oom-host", 0.55, "was killed by SIGKILL: most often by the kernel, for want of memory", "see its node's `dmesg`"),
-    -11: ("framework", 0.5, "crashed in native code (SIGSEGV)", "look for libraries whose versions do not fit"),
-    -6: ("framework", 0.4, "gave up in native code (SIGABRT)", "see what it wrote on stderr"),
-    -7: ("oom-host", 0.5, "died of a bus error (SIGBUS): often a full /dev/shm", "give the container more shared memory"),
-    -4: ("framework", 0.6, "ran an instruction that its processor has not (SIGILL)", "use a build for it on every node"),
-    -15: ("preempted", 0.5, "was told to end (SIGTERM)", "see who did: most often the scheduler"),
-    -2: ("preempted", 0.5, "was interrupted (SIGINT)", "start it again when you like"),
+    -9: (Class.OOM_HOST, 0.55, "was killed by SIGKILL: most often by the kernel, for want of memory", "see its node's `dmesg`"),
+    -11: (Class.FRAMEWORK, 0.5, "crashed in native code (SIGSEGV)", "look for libraries whose versions do not fit"),
+    -6: (Class.FRAMEWORK, 0.4, "gave up in native code (SIGABRT)", "see what it wrote on stderr"),
+    -7: (Class.OOM_HOST, 0.5, "died of a bus error (SIGBUS): often a full /dev/shm", "give the container more shared memory"),
+    -4: (Class.FRAMEWORK, 0.6, "ran an instruction that its processor has not (SIGILL)", "use a build for it on every node"),
+    -15: (Class.PREEMPTED, 0.5, "was told to end (SIGTERM)", "see who did: most often the scheduler"),
+    -2: (Class.PREEMPTED, 0.5, "was interrupted (SIGINT)", "start it again when you like"),
 }  # fmt: skip
 """What an end by a signal most likely means, where nothing else tells."""
 
@@ -84,7 +84,7 @@ def attribute(evidence: Evidence) -> Finding:
 
 def _its_own(found: Finding, symptoms: list[Sighting], evidence: Evidence, places: Places) -> Finding | None:
     """What the rank that others waited for has said, or died of itself: that it never came is what this led to."""
-    if found.kind != "unknown" or found.rank is None:
+    if found.kind != Class.UNKNOWN or found.rank is None:
         return None
     told = {end.rank for end in evidence.ends if end.first} == {found.rank}
 
@@ -156,19 +156,19 @@ class Places:
 
     def _dead_on(self, one: Sighting, evidence: Evidence) -> int | None:
         """The one rank of that node that ended as it would have by that, or complained first."""
-        if one.rule.kind in ("preempted", "node-lost"):
+        if one.rule.kind in (Class.PREEMPTED, Class.NODE_LOST):
             return None
         named = {*self.nodes.values(), *(end.node for end in self.ends)}
         # Of what its kernel says of a GPU: ranks may know that host by its address only.
-        at = "" if one.rule.kind == "gpu" and one.node not in named else one.node
+        at = "" if one.rule.kind == Class.GPU and one.node not in named else one.node
         here = [end for end in self.ends if end.rank is not None and not end.innocent and at in ("", end.node)]
-        if one.rule.kind == "oom-host":
+        if one.rule.kind == Class.OOM_HOST:
             here = [end for end in here if end.exitcode in (-9, -7)] or []
         else:
             complaints = [
                 seen for seen in evidence.sightings
                 if seen is not one and seen.rank is not None and seen.rule.depth >= SYMPTOM
-                and seen.rule.kind in (one.rule.kind, "gpu", "user-code", "framework")
+                and seen.rule.kind in (one.rule.kind, Class.GPU, Class.USER_CODE, Class.FRAMEWORK)
                 and at in ("", seen.node or self.nodes.get(seen.rank, ""))
             ]  # fmt: skip
             if complaints and (at or len({seen.rank for seen in complaints}) == 1):
@@ -228,9 +228,9 @@ def _was_before(one: Sighting, machine: Sequence[Sighting]) -> bool:
     """Whether a process had failed by itself before anything broke, or ended it, below."""
     for below in machine:
         if one.at is not None and below.at is not None:
-            if below.at - one.at < (0.0 if below.rule.kind == "preempted" else LATER_S):
+            if below.at - one.at < (0.0 if below.rule.kind == Class.PREEMPTED else LATER_S):
                 return False
-        elif not (below.rule.kind == "preempted" and one.source == below.source and one.line < below.line):
+        elif not (below.rule.kind == Class.PREEMPTED and one.source == below.source and one.line < below.line):
             return False
     return one.rule.confidence >= 0.7
 
@@ -256,7 +256,7 @@ def _finding(one: Sighting, alike: Sequence[Sighting], evidence: Evidence, place
 
 def _of_end(end: End, evidence: Evidence, places: Places) -> Finding:
     code = end.exitcode
-    kind, confidence, says, advice = SIGNALS.get(code or 0, ("unknown", 0.3, "", "see its log"))
+    kind, confidence, says, advice = SIGNALS.get(code or 0, (Class.UNKNOWN, 0.3, "", "see its log"))
     if not says:
         says = f"ended with exit code {code}, and left nothing that a rule knows" if code is not None else end.what or "ended"
         if code is not None and code < 0:

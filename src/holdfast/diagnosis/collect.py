@@ -6,6 +6,7 @@ import os
 from functools import cache
 
 from holdfast.core.errors import UsageError
+from holdfast.core.job.failure import Cause
 from holdfast.core.value import replace
 from holdfast.diagnosis import incident
 from holdfast.diagnosis.attribute import CAUSE, attribute
@@ -67,7 +68,7 @@ def of_files(paths: Sequence[str], rules: Rules) -> Evidence:
 def _with(failures: Sequence[Failure], paths: Sequence[str], rules: Rules) -> Evidence:
     there = gather(paths, rules)
     first = next((failure for failure in failures if not failure.innocent), None)
-    if first is not None and first.cause not in ("hung", "stuck"):
+    if first is not None and first.cause not in (Cause.HUNG, Cause.STUCK):
         # It was gone when the others showed where they were: whoever of them is elsewhere is not what they wait for.
         there = replace(there, stacks={})
     return merged(of_failures(failures, rules), there)

@@ -16,7 +16,7 @@ import re
 
 from holdfast.core.config.grammar import ranges
 from holdfast.core.job.failure import Reached
-from holdfast.core.job.finding import Finding, Quote
+from holdfast.core.job.finding import Action, Class, Finding, Quote
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
@@ -124,7 +124,7 @@ def _stuck(group: str, records: Mapping[int, Record]) -> Finding | None:
         if len(whats) > 1:
             other = sorted(rank for rank, call in here.items() if call.what != whats[0])
             return _found(
-                "user-code",
+                Class.USER_CODE,
                 0.93,
                 other,
                 here[other[0]],
@@ -133,7 +133,7 @@ def _stuck(group: str, records: Mapping[int, Record]) -> Finding | None:
             )
         if missing and len(missing) < len(members):
             return _found(
-                "unknown",
+                Class.UNKNOWN,
                 0.9,
                 missing,
                 None,
@@ -143,7 +143,7 @@ def _stuck(group: str, records: Mapping[int, Record]) -> Finding | None:
         waiting = sorted(rank for rank, call in here.items() if call.state != "completed")
         if waiting and silent:
             return _found(
-                "unknown",
+                Class.UNKNOWN,
                 0.6,
                 silent,
                 None,
@@ -152,25 +152,27 @@ def _stuck(group: str, records: Mapping[int, Record]) -> Finding | None:
             )
         if len(waiting) == len(here) > 1:
             says = f"all ranks came to {whats[0]}, number {seq} of its group, and it never ended: the network, or the library"
-            return _made("fabric", 0.7, None, here, says, "look at the links' error counters, and run it with NCCL_DEBUG=INFO")
+            advice = "look at the links' error counters, and run it with NCCL_DEBUG=INFO"
+            return _made(Class.FABRIC, 0.7, None, here, says, advice)
     return None
 
 
-def _found(kind: str, confidence: float, ranks: list[int], call: Call | None, here: Mapping[int, Call], says: str) -> Finding:
+def _found(kind: Class, confidence: float, ranks: list[int], call: Call | None, here: Mapping[int, Call], says: str) -> Finding:
     who = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
     line = f" (at {call.where})" if call is not None and call.where else ""
-    advice = "look for a branch that not all ranks take" if kind == "user-code" else "see its stacks and log: what kept it?"
+    advice = "look for a branch that not all ranks take" if kind == Class.USER_CODE else "see its stacks and log: what kept it?"
     return _made(kind, confidence, ranks[0], here, f"{who} {says}{line}", advice)
 
 
-def _made(kind: str, confidence: float, rank: int | None, here: Mapping[int, Call], says: str, advice: str) -> Finding:
+def _made(kind: Class, confidence: float, rank: int | None, here: Mapping[int, Call], says: str, advice: str) -> Finding:
     quotes = tuple(
         Quote(text=_told(call), source="flight recorder", rank=one)
         for one, call in sorted(here.items(), key=lambda item: (item[0] != rank, item[0]))[:6]
     )  # fmt: skip
     return Finding(
         kind=kind, rule="flight-recorder", confidence=confidence, rank=rank,
-        action="stop" if kind == "user-code" else "restart", sentence=f"{says}; {advice}", advice=advice, evidence=quotes,
+        action=Action.STOP if kind == Class.USER_CODE else Action.RESTART,
+        sentence=f"{says}; {advice}", advice=advice, evidence=quotes,
     )  # fmt: skip
 
 

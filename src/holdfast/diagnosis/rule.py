@@ -11,7 +11,7 @@ import re
 
 from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
-from holdfast.core.job.finding import ACTIONS, ADVISED, CLASSES
+from holdfast.core.job.finding import ACTIONS, ADVISED, CLASSES, Action, Class
 from holdfast.core.value import Value, to_plain
 
 TYPE_CHECKING = False
@@ -30,8 +30,8 @@ class Rule(Value):
     """One kind of message."""
 
     name: str
-    kind: str
-    """Class of what it means (`core.job.finding.CLASSES`)."""
+    kind: Class
+    """What it means."""
     depth: int
     """How near to the beginning of it all, as `DEPTHS`: what others' failure brings about · that it failed, not why · why ·
     what broke below the process."""
@@ -50,8 +50,8 @@ class Rule(Value):
     """Where the message is documented, or the file that writes it."""
     sample: str
     """A line that the rule knows."""
-    action: str
-    """What is advised (`core.job.finding.ACTIONS`)."""
+    action: Action
+    """What is advised."""
 
 
 class Rules:
@@ -121,8 +121,9 @@ def own_files() -> list[str]:
 
 
 def _of_row(row: Row, actions: Mapping[str, str]) -> Rule:
-    name, kind, depth, confidence, words, pattern, says, advice, source, sample = row
-    action = actions.get(name) or (ADVISED[kind] if depth > 1 else "restart")
+    name, said, depth, confidence, words, pattern, says, advice, source, sample = row
+    kind = Class(said)
+    action = Action(actions[name]) if name in actions else ADVISED[kind] if depth > 1 else Action.RESTART
     return Rule(
         name=name, kind=kind, depth=depth, confidence=confidence / 100, words=tuple(words.split("|")), pattern=pattern,
         says=says, advice=advice, source=source, sample=sample, action=action,

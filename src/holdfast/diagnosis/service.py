@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Full, Queue
 from urllib.parse import parse_qs, urlsplit
 
+from holdfast.core.job.finding import Action
 from holdfast.core.value import Value
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.gather import gather
@@ -233,7 +234,7 @@ def recommendation(finding: Finding, evidence: Evidence, *, terminal: bool) -> d
     """What to do, in the words of that API."""
     if not finding.rule and not finding.evidence:
         return _recommend("UNKNOWN" if terminal else "CONTINUE", finding.sentence)
-    if finding.action == "stop" and finding.confidence >= STOP_FROM:
+    if finding.action == Action.STOP and finding.confidence >= STOP_FROM:
         return _recommend("STOP", finding.sentence)
     if not terminal and not any(one.rule.depth and not one.recovered for one in evidence.sightings):
         return _recommend("CONTINUE", finding.sentence)

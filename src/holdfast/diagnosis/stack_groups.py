@@ -7,7 +7,7 @@ package is installed in say nothing.
 from __future__ import annotations
 
 from holdfast.core.config.grammar import ranges
-from holdfast.core.job.finding import Finding, Quote
+from holdfast.core.job.finding import Action, Class, Finding, Quote
 from holdfast.core.page.stack_text import main_thread, waits, where
 from holdfast.core.value import Value
 
@@ -70,7 +70,7 @@ def _found(odd: Group, ranks: list[int], most: Group, confidence: float, why: st
     who = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
     verb = "are" if len(ranks) > 1 else "is"
     return Finding(
-        kind="unknown", rule="stack-outlier", confidence=confidence, rank=min(ranks), action="restart",
+        kind=Class.UNKNOWN, rule="stack-outlier", confidence=confidence, rank=min(ranks), action=Action.RESTART,
         sentence=f"{who} {verb} in {odd.where}, {why} in {most.where}; see what keeps it there",
         advice="see what keeps it there",
         evidence=(

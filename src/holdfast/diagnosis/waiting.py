@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.core.config.grammar import ranges
-from holdfast.core.job.finding import ADVISED, Finding, Quote
+from holdfast.core.job.finding import Action, Class, Finding, Quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None
     if other and len(other) <= limit:
         one = stuck[other[0]]
         return _said(
-            "user-code", 0.85, other, one, those, f"called {one.op} where the others called {which}",
+            Class.USER_CODE, 0.85, other, one, those, f"called {one.op} where the others called {which}",
             "look for a branch that not all ranks take",
         )  # fmt: skip
     if behind and len(behind) <= limit:
         one = stuck[behind[0]]
         return _said(
-            "unknown",
+            Class.UNKNOWN,
             0.7,
             behind,
             one,
@@ -61,7 +61,7 @@ def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None
         )
     if silent and len(silent) <= limit and len(everybody) > 2:
         return _said(
-            "unknown",
+            Class.UNKNOWN,
             0.65,
             silent,
             None,
@@ -71,7 +71,7 @@ def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None
         )
     if len(ops) == 1 and not silent:
         says = f"all ranks came to {which}, and it never ended: the network between them, or NCCL itself"
-        return _made("fabric", 0.6, None, those, says, "look at the links' error counters, and run it with NCCL_DEBUG=INFO")
+        return _made(Class.FABRIC, 0.6, None, those, says, "look at the links' error counters, and run it with NCCL_DEBUG=INFO")
     return None
 
 
@@ -83,7 +83,7 @@ def _by_name(evidence: Evidence) -> Finding | None:
     if not missing or len(missing) > max(1, int(len(everybody) * FEW)):
         return None
     says = "never came to a collective that others waited in"
-    return _said("unknown", 0.65, missing, None, those, says, "see its stacks and log: what kept it?")
+    return _said(Class.UNKNOWN, 0.65, missing, None, those, says, "see its stacks and log: what kept it?")
 
 
 def _by_complaints(evidence: Evidence) -> Finding | None:
@@ -100,7 +100,7 @@ def _by_complaints(evidence: Evidence) -> Finding | None:
         if any(one.rank == int(peer) and one.rule.depth for one in evidence.sightings):
             return None
         return _made(
-            "node-lost",
+            Class.NODE_LOST,
             0.55,
             int(peer),
             those,
@@ -111,11 +111,17 @@ def _by_complaints(evidence: Evidence) -> Finding | None:
     if node in speaking or any(one.rule.depth for one in evidence.sightings):
         return None
     says = f"node {node} was lost: others' connections to it broke, and it has said nothing"
-    return _made("node-lost", 0.55, None, those, says, "see that node's own log", node=node)
+    return _made(Class.NODE_LOST, 0.55, None, those, says, "see that node's own log", node=node)
 
 
 def _said(
-    kind: str, confidence: float, ranks: Sequence[int], one: Sighting | None, those: Sequence[Sighting], says: str, advice: str
+    kind: Class,
+    confidence: float,
+    ranks: Sequence[int],
+    one: Sighting | None,
+    those: Sequence[Sighting],
+    says: str,
+    advice: str,
 ) -> Finding:
     who = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
     chosen = [*([one] if one else []), *(seen for seen in those if seen is not one)]
@@ -123,11 +129,11 @@ def _said(
 
 
 def _made(
-    kind: str, confidence: float, rank: int | None, those: Sequence[Sighting], says: str, advice: str, *, node: str = ""
+    kind: Class, confidence: float, rank: int | None, those: Sequence[Sighting], says: str, advice: str, *, node: str = ""
 ) -> Finding:
     quotes = tuple(Quote(text=one.text, source=one.source, line=one.line, rank=one.rank, node=one.node) for one in those[:4])
     effects = (f"{len(those)} ranks: a collective did not end in time",) if len(those) > 1 else ()
     return Finding(
-        kind=kind, rule="waited-for", confidence=confidence, action=ADVISED[kind] if kind == "user-code" else "restart",
+        kind=kind, rule="waited-for", confidence=confidence, action=Action.STOP if kind == Class.USER_CODE else Action.RESTART,
         rank=rank, node=node, everywhere=False, sentence=f"{says}; {advice}", advice=advice, evidence=quotes, effects=effects,
     )  # fmt: skip

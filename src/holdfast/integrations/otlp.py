@@ -25,6 +25,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from holdfast import __version__
 from holdfast.core.job.failure import describe
+from holdfast.core.job.report import Outcome
 from holdfast.supervisor.metrics import BY_NAME, families
 from holdfast.supervisor.notify.round_events import Rounds, RoundSeen, life_at
 from holdfast.supervisor.notify.webhook import Answer
@@ -159,7 +160,7 @@ class Otlp:
         """A job as one trace: itself, and below it each life of its ranks."""
         until = job.ended_at or time.time()
         trace = job.job, str(job.started_at)
-        failed = job.reason if job.outcome == "failed" else ""
+        failed = job.reason if job.outcome == Outcome.FAILED else ""
         told = {"holdfast.job": job.job, "holdfast.state": job.state, "holdfast.outcome": job.outcome or ""}
         told["holdfast.reason"] = job.reason
         whole = self.span(

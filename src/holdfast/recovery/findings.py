@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from holdfast.core.errors import UsageError
-from holdfast.core.job.finding import ACTIONS, CLASSES
+from holdfast.core.job.finding import ACTIONS, CLASSES, Action, Class
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ OF_HARDWARE = ("ECC", "nvlink", "NVLink", "GPU is lost", "fallen off the bus", "
 """One of these is in what a failure of hardware says of itself."""
 
 
-def overrides(text: str, name: str = "--on-finding") -> dict[str, str]:
+def overrides(text: str, name: str = "--on-finding") -> dict[Class, Action]:
     """What `--on-finding` says: an action for each class that it names. UsageError."""
     from holdfast.core.config.grammar import did_you_mean
 
     if text == "none":
-        return dict.fromkeys(CLASSES, "ignore")
+        return dict.fromkeys(CLASSES, Action.IGNORE)
     found = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         kind, _, action = part.partition("=")
@@ -40,32 +40,32 @@ def overrides(text: str, name: str = "--on-finding") -> dict[str, str]:
             raise UsageError(f"{name}: there is no class {kind!r} of findings", hint=did_you_mean(kind, CLASSES))
         if action not in ACTIONS:
             raise UsageError(f"{name}: {kind}={action or '?'} names no action", hint=did_you_mean(action, ACTIONS))
-        found[kind] = action
+        found[Class(kind)] = Action(action)
     return found
 
 
 class Findings:
     """What was found in the rounds so far."""
 
-    def __init__(self, diagnose: Callable[[Sequence[Failure]], Finding], said: Mapping[str, str]) -> None:
+    def __init__(self, diagnose: Callable[[Sequence[Failure]], Finding], said: Mapping[Class, Action]) -> None:
         self.diagnose = diagnose
         self.said = said
         """Class → action, where the user wants another than is advised."""
         self.before: tuple[str, str] = "", ""
         """Rule and message of the last round's finding."""
 
-    def action(self, finding: Finding) -> str:
+    def action(self, finding: Finding) -> Action:
         """What to do about it."""
         return self.said.get(finding.kind, finding.action)
 
     def unfit(self, failure: Failure) -> str:
         """Why that failure's node should be left out. Empty: nothing says that it should."""
-        if "exclude" not in self.said.values():
+        if Action.EXCLUDE not in self.said.values():
             words = "\n".join((failure.message, *failure.log_tail))
             if not any(word in words for word in OF_HARDWARE):
                 return ""
         finding = self.diagnose([failure])
-        sure = finding.confidence >= SURE and self.action(finding) == "exclude"
+        sure = finding.confidence >= SURE and self.action(finding) == Action.EXCLUDE
         return f"{finding.sentence} (rule {finding.rule})" if sure else ""
 
     def in_vain(self, failures: Sequence[Failure]) -> str:
@@ -75,14 +75,14 @@ class Findings:
         if not guilty:
             return ""
         finding = self.diagnose(guilty)
-        if finding.confidence < SURE or self.action(finding) != "stop":
+        if finding.confidence < SURE or self.action(finding) != Action.STOP:
             return ""
         self.before = finding.rule, guilty[0].message or "\n".join(guilty[0].log_tail[-1:])
         if finding.everywhere and len(guilty) == len(failures):
             how = "every rank says so"
         elif self.before == before:
             how = "it came again right after a restart"
-        elif self.said.get(finding.kind) == "stop":
+        elif self.said.get(finding.kind) == Action.STOP:
             how = f"--on-finding {finding.kind}=stop"
         else:
             return ""

@@ -6,7 +6,7 @@ is no longer healthy, whatever becomes of its others, which are left alone.
 
 from __future__ import annotations
 
-from holdfast.core.job.policy import Decision
+from holdfast.core.job.policy import Decision, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ def verdict(health: Health, what: str) -> Decision:
     well, needed = health.healthy + health.succeeded, health.needed
     if not health.healthy and health.succeeded >= needed:
         reason = f"{what}; {_nodes(health.succeeded)} succeeded, and that is enough (min-healthy: {needed})"
-        return Decision(then="finish", reason=reason)
+        return Decision(then=Verdict.FINISH, reason=reason)
     of = f"{well} of {_nodes(health.size)}"
     done = f", {health.succeeded} of them done" if health.succeeded else ""
     if well >= needed:
         reason = f"{what}; the others carry on: {of} healthy{done} (min-healthy: {needed})"
-        return Decision(then="carry-on", reason=reason)
+        return Decision(then=Verdict.CARRY_ON, reason=reason)
     return Decision(reason=f"only {of} healthy{done} (min-healthy: {needed})")
 
 

@@ -5,8 +5,8 @@ By `any-failed` every failure is one of all; by `min-healthy` only one that leav
 
 from __future__ import annotations
 
-from holdfast.core.job.failure import describe
-from holdfast.core.job.policy import Decision
+from holdfast.core.job.failure import Cause, describe
+from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.machine import NEVER
 from holdfast.recovery.budget import Budget
 from holdfast.recovery.min_healthy import verdict
@@ -83,10 +83,10 @@ class RestartOnFailure:
     def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
         """Decide about the first failure of a round that had run `uptime_s` seconds."""
         what = describe(failure)
-        if failure.cause == "start":
-            return Decision(then="end", reason=f"{what}; starting it again would fail the same way")
-        if failure.cause == "stuck":
-            return Decision(then="end", reason=f"{what}; what it holds, a new process on its node would need")
+        if failure.cause == Cause.START:
+            return Decision(then=Verdict.STOP, reason=f"{what}; starting it again would fail the same way")
+        if failure.cause == Cause.STUCK:
+            return Decision(then=Verdict.STOP, reason=f"{what}; what it holds, a new process on its node would need")
         spared = failure.undecided or self.budget.left(now) <= 0
         blame = "" if spared else self.suspects.blame(failure.node, now)
         if not blame and _speaks(failure) and self.findings is not None:
@@ -116,12 +116,12 @@ class RestartOnFailure:
             return None
         self.budget.take_back()
         code = self.no_restart_exit_code
-        return Decision(then="end", reason=f"{why}; it is not restarted again (exit code {code})", exit_code=code)
+        return Decision(then=Verdict.STOP, reason=f"{why}; it is not restarted again (exit code {code})", exit_code=code)
 
     def _again(self, what: str, uptime_s: float, now: float, *, exclude: str = "") -> Decision:
         self.instant_crashes = self.instant_crashes + 1 if uptime_s < INSTANT_S else 0
         if not self.budget.spend(now):
-            return Decision(then="end", reason=f"{what}; {self._spent()}")
+            return Decision(then=Verdict.STOP, reason=f"{what}; {self._spent()}")
         left = self.budget.left(now)
         delay_s = self._delay_s()
         how = self.progress.condition
@@ -147,4 +147,4 @@ class RestartOnFailure:
 
 def _speaks(failure: Failure) -> bool:
     """Whether it has left words that could be judged: what judges them is not loaded for others."""
-    return failure.cause in ("exception", "exit") and bool(failure.message or failure.log_tail)
+    return failure.cause in (Cause.EXCEPTION, Cause.EXIT) and bool(failure.message or failure.log_tail)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+from enum import StrEnum
 
 from holdfast.core.job import events, failure
 
@@ -78,5 +79,14 @@ def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
         meaning = ""
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             meaning = " ".join(str(after.value.value).split())
-        default = "" if statement.value is None else f", else `{ast.unparse(statement.value)}`"
-        yield statement.target.id, ast.unparse(statement.annotation), default, meaning
+        default = "" if statement.value is None else f", else `{_on_disk(ast.unparse(statement.value))}`"
+        yield statement.target.id, _on_disk(ast.unparse(statement.annotation)), default, meaning
+
+
+def _on_disk(source: str) -> str:
+    """A type or a default as JSON has it: words of an enum are text there."""
+    name, _, member = source.partition(".")
+    kind = vars(events).get(name) or vars(failure).get(name)
+    if not isinstance(kind, type) or not issubclass(kind, StrEnum):
+        return source
+    return repr(str(kind[member])) if member else "str"

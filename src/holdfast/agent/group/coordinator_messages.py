@@ -17,6 +17,8 @@ from holdfast.agent.group.messages import (
     TellExamined,
 )
 from holdfast.core.job.events import Decided
+from holdfast.core.job.policy import Verdict
+from holdfast.core.job.report import Outcome
 from holdfast.core.machine import Action, Record, Say
 from holdfast.core.signals import signal
 from holdfast.core.value import replace
@@ -138,9 +140,9 @@ class Orders:
 
     def _refused(self, refused: Refused) -> list[Action]:
         complaint = f"cannot take part in the job: {refused.reason}"
-        decided = Record(event=Decided(decision="stop", reason=complaint))
+        decided = Record(event=Decided(decision=Verdict.STOP, reason=complaint))
         shown = complaint + (f"\n  hint: {refused.hint}" if refused.hint else "")
-        return [*self._killed(), decided, *self.group.exit(1, outcome="failed", complaint=shown)]
+        return [*self._killed(), decided, *self.group.exit(1, outcome=Outcome.FAILED, complaint=shown)]
 
     def _killed(self) -> list[Action]:
         alive = self.group.workers.alive

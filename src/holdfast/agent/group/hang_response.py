@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from holdfast.agent.group.messages import KeepStacks, LookAtWorkers, Send, SignalWorkers
 from holdfast.core.job.events import RankHung
-from holdfast.core.job.failure import hung
+from holdfast.core.job.failure import Cause, hung
 from holdfast.core.machine import NEVER, Action, Record, Say
 from holdfast.core.signals import name_of
 from holdfast.core.value import replace
@@ -44,7 +44,7 @@ class Look:
 
     def found(self, worker: WorkerSeat, seen: Hung, assigned: Assigned, now: float) -> list[Action]:
         """A rank here has exceeded its limit."""
-        worker.overdue, worker.overdue_at_unix, worker.charge = seen.reason, seen.at_unix, ("hung", hung(seen.reason))
+        worker.overdue, worker.overdue_at_unix, worker.charge = seen.reason, seen.at_unix, (Cause.HUNG, hung(seen.reason))
         noted: list[Action] = [Record(event=RankHung(**worker.ids, reason=seen.reason, quiet_s=seen.quiet_s))]
         if self.until != NEVER:
             return noted
@@ -65,7 +65,7 @@ class Look:
             return []
         position = self.there.get(worker.local_rank)
         worker.stacks_path = position.stacks_path if position is not None else worker.stacks_path
-        worker.struck, worker.charge = True, ("hung", hung("others waited for it", position))
+        worker.struck, worker.charge = True, (Cause.HUNG, hung("others waited for it", position))
         return [SignalWorkers(local_ranks=(worker.local_rank,), signum=self.signum)]
 
     def end(self, positions: tuple[Position, ...], workers: Crew, round: int) -> tuple[list[Action], list[WorkerSeat]]:
@@ -80,7 +80,7 @@ class Look:
             if (position := there.get(worker.local_rank)) is not None:
                 there[worker.local_rank] = replace(position, overdue=worker.overdue)
                 worker.stacks_path = position.stacks_path
-            worker.struck, worker.charge = True, ("hung", hung(worker.overdue, position))
+            worker.struck, worker.charge = True, (Cause.HUNG, hung(worker.overdue, position))
             actions.append(SignalWorkers(local_ranks=(worker.local_rank,), signum=self.signum))
             text = f"rank {worker.rank} (pid {worker.pid}) {worker.charge[1]}; sent {name}"
             actions.append(Say(text=text, level="error"))

@@ -67,7 +67,8 @@ from holdfast.core.job.events import (
     WorkersStopped,
     WorkerStarted,
 )
-from holdfast.core.job.failure import Evidence
+from holdfast.core.job.failure import Cause, Evidence
+from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.signals import name_of, signal
 from holdfast.core.value import fields_of, replace
@@ -100,7 +101,6 @@ if TYPE_CHECKING:
     from holdfast.agent.group.shutdown import Leaving
     from holdfast.agent.group.stopping import Stopping
     from holdfast.core.job.failure import Position
-    from holdfast.core.job.report import JobReport
 
 
 class Group:
@@ -349,7 +349,7 @@ class Group:
         for other in self.workers.values():
             if other.state == "starting":
                 other.state = "gone"  # it is not even tried
-        return self._fail(worker, seen.at_unix, "start", Evidence(message=seen.message), now)
+        return self._fail(worker, seen.at_unix, Cause.START, Evidence(message=seen.message), now)
 
     def _ended(self, seen: Ended, now: float) -> list[Action]:
         worker = self.workers[seen.local_rank]
@@ -365,7 +365,7 @@ class Group:
             return actions + self._fail(worker, seen.at_unix, self.workers.cause(worker, seen.evidence), seen.evidence, now)
         return actions + self._settle(now)
 
-    def _fail(self, worker: WorkerSeat, at_unix: float, cause: str, evidence: Evidence, now: float) -> list[Action]:
+    def _fail(self, worker: WorkerSeat, at_unix: float, cause: Cause, evidence: Evidence, now: float) -> list[Action]:
         news = worker.local_rank not in self.workers.failures
         failure = self.workers.fail(worker, at_unix, cause, evidence)
         actions: list[Action] = [Record(event=FailureSeen(failure=failure))] if news else []
@@ -484,9 +484,9 @@ class Group:
         if self.state != "running" or worker.state != "running":
             return []  # it is being stopped; that it does not die will show
         asleep = f"uninterruptible sleep for {seen.asleep_s:.1f} s: a driver, a dead mount?"
-        worker.charge = "stuck", f"is stuck in the kernel ({asleep})"
+        worker.charge = Cause.STUCK, f"is stuck in the kernel ({asleep})"
         text = f"rank {worker.rank} (pid {worker.pid}) {worker.charge[1]}"
-        return [Say(text=text, level="error"), *self._fail(worker, seen.at_unix, "stuck", Evidence(), now)]
+        return [Say(text=text, level="error"), *self._fail(worker, seen.at_unix, Cause.STUCK, Evidence(), now)]
 
     # --- a rank that hangs ----------------------------------------------------------------------------------------------
 
@@ -500,7 +500,7 @@ class Group:
         """They have shown where they are, or had their time: those that hang end."""
         actions, hanging = self.look.end(positions, self.workers, self.round)
         for worker in hanging:
-            actions += self._fail(worker, worker.overdue_at_unix, "hung", Evidence(), now)
+            actions += self._fail(worker, worker.overdue_at_unix, Cause.HUNG, Evidence(), now)
         reason, self.stop_after_look = self.stop_after_look, ""
         if reason and self.state == "running":
             return actions + self.stop(signal.SIGTERM, reason, now)
@@ -509,7 +509,13 @@ class Group:
     # --- the end --------------------------------------------------------------------------------------------------------
 
     def exit(
-        self, code: int, *, report: JobReport | None = None, outcome: str = "stopped", reason: str = "", complaint: str = ""
+        self,
+        code: int,
+        *,
+        report: JobReport | None = None,
+        outcome: Outcome = Outcome.STOPPED,
+        reason: str = "",
+        complaint: str = "",
     ) -> list[Action]:
         """This agent's part is over."""
         self.state, self.held, self.stopping, self._look = "ended", False, None, None

@@ -9,6 +9,7 @@ Until the checks have answered nothing is asked for, whatever the coordinator sa
 from __future__ import annotations
 
 from holdfast.agent.group.messages import CheckNode, Send
+from holdfast.core.job.report import Outcome
 from holdfast.core.machine import Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import OWN_ASK, Exclude
@@ -42,7 +43,7 @@ class Fitness:
         if group.checking and seen.asked:
             group.checking = False
             if unfit and group.backend == "memory" and group.state == "joining":
-                return group.exit(1, outcome="failed", complaint=f"this node is unfit, and the job has no other: {unfit}")
+                return group.exit(1, outcome=Outcome.FAILED, complaint=f"this node is unfit, and the job has no other: {unfit}")
             return [Send(message=group.join)] if group.state == "joining" else []
         if group.checking:
             return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.agent.group.messages import SignalWorkers
 from holdfast.core.job.events import WatchdogExpired
-from holdfast.core.job.failure import Evidence, Failure
+from holdfast.core.job.failure import Cause, Evidence, Failure
 from holdfast.core.machine import NEVER, Action, Record, Say
 from holdfast.core.signals import name_of, signal
 
@@ -24,7 +24,7 @@ class WorkerSeat:
         self.state = "starting"
         """starting · running · dying · gone"""
         self.exitcode: int | None = None
-        self.charge: tuple[str, str] | None = None
+        self.charge: tuple[Cause, str] | None = None
         """(cause, message) of what was found against it while it still ran. None: nothing."""
         self.asked_at = -NEVER
         """When it last asked for something."""
@@ -74,7 +74,7 @@ class Crew(dict[int, WorkerSeat]):
         """Their global ranks."""
         return tuple(self[i].rank for i in local_ranks)
 
-    def fail(self, worker: WorkerSeat, at_unix: float, cause: str, evidence: Evidence) -> Failure:
+    def fail(self, worker: WorkerSeat, at_unix: float, cause: Cause, evidence: Evidence) -> Failure:
         """Keep that it failed, or what more is known of it: when and why it did is said once, with the first news."""
         before = self.failures.get(worker.local_rank)
         self.failures[worker.local_rank] = failure = Failure(
@@ -106,7 +106,7 @@ class Crew(dict[int, WorkerSeat]):
             return [noted, Say(text=text, level="warning")]
         for worker in self.values():
             if worker.pid == seen.pid and worker.state == "running":
-                worker.charge = "watchdog", f"did not leave scope {seen.scope} in time"
+                worker.charge = Cause.WATCHDOG, f"did not leave scope {seen.scope} in time"
                 text = f"rank {worker.rank} {worker.charge[1]}"
                 return [
                     noted,
@@ -116,13 +116,13 @@ class Crew(dict[int, WorkerSeat]):
         text = f"process {seen.pid}, which is no rank's main process, did not leave scope {seen.scope} in time; left alone"
         return [noted, Say(text=text, level="warning")]
 
-    def cause(self, worker: WorkerSeat, evidence: Evidence) -> str:
+    def cause(self, worker: WorkerSeat, evidence: Evidence) -> Cause:
         """What one that is dead, and not of 0, has died of (`core.job.failure`)."""
         if worker.charge:
             return worker.charge[0]
         by = -worker.exitcode if worker.exitcode is not None and worker.exitcode < 0 else 0
         if by and by in (self.stop_signal, signal.SIGKILL if worker.local_rank in self.killed else 0):
-            return "stopped"
+            return Cause.STOPPED
         if evidence.traceback or evidence.error_record:
-            return "exception"
-        return "signal" if by > 0 else "exit"
+            return Cause.EXCEPTION
+        return Cause.SIGNAL if by > 0 else Cause.EXIT

@@ -26,6 +26,7 @@ from holdfast.agent.group.messages import Exit, Unguarded
 from holdfast.agent.leader.elected_node import ElectedNode
 from holdfast.agent.node import host_leaves
 from holdfast.core.job.events import Decided
+from holdfast.core.job.policy import Verdict
 from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
@@ -338,7 +339,7 @@ class HeirNode(ElectedNode):
         self.server.rendezvous.why = reason
         left = self.policy.restarts_left(now)
         life = self.server.rendezvous.round, self.server.rendezvous.attempt
-        return [Record(event=Decided(decision="rejoin", reason=reason, restarts_left=left), life=life), *out]
+        return [Record(event=Decided(decision=Verdict.REJOIN, reason=reason, restarts_left=left), life=life), *out]
 
     def _step_down(self, reason: str) -> list[Action]:
         self.group.hosting = False

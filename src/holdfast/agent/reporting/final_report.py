@@ -11,7 +11,7 @@ from holdfast.agent.workers import launch
 from holdfast.agent.workers.error_files import hand_on
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.failure import Failure
-from holdfast.core.job.report import JobReport
+from holdfast.core.job.report import JobReport, Outcome
 from holdfast.telemetry.record.io_thread import Aside
 from holdfast.telemetry.record.prune import KEEP_JOBS, prune
 from holdfast.telemetry.record.state_dir import JobDir, job_dirs, last_runs
@@ -36,11 +36,11 @@ ENDS_KNOWN = 4
 def tell(report: JobReport, config: RunConfig, say: Callable[[str], None], *, found: Finding | None) -> None:
     """Say the report: our own, then the box that programs look for at the end of torchrun's stderr. A job that succeeded
     without an incident is not talked about. `found`: as from `cause`."""
-    if report.outcome == "succeeded" and not report.restarts_used and report.rounds <= 1 and not report.failures:
+    if report.outcome == Outcome.SUCCEEDED and not report.restarts_used and report.rounds <= 1 and not report.failures:
         return  # as `is_news` says, without loading it
     width, colour = terminal(sys.stderr)
     say(report_text(report, cause=told(found), width=width, colour=colour))
-    if report.failures and report.outcome == "failed":
+    if report.failures and report.outcome == Outcome.FAILED:
         program, *args = launch.command(config, 0)
         root = report.failures[0]
         if not hand_on(root, config.error_file) and config.error_file and root.error_record is not None:

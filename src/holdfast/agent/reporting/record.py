@@ -16,7 +16,7 @@ from holdfast.agent.workers.flight_recorder import patience_s, record_of
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import Degraded, Event, FailureSeen, WorkerStarted
 from holdfast.core.job.failure import Failure
-from holdfast.core.job.report import JobReport
+from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER
 from holdfast.telemetry.record.recorder import Recorder
 from holdfast.telemetry.record.state_dir import JobDir
@@ -175,7 +175,7 @@ class Telling:
         if trouble := self.recorder.aside.attempt(lambda: final_report.keep(report, self.job_dir, found=found)):
             self.say(f"cannot write {self.job_dir.report_path}: {trouble}", "warning")
         final_report.tell(report, self.config, self.voice.say, found=found)
-        if self.unkept and report.outcome == "failed":
+        if self.unkept and report.outcome == Outcome.FAILED:
             self._keep_the_rest()
             self.write_down()
         if not self.recorder.aside.is_late:

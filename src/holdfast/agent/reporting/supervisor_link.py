@@ -19,7 +19,7 @@ from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
 from holdfast.core.job.events import Event, FailureSeen, HealthChanged, JobEnded
-from holdfast.core.job.failure import describe
+from holdfast.core.job.failure import Cause, describe
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.value import replace, to_plain
 from holdfast.core.wire.fleet import FLEET, VERBS, FleetMessage, RankSaid, Standing, Trouble
@@ -136,7 +136,7 @@ class Supervised:
         self.is_news = True
         match event:
             case FailureSeen(failure=failure) if not failure.innocent and failure.rank >= 0:
-                kind = "hang" if failure.cause in ("hung", "watchdog", "stuck") else "worker"
+                kind = "hang" if failure.cause in (Cause.HUNG, Cause.WATCHDOG, Cause.STUCK) else "worker"
                 self._trouble(kind, describe(failure), round=failure.round, rank=failure.rank)
             case HealthChanged(check=check, state=state, reason=reason, devices=devices):
                 self.unfit.pop(check, None)

@@ -12,6 +12,7 @@ from holdfast.cli.job.jobs import state
 from holdfast.cli.table import show, show_json
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.job.failure import describe
+from holdfast.core.job.policy import Verdict
 from holdfast.core.value import to_plain
 from holdfast.telemetry.goodput.accounting import MISSING, STATES, goodput, shares
 from holdfast.telemetry.goodput.drawing import picture, png, trace
@@ -76,7 +77,7 @@ def _tell(job: Timeline, written: Any) -> None:
     for line in (*_cause(written), *_failures(job)):
         print(line)
     for decision in job.decisions:
-        if decision.decision == "inject":
+        if decision.decision == Verdict.INJECT:
             print(f"round {decision.round}, {one_line(decision.node)}: {one_line(decision.reason)}")
     if job.life:
         print(f"time lost: {_lost(job)}")

@@ -7,6 +7,8 @@ One event is one JSON line in `events-<node>.jsonl`. The recorder adds the envel
 from __future__ import annotations
 
 from holdfast.core.job.failure import Failure
+from holdfast.core.job.policy import Verdict
+from holdfast.core.job.report import Outcome
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
@@ -302,7 +304,7 @@ class WatchdogExpired(Event):
 class Decided(Event):
     """A decision, with its reason in words. `why` prints exactly this."""
 
-    decision: str
+    decision: Verdict
     """restart · rejoin · carry-on (the same round, without those that failed) · stop · finish"""
     reason: str
     """In words."""
@@ -469,7 +471,7 @@ class GuardianLost(Event):
 class JobEnded(Event):
     """The agent's last line: the job is over, or this node's part in it."""
 
-    outcome: str
+    outcome: Outcome
     """succeeded · failed · stopped"""
     exit_code: int
     """Of this agent; negative: it dies by that signal."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.signals import name_of
 from holdfast.core.value import Value
 
@@ -22,6 +24,21 @@ def is_too_deep(record: Any) -> bool:
         nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
         level, depth = [inner for items in nested for inner in items], depth + 1
     return bool(level)
+
+
+class Cause(StrEnum):
+    """How a worker failed, by what its node saw of it."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    EXCEPTION = "exception"
+    WATCHDOG = "watchdog"
+    HUNG = "hung"
+    STUCK = "stuck"
+    START = "start"
+    NODE_LOST = "node_lost"
+    STOPPED = "stopped"
+    """By us, after another's failure."""
 
 
 class Evidence(Value):
@@ -97,7 +114,7 @@ class Failure(Value):
     """As `Popen.returncode`: negative for a signal. None: not known (the node is gone)."""
     at_unix: float
     """When: from the error record, else when the agent saw it (seconds since the epoch)."""
-    cause: str = "exit"
+    cause: Cause = Cause.EXIT
     """exit · signal · exception · watchdog · hung · stuck · start · node_lost · stopped (by us, after another's failure)"""
     message: str = ""
     """One line: the exception's type and text, or what happened."""
@@ -128,7 +145,7 @@ class Failure(Value):
     @property
     def innocent(self) -> bool:
         """True when we stopped this worker because another had failed."""
-        return self.cause == "stopped"
+        return self.cause == Cause.STOPPED
 
 
 def signal_name(exitcode: int | None) -> str | None:
@@ -167,7 +184,7 @@ def describe(failure: Failure) -> str:
     if failure.rank < 0:
         return f"node {failure.node} was lost: {failure.message or 'no longer heard from'}"
     who = f"rank {failure.rank} (local {failure.local_rank}) on {failure.node}"
-    if failure.cause in ("watchdog", "hung", "stuck"):
+    if failure.cause in (Cause.WATCHDOG, Cause.HUNG, Cause.STUCK):
         how = failure.message
     elif failure.signal_name:
         how = f"was killed by {failure.signal_name}"
@@ -175,7 +192,7 @@ def describe(failure: Failure) -> str:
         how = f"exited with code {failure.exitcode}"
     else:
         how = "ended"
-    if failure.cause in ("exception", "start") and failure.message:
+    if failure.cause in (Cause.EXCEPTION, Cause.START) and failure.message:
         how += f": {failure.message}"
     if failure.stacks_path:
         how += f"; stacks: {failure.stacks_path}"

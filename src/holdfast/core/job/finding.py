@@ -5,40 +5,76 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
+class Class(StrEnum):
+    """What a failure can be about. `CLASSES` says what each means."""
+
+    USER_CODE = "user-code"
+    DATA = "data"
+    FRAMEWORK = "framework"
+    OOM_HOST = "oom-host"
+    OOM_GPU = "oom-gpu"
+    GPU = "gpu"
+    FABRIC = "fabric"
+    STORAGE = "storage"
+    NODE_LOST = "node-lost"
+    PREEMPTED = "preempted"
+    UNKNOWN = "unknown"
+
+
+class Action(StrEnum):
+    """What may be done about a finding. `ACTIONS` says what each means."""
+
+    STOP = "stop"
+    EXCLUDE = "exclude"
+    RESTART = "restart"
+    IGNORE = "ignore"
+
+
 CLASSES = {
-    "user-code": "the script, or how it was called",
-    "data": "the training data, or a checkpoint's content",
-    "framework": "torch, JAX, NCCL or another library, or versions that do not fit together",
-    "oom-host": "the host's memory (or a container's, or /dev/shm) was used up",
-    "oom-gpu": "a GPU's memory was used up",
-    "gpu": "a GPU, its driver or its link is broken",
-    "fabric": "NVLink, a network card, a cable, a switch or the network between nodes",
-    "storage": "a disk or a file system",
-    "node-lost": "a whole node went away",
-    "preempted": "the scheduler, or whoever owns the nodes, ended it on purpose",
-    "unknown": "nothing that a rule knows",
+    Class.USER_CODE: "the script, or how it was called",
+    Class.DATA: "the training data, or a checkpoint's content",
+    Class.FRAMEWORK: "torch, JAX, NCCL or another library, or versions that do not fit together",
+    Class.OOM_HOST: "the host's memory (or a container's, or /dev/shm) was used up",
+    Class.OOM_GPU: "a GPU's memory was used up",
+    Class.GPU: "a GPU, its driver or its link is broken",
+    Class.FABRIC: "NVLink, a network card, a cable, a switch or the network between nodes",
+    Class.STORAGE: "a disk or a file system",
+    Class.NODE_LOST: "a whole node went away",
+    Class.PREEMPTED: "the scheduler, or whoever owns the nodes, ended it on purpose",
+    Class.UNKNOWN: "nothing that a rule knows",
 }
-"""What a failure can be about, and what each means."""
+"""What each class means."""
 
 ACTIONS = {
-    "stop": "do not try again: it would fail the same way",
-    "exclude": "restart without that node, if another can take its place",
-    "restart": "restart: it may well pass",
-    "ignore": "as if nothing had been found",
+    Action.STOP: "do not try again: it would fail the same way",
+    Action.EXCLUDE: "restart without that node, if another can take its place",
+    Action.RESTART: "restart: it may well pass",
+    Action.IGNORE: "as if nothing had been found",
 }
-"""What may be done about a finding."""
+"""What each action means."""
 
-ADVISED: Mapping[str, str] = {
-    "user-code": "stop", "data": "stop", "framework": "restart", "oom-host": "restart", "oom-gpu": "restart",
-    "gpu": "exclude", "fabric": "restart", "storage": "restart", "node-lost": "restart", "preempted": "restart",
-    "unknown": "restart",
-}  # fmt: skip
+ADVISED: Mapping[Class, Action] = {
+    Class.USER_CODE: Action.STOP,
+    Class.DATA: Action.STOP,
+    Class.FRAMEWORK: Action.RESTART,
+    Class.OOM_HOST: Action.RESTART,
+    Class.OOM_GPU: Action.RESTART,
+    Class.GPU: Action.EXCLUDE,
+    Class.FABRIC: Action.RESTART,
+    Class.STORAGE: Action.RESTART,
+    Class.NODE_LOST: Action.RESTART,
+    Class.PREEMPTED: Action.RESTART,
+    Class.UNKNOWN: Action.RESTART,
+}
 """What is advised for a class, where a rule says nothing else."""
 
 SURE = 0.9
@@ -60,14 +96,13 @@ class Quote(Value):
 class Finding(Value):
     """What was found."""
 
-    kind: str = "unknown"
-    """One of `CLASSES`."""
+    kind: Class = Class.UNKNOWN
     rule: str = ""
     """Name of the rule that says so. Empty: none does."""
     confidence: float = 0.0
     """From 0 to 1."""
-    action: str = "restart"
-    """One of `ACTIONS`: what is advised."""
+    action: Action = Action.RESTART
+    """What is advised."""
     rank: int | None = None
     """Who is to blame. None: all ranks alike, or not known."""
     node: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
@@ -41,6 +43,24 @@ if TYPE_CHECKING:
             """A node has been readmitted: what it has done before no longer counts against it."""
 
 
+class Verdict(StrEnum):
+    """What was decided about a job: the first five about a round, the last three about a node."""
+
+    RESTART = "restart"
+    """Another round, which spends a restart."""
+    REJOIN = "rejoin"
+    """Another round, which is nobody's fault and spends no restart: no policy says so."""
+    CARRY_ON = "carry-on"
+    """The same round, without the workers that failed."""
+    FINISH = "finish"
+    """The job has succeeded."""
+    STOP = "stop"
+    """The job has failed, or was told to stop."""
+    EXCLUDE = "exclude"
+    READMIT = "readmit"
+    INJECT = "inject"
+
+
 class Health(Value):
     """How the nodes of a round are."""
 
@@ -58,9 +78,7 @@ class Health(Value):
 class Decision(Value):
     """What next, and why, in words."""
 
-    then: str = "restart"
-    """restart · carry-on (the same round, without those that failed) · finish (it has succeeded) · end (it has failed);
-    and, which no policy says: rejoin (another round, which is nobody's fault and spends no restart)"""
+    then: Verdict = Verdict.RESTART
     reason: str
     delay_s: float = 0.0
     """Seconds to wait before the next round, so that a crash loop does not spin."""
@@ -68,4 +86,4 @@ class Decision(Value):
     exclude: str = ""
     """With `restart`: why the node whose worker failed should not go on, if another can take its place. Empty: it may."""
     exit_code: int = 1
-    """With `end`: that of every agent."""
+    """With `stop`: that of every agent."""

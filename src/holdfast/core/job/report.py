@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.job.failure import Failure
 from holdfast.core.value import Value
+
+
+class Outcome(StrEnum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
 
 
 class JobReport(Value):
     """The end of a job."""
 
     job: str
-    outcome: str
-    """succeeded · failed · stopped"""
+    outcome: Outcome
     exit_code: int
     failures: tuple[Failure, ...] = ()
     """Of the last round: the first failure across all nodes first, those that we stopped ourselves last. Of a job that has

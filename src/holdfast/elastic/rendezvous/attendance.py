@@ -12,7 +12,7 @@ by its own rules, and comes back with `Enter` whenever it has none. So the coord
 from __future__ import annotations
 
 from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
-from holdfast.core.job.report import JobReport
+from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import (
@@ -86,7 +86,7 @@ class Attendance:
     @property
     def succeeded(self) -> bool:
         """Whether the job has ended well."""
-        return self.report is not None and self.report.outcome == "succeeded"
+        return self.report is not None and self.report.outcome == Outcome.SUCCEEDED
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""

@@ -14,6 +14,7 @@ import socket
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.job.report import Outcome
 from holdfast.core.machine import NEVER
 
 from .api import RendezvousHandler, RendezvousParameters
@@ -168,7 +169,7 @@ class HoldfastRendezvousHandler(RendezvousHandler):
                 # this is the only word for "done, and all is well".
                 return SystemExit(0)
             return self._error("RendezvousGracefulExitError", f"job '{self._run_id}' has ended: {attendance.why}")
-        if attendance.report is not None and attendance.report.outcome == "failed":
+        if attendance.report is not None and attendance.report.outcome == Outcome.FAILED:
             return self._error("RendezvousTimeoutError", f"{where}: {attendance.why}")
         return self._error("RendezvousClosedError", f"{where} is closed: {attendance.why}")
 

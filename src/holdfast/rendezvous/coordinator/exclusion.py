@@ -8,7 +8,7 @@ the job can do without the node; and it takes a newcomer in, or has it wait as a
 from __future__ import annotations
 
 from holdfast.core.job.events import NodeExcluded, NodeReadmitted
-from holdfast.core.job.policy import Decision
+from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.wire.messages import Exclude, Exclusion, Noted, Readmit, Stop, Waiting
 from holdfast.rendezvous.rules import Tell
@@ -100,7 +100,7 @@ class Admission:
         job = self.rendezvous
         why = self._no_place_yet(seat)
         if not why:
-            return job.carry_out(Decision(then="rejoin", reason=f"{seat.name} joined"), now)
+            return job.carry_out(Decision(then=Verdict.REJOIN, reason=f"{seat.name} joined"), now)
         said = Say(text=f"{seat.name} waits as a spare: {why}")
         return [said, Tell(node=seat.join.node, message=Waiting(round=job.round, reason=why, life=job.life))]
 
@@ -112,7 +112,7 @@ class Admission:
         seat = next((seat for seat in waiting if not self.excluded.why(seat.name)), None)  # they are as many with any of them
         if seat is None or self._no_place_yet(seat, saved=True):
             return []
-        return job.carry_out(Decision(then="rejoin", reason=f"{seat.name} joined, {SAVED}"), now)
+        return job.carry_out(Decision(then=Verdict.REJOIN, reason=f"{seat.name} joined, {SAVED}"), now)
 
     def _no_place_yet(self, seat: Seat, *, saved: bool = False) -> str:
         why = self.seats.no_place_yet(seat, self.rendezvous.round, saved=saved)

@@ -8,8 +8,9 @@ which rank is to blame for a hang. `rendezvous.coordinator.machine` carries out 
 from __future__ import annotations
 
 from holdfast.core.job.events import FailureSeen
-from holdfast.core.job.failure import Failure, describe
-from holdfast.core.job.policy import Decision
+from holdfast.core.job.failure import Cause, Failure, describe
+from holdfast.core.job.policy import Decision, Verdict
+from holdfast.core.job.report import Outcome
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import LookAround
 from holdfast.rendezvous.coordinator.first_failure import Failures
@@ -49,9 +50,9 @@ class Judge:
         self.failures.keep(number, seat.join.node, (failure,), now)
         if number != job.round or job.phase != "running":
             return []
-        if self.inquiry is not None and (failure.cause == "hung" or self.inquiry.held):
+        if self.inquiry is not None and (failure.cause == Cause.HUNG or self.inquiry.held):
             self._impair(seat)
-            if failure.cause == "hung":
+            if failure.cause == Cause.HUNG:
                 self.inquiry.held.append((seat.join.node, failure))
             return []  # until it is known which hang is to blame; who dies after one has been ended dies of that
         if seat.state != "running" or seat.is_impaired:
@@ -63,11 +64,11 @@ class Judge:
         """A member takes no part in the running round any more, through no fault of its workers."""
         job = self.rendezvous
         verdict = job.policy.judge(self.seats.health, why)
-        if verdict.then != "restart":
+        if verdict.then != Verdict.RESTART:
             return job.carry_out(verdict, now)
         if self.borne is not None:
             return self._blame(*self.borne, verdict.reason, now)
-        return job.carry_out(Decision(then="rejoin", reason=_joined(why, verdict.reason)), now)
+        return job.carry_out(Decision(then=Verdict.REJOIN, reason=_joined(why, verdict.reason)), now)
 
     def _impair(self, seat: Seat) -> None:
         seat.is_impaired = True
@@ -79,13 +80,13 @@ class Judge:
         in `Rendezvous.carry_out`."""
         job = self.rendezvous
         verdict = job.policy.judge(self.seats.health, describe(failure))
-        if verdict.then != "restart":
+        if verdict.then != Verdict.RESTART:
             self.borne = self.borne or (name, failure)
             return job.carry_out(verdict, now, hung=hung)
         if broken := [other.name for other in self.seats.members if not other.linked]:
             # A peer that dies breaks its links before others notice its silence. No restart is spent on the consequence.
             why = f"{describe(failure)}, right after the link to {named(broken)} broke: taken for a consequence of that"
-            return job.carry_out(Decision(then="rejoin", reason=why), now, hung=hung)
+            return job.carry_out(Decision(then=Verdict.REJOIN, reason=why), now, hung=hung)
         return self._blame(*(self.borne or (name, failure)), verdict.reason, now, hung)
 
     def _blame(self, name: str, failure: Failure, more: str, now: float, hung: tuple[str, int] | None = None) -> list[Action]:
@@ -104,7 +105,7 @@ class Judge:
         job, who = self.rendezvous, f"rank {asked.rank} on {seat.name}" if asked.rank >= 0 else f"an operator of {seat.name}"
         match asked.kind:
             case "stop":
-                return job.end("stopped", f"{who} asked to stop the job: {asked.reason}", now)
+                return job.end(Outcome.STOPPED, f"{who} asked to stop the job: {asked.reason}", now)
             case "restart" if asked.round == job.round and job.phase == "running":
                 what = f"{who} asked for a restart: {asked.reason}"
                 return job.carry_out(job.policy.consider_request(what, uptime_s=now - job.formed_at, now=now), now)
@@ -112,7 +113,7 @@ class Judge:
                 what = f"{who} asked to exclude its node: {asked.reason}"
                 if needed := job.admission.lacking(seat.name):
                     why = f"{what}; not done, since the job cannot go on without it: {needed}"
-                    return job.carry_out(Decision(then="carry-on", reason=why), now)
+                    return job.carry_out(Decision(then=Verdict.CARRY_ON, reason=why), now)
                 excluded = job.admission.exclude(seat.name, asked.reason, "script", now)
                 return excluded + job.admission.dismiss(seat.name, what, now)
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.job.failure import Cause
 from holdfast.core.value import replace
 
 TYPE_CHECKING = False
@@ -26,7 +27,7 @@ class Failures:
         for failure in failures:
             key = (round, node, failure.local_rank)
             first, before = self._kept.get(key, (since, failure))
-            if before.cause == "hung":  # its end is ours, and it may be that only we know of its guilt
+            if before.cause == Cause.HUNG:  # its end is ours, and it may be that only we know of its guilt
                 known = {field: getattr(before, field) for field in ("cause", "message", "at_unix", "stacks_path", "undecided")}
                 failure = replace(failure, **known)
             self._kept[key] = first, failure

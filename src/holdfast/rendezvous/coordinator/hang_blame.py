@@ -18,7 +18,7 @@ of the first whose limit was exceeded, with words that say so (`undecided`).
 
 from __future__ import annotations
 
-from holdfast.core.job.failure import Failure, Position, hung
+from holdfast.core.job.failure import Cause, Failure, Position, hung
 from holdfast.core.value import Value, replace
 
 TYPE_CHECKING = False
@@ -131,7 +131,7 @@ def unreported(position: Position, *, node: str, role: str, round: int, attempt:
         role=role,
         pid=position.pid,
         at_unix=now_unix - quiet_s,
-        cause="hung",
+        cause=Cause.HUNG,
         message=hung(position.overdue or f"no sign of life for {quiet_s:.1f} s", position),
         stacks_path=position.stacks_path,
         round=round,

@@ -21,7 +21,8 @@ Who may take part is for `rendezvous.coordinator.exclusion` to say, what a failu
 from __future__ import annotations
 
 from holdfast.core.job.events import Decided, Event, NodeReadmitted
-from holdfast.core.job.report import JobReport
+from holdfast.core.job.policy import Verdict
+from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Assigned, Finish, Renew, Stop, Waiting
@@ -79,8 +80,8 @@ class Rendezvous:
         self.formed_at = now
         self.ended_at = NEVER
         self.why = "first round"
-        self.outcome, self.exit_code = "", 1
-        """Of a job that does not succeed."""
+        self.outcome, self.exit_code = Outcome.FAILED, 1
+        """Unless it ends otherwise."""
         self.is_restart = False
         """The next round is one that the budget paid for."""
         self.has_lost_some = False
@@ -144,7 +145,7 @@ class Rendezvous:
             case Unlinked(node=node) if node in self.seats:
                 self.seats.unlinked(self.seats[node])
             case HostLeaves(reason=reason):
-                actions += self.end("stopped", reason, now)
+                actions += self.end(Outcome.STOPPED, reason, now)
             case Tick():
                 # Only then: a driver that was held up shows first what has come meanwhile, and a Tick last.
                 actions += self.hearing.expire(now) + self.admission.forgive(now)
@@ -169,32 +170,32 @@ class Rendezvous:
         """Do what was decided about the running round. `hung`: (node, local rank) of one that is to blame for a hang, though
         its limit has not told. None: there is none."""
         match decision.then:
-            case "carry-on":
+            case Verdict.CARRY_ON:
                 self.has_lost_some = True
                 left = self.policy.restarts_left(now)
-                decided = Decided(decision=decision.then, reason=decision.reason, restarts_left=left)
+                decided = Decided(decision=Verdict.CARRY_ON, reason=decision.reason, restarts_left=left)
                 return [self.record(decided), Say(text=decision.reason, level="warning")]
-            case "finish":
-                return self.end("succeeded", decision.reason, now, hung=hung)
-            case "rejoin":
-                return self._regroup("rejoin", decision.reason, now, hung=hung)
-            case "restart":
+            case Verdict.FINISH:
+                return self.end(Outcome.SUCCEEDED, decision.reason, now, hung=hung)
+            case Verdict.REJOIN:
+                return self._regroup(Verdict.REJOIN, decision.reason, now, hung=hung)
+            case Verdict.RESTART:
                 self.restarts += 1
                 self.is_restart = True
                 # A fence may still stand, of a node lost while others carried on.
                 self.gathering.wait_until(now + decision.delay_s)
                 delay_s, left = decision.delay_s, decision.restarts_left
-                return self._regroup("restart", decision.reason, now, delay_s=delay_s, left=left, hung=hung)
+                return self._regroup(Verdict.RESTART, decision.reason, now, delay_s=delay_s, left=left, hung=hung)
         self.exit_code = decision.exit_code
-        return self.end("failed", decision.reason, now, hung=hung)
+        return self.end(Outcome.FAILED, decision.reason, now, hung=hung)
 
-    def end(self, outcome: str, why: str, now: float, *, hung: tuple[str, int] | None = None) -> list[Action]:
+    def end(self, outcome: Outcome, why: str, now: float, *, hung: tuple[str, int] | None = None) -> list[Action]:
         """The job ends: as soon as the workers of all have stopped."""
         if self.phase in ("ending", "ended"):
             return []
         self.phase, self.outcome, self.why = "ending", outcome, why
         decided = Decided(
-            decision="finish" if outcome == "succeeded" else "stop",
+            decision=Verdict.FINISH if outcome == Outcome.SUCCEEDED else Verdict.STOP,
             reason=why,
             restarts_left=self.policy.restarts_left(now),
         )
@@ -202,7 +203,7 @@ class Rendezvous:
 
     def _regroup(
         self,
-        decision: str,
+        decision: Verdict,
         why: str,
         now: float,
         *,
@@ -238,8 +239,8 @@ class Rendezvous:
             return self._gathered(now)
         if self.phase == "running" and self.seats.tally.of("ready", "succeeded") == len(self.seats):
             if self.seats.tally.of("succeeded"):
-                return self.end("succeeded", "every worker exited with 0", now) + self._advance(now)
-            return self.end("failed", "every node is gone", now) + self._advance(now)
+                return self.end(Outcome.SUCCEEDED, "every worker exited with 0", now) + self._advance(now)
+            return self.end(Outcome.FAILED, "every node is gone", now) + self._advance(now)
         if self.phase == "ending" and not self.seats.tally.of("running", "stopping", "leaving"):
             return self._finish(now)
         return []
@@ -251,7 +252,7 @@ class Rendezvous:
             if names := gathering.forgivable(now):
                 return self._relent(names) + self._gathered(now)
             if now >= gathering.gives_up_at:
-                return self.end("failed", gathering.too_few(self.round, now), now) + self._advance(now)
+                return self.end(Outcome.FAILED, gathering.too_few(self.round, now), now) + self._advance(now)
             return gathering.notice(now)
         placement = gathering.placed(self.round, now)
         if placement is None:
@@ -337,13 +338,13 @@ class Rendezvous:
 
     def _finish(self, now: float) -> list[Action]:
         self.phase, self.ended_at = "ended", now
-        well = self.outcome == "succeeded" and not self.has_lost_some
+        well = self.outcome == Outcome.SUCCEEDED and not self.has_lost_some
         failures = () if well or self._judge is None else self._judge.failures.in_order(self.round)
         nodes = tuple(seat.name for seat in self.seats.values() if seat.place is not None)
         self.report = JobReport(
             job=self.rules.job,
             outcome=self.outcome,
-            exit_code=0 if self.outcome == "succeeded" else self.exit_code,
+            exit_code=0 if self.outcome == Outcome.SUCCEEDED else self.exit_code,
             failures=failures[:SMALL],
             failures_left_out=max(0, len(failures) - SMALL),
             restarts_used=self.restarts,

@@ -9,7 +9,8 @@ round is for `rendezvous.coordinator.failure_handling` to say; whether it may ta
 from __future__ import annotations
 
 from holdfast.core.job.events import LimitsCalculated, NodeJoined, NodeLeft, NodeLost, StragglerSeen
-from holdfast.core.job.failure import Failure, describe
+from holdfast.core.job.failure import Cause, Failure, describe
+from holdfast.core.job.report import Outcome
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.wire.messages import (
     Calculated,
@@ -118,7 +119,7 @@ class Hearing:
             case Join():
                 return self._joined(message, seat, here, now)
             case StopJob(reason=reason):
-                return job.end("stopped", reason, now)
+                return job.end(Outcome.STOPPED, reason, now)
             case Exclude() | Readmit():
                 return job.admission.asked(message, now)
             case _ if seat is None:
@@ -276,7 +277,7 @@ class Hearing:
         self.seats.lost.append(seat.name)
         if seat.linked:  # else its agent is gone, as far as its host knows
             self.seats.cut_off[seat.join.node] = now
-        lost = Failure(node=seat.name, rank=-1, at_unix=job.unix(now), cause="node_lost", message=reason, round=job.round)
+        lost = Failure(node=seat.name, rank=-1, at_unix=job.unix(now), cause=Cause.NODE_LOST, message=reason, round=job.round)
         if seat.state in ("running", "stopping"):
             # Since it was last heard: whoever failed after that may have failed because of it.
             job.judge.failures.keep(job.round, seat.join.node, (lost,), seat.heard_at)

@@ -13,13 +13,16 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from inspect import get_annotations
 from itertools import islice
 from statistics import median
 from typing import Any
 
 from holdfast.core.job.events import CATALOGUE, Event, RoundFormed
-from holdfast.core.job.failure import Failure
+from holdfast.core.job.failure import Cause, Failure
+from holdfast.core.job.policy import Verdict
+from holdfast.core.job.report import Outcome
 from holdfast.core.job.xid import DeviceFault
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.record.file_watch import Watch
@@ -147,6 +150,7 @@ def _hint(kind: type[Value], field: str) -> str:
 
 _SHAPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool, "tuple": (list, tuple), "dict": dict}
 _VALUES: dict[str, type[Value]] = {"Failure": Failure, "DeviceFault": DeviceFault}
+_WORDS: dict[str, type[StrEnum]] = {"Cause": Cause, "Outcome": Outcome, "Verdict": Verdict}
 
 
 def _typed(hint: str, item: Any) -> Any:
@@ -161,6 +165,8 @@ def _typed(hint: str, item: Any) -> Any:
         return value
     if shape in _SHAPES and not isinstance(item, _SHAPES[shape]):
         raise TypeError(f"{item!r} is no {hint}")
+    if shape in _WORDS:
+        return _WORDS[shape](item)
     if shape != "tuple":
         return item
     each = kind[len("tuple[") :].partition(",")[0]

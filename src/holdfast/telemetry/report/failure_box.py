@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 
-from holdfast.core.job.failure import Failure
+from holdfast.core.job.failure import Cause, Failure
 from holdfast.telemetry.report.safe_text import plain
 
 TYPE_CHECKING = False
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 60
 """Columns of the rules at most; else they are as wide as the longest line."""
+
+EXPLAINED = (Cause.WATCHDOG, Cause.HUNG, Cause.STUCK, Cause.START, Cause.NODE_LOST)
+"""Causes whose message says more than an exit code."""
 
 NOT_GIVEN = "<N/A>"
 NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
@@ -92,7 +95,7 @@ def _traceback(failure: Failure) -> str:
         return str(message)  # torchrun indents only what is inside an object
     if failure.traceback:
         return _indented(failure.traceback)
-    if failure.cause in ("watchdog", "hung", "stuck", "start", "node_lost") and failure.message:
+    if failure.cause in EXPLAINED and failure.message:
         return _indented(failure.message)
     if failure.exitcode is not None and failure.exitcode < 0:
         return f"Signal {-failure.exitcode} ({_signal(failure)}) received by PID {failure.pid}"

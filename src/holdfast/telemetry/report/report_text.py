@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 
-from holdfast.core.job.failure import describe
+from holdfast.core.job.failure import Cause, describe
+from holdfast.core.job.report import Outcome
 from holdfast.core.value import to_plain
 from holdfast.telemetry.report.phrasing import count, moment, ranges, span
 from holdfast.telemetry.report.safe_text import one_line, plain, uncoloured
@@ -53,7 +54,7 @@ def report_text(report: JobReport, *, cause: str = "", width: int = 100, colour:
     if not is_news(report):
         return ""
     paint = _Paint(width, colour)
-    lines = paint.prose(f"holdfast: {summary(report)}", first=RED if report.outcome == "failed" else BOLD)
+    lines = paint.prose(f"holdfast: {summary(report)}", first=RED if report.outcome == Outcome.FAILED else BOLD)
     if cause:
         lines += ["", paint.title("Cause"), *paint.prose(f"  {one_line(cause, 1000)}", indent="  ")]
     if root := first_failure(report):
@@ -66,7 +67,7 @@ def report_text(report: JobReport, *, cause: str = "", width: int = 100, colour:
 
 def is_news(report: JobReport) -> bool:
     """Whether anything happened but a success."""
-    return report.outcome != "succeeded" or report.restarts_used > 0 or report.rounds > 1 or bool(report.failures)
+    return report.outcome != Outcome.SUCCEEDED or report.restarts_used > 0 or report.rounds > 1 or bool(report.failures)
 
 
 def report_json(report: JobReport, found: Finding | None = None) -> dict[str, Any]:
@@ -118,13 +119,13 @@ def first_failure(report: JobReport) -> Failure | None:
 def summary(report: JobReport) -> str:
     """The report in one sentence."""
     job, root = f"job {one_line(report.job)}", first_failure(report)
-    if report.outcome == "succeeded":
+    if report.outcome == Outcome.SUCCEEDED:
         rounds = f" in {report.rounds} rounds" if report.rounds > 1 else ""
         borne = f", though {_sentence(root)}" if root else ""
         return f"{job} succeeded after {count(report.restarts_used, 'restart')}{rounds}{borne}"
     if root is None:
-        return f"{job} {'was stopped' if report.outcome == 'stopped' else 'failed'}: {one_line(report.reason)}"
-    return f"{job} {'was stopped after a failure' if report.outcome == 'stopped' else 'failed'}: {_sentence(root)}"
+        return f"{job} {'was stopped' if report.outcome == Outcome.STOPPED else 'failed'}: {one_line(report.reason)}"
+    return f"{job} {'was stopped after a failure' if report.outcome == Outcome.STOPPED else 'failed'}: {_sentence(root)}"
 
 
 def terminal(stream: TextIO) -> tuple[int, bool]:
@@ -167,14 +168,14 @@ def _about_first(root: Failure, paint: _Paint) -> Iterator[str]:
     where = [_who([root]), f"pid {root.pid}" if root.pid > 0 else "", _ending(root), f"at {moment(root.at_unix)}"]
     where.append(f"attempt {root.attempt}, round {root.round}")
     yield from ("", paint.title("First failure"), *paint.prose("  " + " · ".join(filter(None, where)), indent="  "))
-    hint = HINTS.get(root.signal_name or "") if root.cause == "signal" else None
+    hint = HINTS.get(root.signal_name or "") if root.cause == Cause.SIGNAL else None
     if hint:
         yield from paint.prose(f"  {root.signal_name}: {hint}", indent="  ")
-    if root.cause in ("exit", "signal") and root.message:  # what kept its error file from being read
+    if root.cause in (Cause.EXIT, Cause.SIGNAL) and root.message:  # what kept its error file from being read
         yield from paint.prose(f"  {one_line(root.message, 500)}", indent="  ")
     if root.traceback:
         yield from ("", *paint.verbatim(_shortened(root.traceback.rstrip().split("\n"), root), "  "))
-    elif root.cause in ("exit", "signal") and not root.log_tail:
+    elif root.cause in (Cause.EXIT, Cause.SIGNAL) and not root.log_tail:
         kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
         advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
         yield from paint.prose(f"  it left no traceback, and {kept}{advice}", indent="  ")
@@ -208,7 +209,7 @@ def _decision(report: JobReport) -> str:
     reason = report.reason.removeprefix(describe(root)).lstrip("; ") if root else report.reason
     used = f"{report.restarts_used} of {count(report.max_restarts, 'restart')} used"
     budget = used if report.max_restarts and "restart" not in reason else ""
-    what = {"succeeded": "finished", "failed": "gave up"}.get(report.outcome, report.outcome)
+    what = {Outcome.SUCCEEDED: "finished", Outcome.FAILED: "gave up"}.get(report.outcome, report.outcome)
     nodes = len(report.nodes) + report.nodes_left_out
     scale = f"{count(report.rounds, 'round')} on {count(nodes, 'node')} in " if nodes else ""
     took = f"{scale}{span(report.ended_at_unix - report.started_at_unix)}"

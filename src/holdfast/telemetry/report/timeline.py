@@ -30,7 +30,9 @@ from holdfast.core.job.events import (
     WorkerExited,
     WorkerStarted,
 )
-from holdfast.core.job.failure import Failure, in_order
+from holdfast.core.job.failure import Cause, Failure, in_order
+from holdfast.core.job.policy import Verdict
+from holdfast.core.job.report import Outcome
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.record.reader import Record
 from holdfast.telemetry.report.phrasing import span
@@ -39,11 +41,11 @@ from holdfast.telemetry.report.restarts import Restart, is_sight, restart
 DECISIONS = (Decided, NodeExcluded, NodeReadmitted, FaultInjected)
 """Events that say what the coordinator has made up its mind to do; or an operator, for practice."""
 
-AGAIN = ("restart", "rejoin")
+AGAIN = (Verdict.RESTART, Verdict.REJOIN)
 """Decisions after which there is another life."""
 
 
-ABOUT_NODES = ("exclude", "readmit", "inject")
+ABOUT_NODES = (Verdict.EXCLUDE, Verdict.READMIT, Verdict.INJECT)
 """Decisions that end no life."""
 
 
@@ -54,7 +56,7 @@ class Decision(Value):
     node: str
     round: int
     attempt: int
-    decision: str
+    decision: Verdict
     reason: str
     delay_s: float = 0.0
     restarts_left: int | None = None
@@ -128,8 +130,8 @@ class Timeline(Value):
     job: str
     state: str
     """starting · running · ended · lost (no agent lives, and none recorded the end)"""
-    outcome: str | None = None
-    """succeeded · failed · stopped; None: it has not ended"""
+    outcome: Outcome | None = None
+    """None: it has not ended."""
     exit_code: int | None = None
     reason: str = ""
     """Why it ended."""
@@ -195,7 +197,7 @@ def timeline(job: str, records: Sequence[Record], running: Collection[str] = ())
 def _end(records: Iterable[Record]) -> JobEnded | None:
     """The job's end as its last agent saw it; one that says what became of the job goes before one that was only stopped."""
     ends = [record.event for record in records if isinstance(record.event, JobEnded)]
-    told = [end for end in ends if end.outcome != "stopped"] or ends
+    told = [end for end in ends if end.outcome != Outcome.STOPPED] or ends
     return told[-1] if told else None
 
 
@@ -258,11 +260,10 @@ def _is_decision(record: Record) -> bool:
 def _decision(record: Record) -> Decision:
     event = record.event
     if isinstance(event, (NodeExcluded, NodeReadmitted)):
-        event = Decided(
-            decision="exclude" if isinstance(event, NodeExcluded) else "readmit", reason=f"{event.name}: {event.reason}"
-        )
+        decision = Verdict.EXCLUDE if isinstance(event, NodeExcluded) else Verdict.READMIT
+        event = Decided(decision=decision, reason=f"{event.name}: {event.reason}")
     if isinstance(event, FaultInjected):
-        event = Decided(decision="inject", reason=f"injected{f' by {event.by}' if event.by else ''}: {event.what}")
+        event = Decided(decision=Verdict.INJECT, reason=f"injected{f' by {event.by}' if event.by else ''}: {event.what}")
     assert isinstance(event, Decided)
     return Decision(
         at_unix=record.at,
@@ -340,7 +341,8 @@ def _failures(records: Iterable[Record]) -> tuple[Failure, ...]:
             failure = replace(event.failure, at_unix=event.failure.at_unix - record.skew_s)
             known = seen.setdefault((failure.node, failure.rank, failure.pid), failure)
             # Only the coordinator knows of what hangs that others waited for it, or that it hangs at all.
-            if known.cause in ("hung", "stopped") and failure.cause == "hung" and len(failure.message) > len(known.message):
+            tells_more = failure.cause == Cause.HUNG and len(failure.message) > len(known.message)
+            if tells_more and known.cause in (Cause.HUNG, Cause.STOPPED):
                 seen[failure.node, failure.rank, failure.pid] = replace(failure, at_unix=min(known.at_unix, failure.at_unix))
     return tuple(in_order(seen.values()))
 
@@ -351,7 +353,7 @@ def _disturbed_at(records: Sequence[Record], decisions: Iterable[Decision]) -> f
     without some was not disturbed before that decision."""
     decisions = list(decisions)
     again = [decision.at_unix for decision in decisions if decision.decision in AGAIN]
-    if again and any(decision.decision == "carry-on" for decision in decisions):
+    if again and any(decision.decision == Verdict.CARRY_ON for decision in decisions):
         return min(again)
     moments = [record.at - _silence(record) for record in records if _is_trouble(record)]
     moments += [record.at for record in records if isinstance(record.event, WorkerExited) and record.event.exitcode != 0]

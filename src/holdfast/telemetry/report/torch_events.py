@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 from holdfast.core.job.events import AgentStarted, FailureSeen, JobEnded, RoundFormed, WorkerExited, WorkerStarted
+from holdfast.core.job.report import Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class TorchEvents:
                 self._failures[failure.pid] = failure
             case WorkerExited(pid=pid, exitcode=exitcode):
                 self._exitcodes[pid] = exitcode
-            case JobEnded(outcome="stopped", reason=reason):
+            case JobEnded(outcome=Outcome.STOPPED, reason=reason):
                 yield self._agent("FAILED", at_unix, raw_error=reason)
             case JobEnded():
                 yield from (self._ended(worker, at_unix, event.outcome) for worker in self._workers.values())
@@ -60,8 +61,8 @@ class TorchEvents:
             case _:
                 pass
 
-    def _ended(self, worker: WorkerStarted, at_unix: float, outcome: str) -> str:
-        if outcome == "succeeded":
+    def _ended(self, worker: WorkerStarted, at_unix: float, outcome: Outcome) -> str:
+        if outcome == Outcome.SUCCEEDED:
             return self._worker("SUCCEEDED", at_unix, worker)
         if not (exitcode := self._exitcodes.get(worker.pid, 0)):
             return self._worker("TERMINATED", at_unix, worker)
