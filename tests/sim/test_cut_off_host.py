@@ -7,7 +7,7 @@ from kit.stages import stories
 from kit.stages.stories import Start
 from kit.stages.succession_stage import begin, leaders, rounds, said
 
-from holdfast.agent.leader.peer_elected_node import HeirNode
+from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.core.job.events import JobEnded, NodeLost
 from holdfast.core.value import replace
 from holdfast.sim.cluster import Cluster
@@ -249,7 +249,7 @@ def test_a_node_that_comes_over_from_a_run_that_nobody_remembers_holds_the_new_o
         cluster.start(place, host=place == "d")  # another disk: that run's end is not known here
     cluster.run_for(5.0)
     cluster.heal("c")
-    nodes = [node for place in "cdefg" if isinstance(node := cluster.agents[place].node, HeirNode)]
+    nodes = [node for place in "cdefg" if isinstance(node := cluster.agents[place].node, PeerElectedNode)]
     mandate = nodes[1].election.mandate
     assert mandate is not None
     while len(rounds(cluster, "c")) < 2:

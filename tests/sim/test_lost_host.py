@@ -9,7 +9,7 @@ from kit.stages.stories import Start, formed_at, story, told
 from kit.stages.succession_stage import begin, holds_a_roster, leaders, rounds, said
 
 from holdfast.agent.group.messages import Unguarded
-from holdfast.agent.leader.peer_elected_node import HeirNode
+from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 
 
 @pytest.fixture
@@ -30,16 +30,16 @@ def test_a_renewal_is_answered_in_short_as_it_is_at_length(start: Start, monkeyp
         cluster.finish()
         return told(cluster)
 
-    answers, short = list[object](), HeirNode._answer
+    answers, short = list[object](), PeerElectedNode._answer
 
-    def noted(self: HeirNode, *given: object) -> object:
+    def noted(self: PeerElectedNode, *given: object) -> object:
         answers.append(short(self, *given))  # type: ignore[arg-type]
         return answers[-1]
 
-    monkeypatch.setattr(HeirNode, "_answer", noted)
+    monkeypatch.setattr(PeerElectedNode, "_answer", noted)
     story = what_happens()
     assert sum(answer is not None for answer in answers) > 100
-    monkeypatch.setattr(HeirNode, "_answer", lambda self, *given: None)
+    monkeypatch.setattr(PeerElectedNode, "_answer", lambda self, *given: None)
     assert what_happens() == story
 
 
@@ -222,7 +222,7 @@ def test_a_node_whose_link_breaks_for_a_moment_keeps_its_say(start: Start) -> No
     cluster.break_links("b")
     cluster.run_for(5.0)
     node = cluster.agents["a"].node
-    assert isinstance(node, HeirNode) and node.election.mandate is not None
+    assert isinstance(node, PeerElectedNode) and node.election.mandate is not None
     assert [body.size for body in node.election.mandate.bodies] == [4]
     cluster.finish()
     assert rounds(cluster, "b") == ["abcd"] and not leaders(cluster)

@@ -48,9 +48,9 @@ MUTATIONS = (
     ),
     Mutation(
         "a node votes although its promise binds it",
-        "rendezvous/election/succession.py",
-        "if proposed.term <= self.term or now < max(self.free_at, self.proposed_until):",
-        "if proposed.term <= self.term or now < self.proposed_until:",
+        "rendezvous/election/voting.py",
+        "if proposed.term <= state.term or now < max(state.free_at, state.proposal.until):",
+        "if proposed.term <= state.term or now < state.proposal.until:",
     ),
     Mutation(
         "a minority of an odd number of nodes is enough to lead",

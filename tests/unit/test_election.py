@@ -10,7 +10,7 @@ from kit.stages.made_up import report
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, Started, StartWorkers
 from holdfast.agent.leader.build import open_etcd
-from holdfast.agent.leader.store_elected_node import StoreNode
+from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.core.errors import UsageError
 from holdfast.core.machine import NEVER, Say, Tick
 from holdfast.core.value import to_plain
@@ -18,22 +18,21 @@ from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp,
 from holdfast.core.wire.messages import Assigned, Finish, Join, Message, Past, Renewed, Stop
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.election.messages import Follow, GiveUp, Lead, MemberLink, StepDown
 from holdfast.rendezvous.election.store_election import (
     CONNECT_S,
     Await,
     Campaign,
     Deposed,
     Election,
-    Follow,
-    GiveUp,
     Keep,
     Kept,
-    Lead,
     Leads,
+    PastChanged,
     Persist,
     Persisted,
+    Ranked,
     Resign,
-    StepDown,
     StoreTrouble,
     Vacant,
     Won,
@@ -75,7 +74,7 @@ def follower() -> Election:
     election = candidate()
     election.observe(Tick(), 0.0)
     election.observe(Leads(endpoint=THERE, term=7, life="L"), 0.01)
-    election.link_is(True, 0.02)
+    election.observe(MemberLink(up=True), 0.02)
     return election
 
 
@@ -85,11 +84,11 @@ def follower() -> Election:
 def test_it_campaigns_at_once_and_leads_when_it_has_won() -> None:
     election = candidate()
     assert kinds(election.observe(Tick(), 0.0)) == ["Campaign"]
-    assert kinds(election.observe(won(), 0.01)) == ["Lead"] and election.role == "leading"
+    assert kinds(election.observe(won(), 0.01)) == ["Lead"] and election.state.role == "leading"
 
 
 def test_it_follows_whoever_leads_and_asks_nothing_while_linked(follower: Election) -> None:
-    assert (follower.role, follower.leader) == ("following", THERE)
+    assert (follower.state.role, follower.state.leader) == ("following", THERE)
     assert follower.observe(Tick(), 100.0) == [] and follower.deadline() == NEVER
 
 
@@ -102,39 +101,39 @@ def test_a_new_leader_is_given_time_for_the_first_link() -> None:
 
 
 def test_a_broken_link_makes_it_wait_for_the_end_of_that_term(follower: Election) -> None:
-    assert follower.link_is(False, 3.0) == [Await(term=7)]
-    assert follower.link_is(False, 3.1) == []  # one question at a time
+    assert follower.observe(MemberLink(up=False), 3.0) == [Await(term=7)]
+    assert follower.observe(MemberLink(up=False), 3.1) == []  # one question at a time
     assert follower.observe(Leads(endpoint=THERE, term=7, life="L"), 13.0) == [Await(term=7)]
 
 
 def test_when_nobody_leads_the_lower_ranks_campaign_first(follower: Election) -> None:
-    follower.rank, follower.belongs = 20, True
-    follower.link_is(False, 3.0)
+    follower.observe(Ranked(group_rank=20), 2.0)
+    follower.observe(MemberLink(up=False), 3.0)
     assert follower.observe(Vacant(), 4.0) == []
     assert follower.deadline() == pytest.approx(4.2)
     assert follower.observe(Tick(), 4.2) == [Campaign(endpoint=HERE, life="L", fresh_life="L", ttl_s=5.0)]
 
 
 def test_whom_no_leader_has_taken_in_is_of_no_run_yet(follower: Election) -> None:
-    follower.link_is(False, 3.0)
+    follower.observe(MemberLink(up=False), 3.0)
     assert follower.observe(Vacant(), 4.0) == [Campaign(endpoint=HERE, life="", fresh_life="L", ttl_s=5.0)]
 
 
 def test_it_moves_on_to_the_next_leader(follower: Election) -> None:
-    follower.link_is(False, 3.0)
+    follower.observe(MemberLink(up=False), 3.0)
     assert follower.observe(Leads(endpoint="c:3", term=9, life="L"), 4.0) == [Follow(endpoint="c:3")]
 
 
 def test_a_leader_renews_five_times_per_lease(leader: Election) -> None:
     assert leader.deadline() == 1.0
     assert leader.observe(Tick(), 1.0) == [Keep(term=7)]
-    assert leader.observe(Kept(term=7, asked_at=1.0), 1.1) == [] and leader.lead_ends == 6.0
+    assert leader.observe(Kept(term=7, asked_at=1.0), 1.1) == [] and leader.state.lead_ends == 6.0
 
 
 def test_a_leader_counts_its_lease_from_when_it_asked(leader: Election) -> None:
     leader.observe(Tick(), 1.0)
     leader.observe(Kept(term=7, asked_at=1.0), 3.9)
-    assert leader.lead_ends == 6.0
+    assert leader.state.lead_ends == 6.0
 
 
 def test_trouble_within_the_lease_is_said_once_and_changes_nothing(leader: Election) -> None:
@@ -144,7 +143,7 @@ def test_trouble_within_the_lease_is_said_once_and_changes_nothing(leader: Elect
     assert leader.observe(Tick(), leader.deadline()) == [Keep(term=7)]
     assert leader.observe(StoreTrouble(reason="refused"), 1.3) == []
     leader.observe(Tick(), 2.0)
-    assert "answers again" in leader.observe(Kept(term=7, asked_at=2.0), 2.1)[0].text and leader.role == "leading"
+    assert "answers again" in leader.observe(Kept(term=7, asked_at=2.0), 2.1)[0].text and leader.state.role == "leading"
 
 
 def test_a_leader_steps_down_by_its_own_clock_and_campaigns_again(leader: Election) -> None:
@@ -167,7 +166,7 @@ def test_a_deposed_leader_steps_down_at_once(leader: Election) -> None:
 def test_word_of_an_older_term_is_late_news(leader: Election) -> None:
     assert leader.observe(Deposed(term=6, reason="revoked"), 0.1) == []
     leader.observe(Kept(term=6, asked_at=4.0), 0.2)
-    assert leader.role == "leading" and leader.lead_ends == 5.0
+    assert leader.state.role == "leading" and leader.state.lead_ends == 5.0
 
 
 def test_a_victory_that_took_longer_than_its_lease_is_given_back() -> None:
@@ -178,7 +177,7 @@ def test_a_victory_that_took_longer_than_its_lease_is_given_back() -> None:
 
 def test_what_a_successor_must_know_is_written_until_the_store_has_it(leader: Election) -> None:
     past = Past(life="L", round=1)
-    assert leader.write(past, 0.1) == [Persist(term=7, past=past)]
+    assert leader.observe(PastChanged(past=past), 0.1) == [Persist(term=7, past=past)]
     leader.observe(StoreTrouble(reason="refused"), 0.2)
     assert leader.observe(Tick(), leader.deadline()) == [Keep(term=7)]
     assert leader.observe(Kept(term=7, asked_at=0.5), 0.6)[-1] == Persist(term=7, past=past)
@@ -187,9 +186,9 @@ def test_what_a_successor_must_know_is_written_until_the_store_has_it(leader: El
 
 def test_renewing_goes_before_writing(leader: Election) -> None:
     leader.busy = True
-    leader.write(Past(life="L", round=1), 1.5)
+    leader.observe(PastChanged(past=Past(life="L", round=1)), 1.5)
     assert kinds(leader.observe(Kept(term=7, asked_at=0.0), 1.5)) == ["Persist"]
-    leader.write(Past(life="L", round=2), 3.0)
+    leader.observe(PastChanged(past=Past(life="L", round=2)), 3.0)
     assert kinds(leader.observe(Persisted(term=7, past=Past(life="L", round=1)), 3.0)) == ["Keep"]
 
 
@@ -301,9 +300,8 @@ class Story:
 
     def __init__(self, nodes: int = 1) -> None:
         self.rules = Rules(job="j", min_nodes=nodes, max_nodes=nodes, lease_s=3.0)
-        member = Member("a", endpoint="?", join_timeout_s=60.0, now=0.0)
-        member.connect_at = NEVER
-        self.node = StoreNode(Group(join("a"), grace_s=5.0, hosting=False), member, candidate(), self.found)
+        member = Member("a", endpoint="?", join_timeout_s=60.0, is_told_where=True, now=0.0)
+        self.node = StoreElectedNode(Group(join("a"), grace_s=5.0, hosting=False), member, candidate(), self.found)
         self.done = self.node.begin(0.0)
 
     def found(self, now: float) -> tuple[Server, RestartOnFailure]:

@@ -12,9 +12,12 @@ from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Electorate, Finish, Leads, Message, Past, Propose, Roster, Seek, Vote
 from holdfast.rendezvous.election.leader_lease import promise_of
+from holdfast.rendezvous.election.leading import KNOCK_S, YIELD_S
+from holdfast.rendezvous.election.messages import Follow, Lead, MemberLink, StepDown
 from holdfast.rendezvous.election.peer_dialer import CONNECT_S, WAIT_S
-from holdfast.rendezvous.election.store_election import Follow, Lead, StepDown
-from holdfast.rendezvous.election.succession import KNOCK_S, STAND_S, YIELD_S, Succession
+from holdfast.rendezvous.election.seeking import STAND_S
+from holdfast.rendezvous.election.succession import Succession
+from holdfast.rendezvous.election.succession_state import JobEnded, Knocked, LeaderNamed, LeaseRenewed, Seated, TakenIn
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.rendezvous.lease import FENCE_S
 
@@ -47,9 +50,9 @@ class Node:
         )
         self.done: list[Action] = self.it.begin(0.0)
         if held is not None:
-            self.it.link_is(True, 0.0)
-            self.it.renewed(held, 0.0)
-            self.it.link_is(False, 0.0)
+            self.it.observe(MemberLink(up=True), 0.0)
+            self.it.observe(LeaseRenewed(roster=held), 0.0)
+            self.it.observe(MemberLink(up=False), 0.0)
 
     def see(self, seen: Observation, now: float) -> list[Action]:
         did = self.it.observe(seen, now)
@@ -103,15 +106,15 @@ def test_whoever_has_no_roster_waits_for_nothing() -> None:
 
 def test_a_founder_that_meets_an_older_job_leaves_the_lead_to_it_and_takes_it_back_if_that_is_gone() -> None:
     node = Node("a", None, founder=True)
-    assert any(isinstance(did, StepDown) for did in node.it.knocked(5, "L", 1.0))
+    assert any(isinstance(did, StepDown) for did in node.it.observe(Knocked(roster=5, life="L"), 1.0))
     node.wait(1.0 + YIELD_S)
     assert len(node.of(Lead)) == 2
 
 
 def test_a_founder_whose_first_round_has_formed_leaves_the_lead_to_nobody_who_merely_comes() -> None:
     node = Node("a", None, founder=True)
-    node.it.write(("a", "b"), 1.0)
-    assert node.it.knocked(5, "L", 1.0) == []
+    node.it.observe(Seated(line=("a", "b")), 1.0)
+    assert node.it.observe(Knocked(roster=5, life="L"), 1.0) == []
 
 
 def test_a_founder_that_comes_back_counts_as_itself_when_its_earlier_promises_must_be_over() -> None:
@@ -134,14 +137,14 @@ def test_a_founder_chooses_nobody_by_a_roster_that_is_older_than_a_round_of_its_
 
 def test_a_founder_leads_on_when_a_node_comes_of_a_run_that_is_over() -> None:
     node = Node("a", None, founder=True, ended={"L": REPORT})
-    assert node.it.knocked(5, "L", 1.0) == []
-    assert node.it.knocked(5, "", 1.0) == [], "it will say of which one it is"
-    assert any(isinstance(did, StepDown) for did in node.it.knocked(5, "another", 1.0))
+    assert node.it.observe(Knocked(roster=5, life="L"), 1.0) == []
+    assert node.it.observe(Knocked(roster=5, life=""), 1.0) == [], "it will say of which one it is"
+    assert any(isinstance(did, StepDown) for did in node.it.observe(Knocked(roster=5, life="another"), 1.0))
 
 
 def test_a_founder_that_comes_after_one_that_was_cut_short_heeds_whoever_comes_though_older_runs_are_over() -> None:
     node = Node("a", None, founder=True, known_round=1, ended={"older": REPORT})
-    assert any(isinstance(did, StepDown) for did in node.it.knocked(5, "", 1.0))
+    assert any(isinstance(did, StepDown) for did in node.it.observe(Knocked(roster=5, life=""), 1.0))
 
 
 def test_who_seeks_a_coordinator_of_a_run_that_is_over_is_told_how_it_ended() -> None:
@@ -174,14 +177,14 @@ def test_it_seeks_once_it_has_heard_nothing_for_a_lease_and_goes_down_the_line()
 def test_whoever_hears_from_its_coordinator_seeks_no_more() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.done += node.it.renewed(None, LEASE_S + 0.1)
+    node.done += node.it.observe(LeaseRenewed(), LEASE_S + 0.1)
     assert node.of(HangUp) and node.it.deadline() == LEASE_S + 0.1 + LEASE_S
 
 
 def test_it_says_what_it_holds_and_when_it_is_free() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S + 0.1)
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), LEASE_S + 0.1)
     assert [(said.free, said.roster.version) for said in node.told(Seek)] == [(False, 5)]
     node.wait(PROMISE_S)
     assert [said.free for said in node.told(Seek)] == [False, True]
@@ -190,7 +193,7 @@ def test_it_says_what_it_holds_and_when_it_is_free() -> None:
 def test_the_past_is_as_old_as_it_is_by_then() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S + 0.5)
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), LEASE_S + 0.5)
     past = node.told(Seek)[0].roster.past
     assert (past.age_s, past.restart_ages_s) == (100.0 + LEASE_S + 0.5, (10.0 + LEASE_S + 0.5,))
 
@@ -198,20 +201,20 @@ def test_the_past_is_as_old_as_it_is_by_then() -> None:
 def test_it_follows_whoever_it_is_told_leads() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S)
-    node.hear(Leads(endpoint="b", term=1, life="L"), LEASE_S + 0.1, link=node.it.dial.link)
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), LEASE_S)
+    node.hear(Leads(endpoint="b", term=1, life="L"), LEASE_S + 0.1, link=node.it.state.dial.link)
     assert node.of(Follow)[-1] == Follow(endpoint="b") and node.it.term == 1
 
 
 @pytest.mark.parametrize("leads", [Leads(endpoint="a", term=0, life="L"), Leads(endpoint="z", term=-1, life="L")])
 def test_old_news_is_none(leads: Leads) -> None:
     node = Node("c")
-    assert node.it.told(leads, LEASE_S) == []
+    assert node.it.observe(LeaderNamed(leads=leads), LEASE_S) == []
 
 
 def test_whoever_has_a_leader_tells_those_who_seek() -> None:
     node = Node("c")
-    node.it.link_is(True, 0.0)
+    node.it.observe(MemberLink(up=True), 0.0)
     node.hear(seek("d"), 1.0)
     assert node.told(Leads) == [Leads(endpoint="a", term=0, life="L")]
 
@@ -265,7 +268,7 @@ def test_whoever_stands_in_no_line_proposes_nothing() -> None:
 def test_whoever_is_linked_to_one_that_comes_before_it_leaves_that_the_proposing() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S)
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), LEASE_S)
     node.hear(seek("b"), PROMISE_S)
     assert not node.told(Propose)
     node.wait(PROMISE_S + WAIT_S)
@@ -275,18 +278,18 @@ def test_whoever_is_linked_to_one_that_comes_before_it_leaves_that_the_proposing
 def test_a_vote_is_given_once_in_a_term_and_binds() -> None:
     node = Node("c")
     node.wait(PROMISE_S)
-    node.see(LinkUp(link=node.it.dial.link, ours=True), PROMISE_S)
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), PROMISE_S)
     for term, mark in ((1, 7.0), (1, 8.0), (2, 9.0)):
-        node.hear(Propose(term=term, mark=mark, roster=5), PROMISE_S + 0.1, link=node.it.dial.link)
+        node.hear(Propose(term=term, mark=mark, roster=5), PROMISE_S + 0.1, link=node.it.state.dial.link)
     assert node.told(Vote) == [Vote(node="c", term=1, mark=7.0)]
 
 
 def test_no_vote_before_the_promise_is_over_nor_for_an_older_roster() -> None:
     node = Node("c")
     node.wait(LEASE_S)
-    node.see(LinkUp(link=node.it.dial.link, ours=True), LEASE_S)
-    node.hear(Propose(term=1, mark=7.0, roster=5), PROMISE_S - 0.1, link=node.it.dial.link)
-    node.hear(Propose(term=1, mark=7.0, roster=4), PROMISE_S + 0.1, link=node.it.dial.link)
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), LEASE_S)
+    node.hear(Propose(term=1, mark=7.0, roster=5), PROMISE_S - 0.1, link=node.it.state.dial.link)
+    node.hear(Propose(term=1, mark=7.0, roster=4), PROMISE_S + 0.1, link=node.it.state.dial.link)
     assert not node.told(Vote)
 
 
@@ -328,12 +331,12 @@ def test_a_node_of_another_run_has_no_say_in_this_one_though_both_have_counted_a
 
 def test_the_roster_of_the_coordinator_s_run_is_held_whatever_was_held_before() -> None:
     node = Node("b", of_another_run(ABC))
-    node.it.link_is(True, 1.0)
-    node.it.renewed(ABC, 1.0)
+    node.it.observe(MemberLink(up=True), 1.0)
+    node.it.observe(LeaseRenewed(roster=ABC), 1.0)
     assert node.it.roster == ABC
-    node.it.taken_in("L")
+    node.it.observe(TakenIn(life="L"), 1.0)
     assert node.it.roster == ABC
-    node.it.taken_in("another")
+    node.it.observe(TakenIn(life="another"), 1.0)
     assert node.it.roster is None
 
 
@@ -347,7 +350,7 @@ def test_a_newer_roster_is_taken_over_from_whoever_brings_it() -> None:
 
 def test_whoever_has_heard_its_coordinator_without_a_roster_takes_one_from_others_and_keeps_its_promise() -> None:
     node = Node("c", None)
-    node.it.renewed(None, 2.0)
+    node.it.observe(LeaseRenewed(), 2.0)
     node.hear(seek("b"), 3.0)
     node.wait(2.0 + PROMISE_S - 0.1)
     assert node.it.roster is not None and not node.told(Propose)
@@ -372,10 +375,10 @@ def test_a_leader_steps_down_when_its_mandate_is_over_and_seeks_as_the_others_do
     node = elected()
     node.wait(2 * PROMISE_S - 0.1)
     assert not node.of(StepDown)
-    node.it.renewed(ABC, 2 * PROMISE_S - 0.1)
+    node.it.observe(LeaseRenewed(roster=ABC), 2 * PROMISE_S - 0.1)
     node.wait(2 * PROMISE_S)
     assert "only 1 of 3 nodes answer" in node.of(StepDown)[0].reason
-    assert node.it.mandate is None and node.it.free_at == 2 * PROMISE_S
+    assert node.it.mandate is None and node.it.state.free_at == 2 * PROMISE_S
 
 
 def test_on_split_continue_it_leads_on_and_says_what_it_risks() -> None:
@@ -390,11 +393,12 @@ def test_a_successor_knocks_at_the_endpoint_and_whoever_founds_there_follows() -
     node = elected()
     node.wait(PROMISE_S)
     assert node.called()[-1] == ORIGIN
-    (did,) = [did for did in node.see(LinkUp(link=node.it.dial.link, ours=True), PROMISE_S + 0.1) if isinstance(did, Transmit)]
+    seen = LinkUp(link=node.it.state.dial.link, ours=True)
+    (did,) = [did for did in node.see(seen, PROMISE_S + 0.1) if isinstance(did, Transmit)]
     founder = Node("a", None, founder=True)
     founder.hear(did.message, 0.5)
     assert founder.of(StepDown) and founder.of(Follow)[-1] == Follow(endpoint="b")
-    node.see(LinkDown(link=node.it.dial.link, reason="gone"), PROMISE_S + 0.2)
+    node.see(LinkDown(link=node.it.state.dial.link, reason="gone"), PROMISE_S + 0.2)
     calls = len(node.called())
     node.it.mandate.waive()  # type: ignore[union-attr]
     node.wait(PROMISE_S + 0.2 + KNOCK_S)
@@ -403,9 +407,9 @@ def test_a_successor_knocks_at_the_endpoint_and_whoever_founds_there_follows() -
 
 def test_a_successor_whose_job_has_ended_knocks_no_more() -> None:
     node = elected()
-    node.it.mandate.waive()  # type: ignore[union-attr]
-    node.it.over, calls = True, node.called()
-    node.see(LinkUp(link=node.it.dial.link, ours=True), PROMISE_S + 0.1)
+    node.it.observe(JobEnded(), PROMISE_S)
+    calls = node.called()
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), PROMISE_S + 0.1)
     node.wait(PROMISE_S + 60.0)
     assert not node.told(Seek) and node.called() == calls
 
@@ -505,7 +509,7 @@ def test_a_side_may_go_on_without_a_majority_if_it_is_told_to_and_meets_nobody_b
     assert lead.past.fence_s == FENCE_S + LEASE_S
     last = Node("c", roster("a", "b", "c", "d", "e"), goes_on=True)
     last.wait(LEASE_S)
-    last.see(LinkUp(link=last.it.dial.link, ours=True), LEASE_S)
+    last.see(LinkUp(link=last.it.state.dial.link, ours=True), LEASE_S)
     last.wait(PROMISE_S + WAIT_S + 1.0)
     assert not last.of(Lead), "b is there: it is for b to lead"
 

@@ -6,6 +6,8 @@ membership change spends none. (Erlang/OTP calls the pair intensity and period.)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.core.machine import NEVER
 
 
@@ -28,6 +30,10 @@ class Budget:
         self.spent_at = [at for at in self.spent_at if now - at < self.period_s]
         self.spent_at.append(now)
         return True
+
+    def resume(self, ages_s: Iterable[float], *, uncounted: int, now: float) -> None:
+        """Take over from a predecessor. `uncounted`: restarts that it did not know of."""
+        self.spent_at = [*(now - age_s for age_s in ages_s), *[now] * uncounted]
 
     def take_back(self) -> None:
         """The restart last taken does not come after all."""

@@ -30,6 +30,10 @@ class Progress:
             return ""
         return f" if the job has reached iteration {self.reached + self.iterations}"
 
+    def resume(self, reached: int | None, idle: int) -> None:
+        """Take over from a predecessor."""
+        self.reached, self.idle = reached, idle
+
     def note(self, reached: int | None, *, restarting: bool) -> str:
         """A round is about to form, and `reached` is what is known now; None: nothing. Why the restart that it would be is one
         too many; empty: it is not.

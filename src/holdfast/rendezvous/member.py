@@ -75,19 +75,32 @@ class Deliver(Value):
 class Member:
     """The machine. Actions for the network and deliveries for the agent come back in one list."""
 
-    def __init__(self, node: str, *, endpoint: str, join_timeout_s: float, taken: bool = False, now: float) -> None:
+    def __init__(
+        self,
+        node: str,
+        *,
+        endpoint: str,
+        join_timeout_s: float,
+        taken: bool = False,
+        is_told_where: bool = False,
+        give_up_s: float = GIVE_UP_S,
+        hint: str = "is the first node's agent running, and is its port open to this node?",
+        now: float,
+    ) -> None:
+        """`is_told_where`: nobody is called before `redirect` says where the coordinator is. `hint`: tells a person what to do
+        where it is not found."""
         self.node = node
         self.endpoint = endpoint
         self.moved_to = ""
         """Where the coordinator has moved to. Empty: it is where it was."""
-        self.give_up_s = GIVE_UP_S
+        self.give_up_s = give_up_s
         self.abandoned_s = ABANDONED_S
         """How long a spare is refused at the endpoint until it gives up. NEVER: another may become the coordinator."""
         self.is_spare = False
         """The last that it heard was that it waits for a place."""
         self.refused_since = NEVER
         """Since when every attempt to reach the coordinator was refused, by a host that is there."""
-        self.hint = "is the first node's agent running, and is its port open to this node?"
+        self.hint = hint
         self.join_by = now + join_timeout_s
         self.answer_by = min(self.join_by, now + TAKEN_S) if taken else self.join_by
         """When there must have been a first answer. `taken`: somebody else on this host serves the endpoint already."""
@@ -114,7 +127,7 @@ class Member:
         self.leased_at: float | None = None  # when the last Renew that was answered was sent; None: never
         self.held: Assigned | None = None  # an assignment that came over a new link before its lease
         self.renew_at = NEVER
-        self.connect_at = now
+        self.connect_at = NEVER if is_told_where else now
         self.retry_s = FIRST_RETRY_S
         self.lease_over = False
         self.closed = False
@@ -165,6 +178,30 @@ class Member:
         self.link += 1  # whatever an older link still brings is not from there
         self.connect_at, self.retry_s = now + self._spread_s(), FIRST_RETRY_S
         return hang_up + self._due(now)
+
+    def close(self) -> None:
+        """Say nothing more, and look for nobody."""
+        self.closed = True
+
+    def troubled(self, reason: str) -> None:
+        """Why the coordinator is out of reach, as somebody else knows."""
+        self.trouble = reason
+
+    def holds_roster(self, version: int) -> None:
+        """The roster that this node holds now; 0: none."""
+        self.roster = version
+
+    def bring_back(self, mark: float) -> None:
+        """The mark that the next `Renew` carries: that of the last `Renewed` over this link."""
+        self.mark = mark
+
+    def wait_for_successor(self, patience_s: float) -> None:
+        """Others may choose another coordinator: look for it so long after the lease, whether refused or not."""
+        self.give_up_s, self.abandoned_s = patience_s, NEVER
+
+    def advise(self, hint: str) -> None:
+        """What to tell a person where the coordinator is not found."""
+        self.hint = hint
 
     def renew_soon(self, now: float) -> None:
         """Without waiting for the lease: the answer, or what the Renew says, is wanted."""

@@ -70,6 +70,10 @@ class Server:
         kept = self.store.observe(seen, now) if self.store is not None and isinstance(seen, Tick) else []
         return kept + self._sent(self.rendezvous.observe(seen, now))
 
+    def take_guests(self, links: Iterable[int]) -> None:
+        """Links that others opened to us before this server was made."""
+        self.guests |= dict.fromkeys(links, "")
+
     def hear(self, message: Message, link: int, now: float) -> list[Action]:
         """A member said something over `link`."""
         node = getattr(message, "node", "")

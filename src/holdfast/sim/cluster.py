@@ -13,8 +13,8 @@ from signal import SIGKILL
 from holdfast.agent.group.gpu_memory_wait import Reclaim
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import ControlAsked, ExclusionAsked, Reached
-from holdfast.agent.leader.peer_elected_node import HeirNode
-from holdfast.agent.leader.store_elected_node import StoreNode
+from holdfast.agent.leader.peer_elected_node import PeerElectedNode
+from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.node import Node
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER
@@ -133,7 +133,7 @@ class Cluster(Scene):
             return Node(group, server=self._found(group, world)[0])
         return Node(group, member=self._member(group.join.node, world))
 
-    def _elected(self, agent: SimAgent, group: Group, world: SimHost, links: SimLinks) -> StoreNode:
+    def _elected(self, agent: SimAgent, group: Group, world: SimHost, links: SimLinks) -> StoreElectedNode:
         """A candidate, as `agent.leader.build` would make it."""
         node = group.join.node
         links.endpoint = f"{agent.place}:{node}"
@@ -146,11 +146,13 @@ class Cluster(Scene):
             ttl_s=float(math.ceil(self.job.lease_s + STORE_FAILOVER_S)),
             now=world.now(),
         )
-        member = self._member(node, world)
-        member.connect_at, member.give_up_s = NEVER, self.job.join_timeout_s
-        return StoreNode(group, member, election, lambda now: self._found(group, world))
+        wait_s = self.job.join_timeout_s
+        member = Member(
+            node, endpoint=ENDPOINT, join_timeout_s=wait_s, is_told_where=True, give_up_s=wait_s, now=world.now()
+        )
+        return StoreElectedNode(group, member, election, lambda now: self._found(group, world))
 
-    def _heir(self, group: Group, endpoint: str, world: SimHost, *, known_round: int) -> HeirNode:
+    def _heir(self, group: Group, endpoint: str, world: SimHost, *, known_round: int) -> PeerElectedNode:
         """A possible successor, as `agent.leader.build` would make it."""
         succession = Succession(
             endpoint,
@@ -165,7 +167,7 @@ class Cluster(Scene):
             now=world.now(),
         )
         member, patience_s = self._member(group.join.node, world), self.job.join_timeout_s
-        return HeirNode(group, member, succession, lambda now: self._found(group, world), patience_s=patience_s)
+        return PeerElectedNode(group, member, succession, lambda now: self._found(group, world), patience_s=patience_s)
 
     def _member(self, node: str, world: SimHost) -> Member:
         return Member(node, endpoint=ENDPOINT, join_timeout_s=self.job.join_timeout_s, now=world.now())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.stages import stories
 
-from holdfast.agent.leader.peer_elected_node import HeirNode
+from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.world import Clock, Life
 
@@ -45,7 +45,7 @@ def leaders(cluster: Cluster) -> list[str]:
 
 def holds_a_roster(cluster: Cluster, place: str) -> bool:
     node = cluster.agents[place].node
-    assert isinstance(node, HeirNode)
+    assert isinstance(node, PeerElectedNode)
     return node.election.roster is not None
 
 

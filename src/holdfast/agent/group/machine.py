@@ -162,6 +162,14 @@ class Group:
         self.stop_after_look = ""
         """Why they are to be stopped as soon as they have been looked at. Empty: they are not."""
 
+    def reached_at(self, endpoint: str) -> None:
+        """Where others reach this node, should it lead: part of its `Join`."""
+        self.join = replace(self.join, endpoint=endpoint)
+
+    def host(self, is_here: bool) -> None:
+        """The coordinator is in this process from now on, or is no longer."""
+        self.hosting = is_here
+
     @property
     def round(self) -> int:
         """The round of the workers we have or had; 0 before the first."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 
-from holdfast.agent.leader.peer_elected_node import HeirNode
-from holdfast.agent.leader.store_elected_node import StoreNode
+from holdfast.agent.leader.peer_elected_node import PeerElectedNode
+from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.reporting.final_report import ended_runs
 from holdfast.core.config.flags import KUBERNETES, SCHEDULERS, SLURM
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import RendezvousError, UsageError
-from holdfast.core.machine import NEVER
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.election.succession import Succession
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 def candidate(
     config: RunConfig, host: Host, network: Network, group: Group, rules: Rules, policy: Callable[[], RestartOnFailure]
-) -> tuple[StoreNode, Network, Store]:
+) -> tuple[StoreElectedNode, Network, Store]:
     """A node that listens at its own address, and campaigns."""
     store = f"etcd at {config.rdzv_endpoint}"
     store_hands = open_etcd(config, host)
@@ -61,12 +60,17 @@ def candidate(
         ttl_s=float(math.ceil(config.lease_s + STORE_FAILOVER_S)),  # etcd counts in whole seconds
         now=now,
     )
-    member = Member(group.join.node, endpoint=f"the place that {store} names", join_timeout_s=config.join_timeout_s, now=now)
-    member.connect_at = NEVER
-    # A store may be away for longer than a coordinator that restarts: while it is, nobody else can run this job either.
-    member.give_up_s = config.join_timeout_s
-    member.hint = "does etcd answer there, and are the other nodes' ports open to this node?"
-    return StoreNode(group, member, election, _founder(rules, policy, host, ended_runs(config))), network, store_hands
+    member = Member(
+        group.join.node,
+        endpoint=f"the place that {store} names",
+        join_timeout_s=config.join_timeout_s,
+        is_told_where=True,
+        # A store may be away for longer than a coordinator that restarts: while it is, nobody else can run this job either.
+        give_up_s=config.join_timeout_s,
+        hint="does etcd answer there, and are the other nodes' ports open to this node?",
+        now=now,
+    )
+    return StoreElectedNode(group, member, election, _founder(rules, policy, host, ended_runs(config))), network, store_hands
 
 
 def heir(
@@ -78,7 +82,7 @@ def heir(
     policy: Callable[[], RestartOnFailure],
     *,
     known_round: int,
-) -> tuple[HeirNode, Network, Store | None]:
+) -> tuple[PeerElectedNode, Network, Store | None]:
     """A node that may succeed the coordinator: it listens at its own address, unless it serves the job's endpoint already.
     `known_round`: the last round of an agent of this job that was on this host before us, and has not seen its end; 0: none."""
     taken, ended = network.taken, ended_runs(config)
@@ -102,7 +106,7 @@ def heir(
     wait_s = config.join_timeout_s
     member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=wait_s, taken=taken, now=now)
     found = _founder(rules, policy, host, ended)
-    return HeirNode(group, member, succession, found, patience_s=config.join_timeout_s), network, witness
+    return PeerElectedNode(group, member, succession, found, patience_s=config.join_timeout_s), network, witness
 
 
 def _founder(

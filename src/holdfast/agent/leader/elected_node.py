@@ -1,4 +1,4 @@
-"""A node of a job whose coordinator is elected: what is the same whoever elects it, a store or the nodes among themselves?
+"""What does a node do whose coordinator is elected, whether a store elects it or the nodes among themselves?
 
                     Send                    link to the leader, which may be ourselves (loopback)
          ┌───────┐ ──────▶ ┌────────┐ ◀────────────────────────────────┐
@@ -18,50 +18,47 @@ Who says that we lead is a machine: `rendezvous.election.store_election` in `age
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Send, Told
 from holdfast.agent.node import Node
 from holdfast.core.job.events import CoordinatorFound, NodeExcluded
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Action, Observation, Record, Say, Tick
 from holdfast.core.value import quicken, replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown
 from holdfast.core.wire.messages import Past, Refused
-from holdfast.rendezvous.election.store_election import Follow, GiveUp, Lead, StepDown
+from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.election.messages import Follow, GiveUp, Lead, MemberLink, StepDown
 from holdfast.rendezvous.lease import FENCE_S
-from holdfast.rendezvous.member import Deliver, Member
+from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Heard, Tell
+from holdfast.rendezvous.server import Server
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Protocol
 
-    from holdfast.core.job.report import JobReport
-    from holdfast.recovery.policy import RestartOnFailure
-    from holdfast.rendezvous.coordinator.machine import Rendezvous
-    from holdfast.rendezvous.server import Server
+class Elects(Protocol):
+    """The machine that says who leads, by `Lead`, `StepDown` and `Follow`, as far as every such node needs it."""
 
-    class Elects(Protocol):
-        """Who leads? The machine that says so, by `Lead`, `StepDown` and `Follow`, as far as every such node needs it."""
+    @property
+    def endpoint(self) -> str:
+        """Where this node would serve."""
 
-        endpoint: str
-        """Where we would serve."""
-        life: str
-        """The run of the job that we belong to."""
-        term: int
-        rank: int
-        """Our last group rank."""
-        linked: bool
-        """Our member has a link to the leader."""
+    @property
+    def life(self) -> str:
+        """The run of the job that this node belongs to."""
 
-        def observe(self, seen: Observation, now: float) -> list[Action]:
-            """See `core.machine.Machine`."""
+    @property
+    def term(self) -> int:
+        """How many times the lead has changed hands."""
 
-        def deadline(self) -> float:
-            """See `core.machine.Machine`."""
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """See `core.machine.Machine`."""
 
-        def link_is(self, up: bool, now: float) -> list[Action]:
-            """Our member's link to the leader came up, or broke."""
+    def deadline(self) -> float:
+        """See `core.machine.Machine`."""
 
 
 FAILURES_KEPT = 16
@@ -85,9 +82,9 @@ class ElectedNode(Node):
         self.server: Server | None = None
         self.policy: RestartOnFailure | None = None
         self.kept = Past(life="")
-        """What is known of the job to whoever could lead next, as far as we know."""
+        """What this node knows of the job, should it lead next."""
         self.noted: tuple[object, ...] = ()
-        """What of our own they have been told since."""
+        """What the successors have been told of our own coordinator: told again when it differs."""
         self.leader = group.endpoint
         """Where the coordinator was when we last followed one."""
 
@@ -110,7 +107,7 @@ class ElectedNode(Node):
         out += self._from_member(self.member.observe(seen, now), now)
         broke = isinstance(seen, LinkDown) and seen.link == self.member.link
         if self.member.up != was_up or broke:
-            out += self._from_election(self.election.link_is(self.member.up, now), now)
+            out += self._from_election(self.election.observe(MemberLink(up=self.member.up), now), now)
         return out
 
     def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
@@ -122,12 +119,6 @@ class ElectedNode(Node):
                 out.append(action)
         return out
 
-    def _from_member(self, actions: Iterable[Action | Deliver], now: float) -> list[Action]:
-        out = super()._from_member(actions, now)
-        if self.group.assigned is not None:
-            self.election.rank = self.group.assigned.group_rank
-        return out
-
     # --- the election ---------------------------------------------------------------------------------------------------
 
     def _from_election(self, actions: Iterable[Action], now: float) -> list[Action]:
@@ -135,7 +126,7 @@ class ElectedNode(Node):
         for action in actions:
             match action:
                 case Lead(past=past, reason=reason):
-                    out += self._lead(past, reason, now)
+                    out += self._take_the_lead(past, reason, now)
                 case StepDown(reason=reason):
                     out += self._step_down(reason)
                 case Follow(endpoint=endpoint):
@@ -146,26 +137,25 @@ class ElectedNode(Node):
                     out.append(action)
         return out
 
-    def _lead(self, past: Past, reason: str, now: float) -> list[Action]:
-        told = f"this agent leads the job from now on (term {self.election.term}, after round {past.round})"
-        return [Say(text=told), *self._take_the_lead(past, now)]
-
-    def _take_the_lead(self, past: Past, now: float) -> list[Action]:
+    def _take_the_lead(self, past: Past, reason: str, now: float) -> list[Action]:
+        """Be the coordinator. `reason`: what became of the one before; empty: there was none, or nobody knows."""
         if self.kept.life == past.life and self.kept.round > past.round:
             past = self.kept  # the store has lost it since we led
         self.server, self.policy = self.found(now)
-        self.policy.budget.spent_at = [now - age_s for age_s in past.restart_ages_s]
-        self.policy.suspects.resume(past.fault_ages_s, now)
-        self.policy.progress.reached, self.policy.progress.idle = past.reached, past.idle_restarts
         # Where the store lost what it knew, our own memory is better than none.
         mine = self.group.assigned
         number, restarts = (mine.round, mine.restart_count) if mine else (0, 0)
-        self.policy.budget.spent_at += [now] * (restarts - past.restarts)
+        self.policy.resume(
+            restart_ages_s=past.restart_ages_s,
+            uncounted=restarts - past.restarts,
+            fault_ages_s=past.fault_ages_s,
+            reached=past.reached,
+            idle_restarts=past.idle_restarts,
+            now=now,
+        )
         forgotten = mine.group_world_size if mine is not None and mine.round > past.round else 0
         known = max(number, self.group.join.known_round)
         fence_s = self.server.rendezvous.rules.lease_s + FENCE_S if known > max(number, past.round) else 0.0
-        self.server.rendezvous.life = past.life
-        self.server.rendezvous.logs_at = self.group.join.logs_at
         self.server.rendezvous.resume(
             round=max(past.round, known),
             restarts=max(past.restarts, restarts),
@@ -177,6 +167,9 @@ class ElectedNode(Node):
             longest_s={**past.longest_s, **(mine.longest_s if mine else {})},
             calculated_s=past.calculated_s,
             report=past.report,
+            life=past.life,
+            logs_at=self.group.join.logs_at,
+            why=reason,
             now=now,
         )
         self.kept = past
@@ -201,7 +194,6 @@ class ElectedNode(Node):
         return [said, *(HangUp(link=link) for link in guests)]
 
     def _follow(self, endpoint: str, now: float) -> list[Action]:
-        self.election.linked = False
         return self._from_member(self.member.redirect(endpoint, now), now)
 
     def _past(self, now: float, *, leaving: bool = False) -> Past:

@@ -1,4 +1,4 @@
-"""A node of a job whose nodes choose the coordinator's successor among themselves.
+"""What does a node do whose coordinator's successor is chosen by the nodes among themselves?
 
 The same parts as in `agent.leader.elected_node`, with `rendezvous.election.succession` in the election's place and the other
 nodes in the store's:
@@ -20,8 +20,10 @@ lease than the mandate lasts.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from signal import SIGTERM
 
+from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, Unguarded
 from holdfast.agent.leader.elected_node import ElectedNode
 from holdfast.agent.node import host_leaves
@@ -30,30 +32,35 @@ from holdfast.core.job.policy import Verdict
 from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Renew, Renewed, Seek, Stopped, Vote
+from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Message, Past, Renew, Renewed, Seek, Stopped, Vote
+from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.coordinator.membership import Seat
 from holdfast.rendezvous.election.leader_lease import LOOK_S
+from holdfast.rendezvous.election.messages import Reported
 from holdfast.rendezvous.election.roster import elector_of
-from holdfast.rendezvous.election.succession import OF_HALF, Succession
+from holdfast.rendezvous.election.seeking import OF_HALF
+from holdfast.rendezvous.election.succession import Succession
+from holdfast.rendezvous.election.succession_state import (
+    AgentLeaves,
+    JobEnded,
+    Knocked,
+    LeaderNamed,
+    LeaseRenewed,
+    Role,
+    RunIsOver,
+    Seated,
+    SpareOrNot,
+    TakenIn,
+)
 from holdfast.rendezvous.election.witness_claims import Claimed
-from holdfast.rendezvous.member import Deliver
+from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import Heard, HostLeaves
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from holdfast.agent.group.machine import Group
-    from holdfast.core.wire.messages import Message, Past
-    from holdfast.recovery.policy import RestartOnFailure
-    from holdfast.rendezvous.coordinator.membership import Seat
-    from holdfast.rendezvous.member import Member
-    from holdfast.rendezvous.server import Server
-
+from holdfast.rendezvous.server import Server
 
 TICK = Tick()
 
 
-class HeirNode(ElectedNode):
+class PeerElectedNode(ElectedNode):
     """One node: a group, a member, a possible successor, and a server while it leads."""
 
     election: Succession
@@ -80,7 +87,7 @@ class HeirNode(ElectedNode):
         self.told: tuple[int, float] = (0, 0.0)
         self.of_late = self.kept
         """What members are told of the job; of that roster's version, and worked out then."""
-        group.join = replace(group.join, endpoint=succession.endpoint)
+        group.reached_at(succession.endpoint)
 
     def begin(self, now: float) -> list[Action]:
         """See `Node.begin`."""
@@ -143,11 +150,14 @@ class HeirNode(ElectedNode):
     def _is_succeeded(self) -> bool:
         """Nodes that lose the coordinator could choose another, as far as it is known here."""
         roster = self.election.roster
-        return roster is not None and (roster.largest.size > 2 or roster.largest.witness or self.election.goes_on)
+        return roster is not None and (roster.largest.size > 2 or roster.largest.witness or self.election.state.setup.goes_on)
 
     def _make_way(self, why: str, now: float) -> list[Action]:
         """As if we had died: for the others that is nothing new."""
-        return self._from_election(self.election.make_way(why, now), now)
+        return self._report(AgentLeaves(reason=why), now)
+
+    def _report(self, seen: Reported, now: float) -> list[Action]:
+        return self._from_election(self.election.observe(seen, now), now)
 
     def _hold_rounds(self, now: float) -> None:
         """No round forms whose leases the mandate does not cover: those who are lost may be about to choose another
@@ -155,7 +165,7 @@ class HeirNode(ElectedNode):
         mandate, server = self.election.mandate, self.server
         if mandate is None or server is None or server.rendezvous.phase != "gathering":
             return
-        covered = now + self.election.lease_s
+        covered = now + self.election.state.setup.lease_s
         if mandate.ends(now, at_least=covered) < covered:
             server.rendezvous.gathering.wait_until(now + LOOK_S)
 
@@ -177,28 +187,29 @@ class HeirNode(ElectedNode):
         """What is said between those who seek a coordinator; and what is said to us as to one. None: it goes its usual way."""
         if link == self.member.link:
             return self._from_the_leader(message, now)
-        if isinstance(message, Finish) and self.election.dial.uses(link):
-            self.member.closed = True  # whoever we sought knows how our run has ended
-            return [*self.election.dial.hang_up(now), *self._from_member([Deliver(message=message)], now)]
+        if isinstance(message, Finish) and self.election.state.dial.uses(link):
+            self.member.close()  # whoever we sought knows how our run has ended
+            return [*self._report(RunIsOver(), now), *self._from_member([Deliver(message=message)], now)]
         if link not in self.guests or isinstance(message, (Seek, Vote)):
             out: list[Action] = self._from_election(self.election.observe(Arrived(link=link, message=message), now), now)
             self._heed_the_roster()
             return out
         out = []
-        if self.election.founding and isinstance(message, (Join, Renew)):
-            out = self._from_election(self.election.knocked(message.roster, getattr(message, "life", ""), now), now)
+        if self.election.state.role is Role.FOUNDING and isinstance(message, (Join, Renew)):
+            life = message.life if isinstance(message, Join) else ""
+            out = self._report(Knocked(roster=message.roster, life=life), now)
         if self.server is None:
-            return [*out, *self.election.tell(link), HangUp(link=link)]
+            return [*out, *self.election.state.says_who_leads(link), HangUp(link=link)]
         self._counted(message, now)
         return None
 
     def _from_the_leader(self, message: Message, now: float) -> list[Action] | None:
         match message:
             case Leads():
-                return self._from_election(self.election.told(message, now), now)
+                return self._report(LeaderNamed(leads=message), now)
             case Renewed(mark=mark, roster=roster):
-                out = self._from_election(self.election.renewed(roster, now), now)
-                self.member.mark = mark
+                out = self._report(LeaseRenewed(roster=roster), now)
+                self.member.bring_back(mark)
                 if roster is not None and len(roster.electorates) > 1:
                     self.member.renew_soon(now)  # the older electorate has a say until half of it have told that they hold this
                 self._heed_the_roster()
@@ -207,13 +218,13 @@ class HeirNode(ElectedNode):
         return None
 
     def _heed_the_roster(self) -> None:
-        """As long as others can still choose a leader, whoever has none waits; where nobody can, not for long."""
+        """A node without a leader waits as long as others can still choose one; where nobody can, not for long."""
         roster = self.election.roster
-        self.member.roster = 0 if roster is None else roster.version
+        self.member.holds_roster(0 if roster is None else roster.version)
         if self._is_succeeded:
-            self.member.give_up_s, self.member.abandoned_s = self.patience_s, NEVER
+            self.member.wait_for_successor(self.patience_s)
         elif roster is not None and roster.largest.size:
-            self.member.hint = OF_HALF
+            self.member.advise(OF_HALF)
 
     def _from_group(self, actions: Iterable[Action], now: float) -> list[Action]:
         out: list[Action] = []
@@ -226,9 +237,10 @@ class HeirNode(ElectedNode):
     def _from_member(self, actions: Iterable[Action | Deliver], now: float) -> list[Action]:
         life = self.group.join.life
         out = [self._stamped(action) for action in super()._from_member(actions, now)]
-        self.election.is_spare = self.member.is_spare
+        if self.member.is_spare != self.election.state.is_spare:
+            out += self._report(SpareOrNot(is_spare=self.member.is_spare), now)
         if self.group.join.life != life:
-            self.election.taken_in(self.group.join.life)
+            out += self._report(TakenIn(life=self.group.join.life), now)
             self._heed_the_roster()
         return out
 
@@ -247,7 +259,7 @@ class HeirNode(ElectedNode):
         assert self.server is not None
         node, number = self.group.join.node, self.group.round
         reason = host_leaves(end)
-        self.member.closed = True
+        self.member.close()
         out: list[Action] = [HangUp(link=self.member.link)]
         for said in (Leave(node=node, round=number, reason=reason), Stopped(node=node, round=number)):
             out += self._from_server(self.server.observe(Heard(message=said), now), now)
@@ -289,11 +301,10 @@ class HeirNode(ElectedNode):
         """Tell the succession when somebody comes or goes, or a round has formed."""
         assert self.server is not None and self.election.mandate is not None
         rendezvous = self.server.rendezvous
-        if (own := rendezvous.seats.get(self.group.join.node)) is not None:
-            own.here = True  # after a pause we would blame ourselves first; its workers are under a lease all the same
+        # Else after a pause we would blame ourselves first; our workers are under a lease all the same.
+        rendezvous.seats.share_process(self.group.join.node)
         if rendezvous.report is not None:
-            self.election.mandate.waive()
-            self.election.over = True
+            self.election.observe(JobEnded(), now)
             return
         seats = rendezvous.seats
         counts = seats.arrivals, len(seats), seats.link_changes
@@ -304,7 +315,7 @@ class HeirNode(ElectedNode):
             self.noted, self.keep_at = noted, now + LOOK_S  # thousands may come back at once
             if line != self.line or not only_links:
                 self.line = line
-                self.election.write(line, now)
+                self.election.observe(Seated(line=line), now)
 
     def _past_of_late(self, now: float) -> Past:
         """Worked out once for all who are told the same; it is some milliseconds old for the last."""
@@ -326,23 +337,22 @@ class HeirNode(ElectedNode):
         linked = {ours: True}
         for endpoint, is_linked in ((seat.join.endpoint, seat.linked) for seat in seats if seat.join.endpoint):
             linked[endpoint] = linked.get(endpoint, False) or is_linked  # two lives of one agent may have the same
-        return without_absent(linked, self.election.claims.has_witness)
+        return without_absent(linked, self.election.state.setup.witness)
 
-    def _lead(self, past: Past, reason: str, now: float) -> list[Action]:
-        self.group.hosting = True
-        out = self._take_the_lead(past, now)
+    def _take_the_lead(self, past: Past, reason: str, now: float) -> list[Action]:
+        self.group.host(True)
+        out = super()._take_the_lead(past, reason, now)
         assert self.server is not None and self.policy is not None
         self.since_round, self.noted, self.keep_at = self.server.rendezvous.round, (), now
-        self.server.guests = dict.fromkeys(self.guests, "")
+        self.server.take_guests(self.guests)
         if not reason:
             return out
-        self.server.rendezvous.why = reason
         left = self.policy.restarts_left(now)
         life = self.server.rendezvous.round, self.server.rendezvous.attempt
         return [Record(event=Decided(decision=Verdict.REJOIN, reason=reason, restarts_left=left), life=life), *out]
 
     def _step_down(self, reason: str) -> list[Action]:
-        self.group.hosting = False
+        self.group.host(False)
         return super()._step_down(reason)
 
 

@@ -1,4 +1,4 @@
-"""A node of a job whose coordinator is elected by an outside store: every agent may host it, and none must.
+"""What does a node do whose coordinator is elected by an outside store? Every agent may host it, and none must.
 
 What a successor must know is written down before it is true: nobody is assigned to a round that the store does not have.
 So no two leaders give two rounds the same number.
@@ -6,23 +6,20 @@ So no two leaders give two rounds the same number.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+from holdfast.agent.group.machine import Group
 from holdfast.agent.leader.elected_node import ElectedNode
-from holdfast.core.machine import Action, Observation, Tick
+from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Assigned, Past, Stop
-from holdfast.rendezvous.election.store_election import Election, Persisted, StoreSeen, StoreTrouble
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from holdfast.agent.group.machine import Group
-    from holdfast.recovery.policy import RestartOnFailure
-    from holdfast.rendezvous.member import Member
-    from holdfast.rendezvous.server import Server
+from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.election.store_election import Election, PastChanged, Persisted, Ranked, StoreSeen, StoreTrouble
+from holdfast.rendezvous.member import Member
+from holdfast.rendezvous.server import Server
 
 
-class StoreNode(ElectedNode):
+class StoreElectedNode(ElectedNode):
     """One node: a group, a member, a candidate, and a server while it leads."""
 
     election: Election
@@ -43,7 +40,9 @@ class StoreNode(ElectedNode):
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`."""
-        self.election.belongs |= self.member.lease_ends is not None
+        if self.member.lease_ends is not None:
+            assigned = self.group.assigned
+            self.election.observe(Ranked(group_rank=None if assigned is None else assigned.group_rank), now)
         # The election first: whoever slept through the end of its lease must not say another word as the leader.
         if isinstance(seen, StoreSeen):
             return self._store_said(seen, now)
@@ -97,11 +96,11 @@ class StoreNode(ElectedNode):
         if noted == self.noted and not fewer:
             return []
         self.noted, past = noted, self._past(now)
-        return self._from_election(self.election.write(past, now), now)
+        return self._from_election(self.election.observe(PastChanged(past=past), now), now)
 
     def _store_said(self, seen: StoreSeen, now: float) -> list[Action]:
         if isinstance(seen, StoreTrouble):
-            self.member.trouble = seen.reason
+            self.member.troubled(seen.reason)
         out = self._from_election(self.election.observe(seen, now), now)
         if isinstance(seen, Persisted) and self.server is not None and seen.term == self.election.term:
             self.kept = seen.past
@@ -113,10 +112,11 @@ class StoreNode(ElectedNode):
     def _round_of(told: Transmit) -> int:
         return int(getattr(told.message, "round", 0))
 
-    def _take_the_lead(self, past: Past, now: float) -> list[Action]:
+    def _take_the_lead(self, past: Past, reason: str, now: float) -> list[Action]:
         self.held, self.seats = [], 0
         self.from_the_start = past.round == 0 and self.group.assigned is None
-        return super()._take_the_lead(past, now)
+        told = f"this agent leads the job from now on (term {self.election.term}, after round {past.round})"
+        return [Say(text=told), *super()._take_the_lead(past, reason, now)]
 
     def _step_down(self, reason: str) -> list[Action]:
         self.held = []

@@ -103,13 +103,17 @@ class Rendezvous:
         longest_s: Mapping[str, float] | None = None,
         calculated_s: Mapping[str, float] | None = None,
         report: JobReport | None = None,
+        life: str = "",
+        logs_at: str = "",
+        why: str = "",
         now: float,
     ) -> None:
         """Take over from a coordinator whose last round had `members` nodes. Their workers may live until they say otherwise,
         or until the leases that it may have given a moment ago are over."""
         self.round, self.restarts, self.age_s = round, restarts, age_s
         self.seats.largest = largest
-        self.why = "the coordinator has changed" if round else self.why
+        self.life, self.logs_at = life or self.life, logs_at or self.logs_at
+        self.why = why or ("the coordinator has changed" if round else self.why)
         self.gathering.wait_until(now + fence_s)
         self.gathering.awaited, self.gathering.awaited_until = members, now + self.rules.lease_s + FENCE_S
         self.excluded.resume(excluded, now)

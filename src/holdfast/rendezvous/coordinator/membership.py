@@ -152,6 +152,11 @@ class Seats(dict[str, Seat]):
         self.know(seat, join)
         return seat
 
+    def share_process(self, node: str) -> None:
+        """That node's agent is ours: if it is gone, so are we."""
+        if (seat := self.get(node)) is not None:
+            seat.here = True
+
     def heard(self, seat: Seat, now: float) -> None:
         """Its lease begins anew."""
         seat.heard_at = now

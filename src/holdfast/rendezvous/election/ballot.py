@@ -1,16 +1,14 @@
-"""Would they have us, and are they enough? A candidate's count of those who have come to it, in each electorate with a say."""
+"""Are the supporters of a candidate a majority? They are counted in each electorate that has a say."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from collections.abc import Collection
 
-    from holdfast.core.wire.messages import Electorate, Roster, Seek
+from holdfast.core.wire.messages import Electorate, Roster, Seek
 
 
 class Ballot:
-    """Who has come to the node at `endpoint`. Thousands may come at once: no step looks at all of them unless it may decide."""
+    """Who came to the node at `endpoint`. Thousands come at once: no step looks at all of them unless it may decide."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -20,7 +18,6 @@ class Ballot:
         """Endpoint of one that is free to vote → its newest link."""
         self.claims: set[int] = set()
         """Electorates in which the witness speaks for us."""
-        self.roster: Roster | None = None
 
     def came(self, seek: Seek, link: int) -> None:
         """One has come, or says something new."""
@@ -34,8 +31,12 @@ class Ballot:
         if seek is not None and self.links.get(seek.node) == link:
             del self.links[seek.node]
 
+    def claimed(self, id: int) -> None:
+        """The witness speaks for us in that electorate."""
+        self.claims.add(id)
+
     def clear(self) -> None:
-        """Nobody has come."""
+        """Forget all who came."""
         self.seeks, self.links, self.claims = {}, {}, set()
 
     @property
@@ -48,34 +49,32 @@ class Ballot:
         """Who would vote for us, and we."""
         return {self.endpoint, *self.links}
 
-    def short(self, nodes: Collection[str]) -> list[Electorate]:
-        """The electorates in which the votes of `nodes` are no majority."""
-        assert self.roster is not None
-        return [one for one in self.roster.electorates if self._votes(one, nodes) < one.majority]
+    def short(self, roster: Roster, nodes: Collection[str]) -> list[Electorate]:
+        """The electorates of that roster in which the votes of `nodes` are no majority."""
+        return [one for one in roster.electorates if self._votes(roster, one, nodes) < one.majority]
 
     def most_short(self, roster: Roster) -> tuple[int, Electorate]:
-        """The electorate of that roster in which those who are here lack most votes, and how many of them have a say in it."""
-        self.roster, willing = roster, self.willing
-        counted = [(len(self.of(one, willing)), one) for one in roster.electorates]
+        """The electorate of that roster that lacks most votes, and how many who are here have a say in it."""
+        willing = self.willing
+        counted = [(len(self.of(roster, one, willing)), one) for one in roster.electorates]
         return max(counted, key=lambda each: (each[1].majority - each[0] - each[1].witness, each[1].size))
 
-    def lacks_the_witness(self, short: list[Electorate]) -> bool:
+    def lacks_the_witness(self, roster: Roster, short: list[Electorate]) -> bool:
         """Whether the witness's vote is all that these lack."""
         willing = self.willing
-        return all(one.witness and self._votes(one, willing) + 1 >= one.majority for one in short)
+        return all(one.witness and self._votes(roster, one, willing) + 1 >= one.majority for one in short)
 
-    def of(self, electorate: Electorate, nodes: Collection[str]) -> set[str]:
+    def of(self, roster: Roster, electorate: Electorate, nodes: Collection[str]) -> set[str]:
         """Which of `nodes` have a say in it: who says so, and who stands in the newest one's line."""
-        assert self.roster is not None
-        line = self.roster.line if electorate.id == self.roster.electorates[0].id else ()
-        return {node for node in nodes if node in line or self._says(node, electorate.id)}
+        line = roster.line if electorate.id == roster.electorates[0].id else ()
+        return {node for node in nodes if node in line or self._says(roster, node, electorate.id)}
 
-    def _votes(self, electorate: Electorate, nodes: Collection[str]) -> int:
+    def _votes(self, roster: Roster, electorate: Electorate, nodes: Collection[str]) -> int:
         claimed = electorate.id in self.claims
         if len(nodes) + claimed + 1 < electorate.majority:
             return 0  # too few, whoever they are
-        return len(self.of(electorate, nodes)) + claimed
+        return len(self.of(roster, electorate, nodes)) + claimed
 
-    def _says(self, node: str, id: int) -> bool:
-        roster = self.roster if node == self.endpoint else self.seeks[self.links[node]].roster if node in self.links else None
-        return roster is not None and any(one.id == id and one.mine for one in roster.electorates)
+    def _says(self, roster: Roster, node: str, id: int) -> bool:
+        said = roster if node == self.endpoint else self.seeks[self.links[node]].roster if node in self.links else None
+        return said is not None and any(one.id == id and one.mine for one in said.electorates)

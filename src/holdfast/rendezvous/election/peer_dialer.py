@@ -1,15 +1,13 @@
-"""Whom does a node call that looks for the coordinator, and until when? The one link of its own, to one after the other.
+"""Whom does a node call that looks for the coordinator, and until when? Its one link, to one peer after the other.
 Whom to call, and what to say, is decided in `rendezvous.election.succession`.
 """
 
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action
+from holdfast.core.value import Value, replace
 from holdfast.core.wire.links import Connect, HangUp, Transmit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.wire.messages import Message
+from holdfast.core.wire.messages import Message
 
 LINKS_FROM = 1 << 19
 """Numbers of these links, apart from the member's and from those that others open."""
@@ -21,18 +19,17 @@ WAIT_S = 2.0
 """How long to wait for one that is there. Promises end within a renewal of each other, at most a second apart."""
 
 
-class Dial:
+class Dial(Value):
     """That link."""
 
-    def __init__(self) -> None:
-        self.link = LINKS_FROM
-        self.to = ""
-        """Whom we have called; empty: nobody."""
-        self.up = False
-        self.until = NEVER
-        """How long we stay with them."""
-        self.next_at = -NEVER
-        """When to call the next."""
+    link: int = LINKS_FROM
+    to: str = ""
+    """The dialled peer's endpoint; empty: none."""
+    up: bool = False
+    until: float = NEVER
+    """How long to stay with it."""
+    next_at: float = -NEVER
+    """When to call the next."""
 
     def uses(self, link: int) -> bool:
         """Whether a call goes over that link."""
@@ -40,30 +37,27 @@ class Dial:
 
     @property
     def due_at(self) -> float:
-        """When something is to be done: to leave them, or to call the next."""
+        """When to leave the peer, or to call the next."""
         return self.until if self.to else self.next_at
 
-    def call(self, endpoint: str, now: float) -> list[Action]:
+    def call(self, endpoint: str, now: float) -> tuple[Dial, list[Action]]:
         """Begin a link to `endpoint`."""
-        self.link += 1
-        self.to, self.up, self.until = endpoint, False, now + CONNECT_S
-        return [Connect(link=self.link, endpoint=endpoint)]
+        link = self.link + 1
+        dial = replace(self, link=link, to=endpoint, up=False, until=now + CONNECT_S)
+        return dial, [Connect(link=link, endpoint=endpoint)]
 
-    def answered(self, now: float) -> None:
-        """It came up."""
-        self.up, self.until = True, now + WAIT_S
+    def answered(self, now: float) -> Dial:
+        """The link came up."""
+        return replace(self, up=True, until=now + WAIT_S)
 
     def say(self, message: Message) -> list[Action]:
-        """To whoever it goes to."""
+        """Send to the dialled peer."""
         return [Transmit(link=self.link, message=message)]
 
-    def hang_up(self, now: float) -> list[Action]:
-        """Leave them, if there is anybody; the next may be called at once."""
-        if not self.to:
-            return []
-        self.broke(now)
-        return [HangUp(link=self.link)]
+    def hang_up(self, now: float) -> tuple[Dial, list[Action]]:
+        """Leave the dialled peer; the next may be called at once."""
+        return self.broke(now), [HangUp(link=self.link)]
 
-    def broke(self, next_at: float) -> None:
-        """It is gone; the next may be called then."""
-        self.to, self.up, self.next_at = "", False, max(self.next_at, next_at)
+    def broke(self, next_at: float) -> Dial:
+        """The link is gone; the next may be called then."""
+        return replace(self, to="", up=False, next_at=max(self.next_at, next_at))

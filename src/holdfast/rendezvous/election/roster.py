@@ -1,18 +1,15 @@
-"""What does a roster say to whoever holds it? Pure functions. How one is drawn up is `rendezvous.election.leader_lease`'s
+"""What does a roster say to the node that holds it? Pure functions. How one is drawn up is `rendezvous.election.leader_lease`'s
 matter, and what is done with it `rendezvous.election.succession`'s.
 """
 
 from __future__ import annotations
 
 from holdfast.core.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.wire.messages import Past, Roster
+from holdfast.core.wire.messages import Past, Roster
 
 
 def elector_of(roster: Roster) -> tuple[int, ...]:
-    """The electorates in which whoever holds it has a say."""
+    """The electorates in which its holder has a say."""
     return tuple(one.id for one in roster.electorates if one.mine)
 
 

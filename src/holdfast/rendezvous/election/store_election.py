@@ -18,8 +18,12 @@ changes nothing.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.machine import NEVER, Action, Observation, Say
+from holdfast.core.value import Value, replace
 from holdfast.core.wire.messages import Past
+from holdfast.rendezvous.election.messages import Follow, GiveUp, Lead, MemberLink, Reported, StepDown
 
 STORE_FAILOVER_S = 2.0
 """How much longer than a member's lease the leader's is: a store of several members that loses its own leader elects another
@@ -145,34 +149,63 @@ class Resign(Action):
     forget: bool = False
 
 
-# --- what the node is told ------------------------------------------------------------------------------------------------
+# --- what the node reports, besides `MemberLink` --------------------------------------------------------------------------
 
 
-class Lead(Action):
-    """Be the coordinator from now on."""
+class Ranked(Reported):
+    """The run of the job that has a leader has taken this node in, as a member or a spare."""
+
+    group_rank: int | None
+    """None: as before."""
+
+
+class PastChanged(Reported):
+    """The store must remember this, as soon as it can."""
 
     past: Past
-    reason: str = ""
-    """What became of the one before."""
 
 
-class StepDown(Action):
-    """Be it no longer, from this moment."""
+class Role(StrEnum):
+    """Where a candidate stands."""
 
-    reason: str
-
-
-class Follow(Action):
-    """The coordinator is there."""
-
-    endpoint: str
+    ASKING = "asking"
+    FOLLOWING = "following"
+    LEADING = "leading"
 
 
-class GiveUp(Action):
-    """There is no way to take part."""
+class State(Value):
+    """All that a candidate knows."""
 
-    reason: str
-    hint: str
+    role: Role = Role.ASKING
+    life: str = ""
+    """The run of the job that this node belongs to. Empty: none yet."""
+    belongs: bool = False
+    """The run of the job that has a leader has taken this node in. Else it may be of the next one."""
+    rank: int = 0
+    """Its last group rank: lower ones campaign earlier."""
+    term: int = 0
+    leader: str = ""
+    """Endpoint of the leader that it follows."""
+    linked: bool = False
+    busy: bool = False
+    """A question to the store has no answer yet."""
+    ask_at: float
+    ttl_s: float
+    lead_ends: float = NEVER
+    wanted: Past | None = None
+    """What the store must have and has not confirmed."""
+    retry_s: float = FIRST_RETRY_S
+    trouble: str = ""
+
+    @property
+    def asks_at(self) -> float:
+        """When the store is due to be asked."""
+        if self.role is Role.LEADING and self.wanted is not None and not self.trouble:
+            return -NEVER
+        return NEVER if self.role is Role.FOLLOWING and self.linked else self.ask_at
+
+
+Step = tuple[State, list[Action]]
 
 
 class Election:
@@ -180,130 +213,146 @@ class Election:
 
     def __init__(self, endpoint: str, *, store: str, fresh_life: str, ttl_s: float, now: float) -> None:
         self.endpoint = endpoint
-        """Where we would serve."""
+        """Where this node would serve."""
         self.store = store
         """What people call the store: `etcd at host:2379`."""
         self.fresh_life = fresh_life
-        self.ttl_s = ttl_s
-        self.role = "asking"
-        """asking · following · leading"""
-        self.life = ""
-        """The run of the job that we belong to. Empty: none yet."""
-        self.belongs = False
-        """The run of the job that has a leader has taken us in, as a member or a spare. Else we may be of the next one."""
-        self.rank = 0
-        """Our last group rank: lower ones campaign earlier."""
-        self.term = 0
-        self.leader = ""
-        """Endpoint of the leader that we follow."""
-        self.linked = False
-        self.busy = False
-        """Something was asked for and has not been answered."""
-        self.ask_at = now
-        self.lead_ends = NEVER
-        self.wanted: Past | None = None
-        """What is to be written down and has not been."""
-        self.retry_s = FIRST_RETRY_S
-        self.trouble = ""
+        self.state = State(ask_at=now, ttl_s=ttl_s)
+
+    @property
+    def life(self) -> str:
+        """The run of the job that this node belongs to. Empty: none yet."""
+        return self.state.life
+
+    @property
+    def term(self) -> int:
+        """The term of the leader, as far as it is known."""
+        return self.state.term
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`."""
+        if isinstance(seen, Ranked):
+            self.state = _ranked(self.state, seen.group_rank)
+            return []  # before the lease is looked at: the store must not be asked yet
         out: list[Action] = []
-        if self.role == "leading" and now >= self.lead_ends:
-            trouble = f" ({self.trouble})" if self.trouble else ""
-            out += self._step_down(f"{self.store} has not renewed our lease for {self.ttl_s:g} s{trouble}", now)
-        if isinstance(seen, StoreSeen):
-            self.busy = False
-            out += self._store_said(seen, now)
-        return out + self._ask(now)
+        if not isinstance(seen, Reported):
+            out += self._step(self._lease_over(self.state, now))
+        out += self._step(self._seen(self.state, seen, now))
+        return out + self._step(self._ask(self.state, now))
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        ends = self.lead_ends if self.role == "leading" else NEVER
-        return ends if self.busy else min(ends, self._ask_at())
-
-    def link_is(self, up: bool, now: float) -> list[Action]:
-        """Our member's link to the leader came up, or broke."""
-        self.linked = up
-        if not up and not self.trouble and self.ask_at != NEVER:
-            self.ask_at = now
-        return self._ask(now)
-
-    def write(self, past: Past, now: float) -> list[Action]:
-        """Have the store remember this, as soon as it can."""
-        self.wanted = past
-        return self._ask(now)
+        state = self.state
+        ends = state.lead_ends if state.role is Role.LEADING else NEVER
+        return ends if state.busy else min(ends, state.asks_at)
 
     def will(self, past: Past | None, *, forget: bool) -> list[Action]:
         """What is left to do for an agent that ends."""
-        return [Resign(term=self.term, past=past, forget=forget)] if self.role == "leading" else []
+        leads = self.state.role is Role.LEADING
+        return [Resign(term=self.state.term, past=past, forget=forget)] if leads else []
 
-    def _store_said(self, seen: StoreSeen, now: float) -> list[Action]:
-        if isinstance(seen, StoreTrouble):
-            return self._in_trouble(seen, now)
-        out: list[Action] = []
-        if self.trouble:
-            out.append(Say(text=f"{self.store} answers again", level="warning"))
-        self.trouble, self.retry_s = "", FIRST_RETRY_S
-        match seen:
-            case Won(term=term, past=past, asked_at=asked_at, ttl_s=ttl_s) if now < asked_at + ttl_s:
-                self.role, self.term, self.life, self.ttl_s = "leading", term, past.life, ttl_s
-                self.belongs = True
-                self.lead_ends, self.ask_at, self.wanted = asked_at + ttl_s, asked_at + ttl_s / RENEWALS, None
-                out.append(Lead(past=past))
-            case Won(term=term):
-                self.ask_at = now
-                out.append(Resign(term=term))
-            case Leads(endpoint=endpoint, term=term, life=life) if self.role != "leading":
-                news = (endpoint, term) != (self.leader, self.term)
-                self.role, self.leader, self.term, self.life = "following", endpoint, term, life
-                self.ask_at = now + CONNECT_S if news else now
-                out += [Follow(endpoint=endpoint)] if news else []
-            case Vacant() if self.role != "leading":
-                self.role, self.ask_at = "asking", now + min(self.rank * STEP_S, LONGEST_STEP_S)
-            case Kept(term=term, asked_at=asked_at) if self._in_office(term):
-                self.lead_ends = max(self.lead_ends, asked_at + self.ttl_s)
-                self.ask_at = now + self.ttl_s / RENEWALS
-            case Persisted(term=term, past=past) if self._in_office(term):
-                self.wanted = None if self.wanted == past else self.wanted
-            case Deposed(term=term, reason=reason) if self._in_office(term):
-                out += self._step_down(reason, now)
+    def _step(self, step: Step) -> list[Action]:
+        self.state, out = step
         return out
 
-    def _in_trouble(self, seen: StoreTrouble, now: float) -> list[Action]:
-        if seen.final and self.role == "asking":  # whoever has a leader, or is one, goes on while that lasts
-            self.ask_at = NEVER
-            return [GiveUp(reason=seen.reason, hint=seen.hint)]
-        fresh = not self.trouble
-        self.trouble = seen.reason
-        self.ask_at, self.retry_s = now + self.retry_s, min(LONGEST_RETRY_S, 2 * self.retry_s)
-        if self.role == "leading":
-            self.ask_at = min(self.ask_at, now + self.ttl_s / RENEWALS)
-        return [Say(text=f"{self.store} does not answer: {seen.reason}; trying again", level="warning")] if fresh else []
+    def _seen(self, state: State, seen: Observation, now: float) -> Step:
+        match seen:
+            case PastChanged(past=past):
+                return replace(state, wanted=past), []
+            case MemberLink(up=up):
+                asks = not up and not state.trouble and state.ask_at != NEVER
+                return replace(state, linked=up, ask_at=now if asks else state.ask_at), []
+            case StoreTrouble():
+                return self._in_trouble(replace(state, busy=False), seen, now)
+            case StoreSeen():
+                again = [Say(text=f"{self.store} answers again", level="warning")] if state.trouble else []
+                state, out = _answered(replace(state, busy=False, trouble="", retry_s=FIRST_RETRY_S), seen, now)
+                return state, [*again, *out]
+        return state, []
 
-    def _in_office(self, term: int) -> bool:
-        return self.role == "leading" and term == self.term
+    def _in_trouble(self, state: State, seen: StoreTrouble, now: float) -> Step:
+        if seen.final and state.role is Role.ASKING:  # whoever has a leader, or is one, goes on while that lasts
+            return replace(state, ask_at=NEVER), [GiveUp(reason=seen.reason, hint=seen.hint)]
+        ask_at = now + state.retry_s
+        if state.role is Role.LEADING:
+            ask_at = min(ask_at, now + state.ttl_s / RENEWALS)
+        text = f"{self.store} does not answer: {seen.reason}; trying again"
+        said: list[Action] = [] if state.trouble else [Say(text=text, level="warning")]
+        return replace(state, trouble=seen.reason, ask_at=ask_at, retry_s=min(LONGEST_RETRY_S, 2 * state.retry_s)), said
 
-    def _step_down(self, reason: str, now: float) -> list[Action]:
-        # The lease may live on in the store a little: it is given back, if the store can be reached.
-        resign = Resign(term=self.term)
-        self.role, self.leader, self.lead_ends, self.wanted, self.ask_at = "asking", "", NEVER, None, now
-        return [StepDown(reason=reason), resign]
+    def _lease_over(self, state: State, now: float) -> Step:
+        if state.role is not Role.LEADING or now < state.lead_ends:
+            return state, []
+        trouble = f" ({state.trouble})" if state.trouble else ""
+        return _stepped_down(state, f"{self.store} has not renewed our lease for {state.ttl_s:g} s{trouble}", now)
 
-    def _ask_at(self) -> float:
-        if self.role == "leading" and self.wanted is not None and not self.trouble:
-            return -NEVER
-        return NEVER if self.role == "following" and self.linked else self.ask_at
+    def _ask(self, state: State, now: float) -> Step:
+        if state.busy or now < state.asks_at:
+            return state, []
+        return replace(state, busy=True), [self._question(state, now)]
 
-    def _ask(self, now: float) -> list[Action]:
-        if self.busy or now < self._ask_at():
-            return []
-        self.busy = True
-        if self.role == "asking":
-            life = self.life if self.belongs else ""
-            return [Campaign(endpoint=self.endpoint, life=life, fresh_life=self.fresh_life, ttl_s=self.ttl_s)]
-        if self.role == "following":
-            return [Await(term=self.term)]
-        if now >= self.ask_at or self.wanted is None:
-            return [Keep(term=self.term)]
-        return [Persist(term=self.term, past=self.wanted)]
+    def _question(self, state: State, now: float) -> Action:
+        if state.role is Role.ASKING:
+            life = state.life if state.belongs else ""
+            return Campaign(endpoint=self.endpoint, life=life, fresh_life=self.fresh_life, ttl_s=state.ttl_s)
+        if state.role is Role.FOLLOWING:
+            return Await(term=state.term)
+        if now >= state.ask_at or state.wanted is None:
+            return Keep(term=state.term)
+        return Persist(term=state.term, past=state.wanted)
+
+
+def _answered(state: State, seen: StoreSeen, now: float) -> Step:
+    """The table: what the store says where, and what follows."""
+    match state.role, seen:
+        case _, Won() if now < seen.asked_at + seen.ttl_s:
+            return _won(state, seen), [Lead(past=seen.past)]
+        case _, Won(term=term):  # by an answer that took longer than the lease
+            return replace(state, ask_at=now), [Resign(term=term)]
+        case (Role.ASKING | Role.FOLLOWING), Leads():
+            return _following(state, seen, now)
+        case (Role.ASKING | Role.FOLLOWING), Vacant():
+            return replace(state, role=Role.ASKING, ask_at=now + min(state.rank * STEP_S, LONGEST_STEP_S)), []
+        case Role.LEADING, Kept(term=term, asked_at=asked_at) if term == state.term:
+            ends = max(state.lead_ends, asked_at + state.ttl_s)
+            return replace(state, lead_ends=ends, ask_at=now + state.ttl_s / RENEWALS), []
+        case Role.LEADING, Persisted(term=term, past=past) if term == state.term:
+            return replace(state, wanted=None if state.wanted == past else state.wanted), []
+        case Role.LEADING, Deposed(term=term, reason=reason) if term == state.term:
+            return _stepped_down(state, reason, now)
+    return state, []  # an answer that is about an earlier term
+
+
+def _ranked(state: State, rank: int | None) -> State:
+    rank = state.rank if rank is None else rank
+    return state if state.belongs and rank == state.rank else replace(state, belongs=True, rank=rank)
+
+
+def _won(state: State, won: Won) -> State:
+    return replace(
+        state,
+        role=Role.LEADING,
+        term=won.term,
+        life=won.past.life,
+        belongs=True,
+        linked=False,
+        ttl_s=won.ttl_s,
+        lead_ends=won.asked_at + won.ttl_s,
+        ask_at=won.asked_at + won.ttl_s / RENEWALS,
+        wanted=None,
+    )
+
+
+def _following(state: State, leads: Leads, now: float) -> Step:
+    is_news = (leads.endpoint, leads.term) != (state.leader, state.term)
+    state = replace(state, role=Role.FOLLOWING, leader=leads.endpoint, term=leads.term, life=leads.life)
+    if not is_news:
+        return replace(state, ask_at=now), []
+    return replace(state, ask_at=now + CONNECT_S, linked=False), [Follow(endpoint=leads.endpoint)]
+
+
+def _stepped_down(state: State, reason: str, now: float) -> Step:
+    # The lease may live on in the store a little: it is given back, if the store can be reached.
+    resign = Resign(term=state.term)
+    state = replace(state, role=Role.ASKING, leader="", lead_ends=NEVER, wanted=None, ask_at=now)
+    return state, [StepDown(reason=reason), resign]

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from holdfast.core.machine import NEVER, Action, Observation, Say
+from collections.abc import Iterable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from holdfast.core.machine import NEVER, Action, Observation, Say
+from holdfast.core.value import Value, replace
 
 RETRY_S = 1.0
 """Pause before a witness that could not be asked is asked again."""
@@ -33,30 +32,27 @@ class Claimed(Observation):
     """Why not."""
 
 
-class Claims:
+class Claims(Value):
     """One node's questions."""
 
-    def __init__(self, *, has_witness: bool) -> None:
-        self.has_witness = has_witness
-        self.asking = False
-        self.ask_at = -NEVER
-        self.said = ""
-        """Why not, when it was asked last."""
+    has_witness: bool
+    asking: bool = False
+    ask_at: float = -NEVER
+    said: str = ""
+    """Why not, when it was asked last."""
 
     def may_ask(self, now: float) -> bool:
-        """There is somebody to be asked, and it is time."""
+        """Whether there is a witness, and it is time to ask it."""
         return self.has_witness and not self.asking and now >= self.ask_at
 
-    def ask(self, life: str, id: int, endpoint: str, missing: Iterable[str]) -> list[Action]:
+    def ask(self, life: str, id: int, endpoint: str, missing: Iterable[str]) -> tuple[Claims, list[Action]]:
         """Ask for its vote."""
-        self.asking = True
-        return [Claim(life=life, id=id, endpoint=endpoint, missing=tuple(missing))]
+        return replace(self, asking=True), [Claim(life=life, id=id, endpoint=endpoint, missing=tuple(missing))]
 
-    def answered(self, answer: Claimed, now: float) -> list[Action]:
-        """It has said something; a reason that is news is told."""
-        self.asking = False
+    def answered(self, answer: Claimed, now: float) -> tuple[Claims, list[Action]]:
+        """The witness has answered; a reason that is news is told."""
         if answer.granted:
-            return []
-        self.ask_at = now + RETRY_S
-        fresh, self.said = answer.reason != self.said, answer.reason
-        return [Say(text=f"the witness does not speak for this node: {answer.reason}", level="warning")] if fresh else []
+            return replace(self, asking=False), []
+        fresh = answer.reason != self.said
+        said: list[Action] = [Say(text=f"the witness does not speak for this node: {answer.reason}", level="warning")]
+        return replace(self, asking=False, ask_at=now + RETRY_S, said=answer.reason), said if fresh else []

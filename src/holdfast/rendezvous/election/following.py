@@ -1,0 +1,91 @@
+"""What does a node owe to the leader that it hears? Part of `rendezvous.election.succession`."""
+
+from __future__ import annotations
+
+from holdfast.core.machine import NEVER, Action, Say
+from holdfast.core.value import replace
+from holdfast.core.wire.messages import Leads, Roster
+from holdfast.rendezvous.election.messages import Follow
+from holdfast.rendezvous.election.succession_state import Role, State, Step, hung_up
+
+
+def renewed(state: State, roster: Roster | None, now: float) -> Step:
+    """The member heard a `Renewed`, perhaps with a newer roster."""
+    said: list[Action] = []
+    if roster is not None and _is_news(state, roster):
+        role = state.role if state.leads else Role.FOLLOWING
+        term, life = max(state.term, roster.term), roster.past.life
+        state = replace(state, role=role, roster=roster, roster_at=now, term=term, life=life)
+        said = _announced(roster)
+    state, hangs_up = _bound(state, now)
+    return state, said + hangs_up
+
+
+def led_by(state: State, leads: Leads, now: float) -> Step:
+    """Somebody says who leads. Old news changes nothing."""
+    if leads.term < state.term or leads.endpoint in (state.setup.endpoint, state.leader):
+        return state, []
+    return followed(state, leads, now)
+
+
+def followed(state: State, leads: Leads, now: float) -> Step:
+    """Go to that leader."""
+    if leads.life != state.life:
+        state = forgotten(state)  # another job by the same name, which had begun unawares; who has a say in it has none here
+    state = replace(
+        state,
+        role=Role.FOLLOWING,
+        leader=leads.endpoint,
+        term=max(state.term, leads.term),
+        lead_at=NEVER,
+        seek_at=now + state.setup.lease_s,
+        place=0,
+        linked=False,
+    )
+    state, hangs_up = hung_up(state, now)
+    return state, [*hangs_up, Follow(endpoint=leads.endpoint)]
+
+
+def taken_in(state: State, life: str) -> Step:
+    """Our coordinator has said which run of the job it leads: what is held of another is void."""
+    return (forgotten(state) if state.roster is not None and state.roster.past.life != life else state), []
+
+
+def forgotten(state: State) -> State:
+    """What this node holds is of another run of the job."""
+    state.ballot.clear()
+    role = state.role if state.leads else Role.YIELDING if state.lead_at < NEVER else Role.FOLLOWING
+    return replace(state, role=role, roster=None)
+
+
+def _is_news(state: State, roster: Roster) -> bool:
+    return state.roster is None or state.is_of_another_run(roster) or roster.version > state.roster.version
+
+
+def _announced(roster: Roster) -> list[Action]:
+    newest, *older = (one.size for one in roster.electorates)
+    nodes = f"{newest} nodes{''.join(f', and the {size} of before,' for size in older)}"
+    if len(roster.line) < 2:
+        return []
+    what = f"the {nodes} choose another, first of all {', '.join(roster.line[1:4])}"
+    return [Say(text=f"if the coordinator is lost, {what}", level="debug")]
+
+
+def _bound(state: State, now: float) -> Step:
+    """Promise our support to the leader that has just been heard."""
+    if state.leader in ("", state.setup.endpoint):
+        return state, []  # it was our own word, and binds nobody
+    if state.roster is None:
+        return replace(state, renewed_at=now), []
+    state = replace(
+        state,
+        role=Role.FOLLOWING,
+        renewed_at=now,
+        free_at=max(state.free_at, now + state.roster.promise_s),
+        seek_at=now + state.setup.lease_s,
+        place=1,
+        met_elder=False,
+        complained=False,
+        refused={},
+    )
+    return hung_up(state, now)

@@ -1,0 +1,223 @@
+"""What does a node know of who leads, and what is it shown? The state of `rendezvous.election.succession`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from holdfast.core.job.report import JobReport
+from holdfast.core.machine import NEVER, Action
+from holdfast.core.value import Value, replace
+from holdfast.core.wire.links import Transmit
+from holdfast.core.wire.messages import Leads, Roster
+from holdfast.rendezvous.election.ballot import Ballot
+from holdfast.rendezvous.election.leader_lease import Mandate
+from holdfast.rendezvous.election.messages import Reported
+from holdfast.rendezvous.election.peer_dialer import Dial
+from holdfast.rendezvous.election.roster import comes_before
+from holdfast.rendezvous.election.witness_claims import Claims
+
+
+class Role(StrEnum):
+    """Where a node stands."""
+
+    FOUNDING = "founding"
+    """It leads because nobody else did, and no round has formed yet."""
+    LEADING = "leading"
+    ENDED = "ended"
+    """It leads, and the job has ended."""
+    YIELDING = "yielding"
+    """It founded, met an older run of the job, and leaves the lead to that for a while."""
+    FOLLOWING = "following"
+    """It hears a leader, or cannot seek one: it holds no roster."""
+    SEEKING = "seeking"
+    """It has heard no leader for a lease, and asks those in its roster's line."""
+
+
+LEADS = (Role.FOUNDING, Role.LEADING, Role.ENDED)
+
+
+class Setup(Value):
+    """What never changes for one node."""
+
+    endpoint: str
+    """Where others reach this node, and it would serve. Empty: nowhere."""
+    origin: str
+    """The job's endpoint, which every node knows."""
+    lease_s: float
+    goes_on: bool
+    """A side without a majority goes on all the same (--on-split continue)."""
+    known_round: int
+    """The last round of an earlier agent of this job on this host that did not see the job's end; 0: none."""
+    ended: Mapping[str, JobReport]
+    """How earlier runs of the job ended, by their lives, as far as this host knows."""
+    witness: bool
+    began_at: float
+
+
+class Proposal(Value):
+    """What this node asked others to vote for."""
+
+    at: float
+    """Its mark: votes bring it back."""
+    until: float
+    votes: frozenset[str]
+
+
+NO_PROPOSAL = Proposal(at=-NEVER, until=-NEVER, votes=frozenset())
+
+
+class State(Value):
+    """All that a node knows. Only `ballot` and `mandate` grow in place: thousands of nodes speak to them at once."""
+
+    setup: Setup
+    role: Role
+    life: str
+    """The run of the job."""
+    leader: str
+    """Its endpoint. Empty: none is known."""
+    ballot: Ballot
+    claims: Claims
+    mandate: Mandate | None = None
+    """None: this node does not lead."""
+    roster: Roster | None = None
+    roster_at: float = -NEVER
+    term: int = 0
+    """The latest in which this node led, followed or voted."""
+    free_at: float = -NEVER
+    """End of this node's promise."""
+    seek_at: float = NEVER
+    renewed_at: float = -NEVER
+    lead_at: float = NEVER
+    """When a node that yields takes the lead back."""
+    look_at: float = NEVER
+    """When something else is due, apart from the links."""
+    proposal: Proposal = NO_PROPOSAL
+    dial: Dial = Dial()
+    place: int = 1
+    """Whose turn it is in the roster's line."""
+    met_elder: bool = False
+    """Somebody earlier in the line answered, in this turn down it."""
+    said_free: bool = False
+    complained: bool = False
+    refused: Mapping[str, float] = {}
+    """Since when those in the line have refused every call: their agents are gone."""
+    linked: bool = False
+    """The member has a link to the leader."""
+    is_spare: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads."""
+        return self.role in LEADS
+
+    @property
+    def knocks(self) -> bool:
+        """Whether this leader calls the job's endpoint, where an agent may begin anew."""
+        return self.leads and self.setup.endpoint != self.setup.origin and self.role is not Role.ENDED
+
+    @property
+    def is_in_line(self) -> bool:
+        """Whether this node may be chosen."""
+        return self.roster is not None and self.setup.endpoint in self.roster.line
+
+    @property
+    def office(self) -> Mandate:
+        """The mandate of a node that leads."""
+        assert self.mandate is not None
+        return self.mandate
+
+    @property
+    def held(self) -> Roster:
+        """The roster of a node that seeks."""
+        assert self.roster is not None
+        return self.roster
+
+    def is_elder(self, endpoint: str) -> bool:
+        """Whether `endpoint` stands in the line before this node."""
+        return self.roster is not None and comes_before(self.roster, endpoint, self.setup.endpoint)
+
+    def is_of_another_run(self, roster: Roster | None) -> bool:
+        """Whether `roster` is of another run than the one held. Where either is none, nobody can tell."""
+        return self.roster is not None and roster is not None and roster.past.life != self.roster.past.life
+
+    def end_of(self, life: str) -> JobReport | None:
+        """How that run ended. None: it has not, as far as this host knows; the run that this node is in never has."""
+        return None if life == self.life else self.setup.ended.get(life)
+
+    def says_who_leads(self, link: int) -> list[Action]:
+        """Tell a node that seeks the coordinator where it is, if this node knows."""
+        leader = self.setup.endpoint if self.leads else self.leader if self.linked else ""
+        return [Transmit(link=link, message=Leads(endpoint=leader, term=self.term, life=self.life))] if leader else []
+
+
+Step = tuple[State, list[Action]]
+
+
+def looks_by(state: State, at: float) -> State:
+    """Wake the machine at that time, at the latest."""
+    return state if state.look_at <= at else replace(state, look_at=at)
+
+
+def hung_up(state: State, now: float) -> Step:
+    """Leave whoever was called, if anybody."""
+    if not state.dial.to:
+        return state, []
+    dial, out = state.dial.hang_up(now)
+    return replace(state, dial=dial), out
+
+
+# --- what the node around it reports, besides `MemberLink` -----------------------------------------------------------------
+
+
+class LeaseRenewed(Reported):
+    """The member heard a `Renewed`, perhaps with a newer roster."""
+
+    roster: Roster | None = None
+
+
+class LeaderNamed(Reported):
+    """The member heard who leads."""
+
+    leads: Leads
+
+
+class TakenIn(Reported):
+    """The coordinator said which run of the job it leads."""
+
+    life: str
+
+
+class SpareOrNot(Reported):
+    """Whether this node waits for a place."""
+
+    is_spare: bool
+
+
+class Knocked(Reported):
+    """A node came to this one as to the coordinator."""
+
+    roster: int
+    """Version of the roster that it holds; 0: none."""
+    life: str = ""
+    """The run that it is of. Empty: it has not said."""
+
+
+class Seated(Reported):
+    """A round of ours has formed, or who has a seat has changed: their endpoints, in the order of succession."""
+
+    line: tuple[str, ...]
+
+
+class JobEnded(Reported):
+    """The job that this node leads has ended."""
+
+
+class RunIsOver(Reported):
+    """Whoever was called has said how our run ended."""
+
+
+class AgentLeaves(Reported):
+    """This agent is about to end, and others go on: it leads no longer, and seeks nobody."""
+
+    reason: str

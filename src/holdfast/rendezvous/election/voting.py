@@ -1,0 +1,174 @@
+"""Who is chosen? Support, proposals, votes and the witness's word. Part of `rendezvous.election.succession`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from holdfast.core.machine import NEVER, Action, Say
+from holdfast.core.value import replace
+from holdfast.core.wire.links import Transmit
+from holdfast.core.wire.messages import Electorate, Leads, Past, Propose, Roster, Seek, Vote
+from holdfast.rendezvous.election.leader_lease import TERM, Body, Mandate
+from holdfast.rendezvous.election.messages import Lead
+from holdfast.rendezvous.election.peer_dialer import WAIT_S
+from holdfast.rendezvous.election.roster import adopted, aged
+from holdfast.rendezvous.election.succession_state import NO_PROPOSAL, Proposal, Role, State, Step, hung_up, looks_by
+from holdfast.rendezvous.election.witness_claims import Claimed
+from holdfast.rendezvous.lease import FENCE_S
+
+PROPOSE_S = 1.0
+"""How long a proposal waits for its votes."""
+
+
+def supported(state: State, seek: Seek, link: int) -> State:
+    """A node that seeks a leader has come; it may support us."""
+    if not state.is_of_another_run(seek.roster):
+        state.ballot.came(seek, link)  # who has a say in another run has none in ours, though both count from one
+    return replace(state, refused={}) if state.refused else state
+
+
+def took_over(state: State, roster: Roster, now: float) -> State:
+    """Take a newer roster from one that would support us: what it says of itself does not hold for us."""
+    if state.roster is not None and (state.is_of_another_run(roster) or state.roster.version >= roster.version):
+        return state
+    if state.roster is None and roster.past.round < state.setup.known_round:
+        return state  # by then others had a say: our earlier life had told them, and let go of these
+    held = adopted(roster, state.setup.endpoint, state.roster)
+    if state.roster is None:
+        # We may have promised something as an elector under our endpoint's name in an earlier life, or by a `Renewed` that
+        # brought us none. And the coordinator counts on whoever it has not heard of for a promise from when it drew the
+        # roster up: whoever has it from there seeks a lease later at the earliest, and we have it from that one.
+        lease_s = state.setup.lease_s
+        promised_at = max(state.setup.began_at, state.renewed_at, now - lease_s)
+        state = replace(
+            state,
+            role=Role.FOLLOWING,
+            free_at=max(state.free_at, promised_at + roster.promise_s),
+            seek_at=max(now, state.renewed_at + lease_s),
+            place=0,
+        )
+    return looks_by(replace(state, roster=held, roster_at=now, life=roster.past.life), state.free_at)
+
+
+def stand(state: State, now: float) -> Step:
+    """Propose ourselves if a majority would have us."""
+    if not state.is_in_line or (state.dial.up and state.is_elder(state.dial.to)):
+        return state, []
+    if now < (free_at := max(state.free_at, state.proposal.until)):
+        return (looks_by(state, free_at) if state.ballot.seeks else state), []
+    if short := state.ballot.short(state.held, state.ballot.willing):
+        return _ask_witness_to_lead(state, short, now)
+    own = frozenset({state.setup.endpoint})
+    proposal = Proposal(at=now, until=now + PROPOSE_S, votes=own)
+    state = replace(state, term=1 + max(state.term, state.ballot.term), proposal=proposal)
+    if not state.ballot.short(state.held, own):
+        return _won(state, now)
+    propose = Propose(term=state.term, mark=now, roster=state.held.version)
+    return looks_by(state, proposal.until), [Transmit(link=link, message=propose) for link in state.ballot.links.values()]
+
+
+def asked_to_vote(state: State, proposed: Propose, now: float) -> Step:
+    """Vote once in a term, for nobody whose roster is older, and not while a promise binds us."""
+    if state.roster is None or proposed.roster < state.roster.version:
+        return state, []
+    if proposed.term <= state.term or now < max(state.free_at, state.proposal.until):
+        return state, []
+    dial = replace(state.dial, until=now + WAIT_S)
+    state = replace(state, term=proposed.term, free_at=now + state.roster.promise_s, dial=dial)
+    return state, dial.say(Vote(node=state.setup.endpoint, term=proposed.term, mark=proposed.mark))
+
+
+def voted(state: State, vote: Vote, now: float) -> Step:
+    """Count a vote for our proposal, and lead with a majority."""
+    proposal = state.proposal
+    if vote.term != state.term or now >= proposal.until or vote.mark != proposal.at:
+        return state, []
+    votes = proposal.votes | {vote.node}
+    state = replace(state, proposal=replace(proposal, votes=votes))
+    return (state, []) if state.ballot.short(state.held, votes) else _won(state, now)
+
+
+def claimed(state: State, answer: Claimed, now: float) -> Step:
+    """The witness has answered."""
+    claims, said = state.claims.answered(answer, now)
+    state = replace(state, claims=claims)
+    if not answer.granted:
+        return looks_by(state, claims.ask_at), said
+    state.ballot.claimed(answer.id)
+    if state.mandate is not None:
+        state.mandate.claimed(answer.id)
+    return state, said
+
+
+def won_alone(state: State, now: float) -> Step:
+    """Lead without a majority, as the user has asked for (--on-split continue)."""
+    state = replace(state, term=state.term + 1)
+    fence_s = FENCE_S + state.setup.lease_s
+    return _leading(state, (), {}, fence_s, "without a majority (--on-split continue)", now)
+
+
+def _won(state: State, now: float) -> Step:
+    """Lead with the votes of a majority."""
+    roster, voters = state.held, state.proposal.votes
+    until = state.proposal.at + roster.promise_s
+    bodies = [
+        Body(
+            one.id, one.size, state.ballot.of(roster, one, voters), witness=one.witness, claimed=one.id in state.ballot.claims
+        )
+        for one in roster.electorates
+    ]
+    votes = f"with the votes of {len(voters)} of {roster.electorates[0].size} nodes"
+    votes += " and the witness's" if any(body.claimed for body in bodies) else ""
+    loyal = dict.fromkeys(voters - {state.setup.endpoint}, until)
+    return _leading(state, bodies, loyal, FENCE_S, votes, now)
+
+
+def _leading(
+    state: State, bodies: Collection[Body], loyal: dict[str, float], fence_s: float, how: str, now: float
+) -> Step:
+    endpoint, roster, before = state.setup.endpoint, state.held, state.leader or state.held.line[0]
+    mandate = Mandate(
+        endpoint,
+        term=state.term,
+        lease_s=state.setup.lease_s,
+        witness=state.setup.witness,
+        version=max(roster.version, state.term * TERM),
+        bodies=bodies,
+        loyal=loyal,
+    )
+    past = replace(aged(roster.past, now - state.roster_at), fence_s=fence_s)
+    links = list(state.ballot.seeks)
+    state.ballot.clear()
+    state = replace(
+        state,
+        role=Role.LEADING,
+        mandate=mandate,
+        leader=endpoint,
+        proposal=NO_PROPOSAL,
+        lead_at=NEVER,
+        linked=False,
+        dial=replace(state.dial, next_at=now),
+    )
+    state, hangs_up = hung_up(state, now)
+    return state, [*hangs_up, *_told_by(state, before, how, past, links)]
+
+
+def _told_by(state: State, before: str, how: str, past: Past, links: Iterable[int]) -> Iterable[Action]:
+    """What a new leader says: to its node, to people, and to all who have come."""
+    lost, endpoint = f"the coordinator at {before} was lost", state.setup.endpoint
+    yield Lead(past=past, reason=lost)
+    told = f"{lost}: this agent leads the job now, {how}; new nodes can join at {endpoint}"
+    yield Say(text=told, level="warning")
+    leads = Leads(endpoint=endpoint, term=state.term, life=state.life)
+    for link in links:
+        yield Transmit(link=link, message=leads)
+
+
+def _ask_witness_to_lead(state: State, short: list[Electorate], now: float) -> Step:
+    """Where one vote more would do, ask for it."""
+    if not state.claims.may_ask(now) or not state.ballot.lacks_the_witness(state.held, short):
+        return state, []
+    newest = short[0].id == state.held.electorates[0].id
+    missing = (one for one in state.held.line if newest and one not in state.ballot.willing)
+    claims, out = state.claims.ask(state.life, short[0].id, state.setup.endpoint, missing)
+    return replace(state, claims=claims), out
