@@ -301,6 +301,15 @@ def test_votes_that_come_too_late_or_for_an_older_proposal_elect_nobody() -> Non
     assert not node.of(Lead)
 
 
+def test_votes_for_a_proposal_in_one_run_of_the_job_elect_nobody_in_another() -> None:
+    node = Node("b")
+    node.hear(seek("c"), PROMISE_S)
+    node.see(LinkUp(link=node.it.state.dial.link, ours=True), PROMISE_S)
+    node.hear(Leads(endpoint="x", term=1, life="another"), PROMISE_S, link=node.it.state.dial.link)
+    node.hear(Vote(node="c", term=1, mark=PROMISE_S), PROMISE_S)
+    assert not node.of(Lead) and node.of(Follow)[-1] == Follow(endpoint="x")
+
+
 def test_a_proposal_that_fails_is_made_again_in_a_later_term() -> None:
     node = Node("b")
     node.hear(seek("c"), PROMISE_S)

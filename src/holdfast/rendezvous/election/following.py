@@ -6,7 +6,7 @@ from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Leads, Roster
 from holdfast.rendezvous.election.messages import Follow
-from holdfast.rendezvous.election.succession_state import Role, State, Step, hung_up
+from holdfast.rendezvous.election.succession_state import NO_PROPOSAL, Role, State, Step, hung_up
 
 
 def renewed(state: State, roster: Roster | None, now: float) -> Step:
@@ -55,7 +55,7 @@ def forgotten(state: State) -> State:
     """What this node holds is of another run of the job."""
     state.ballot.clear()
     role = state.role if state.leads else Role.YIELDING if state.lead_at < NEVER else Role.FOLLOWING
-    return replace(state, role=role, roster=None)
+    return replace(state, role=role, roster=None, proposal=NO_PROPOSAL)
 
 
 def _is_news(state: State, roster: Roster) -> bool:
