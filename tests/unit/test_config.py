@@ -8,7 +8,7 @@ import pytest
 from kit.stages.command_lines import TWO, config, error, host, told, warnings
 
 from holdfast.cli.run import parser
-from holdfast.core.config.config import gather
+from holdfast.core.config.draft import gather
 from holdfast.core.config.flags import FLAGS
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve.resolve import resolve

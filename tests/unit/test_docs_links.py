@@ -11,8 +11,7 @@ from kit import KIT, ROOT
 
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.env import worker_env
-from holdfast.core.config.fault_tolerance_flags import ALL
-from holdfast.core.config.flags import FLAGS
+from holdfast.core.config.flags import FLAGS, NVRX_FLAGS
 from holdfast.core.wire.messages import Assigned
 
 OUTSIDE_DOCS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/kit/README.md")
@@ -77,7 +76,7 @@ def test_every_page_is_reached_from_the_index(path):
 
 @by_path
 def test_flags_that_are_named_exist(path):
-    known = {*SLURMS_FLAGS, *(name for flag in (*FLAGS, *ALL) for name in flag.names)}
+    known = {*SLURMS_FLAGS, *(name for flag in (*FLAGS, *NVRX_FLAGS) for name in flag.names)}
     text = re.sub(r"^```(?!console).*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text))
     wanted = {name for name in named if name not in OTHERS_FLAGS and not any(flag.startswith(name) for flag in known)}

@@ -10,21 +10,11 @@ from tools.reference.ft_launcher import page
 
 from holdfast.cli.run import parser
 from holdfast.cli.run.help import run_help
-from holdfast.core.config.config import Resolved
-from holdfast.core.config.fault_tolerance import STARTS, VARIABLES, FaultTolerance, named
-from holdfast.core.config.fault_tolerance_flags import (
-    ALL,
-    DESTS,
-    FT_LAUNCHER,
-    OURS,
-    ROWS,
-    WORKS,
-    FtFlag,
-    default_of,
-    launcher_flags,
-)
-from holdfast.core.config.fault_tolerance_values import section
-from holdfast.core.config.flags import FLAGS
+from holdfast.core.config.draft import Resolved
+from holdfast.core.config.fault_tolerance import FaultTolerance, section
+from holdfast.core.config.fault_tolerance_file import DESTS
+from holdfast.core.config.flags import ALL_FLAGS, FT_LAUNCHER, NVRX_FLAGS, flags_of
+from holdfast.core.config.option import WORKS, Option
 
 TEXTS = {
     # kind: a text, its value, a text that is wrong and what is said of it
@@ -42,15 +32,15 @@ TEXTS = {
 }
 ANYTHING = ("path", "text")
 """Kinds for which every text will do."""
-FIELDS = [row for row in ROWS if row.field]
+FIELDS = [row for row in NVRX_FLAGS if row.field]
 
 
-def sample(row: FtFlag) -> tuple[str, object]:
+def sample(row: Option) -> tuple[str, object]:
     """A text for a row, and what it is to become."""
     return (row.choices[-1], row.choices[-1]) if row.kind == "word" else TEXTS[row.kind][:2]
 
 
-def value(resolved: Resolved, row: FtFlag) -> object:
+def value(resolved: Resolved, row: Option) -> object:
     return getattr(resolved.config.ft, row.field)
 
 
@@ -58,25 +48,17 @@ def value(resolved: Resolved, row: FtFlag) -> object:
 
 
 def test_every_field_has_one_row_and_every_row_a_field_of_its_own():
-    ours = [field for _, field, _ in OURS if field]
-    fields = [row.field for row in FIELDS] + ours
+    fields = [option.field for option in FaultTolerance.__options__ if option.field]
     assert sorted(fields) == sorted(set(FaultTolerance.__fields__) - {"gpus_per_numa"})  # that one is a variable's
 
 
-def test_no_spelling_is_two_flags_and_each_is_noticed_on_a_command_line():
-    names = [name for flag in (*FLAGS, *ALL) for name in flag.names]
+def test_no_spelling_is_two_flags():
+    names = [name for flag in ALL_FLAGS for name in flag.names]
     assert len(names) == len(set(names))
-    assert [name for row in ALL for name in row.names if not named([name], {})] == []
-    assert not named(["--nnodes", "2", "--monitor", "off", "train.py"], {"PATH": "/bin"})
-    assert all(any(name.startswith(start) for row in ALL for name in row.names) for start in STARTS)
-
-
-def test_the_variables_are_the_tables():
-    assert {row.env for row in ALL if row.env} == set(VARIABLES)
 
 
 def test_what_is_not_acted_on_says_why():
-    assert [row.field for row in ROWS if (row.state != WORKS) != bool(row.said)] == []
+    assert [row.field for row in NVRX_FLAGS if (row.state != WORKS) != bool(row.said)] == []
 
 
 # --- each row -------------------------------------------------------------------------------------------------------------
@@ -85,7 +67,7 @@ def test_what_is_not_acted_on_says_why():
 @pytest.mark.parametrize("row", FIELDS, ids=lambda row: row.field)
 def test_every_spelling_sets_the_field_and_is_named_as_its_origin(row):
     text, wanted = sample(row)
-    assert value(told(row.name, text), row) == wanted != default_of(row) or row.kind == "yes" or row.choices
+    assert value(told(row.name, text), row) == wanted != row.usual or row.kind == "yes" or row.choices
     for name in row.names:
         assert value(told(name, text), row) == wanted
         assert value(told(f"{name}={text}"), row) == wanted
@@ -96,7 +78,7 @@ def test_every_spelling_sets_the_field_and_is_named_as_its_origin(row):
 def test_ft_launcher_takes_it_and_leaves_the_default_where_nobody_says_it(row):
     text, wanted = sample(row)
     assert value(told(row.name, text, command="ft_launcher"), row) == wanted
-    assert value(told(command="ft_launcher"), row) == default_of(row)
+    assert value(told(command="ft_launcher"), row) == row.usual
 
 
 @pytest.mark.parametrize("row", FIELDS, ids=lambda row: row.field)
@@ -153,13 +135,13 @@ def test_one_line_tells_of_all_that_are_not_acted_on_for_one_reason():
     ],
 )
 def test_a_yes_or_no_may_stand_alone_and_never_takes_the_script(words, wanted):
-    typed = parser.read(["--ft-skip-section-response", *words, "true.py", "true"], (*FLAGS, *ALL))
+    typed = parser.read(["--ft-skip-section-response", *words, "true.py", "true"], ALL_FLAGS)
     assert (typed.script, typed.script_args) == ("true.py", ("true",))
     assert told("--ft-skip-section-response", *words).config.ft.skip_section_response is wanted
 
 
 def test_it_may_stand_before_another_flag_or_a_double_dash():
-    typed = parser.read(["--ft-skip-section-response", "--nnodes", "2", "--ft-enable-nic-monitor", "--", "yes"], (*FLAGS, *ALL))
+    typed = parser.read(["--ft-skip-section-response", "--nnodes", "2", "--ft-enable-nic-monitor", "--", "yes"], ALL_FLAGS)
     assert typed.given == {"ft_skip_section_response": "true", "nnodes": "2", "ft_enable_nic_monitor": "true"}
     assert typed.script == "yes"
 
@@ -228,7 +210,7 @@ def test_our_own_flags_may_stand_in_the_file():
     assert (found.config.ft.monitor, found.config.ft.on_straggler, found.config.segment) == ("off", "ignore", 2)
     assert found.config.ft.progress_regex == ours["progress_regex"]
     assert found.origins["ft.monitor"] == "/f fault_tolerance.monitor"
-    assert set(DESTS.values()) <= {flag.dest for flag in (*FLAGS, *ALL)}
+    assert set(DESTS.values()) <= {flag.dest for flag in ALL_FLAGS}
 
 
 # --- our own, and the variables -------------------------------------------------------------------------------------------
@@ -286,7 +268,7 @@ def test_ft_launchers_defaults_are_its_own():
     )
     assert (plain.join_timeout_s, plain.last_call_s, plain.max_restarts) == (300.0, 1.0, 0)
     assert plain.rdzv_backend == "memory"  # one node, which nobody has to meet
-    assert set(FT_LAUNCHER) <= {flag.dest for flag in (*FLAGS, *ALL)}
+    assert set(FT_LAUNCHER) <= {flag.dest for flag in ALL_FLAGS}
     run = told().config
     assert (run.membership, run.shutdown_timeout_s, run.term_timeout_s, run.join_timeout_s) == ("elastic", 30.0, None, 600.0)
 
@@ -341,8 +323,8 @@ def test_the_reference_page_is_made_from_the_table():
 
 
 def test_help_shows_every_flag_once():
-    flags = launcher_flags()
-    text = run_help(flags, "ft_launcher", width=100)
+    flags = flags_of("ft_launcher")
+    text = run_help("ft_launcher", width=100)
     assert all(flag.name in text for flag in flags)
     assert "(default c10d)" in text and "(default fixed)" in text
     assert "--ft-param" not in text
@@ -377,7 +359,7 @@ OTHERS = """
 
 
 def test_every_flag_that_a_version_of_ft_launcher_had_is_taken():
-    known = {name for flag in launcher_flags() for name in flag.names}
+    known = {name for flag in flags_of("ft_launcher") for name in flag.names}
     under = [word.replace("-", "_") for word in WORDS]
     spelled = [f"{start}{word}" for start, words in (("--ft-", WORDS), ("--ft-", under), ("--ft_", under)) for word in words]
     assert {*spelled, *(f"--ft-param-{word}" for word in OLDEST), *OTHERS} <= known

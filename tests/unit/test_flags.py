@@ -9,8 +9,7 @@ from tools.reference.torchrun import page
 
 from holdfast.cli.run import parser
 from holdfast.cli.run.help import run_help
-from holdfast.core.config.fault_tolerance_flags import launcher_flags
-from holdfast.core.config.flags import FLAGS, USE_ENV, by_dest
+from holdfast.core.config.flags import FLAGS, USE_ENV, by_dest, flags_of
 from holdfast.core.errors import UsageError
 
 THEIRS = {
@@ -176,7 +175,7 @@ def test_use_env_exists_for_launch_only():
 
 
 def test_help_shows_every_flag_and_variable_and_keeps_to_the_width():
-    text = run_help(FLAGS, width=80)
+    text = run_help(width=80)
     assert all(flag.name in text for flag in FLAGS)
     assert all(f"[{flag.env}]" in text for flag in FLAGS if flag.env)
     assert max(map(len, text.splitlines())) <= 80
@@ -197,7 +196,7 @@ def test_the_reference_page_is_made_from_the_table():
     ],
 )
 def test_a_yes_that_is_said_twice_is_the_last(line, said, script):
-    found = parser.read(line.split(), launcher_flags())
+    found = parser.read(line.split(), flags_of("ft_launcher"))
     assert found.script == script
     (given,) = (value for dest, value in found.given.items() if "strict" in dest)
     assert given == said

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.cli.run import parser
-from holdfast.core.config.config import gather
+from holdfast.core.config.draft import gather
 from holdfast.core.config.flags import FLAGS, by_dest
 from holdfast.core.errors import UsageError
 
@@ -28,9 +28,7 @@ def torchruns_parser() -> argparse.ArgumentParser:
 
 
 def test_the_table_is_the_installed_parsers():
-    found = [
-        (tuple(action.option_strings), action.dest) for action in torchruns_parser()._actions if action.option_strings
-    ]
+    found = [(tuple(action.option_strings), action.dest) for action in torchruns_parser()._actions if action.option_strings]
     assert found[1:] == [(flag.names, flag.dest) for flag in FLAGS if flag.torchrun]
 
 

@@ -15,7 +15,8 @@ import yaml
 from kit.stages.command_lines import host
 
 from holdfast.cli.run import parser
-from holdfast.core.config.config import RunConfig, gather
+from holdfast.core.config.config import RunConfig
+from holdfast.core.config.draft import gather
 from holdfast.core.resolve.infrastructure import infrastructure
 from holdfast.core.resolve.resolve import resolve
 

@@ -7,6 +7,8 @@ import os
 from holdfast.agent.group.gpu_memory_wait import Reclaim
 from holdfast.agent.group.machine import Group
 from holdfast.agent.node import Node
+from holdfast.core.config.option import shared
+from holdfast.core.config.own_options import Growth, Placement
 from holdfast.core.errors import RendezvousError, UsageError
 from holdfast.core.machine import NEVER
 from holdfast.core.value import replace
@@ -199,17 +201,13 @@ def _rules(config: RunConfig) -> Rules:
         join_timeout_s=config.join_timeout_s,
         last_call_s=config.last_call_s,
         lease_s=NEVER if config.rdzv_backend == "memory" else config.lease_s,
-        grow=config.grow,
-        grow_after_s=config.grow_after_s,
         ranks_given=config.rdzv_backend == "static",
         master_addr=config.master_addr,
         master_port=config.master_port,
         max_restarts=config.max_restarts,
         readmit_after_s=NEVER if config.readmit_after_s is None else config.readmit_after_s,
         on_straggler=config.ft.on_straggler,
-        segment=config.segment,
-        node_unit=config.node_unit,
-        replacement_group_size=config.replacement_group_size,
+        **shared(config, Growth, Placement),
     )
 
 

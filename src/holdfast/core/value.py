@@ -27,23 +27,29 @@ class Required:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-class _ValueType(type):
-    def __new__(meta, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _ValueType:
+class ValueType(type):
+    """Makes a kind of value: its fields become slots, and their defaults are kept beside."""
+
+    def __new__(meta, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, mixin: bool = False) -> ValueType:
+        """`mixin`: no value of this kind is made, and a value may take over the fields of several."""
         own = [field for field, hint in namespace.get("__annotations__", {}).items() if not hint.startswith("ClassVar")]
         fields: dict[str, Any] = {}
-        for base in reversed(bases):
-            fields.update(getattr(base, "__fields__", {}))
+        for base in bases:
+            for field, default in getattr(base, "__fields__", {}).items():
+                fields.setdefault(field, default)
+        held = {field for base in bases for field in fields if hasattr(base, field)}
         for field in own:
             fields[field] = namespace.pop(field, Required)
-        namespace["__slots__"] = tuple(own)
+        namespace["__slots__"] = () if mixin else tuple(field for field in fields if field in own or field not in held)
         namespace["__fields__"] = fields
         made = super().__new__(meta, name, bases, namespace)
-        steps = tuple((field, default, getattr(made, field).__set__) for field, default in fields.items())
+        slots = () if mixin else fields.items()
+        steps = tuple((field, default, getattr(made, field).__set__) for field, default in slots)
         type.__setattr__(made, "__steps__", steps)
         return made
 
 
-class Value(metaclass=_ValueType):
+class Value(metaclass=ValueType):
     """Base of every value. Fields are the annotations (written under `from __future__ import annotations`)."""
 
     __fields__: ClassVar[dict[str, Any]]

@@ -6,7 +6,9 @@ from argparse import REMAINDER, ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core.config.flags import FLAGS, NUMA_MODES, Flag
+from holdfast.core.config.flags import FLAGS
+from holdfast.core.config.option import Option
+from holdfast.core.config.torchrun_options import NUMA_MODES
 from holdfast.elastic.argparse_util import check_env, env
 
 
@@ -37,7 +39,7 @@ def parser_of_torchruns_flags() -> ArgumentParser:
     return parser
 
 
-def _add(parser: ArgumentParser, flag: Flag) -> None:
+def _add(parser: ArgumentParser, flag: Option) -> None:
     how: dict[str, Any] = {"dest": flag.dest, "help": flag.help.replace("%", "%%")}
     if flag.kind == "switch":
         parser.add_argument(*flag.names, action=check_env, **how)

@@ -15,14 +15,12 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.config.fault_tolerance import AUTO, FaultTolerance
+from holdfast.core.config.fault_tolerance import AUTO, FaultTolerance, level, paths, section
 from holdfast.core.errors import UsageError
 from holdfast.core.value import to_plain
 
 if TYPE_CHECKING:
     import argparse
-
-    from holdfast.core.config.fault_tolerance_flags import FtFlag
 
 _OTHERWISE: dict[str, Any] = {
     "initial_rank_heartbeat_timeout": 3600.0,
@@ -84,8 +82,6 @@ class FaultToleranceConfig(_Fields):
         """From the first mapping `fault_tolerance` in the file, however deep. ValueError if it has none."""
         import yaml  # type: ignore[import-untyped]
 
-        from holdfast.core.config.fault_tolerance_values import section
-
         with open(cfg_path, encoding="utf-8") as file:
             found = section(yaml.safe_load(file))
         if not found:
@@ -132,8 +128,6 @@ class FaultToleranceConfig(_Fields):
 
     def to_core(self) -> FaultTolerance:
         """The same for those who watch and decide."""
-        from holdfast.core.config.fault_tolerance_values import level, paths
-
         given = {name: getattr(self, name) for name in FaultTolerance.__fields__}
         given["storage_healthcheck_path"] = paths(self.storage_healthcheck_path or "", "storage_healthcheck_path")
         given["rank_termination_signal"] = int(self.rank_termination_signal)
@@ -144,26 +138,15 @@ class FaultToleranceConfig(_Fields):
 @cache
 def _rows() -> dict[str, str]:
     """Each name that a field has or had in YAML → the field."""
-    from holdfast.core.config.fault_tolerance_flags import ROWS
-
     own = {each.name: each.name for each in fields(FaultToleranceConfig)}
-    return {key: row.field for row in ROWS for key in row.keys if row.field} | own
-
-
-@cache
-def _row(name: str) -> FtFlag | None:
-    from holdfast.core.config.fault_tolerance_flags import ROWS
-
-    return next((row for row in ROWS if row.field == name), None)
+    return {key: option.field for option in FaultTolerance.__options__ for key in option.keys} | own
 
 
 def _understood(name: str, text: str) -> Any:
     """What `text` on a command line means for the field `name`. ValueError: nothing."""
-    from holdfast.core.config.fault_tolerance_values import READERS
-
-    row = _row(name)
+    option = next((option for option in FaultTolerance.__options__ if option.field == name), None)
     try:
-        return READERS[row.kind](text, name) if row is not None and row.kind in READERS else text
+        return text if option is None or option.reads.path else option.reads.read(text, name)
     except UsageError as error:
         raise ValueError(str(error)) from error
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from holdfast.core.config.own_options import Growth, Placement
 from holdfast.core.machine import NEVER, Action, Observation
-from holdfast.core.value import Value
 from holdfast.core.wire.messages import Message
 from holdfast.rendezvous.placement.placement import PlacementRules
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-
-class Rules(Value):
+class Rules(Growth, Placement):
     """What a rendezvous is to keep to."""
 
     job: str
@@ -24,12 +22,6 @@ class Rules(Value):
     """Seconds to wait for more than `min_nodes` in the first round. torchrun: 30 (last_call_timeout)."""
     lease_s: float = NEVER
     """A member not heard from for so long is lost. NEVER: it shares our process."""
-    grow: str = "at-once"
-    """What a node does that comes while the job could be larger: at-once (all restart with it) · at-checkpoint (they do so when
-    one has been written) · next-failure (it takes part when they restart anyway) · never (it only takes the place of another:
-    no round is larger than the largest before)."""
-    grow_after_s: float = 0.0
-    """With at-checkpoint: so long it has to have waited, and the round to have run."""
     ranks_given: bool = False
     """Each node brings its group rank (static): exactly `max_nodes` of them, 0 to max-1."""
     master_addr: str = ""
@@ -41,10 +33,6 @@ class Rules(Value):
     """Seconds after which an excluded node may take part again. NEVER: when somebody readmits it."""
     on_straggler: str = "report"
     """exclude: a node that is much slower than the others, or has a rank that is, gives way to a spare."""
-    segment: int | None = None
-    node_unit: int = 1
-    replacement_group_size: int = 0
-    """As in `PlacementRules`."""
 
     def placement(self, unhealthy_groups: Iterable[str] = (), most: int = 0) -> PlacementRules:
         """What its placements are to keep to. `most`: no more nodes than that, though max_nodes are allowed; 0: as many."""

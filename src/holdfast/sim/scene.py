@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 
 from holdfast.agent.spares.machine import MiB
+from holdfast.core.config.option import shared
+from holdfast.core.config.own_options import Growth
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
 from holdfast.rendezvous.rules import Rules
@@ -18,7 +20,7 @@ Ailment = Callable[[float], str]
 """Seconds of true time → what a look shows then; empty: nothing."""
 
 
-class Job(Value):
+class Job(Growth):
     """What is run."""
 
     min_nodes: int = 2
@@ -31,8 +33,6 @@ class Job(Value):
     join_timeout_s: float = 60.0
     last_call_s: float = 2.0
     ranks_given: bool = False
-    grow: str = "at-once"
-    grow_after_s: float = 5.0
     save_every_s: float = 2.0
     """How often the ranks write a checkpoint, where the job grows after one."""
     elected: bool = False
@@ -68,11 +68,10 @@ class Job(Value):
             join_timeout_s=self.join_timeout_s,
             last_call_s=self.last_call_s,
             lease_s=self.lease_s,
-            grow=self.grow,
-            grow_after_s=self.grow_after_s,
             ranks_given=self.ranks_given,
             max_restarts=self.max_restarts,
             readmit_after_s=self.readmit_after_s,
+            **shared(self, Growth),
         )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.cli.run import parser
-from holdfast.cli.run.run import flags_for
 from holdfast.core.config.binding import Topology
-from holdfast.core.config.config import HostFacts, Resolved, RunConfig, gather
+from holdfast.core.config.config import RunConfig
+from holdfast.core.config.draft import HostFacts, Resolved, gather
+from holdfast.core.config.flags import flags_of
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve.resolve import resolve
 
@@ -48,7 +49,7 @@ def host(
 def told(*argv: str, env: dict[str, str] | None = None, on: HostFacts | None = None, command: str = "run") -> Resolved:
     words = [*argv, "train.py", "--lr", "3"]
     environ = {"OMP_NUM_THREADS": "4"} | (env or {})
-    flags = flags_for(words, environ, command)
+    flags = flags_of(command)
     typed = parser.read(words, flags)
     return resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, on or host())
 

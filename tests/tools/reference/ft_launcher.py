@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.cli.run.help import worth_showing
-from holdfast.core.config.fault_tolerance_flags import ACCEPTED, ALL, FT_LAUNCHER, OURS, FtFlag, default_of
-from holdfast.core.config.flags import FLAGS, by_dest
+from holdfast.core.config.flags import FLAGS, FT_LAUNCHER, NVRX_FLAGS, by_dest
+from holdfast.core.config.option import ACCEPTED, OURS, Option
 from tools.reference.torchrun import cell
 
 HEAD = """\
@@ -74,15 +74,15 @@ VARIABLES = """\
 def page() -> str:
     """The whole page."""
     parts = [HEAD, _defaults(), SPELLINGS]
-    groups = dict.fromkeys(row.group for row in ALL)
+    groups = dict.fromkeys(row.group for row in NVRX_FLAGS)
     for group in groups:
-        parts += [f"\n### {group[0].upper()}{group[1:]}\n\n", _table([row for row in ALL if row.group == group])]
+        parts += [f"\n### {group[0].upper()}{group[1:]}\n\n", _table([row for row in NVRX_FLAGS if row.group == group])]
     parts += ["\n### Of Holdfast's own flags\n\n", _ours(), FILE, VARIABLES]
     return "".join(parts)
 
 
 def _defaults() -> str:
-    usual, rows = by_dest((*FLAGS, *ALL)), ["| flag | `ft_launcher` | `run` |", "|---|---|---|"]
+    usual, rows = by_dest((*FLAGS, *NVRX_FLAGS)), ["| flag | `ft_launcher` | `run` |", "|---|---|---|"]
     for dest, default in FT_LAUNCHER.items():
         flag = usual[dest]
         rows.append(f"| `{flag.name}` | `{default}` | {f'`{flag.default}`' if flag.default else '`--shutdown-timeout`'} |")
@@ -92,12 +92,12 @@ def _defaults() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _table(rows: list[FtFlag]) -> str:
+def _table(rows: list[Option]) -> str:
     lines = ["| flag | meaning | default | |", "|---|---|---|---|"]
     return "\n".join([*lines, *map(_line, rows)]) + "\n"
 
 
-def _line(row: FtFlag) -> str:
+def _line(row: Option) -> str:
     flags = ", ".join(f"`{name}`" for name in worth_showing(row)) + f" {cell(row.metavar)}"
     meaning = row.help + (f" (one of {', '.join(row.choices)})" if row.choices else "")
     others = [key for key in row.keys if row.name[5:].replace("-", "_") != key]
@@ -107,8 +107,8 @@ def _line(row: FtFlag) -> str:
     return f"| {flags} | {cell(meaning)} | {_default(row)} | {cell(state)} |"
 
 
-def _default(row: FtFlag) -> str:
-    value = default_of(row)
+def _default(row: Option) -> str:
+    value = row.usual
     if value in (None, (), {}):
         return "–"
     if row.kind == "signal":
@@ -119,7 +119,8 @@ def _default(row: FtFlag) -> str:
 
 
 def _ours() -> str:
-    known, lines = by_dest(), ["| flag | meaning | key in the file |", "|---|---|---|"]
-    for dest, _, keys in OURS:
-        lines.append(f"| `{known[dest].name}` {cell(known[dest].metavar)} | {cell(known[dest].help)} | `{keys[0]}` |")
+    lines = ["| flag | meaning | key in the file |", "|---|---|---|"]
+    for flag in FLAGS:
+        if flag.group == OURS and flag.keys:
+            lines.append(f"| `{flag.name}` {cell(flag.metavar)} | {cell(flag.help)} | `{flag.keys[0]}` |")
     return "\n".join(lines) + "\n"

@@ -14,8 +14,8 @@ from types import ModuleType
 
 from holdfast.agent import agent
 from holdfast.agent.group import hang_response
+from holdfast.core.config import torchrun_options
 from holdfast.core.config.flags import by_dest
-from holdfast.core.resolve import resolve
 from holdfast.recovery import policy
 from holdfast.rendezvous import lease, member, rules
 from holdfast.rendezvous.coordinator import gathering, hang_blame
@@ -55,7 +55,7 @@ Settings first; the others are fixed.
 SETTINGS = ("lease", "restart_period", "readmit_after", "backoff", "shutdown_timeout")
 """Flags that are lengths of time in the life of a round."""
 
-FIXED = (lease, member, gathering, store_election, policy, hang_blame, hang_response, resolve, guardian, agent)
+FIXED = (lease, member, gathering, store_election, policy, hang_blame, hang_response, torchrun_options, guardian, agent)
 
 
 def page(steps: Iterable[Step]) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.core.config.flags import FLAGS, OURS, USE_ENV
+from collections.abc import Iterable
+
+from holdfast.core.config.flags import FLAGS, USE_ENV
+from holdfast.core.config.option import OURS, Option
 from tools.reference.differences import DIFFERENCES, KEPT, VARIABLES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.core.config.flags import Flag
 
 HEAD = """\
 # Command line: `holdfast run`
@@ -45,7 +42,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _table(flags: Iterable[Flag]) -> str:
+def _table(flags: Iterable[Option]) -> str:
     rows = ["| flag | meaning | default | variable |", "|---|---|---|---|"]
     for flag in flags:
         names = ", ".join(f"`{name}`" for name in flag.names) + (f" {cell(flag.metavar)}" if flag.metavar else "")

@@ -8,8 +8,8 @@ import os
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.reporting.final_report import ended_runs
-from holdfast.core.config.flags import KUBERNETES, SCHEDULERS, SLURM
 from holdfast.core.config.grammar import shown_endpoint
+from holdfast.core.config.own_options import KUBERNETES, SCHEDULERS, SLURM
 from holdfast.core.errors import RendezvousError, UsageError
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election

@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 from holdfast.agent.reporting.child_program import program
-from holdfast.core.config.flags import SCHEDULERS
+from holdfast.core.config.own_options import SCHEDULERS
 from holdfast.core.machine import Action, Observation
 from holdfast.core.signals import signal
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed

@@ -77,7 +77,7 @@ def _uplink(options: argparse.Namespace) -> Callable[[Daemon], HostUplink] | Non
     if not options.supervisor:
         return None
     from holdfast.core.config import grammar
-    from holdfast.core.config.flags import SUPERVISOR_PORT
+    from holdfast.core.config.own_options import SUPERVISOR_PORT
     from holdfast.supervisor.daemon.host_uplink import HostUplink
 
     endpoints = grammar.endpoints(options.supervisor, "--supervisor", default_port=SUPERVISOR_PORT)

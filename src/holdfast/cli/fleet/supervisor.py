@@ -12,7 +12,7 @@ from holdfast.cli.fleet.notify import receivers
 from holdfast.cli.fleet.supervisor_here import folder_of, shelter_of, state_argument, tls_arguments, token_of
 from holdfast.cli.fleet.web import checked, http_arguments
 from holdfast.core.config import grammar
-from holdfast.core.config.flags import SUPERVISOR_PORT
+from holdfast.core.config.own_options import SUPERVISOR_PORT
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.telemetry.report.safe_text import plain
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+import shutil
+import textwrap
 
-    from holdfast.core.config.flags import Flag
+from holdfast.core.config.flags import NVRX_FLAGS, flags_of
+from holdfast.core.config.option import Option
 
 COLUMN = 34
 """Where the meanings start; a longer flag gets a line of its own."""
 
 
-def run_help(flags: Sequence[Flag], command: str = "run", width: int | None = None) -> str:
+def run_help(command: str = "run", width: int | None = None) -> str:
     """The help text, at most `width` columns wide (default: the terminal's, between 60 and 120)."""
     if width is None:
-        import shutil
-
         width = min(120, max(60, shutil.get_terminal_size().columns))
+    flags = [flag for flag in flags_of(command) if command == "ft_launcher" or flag not in NVRX_FLAGS]
     lines = [f"usage: holdfast {command} [options] SCRIPT [script's arguments]", ""]
     lines += _wrapped(
         "Launch SCRIPT on this node, or on this node's part of several, and keep it running. torchrun's flags, in both "
@@ -35,18 +34,18 @@ def run_help(flags: Sequence[Flag], command: str = "run", width: int | None = No
     return "\n".join(lines)
 
 
-def shown(flag: Flag) -> str:
+def shown(flag: Option) -> str:
     """`-r, --redirects SPEC`: the spellings worth showing, with what follows."""
     names = ", ".join(worth_showing(flag))
     return f"{names} {flag.metavar or 'VALUE'}" if flag.kind != "switch" else names
 
 
-def worth_showing(flag: Flag) -> list[str]:
+def worth_showing(flag: Option) -> list[str]:
     """Its spellings, without those that follow from others."""
     return [name for name in flag.names if "_" not in name and not name.startswith("--ft-param-")]
 
 
-def _row(flag: Flag, width: int) -> list[str]:
+def _row(flag: Option, width: int) -> list[str]:
     text = flag.help
     if flag.choices:
         text += f"; one of {', '.join(flag.choices)}"
@@ -61,7 +60,5 @@ def _row(flag: Flag, width: int) -> list[str]:
 
 
 def _wrapped(text: str, indent: int, width: int) -> list[str]:
-    import textwrap
-
     margin = " " * indent
     return textwrap.wrap(text, width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast.core.config.config import HostFacts
+from holdfast.core.config.draft import HostFacts
 from holdfast.core.errors import UsageError
 
 TYPE_CHECKING = False

@@ -10,16 +10,17 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from holdfast.core.config.config import Typed, typed_of
-from holdfast.core.config.flags import FLAGS, YES_OR_NO, Flag
+from holdfast.core.config.draft import Typed, typed_of
+from holdfast.core.config.flags import ALL_FLAGS
 from holdfast.core.config.grammar import nearest
+from holdfast.core.config.option import YES_OR_NO, Option
 from holdfast.core.errors import UsageError
 
 argparse._ = lambda message: message  # type: ignore[attr-defined]
 # argparse has its headings translated, for which gettext searches the disk for catalogues: more than half of the time it takes.
 
 
-def read(argv: Sequence[str], flags: Sequence[Flag] = FLAGS) -> Typed:
+def read(argv: Sequence[str], flags: Sequence[Option] = ALL_FLAGS) -> Typed:
     """Take `argv` (without the program's name and subcommand) apart. UsageError: it cannot be understood."""
     words = list(argv)
     parser = _Parser(flags)
@@ -57,7 +58,7 @@ class _NoFormatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    def __init__(self, flags: Sequence[Flag]) -> None:
+    def __init__(self, flags: Sequence[Option]) -> None:
         super().__init__(prog="holdfast run", add_help=False, argument_default=argparse.SUPPRESS, formatter_class=_NoFormatter)
         self.flags = flags
         self.words: list[str] = []
@@ -73,7 +74,7 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("training_script")
         self.add_argument("training_script_args", nargs=argparse.REMAINDER)
 
-    def _add(self, flag: Flag) -> None:
+    def _add(self, flag: Option) -> None:
         if flag.torchrun:
             self._by_prefix.add(flag.dest)
         if flag.dest == "print_config":

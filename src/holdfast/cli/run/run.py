@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Sequence
 
 from holdfast.agent.logs.stderr import tell
 from holdfast.cli.run import parser
 from holdfast.cli.run.host_facts import this_host
-from holdfast.core.config import fault_tolerance
-from holdfast.core.config.config import gather
-from holdfast.core.config.flags import FLAGS, USE_ENV
+from holdfast.core.config.config import RunConfig
+from holdfast.core.config.draft import Notice, Resolved, Typed, gather
+from holdfast.core.config.flags import flags_of
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve.resolve import resolve
 from holdfast.core.resolve.resolve_fault_tolerance import OWN_BACKENDS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from holdfast.core.config.config import Notice, Resolved, RunConfig, Typed
-    from holdfast.core.config.flags import Flag
 
 LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
 
@@ -32,12 +26,12 @@ LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL"
 def run(argv: Sequence[str], *, command: str = "run") -> int:
     """Do what `holdfast run ARGV` asks. Returns the exit code; `UsageError` for what is wrong with `argv`."""
     environ = dict(os.environ)
-    flags = flags_for(argv, environ, command)
+    flags = flags_of(command)
     typed = parser.read(argv, flags)
     if typed.help:
         from holdfast.cli.run.help import run_help
 
-        print(run_help(flags, command))
+        print(run_help(command))
         return 0
     resolved = resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, this_host(environ))
     if typed.print_config or typed.dry_run:
@@ -48,15 +42,6 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
         _write_to(resolved.config.ft.nvrx_logfile)
     _tell(resolved.notices, resolved.config.log_level)
     return _supervise(resolved.config)
-
-
-def flags_for(argv: Sequence[str], environ: Mapping[str, str], command: str) -> tuple[Flag, ...]:
-    """The options of `holdfast COMMAND`; ft_launcher's only where one may have been said: loading them takes a millisecond."""
-    if command == "ft_launcher" or fault_tolerance.named(argv, environ):
-        from holdfast.core.config import fault_tolerance_flags as ft
-
-        return ft.launcher_flags() if command == "ft_launcher" else (*FLAGS, *ft.ALL, *((USE_ENV,) * (command == "launch")))
-    return (*FLAGS, USE_ENV) if command == "launch" else FLAGS
 
 
 def _write_to(path: str) -> None:
@@ -130,7 +115,6 @@ def _check_token_file(config: RunConfig) -> None:
     if config.token_file is None:
         return
     from holdfast.cli.node.token import check_token_file
-    from holdfast.core.config.config import Notice
 
     if unwise := check_token_file(config):
         _tell([Notice(level="WARNING", text=unwise)], config.log_level)

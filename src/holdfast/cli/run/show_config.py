@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.core.config.config import Resolved
+    from holdfast.core.config.draft import Resolved
 
 VALUE_WIDTH = 44
 """Column of the origins; a longer value pushes its own to the right."""

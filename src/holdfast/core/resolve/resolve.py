@@ -7,29 +7,24 @@ keeps to in `core.resolve.resolve_placement`, and what is left to Slurm or Kuber
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.core.config import grammar
-from holdfast.core.config.config import Draft, Resolved, RunConfig
-from holdfast.core.config.flags import SCHEDULERS, SUPERVISOR_PORT, by_dest
+from holdfast.core.config.config import RunConfig
+from holdfast.core.config.draft import Draft, HostFacts, Resolved, Setting
+from holdfast.core.config.own_options import SCHEDULERS
+from holdfast.core.config.torchrun_options import GRACE_S
 from holdfast.core.errors import UsageError
+from holdfast.core.resolve.resolve_binding import choose_binding
+from holdfast.core.resolve.resolve_checks import choose_checks
 from holdfast.core.resolve.resolve_fault_tolerance import choose_fault_tolerance, prepare
 from holdfast.core.resolve.resolve_placement import choose_placement
 from holdfast.core.resolve.resolve_rendezvous import choose_rendezvous
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.core.config.config import HostFacts, Setting
+from holdfast.core.resolve.resolve_scheduler import ask_scheduler
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-GRACE_S = 30.0
-"""Seconds between asking a worker to stop and SIGKILL. torchrun's default, and Kubernetes' terminationGracePeriodSeconds."""
-
 MOST_WORKERS = 10_000
 """On one node. More is a slip of the finger, and would take minutes to fail."""
-
-CHECKED = ("check_before", "check_after", "check_during", "check_every")
-"""Settings about the node's health: most jobs have none."""
 
 SCHEDULED = ("SLURM_JOB_ID", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST")
 """One of these is there when a scheduler that we know has started us."""
@@ -44,22 +39,15 @@ def resolve(
     draft.put("training_script_args", script_args, "arguments")
     prepare(draft)
     if any(variable in environ for variable in SCHEDULED):
-        from holdfast.core.resolve.resolve_scheduler import ask_scheduler
-
         ask_scheduler(draft)
-    _nodes_and_restarts(draft)
+    draft.settle(RunConfig.__options__)
+    _nodes(draft)
     _workers(draft)
     choose_rendezvous(draft)
     choose_placement(draft)
     choose_fault_tolerance(draft)
-    if any(draft.given(dest) for dest in CHECKED) or "ft_cfg_path" in draft.settings:
-        from holdfast.core.resolve.resolve_checks import choose_checks
-
-        choose_checks(draft)
-    if draft.text("numa_binding") or draft.fields["ft"].gpus_per_numa:
-        from holdfast.core.resolve.resolve_binding import choose_binding
-
-        choose_binding(draft)
+    choose_checks(draft)
+    choose_binding(draft)
     _entry_point(draft)
     _warm_spares(draft)
     _ending(draft)
@@ -69,29 +57,10 @@ def resolve(
     return Resolved(config=RunConfig(**draft.fields), origins=draft.origins, notices=tuple(draft.notices))
 
 
-def _nodes_and_restarts(draft: Draft) -> None:
-    low, high = grammar.node_range(draft.text("nnodes"), draft.name("nnodes"))
+def _nodes(draft: Draft) -> None:
+    low, high = draft.values["nnodes"]
     draft.keep("nnodes", low, "min_nodes")
     draft.keep("nnodes", high, "max_nodes")
-    for dest in ("membership", "grow"):
-        _check_choice(draft, dest)
-        draft.keep(dest, draft.text(dest))
-    draft.keep("grow_after", grammar.seconds(draft.text("grow_after"), draft.name("grow_after")), "grow_after_s")
-    draft.keep("max_restarts", grammar.whole(draft.text("max_restarts"), draft.name("max_restarts"), at_least=0))
-    period = draft.text("restart_period")
-    draft.keep(
-        "restart_period",
-        grammar.seconds(period, draft.name("restart_period"), zero=False) if period else None,
-        "restart_period_s",
-    )
-    draft.keep("stash_limit", grammar.memory(draft.text("stash_limit"), draft.name("stash_limit")))
-    draft.keep("stash_replicate", draft.on("stash_replicate"))
-    draft.keep("allow_inject", draft.on("allow_inject"))
-    draft.keep("exclude_after", grammar.whole(draft.text("exclude_after"), draft.name("exclude_after"), at_least=0))
-    draft.keep("on_finding", draft.text("on_finding"))
-    after, name = draft.text("readmit_after"), draft.name("readmit_after")
-    draft.keep("readmit_after", grammar.seconds(after, name, zero=False) if after else None, "readmit_after_s")
-    draft.keep("backoff", grammar.seconds(draft.text("backoff"), draft.name("backoff")), "backoff_s")
 
 
 def _workers(draft: Draft) -> None:
@@ -104,14 +73,6 @@ def _workers(draft: Draft) -> None:
             "Setting OMP_NUM_THREADS environment variable for each process to be 1, so that "
             f"{nproc} workers do not crowd this node's CPUs; set it yourself to tune it.",
         )
-    interval = grammar.seconds(draft.text("monitor_interval"), draft.name("monitor_interval"), zero=False)
-    draft.keep("monitor_interval", interval)
-    for dest in ("start_method", "numa_binding", "event_log_handler", "on_split"):
-        _check_choice(draft, dest)
-    draft.keep("start_method", draft.text("start_method"))
-    for dest in ("role", "event_log_handler"):
-        draft.keep(dest, draft.text(dest))
-    draft.keep("virtual_local_rank", draft.on("virtual_local_rank"))
     if draft.on("virtual_local_rank"):
         _check_visible_devices(draft, nproc)
 
@@ -143,12 +104,6 @@ def _nproc(draft: Draft) -> tuple[int, str]:
     return grammar.whole(text, name, at_least=1, at_most=MOST_WORKERS), draft.settings["nproc_per_node"].origin
 
 
-def _check_choice(draft: Draft, dest: str) -> None:
-    choices, text = by_dest()[dest].choices, draft.text(dest)
-    if text and text not in choices:
-        raise UsageError(f"{draft.name(dest)}: there is no {text!r}", hint=grammar.did_you_mean(text, choices))
-
-
 def _check_visible_devices(draft: Draft, nproc: int) -> None:
     visible = draft.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and len(visible.split(",")) < nproc:
@@ -159,8 +114,6 @@ def _check_visible_devices(draft: Draft, nproc: int) -> None:
 
 
 def _entry_point(draft: Draft) -> None:
-    for dest in ("module", "no_python", "run_path"):
-        draft.keep(dest, draft.on(dest))
     if draft.on("module") and draft.on("no_python") and not draft.on("run_path"):
         raise UsageError(
             f"{draft.name('no_python')} and {draft.name('module')}: a module needs Python", hint="leave one of them out"
@@ -175,8 +128,6 @@ def _entry_point(draft: Draft) -> None:
 
 def _warm_spares(draft: Draft) -> None:
     """Only Python's own start-up can wait half-way: of a script or a module, run as torchrun runs them."""
-    _check_choice(draft, "warm_mode")
-    draft.keep("warm_mode", draft.text("warm_mode"))
     text, name = draft.text("warm_spares"), draft.name("warm_spares")
     program = next((dest for dest in ("no_python", "run_path") if draft.on(dest)), "")
     if program and text not in ("auto", "off"):
@@ -194,35 +145,26 @@ def _warm_spares(draft: Draft) -> None:
 
 
 def _ending(draft: Draft) -> None:
-    draft.keep("signals_to_handle", grammar.signals(draft.text("signals_to_handle"), draft.name("signals_to_handle")))
     variable = draft.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
     said = next((dest for dest in ("shutdown_timeout", "workers_stop_timeout") if draft.given(dest)), "")
     if said:
-        draft.keep(said, grammar.seconds(draft.text(said), draft.name(said)), "shutdown_timeout_s")
+        draft.keep(said, draft.values[said], "shutdown_timeout_s")
     elif variable is not None:
         draft.put(
             "shutdown_timeout_s", grammar.seconds(variable, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
         )
     else:
-        usual = draft.settings.get("workers_stop_timeout")
-        draft.put("shutdown_timeout_s", float(usual.value) if usual and usual.value else GRACE_S, "default")
-    if "term_timeout" in draft.settings and draft.text("term_timeout"):
-        draft.keep("term_timeout", grammar.seconds(draft.text("term_timeout"), draft.name("term_timeout")), "term_timeout_s")
+        draft.put("shutdown_timeout_s", draft.values["workers_stop_timeout"] or GRACE_S, "default")
+    draft.keep("term_timeout", draft.values["term_timeout"], "term_timeout_s")
 
 
 def _logs(draft: Draft) -> None:
-    draft.keep("local_ranks_filter", grammar.local_ranks(draft.text("local_ranks_filter"), draft.name("local_ranks_filter")))
-    specs = draft.text("logs_specs") or None
+    specs = draft.fields["logs_specs"]
     if specs and specs not in (known := draft.host.entry_points("torchrun.logs_specs")) and specs != "default":
         hint = grammar.did_you_mean(specs, dict.fromkeys(("default", *known)))
         raise UsageError(f"{draft.name('logs_specs')}: no entry point torchrun.logs_specs[{specs}]", hint=hint)
-    draft.keep("logs_specs", specs)
     for dest in ("redirects", "tee"):
         draft.keep(dest, grammar.streams(draft.text(dest), draft.name(dest), draft.fields["nproc_per_node"]))
-    for dest in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
-        text = draft.settings[dest].value
-        draft.keep(dest, () if text is None else grammar.comma_list(draft.text(dest)))
-    draft.keep("log_dir", grammar.absolute(draft.text("log_dir"), draft.host.cwd) or None)
     if draft.fields["ft"].progress_regex and not draft.fields["ft"].per_cycle_applog_prefix:  # for that, all goes to files
         _file_what_is_searched(draft)
 
@@ -244,13 +186,8 @@ def _state(draft: Draft) -> None:
         draft.keep("state_dir", grammar.absolute(given, draft.host.cwd))
     else:
         draft.put("state_dir", draft.host.state_home, "derived: $XDG_STATE_HOME, the home directory or /tmp")
-    draft.keep("node_name", draft.text("node_name") or None)
-    draft.keep("token_file", grammar.absolute(draft.text("token_file"), draft.host.cwd) or None)
-    _supervisor(draft)
     witness = draft.text("witness")
     draft.keep("witness", witness if witness in SCHEDULERS else grammar.absolute(witness, draft.host.cwd) or None)
-    draft.keep("on_split", draft.text("on_split"))
-    draft.keep("in_place_restart", draft.on("in_place_restart"))
     for dest in ("witness", "on_split"):
         if draft.settings[dest].origin.startswith("--") and draft.fields["rdzv_backend"] != "embedded":
             draft.tell("WARNING", f"{draft.name(dest)} is ignored: only nodes of the embedded rendezvous choose a successor")
@@ -258,16 +195,8 @@ def _state(draft: Draft) -> None:
     _log_level(draft)
 
 
-def _supervisor(draft: Draft) -> None:
-    draft.keep("supervisor_token_file", grammar.absolute(draft.text("supervisor_token_file"), draft.host.cwd) or None)
-    ends = grammar.endpoints(draft.text("supervisor"), draft.name("supervisor"), default_port=SUPERVISOR_PORT)
-    draft.put("supervisors", ends, draft.settings["supervisor"].origin)
-
-
 def _tls(draft: Draft) -> None:
     """Certificate and CA go together: each side shows one and checks the other's."""
-    for dest in ("tls_cert", "tls_key", "tls_ca"):
-        draft.keep(dest, grammar.absolute(draft.text(dest), draft.host.cwd) or None)
     given = [dest for dest in ("tls_cert", "tls_key", "tls_ca") if draft.fields[dest]]
     for dest in ("tls_cert", "tls_ca"):
         if given and dest not in given:

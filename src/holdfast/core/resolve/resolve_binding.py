@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from holdfast.core.config.binding import AUTO, NUMACTL_ADVICE, bind, numactl, unbound
+from holdfast.core.config.draft import Draft
 from holdfast.core.config.grammar import ranges
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.config.config import Draft
 
 
 def choose_binding(draft: Draft) -> None:
@@ -19,6 +16,8 @@ def choose_binding(draft: Draft) -> None:
         if origin:
             draft.tell("NOTE", f"{origin} is not looked at: {draft.name('numa_binding')} was given")
         return _by_topology(draft, mode, nproc, ft.numa_bind_strict)
+    if not ft.gpus_per_numa:
+        return None
     if not draft.host.has_program("numactl"):
         raise UsageError(f"{origin}: workers are bound by numactl, which is not on PATH", hint=NUMACTL_ADVICE)
     strict = ft.numa_bind_strict
@@ -27,6 +26,7 @@ def choose_binding(draft: Draft) -> None:
     if nodes and (lost := [rank for rank in range(nproc) if rank // ft.gpus_per_numa not in nodes]):
         here = f"there {'are' if len(nodes) > 1 else 'is'} NUMA node {ranges(sorted(nodes))} here"
         draft.tell("WARNING", f"{origin}={ft.gpus_per_numa}: {here}, none for local rank {ranges(lost)}: numactl will refuse")
+    return None
 
 
 def _by_topology(draft: Draft, mode: str, nproc: int, strict: bool) -> None:

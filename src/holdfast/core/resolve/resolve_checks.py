@@ -13,13 +13,9 @@ Whether there is a check of a name is known above (`health.check`), and said bef
 
 from __future__ import annotations
 
-from holdfast.core.config import grammar
+from holdfast.core.config.draft import Draft
+from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.resolve.resolve_fault_tolerance import OWN_BACKENDS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.config.config import Draft
-    from holdfast.core.config.fault_tolerance import FaultTolerance
 
 LISTS = ("check_before", "check_after", "check_during")
 NVRX_INTERVAL = "ft.node_health_check_interval"
@@ -30,7 +26,7 @@ def choose_checks(draft: Draft) -> None:
     ft: FaultTolerance = draft.fields["ft"]
     asked = {"check_before": _before(ft, draft), "check_after": [], "check_during": _during(ft, draft)}
     for dest in LISTS:
-        own = grammar.comma_list(draft.text(dest)) if draft.given(dest) else ()
+        own = draft.values[dest]
         checks = tuple(dict.fromkeys((*filter(None, own), *asked[dest])))
         if checks:
             others = ", ".join(origin for field in FROM[dest] if (origin := draft.origins.get(f"ft.{field}", "")))
@@ -39,10 +35,7 @@ def choose_checks(draft: Draft) -> None:
     given = [draft.name(dest) for dest in LISTS if draft.given(dest)]
     if given and (draft.fields["rdzv_backend"] not in OWN_BACKENDS or draft.text("logs_specs")):
         draft.tell("WARNING", f"{', '.join(given)} ignored: the job runs through torch elastic's interfaces")
-    if draft.given("check_every"):
-        every = grammar.seconds(draft.text("check_every"), draft.name("check_every"), zero=False)
-        draft.put("check_every_s", every, draft.settings["check_every"].origin)
-    elif NVRX_INTERVAL in draft.origins:
+    if not draft.given("check_every") and NVRX_INTERVAL in draft.origins:
         draft.put("check_every_s", ft.node_health_check_interval, draft.origins[NVRX_INTERVAL])
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from holdfast.core.config import grammar
+from holdfast.core.config.draft import Draft
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.config.config import Draft
 
 PLACED = ("memory", "embedded", "etcd")
 """Backends whose ranks come from our own placement."""
@@ -15,10 +12,6 @@ PLACED = ("memory", "embedded", "etcd")
 
 def choose_placement(draft: Draft) -> None:
     """Settle it. The rendezvous must be settled: `min_nodes` and `rdzv_conf` are read."""
-    text, name = draft.text("ft_segment"), draft.name("ft_segment")
-    draft.keep("ft_segment", grammar.whole(text, name, at_least=1) if text else None, "segment")
-    draft.keep("node_unit", grammar.whole(draft.text("node_unit"), draft.name("node_unit"), at_least=1))
-    draft.keep("domain", draft.text("domain") or None)
     size = draft.fields["rdzv_conf"].get("replacement_group_size")
     if size is not None:
         name = draft.name("rdzv_conf")

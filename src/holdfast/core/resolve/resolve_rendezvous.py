@@ -12,11 +12,8 @@ a name registered in group torchrun.handlers            that one   whatever it s
 from __future__ import annotations
 
 from holdfast.core.config import grammar
+from holdfast.core.config.draft import Draft
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.config.config import Draft
 
 BACKENDS = ("static", "c10d", "embedded", "memory", "etcd", "etcd-v2")
 ETCD = ("etcd", "etcd-v2")
@@ -57,20 +54,13 @@ KNOWN_KEYS = (
 
 def choose_rendezvous(draft: Draft) -> None:
     """Settle everything about the rendezvous."""
-    conf = grammar.settings(draft.text("rdzv_conf"), draft.name("rdzv_conf"))
+    conf = draft.values["rdzv_conf"]
     draft.keep("rdzv_conf", conf)
-    draft.keep("standalone", draft.on("standalone"))
-    draft.keep("local_addr", draft.text("local_addr").strip("[]") or None)
-    node_rank = grammar.whole(draft.text("node_rank"), draft.name("node_rank"), at_least=0)
-    draft.keep("node_rank", node_rank)
-    _port(draft)
-    ports = grammar.port_range(draft.text("agent_port"), draft.name("agent_port"))
-    draft.put("agent_ports", ports, draft.settings["agent_port"].origin)
     backend = _backend(draft)
     if backend == "memory":
         _memory(draft)
     elif backend == "static":
-        _static(draft, conf, node_rank)
+        _static(draft, conf, draft.fields["node_rank"])
     elif backend == "embedded":
         _embedded(draft)
     elif backend == "etcd":
@@ -81,13 +71,6 @@ def choose_rendezvous(draft: Draft) -> None:
         draft.tell("WARNING", f"{draft.name('agent_port')} is ignored: only agents that may take over the coordinator listen")
     _job_id(draft)
     _timing(draft, conf, backend)
-
-
-def _port(draft: Draft) -> int | None:
-    text = draft.text("master_port")
-    if draft.settings["master_port"].value is None:
-        return None
-    return grammar.whole(text, draft.name("master_port"), at_least=0, at_most=grammar.MAX_PORT)
 
 
 def _backend(draft: Draft) -> str:
@@ -148,7 +131,7 @@ def _memory(draft: Draft) -> None:
     draft.put(
         "rdzv_backend", "memory", draft.settings["rdzv_backend"].origin if draft.text("rdzv_backend") == "memory" else why
     )
-    endpoint, port = draft.text("rdzv_endpoint"), _port(draft)
+    endpoint, port = draft.text("rdzv_endpoint"), draft.values["master_port"]
     local = draft.fields["local_addr"]
     draft.put("master_addr", local or LOCAL, draft.settings["local_addr"].origin if local else "derived: one node")
     draft.put("master_port", None, "derived: a free one each round")
@@ -182,7 +165,7 @@ def _static(draft: Draft, conf: dict[str, str], node_rank: int) -> None:
         host, port = grammar.endpoint(draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint"), default_port=None)
         origins = (draft.settings["rdzv_endpoint"].origin,) * 2
     else:
-        given = _port(draft)
+        given = draft.values["master_port"]
         host, port = draft.text("master_addr").strip("[]"), MASTER_PORT if given is None else given
         origins = (draft.settings["master_addr"].origin, draft.settings["master_port"].origin)
     if port == 0:
@@ -321,7 +304,6 @@ def _durations(draft: Draft, conf: dict[str, str], backend: str) -> dict[str, fl
 
 
 def _lease(draft: Draft, conf: dict[str, str], durations: dict[str, float]) -> None:
-    draft.keep("lease", grammar.seconds(draft.text("lease"), draft.name("lease"), zero=False), "lease_s")
     name = draft.name("rdzv_conf")
     if "keep_alive_interval" in durations and not draft.given("lease"):
         attempts = grammar.whole(conf.get("keep_alive_max_attempt", "3"), f"{name} keep_alive_max_attempt", at_least=1)

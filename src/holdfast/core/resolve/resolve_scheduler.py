@@ -12,16 +12,11 @@ nothing about nodes            number of nodes, endpoint, job's name, workers pe
 from __future__ import annotations
 
 from holdfast.core.config import grammar
-from holdfast.core.config.config import Setting
+from holdfast.core.config.draft import Draft, Setting
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve.infrastructure import first, one_agent_per_node
-from holdfast.core.resolve.scheduler import COORDINATOR, Said, pod_host, scheduler_given
+from holdfast.core.resolve.scheduler import COORDINATOR, Given, Said, pod_host, scheduler_given
 from holdfast.core.resolve.slurm import in_batch_script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.config.config import Draft
-    from holdfast.core.resolve.scheduler import Given
 
 STATIC = ("node_rank", "master_addr", "master_port")
 OUR_SERVER = ("", "c10d", "embedded", "holdfast")
