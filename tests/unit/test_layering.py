@@ -40,6 +40,8 @@ PURE_MODULES = (
     "holdfast.agent.group.gpu_memory_wait",
     "holdfast.agent.group.signal_forwarding",
     "holdfast.agent.spares.machine",
+    "holdfast.elastic.rendezvous.next_step",
+    "holdfast.elastic.rendezvous.shared_state",
     "holdfast.supervisor.versions",
     "holdfast.supervisor.web.view",
     "holdfast.supervisor.web.openapi",

@@ -21,7 +21,6 @@ MAY_SLEEP = {
     "elastic": "torch's own names promise it",
 }
 MAY_PICKLE = {
-    "elastic": "functions and their return values cross to a child of the same user, as with multiprocessing",
     "diagnosis/recorder_file.py": "torch writes pickle: read by an unpickler that knows no names, so nothing is called",
     "client/collectives.py": "reads what torch has written that very moment, in the same process",
     "core/value.py": "makes values picklable; unpickles nothing",

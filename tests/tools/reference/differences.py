@@ -128,6 +128,22 @@ DIFFERENCES: tuple[tuple[str, str, str], ...] = (
         "agreement through etcd's version 2 API, by a client that is no longer kept",
         "etcd (version 3 API) elects the agent that runs the coordinator, and another when that is lost",
     ),
+    (
+        "Agents of torch and of `holdfast.elastic` at one `c10d` or `etcd-v2` endpoint",
+        "share a pickled state",
+        "do not meet: the shared state is JSON, and nothing is unpickled. A job takes one launcher on all its nodes. "
+        "torchrun's own agents meet with the plug-in, `--rdzv-backend holdfast`",
+    ),
+    (
+        "A node of `holdfast.elastic` counts as dead",
+        "when its last heartbeat is old by the reader's wall clock, which must agree with the writer's",
+        "when its heartbeat has not changed for so long by the reader's own clock: clocks need not agree",
+    ),
+    (
+        "A node of `holdfast.elastic` that waits, and gets no seat in the new round",
+        "waits on, so that the others restart again and again",
+        "becomes a spare",
+    ),
 )
 
 KEPT: tuple[str, ...] = (

@@ -13,7 +13,7 @@ from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
 from holdfast.elastic.utils.logging import get_logger
 
 from .api import RendezvousConnectionError, RendezvousError, RendezvousParameters, RendezvousStateError
-from .dynamic_rendezvous import RendezvousBackend, Token
+from .backend import RendezvousBackend, Token
 from .memory_store import MemoryStore
 from .stores import torch_distributed, torch_is_loaded
 from .utils import _matches_machine_hostname, parse_rendezvous_endpoint

@@ -71,7 +71,7 @@ class EtcdRendezvous:
         if self._own is None:
             self._own = self.handler(None)
         info = self._own.next_rendezvous()
-        return self._own._state_holder.state.round, info.rank, info.world_size
+        return self._own.round, info.rank, info.world_size
 
     def handler(self, local_addr: str | None) -> DynamicRendezvousHandler:
         """This node's part in it."""

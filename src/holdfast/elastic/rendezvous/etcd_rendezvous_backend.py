@@ -14,7 +14,7 @@ from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
 from holdfast.elastic.utils.logging import get_logger
 
 from .api import RendezvousConnectionError, RendezvousParameters, RendezvousStateError
-from .dynamic_rendezvous import RendezvousBackend, Token
+from .backend import RendezvousBackend, Token
 from .etcd_connection import Lease, connect, read, write
 from .etcd_store import EtcdStore
 
