@@ -11,6 +11,8 @@ by its own rules, and comes back with `Enter` whenever it has none. So the coord
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
@@ -56,12 +58,24 @@ class EndWorkers(Action):
     """SIGKILL the workers that the agent has not stopped in time: another round may form without this node."""
 
 
+class Stage(StrEnum):
+    """Where the agent is, as drawn above."""
+
+    OUT = "out"
+    JOINING = "joining"
+    IN = "in"
+    CALLED = "called"
+    DONE = "done"
+    LEFT = "left"  # the agent takes no further part, whatever the others do
+    ENDED = "ended"
+
+
 class Attendance:
-    """The machine. `state` is as drawn above, or `left`: the agent takes no further part, whatever the others do."""
+    """The machine."""
 
     def __init__(self, join: Join) -> None:
         self.join = join
-        self.state = "out"
+        self.state = Stage.OUT
         self.round = 0
         self.assigned: Assigned | None = None
         self.why = ""
@@ -81,12 +95,17 @@ class Attendance:
     @property
     def has_workers(self) -> bool:
         """Whether workers of its round may be alive."""
-        return self.state in ("in", "called")
+        return self.state in (Stage.IN, Stage.CALLED)
 
     @property
     def succeeded(self) -> bool:
         """Whether the job has ended well."""
         return self.report is not None and self.report.outcome == Outcome.SUCCEEDED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this node's part in the round is over while its workers may still run, or the job has failed."""
+        return self.state is Stage.CALLED or (self.state is Stage.ENDED and not self.succeeded)
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
@@ -94,81 +113,78 @@ class Attendance:
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`."""
-        if self.state == "ended":
-            return []
-        match seen:
-            case Told(message=message):
+        match self.state, seen:
+            case Stage.ENDED, _:
+                return []
+            case _, Told(message=message):
                 return self._told(message)
-            case LeaseOver(reason=reason, until=until) if self.state == "in":
+            case Stage.IN, LeaseOver(reason=reason, until=until):
                 self.kill_at = until
                 return self._called(reason)
-            case Enter(port=port):
+            case _, Enter(port=port):
                 return self._enter(port)
-            case Finished() if self.has_workers:
-                return self._finished()
-            case Close(reason=reason):
-                self.state, self.closing, self.why, self.kill_at = "left", True, reason, NEVER
+            case Stage.IN, Finished():
+                self.state, self.kill_at = Stage.DONE, NEVER
+                return [Send(message=Succeeded(node=self.join.node, round=self.round))]
+            case Stage.CALLED, Finished():
+                return self._cannot_come_back()
+            case _, Close(reason=reason):
+                self.state, self.closing, self.why, self.kill_at = Stage.LEFT, True, reason, NEVER
                 return [Send(message=StopJob(node=self.join.node, reason=reason)), *self._stopped()]
-            case Depart(reason=reason):
+            case _, Depart(reason=reason):
                 # First: where the coordinator is here too, no round may form that ends with it at once.
                 return [Exit(code=0, complaint=reason), *self._leave(reason)]
-            case Tick() if now >= self.kill_at:
+            case _, Tick() if now >= self.kill_at:
                 self.kill_at = NEVER
                 return [EndWorkers()]
+        return []
+
+    def _told(self, message: Message) -> list[Action]:
+        match self.state, message:
+            case Stage.JOINING, Assigned(round=number) if number > self.round:
+                self.state, self.round, self.assigned, self.why = Stage.IN, number, message, message.reason
+            case Stage.JOINING, Waiting(round=number, reason=reason) if number > self.join.known_round:
+                return self._spare(number, reason)
+            case Stage.JOINING, Stop(round=number, rejoin=True) if number == self.round:
+                return [Send(message=self.join)]
+            case Stage.IN, Stop(round=number, reason=reason, rejoin=rejoin) if number == self.round:
+                self.closing = self.closing or not rejoin
+                return self._called(reason)
+            case Stage.DONE, Stop(round=number, rejoin=rejoin) if number == self.round:
+                self.closing = self.closing or not rejoin
+                return self._cannot_come_back() if rejoin else self._stopped()
+            case Stage.OUT | Stage.CALLED | Stage.LEFT, Stop(round=number, rejoin=False) if number == self.round:
+                self.closing = True
+            case _, Finish(report=report):
+                self.state, self.closing, self.report, self.why = Stage.ENDED, True, report, report.reason
+            case _, Refused(reason=reason):
+                self.state, self.closing, self.refused, self.why = Stage.ENDED, True, message, reason
         return []
 
     def _enter(self, port: int) -> list[Action]:
         self.kill_at = NEVER
         if self.closing:
-            self.state = "left"
+            self.state = Stage.LEFT
             return self._stopped()
         rank = self.assigned.group_rank if self.assigned else None
-        self.state, self.join = "joining", replace(self.join, round=self.round, group_rank=rank, master_port=port)
+        self.state, self.join = Stage.JOINING, replace(self.join, round=self.round, group_rank=rank, master_port=port)
         return [Send(message=self.join)]
 
-    def _finished(self) -> list[Action]:
-        self.kill_at = NEVER
-        if self.state == "called":
-            return self._cannot_come_back()
-        self.state = "done"
-        return [Send(message=Succeeded(node=self.join.node, round=self.round))]
-
-    def _told(self, message: Message) -> list[Action]:
-        match message:
-            case Assigned(round=number) if self.state == "joining" and number > self.round:
-                self.state, self.round, self.assigned, self.why = "in", number, message, message.reason
-            case Waiting(round=number, reason=reason) if self.state == "joining" and number > self.join.known_round:
-                self.join = replace(self.join, known_round=number)  # said again: see `agent.group.machine`
-                known, self.spare_because = self.spare_because, reason
-                said = [Say(text=f"waiting as a spare: {reason}", level="warning")] if reason != known else []
-                return [*said, Send(message=self.join)]
-            case Stop(round=number) if number == self.round:
-                return self._told_to_stop(message)
-            case Finish(report=report):
-                self.state, self.closing, self.report, self.why = "ended", True, report, report.reason
-            case Refused(reason=reason):
-                self.state, self.closing, self.refused, self.why = "ended", True, message, reason
-        return []
-
-    def _told_to_stop(self, stop: Stop) -> list[Action]:
-        if self.state == "joining":
-            return [Send(message=self.join)] if stop.rejoin else []
-        self.closing = self.closing or not stop.rejoin
-        if self.state == "in":
-            return self._called(stop.reason)
-        if self.state == "done":
-            return self._cannot_come_back() if stop.rejoin else self._stopped()
-        return []
+    def _spare(self, number: int, reason: str) -> list[Action]:
+        self.join = replace(self.join, known_round=number)  # said again: see `agent.group.machine`
+        known, self.spare_because = self.spare_because, reason
+        said = [Say(text=f"waiting as a spare: {reason}", level="warning")] if reason != known else []
+        return [*said, Send(message=self.join)]
 
     def _called(self, reason: str) -> list[Action]:
-        self.state, self.why = "called", reason
+        self.state, self.why = Stage.CALLED, reason
         return [Say(text=f"round {self.round} is over: {reason}", level="warning")]
 
     def _cannot_come_back(self) -> list[Action]:
         return self._leave("its workers have exited with 0, and its launcher takes part in no further round")
 
     def _leave(self, reason: str) -> list[Action]:
-        self.state, self.kill_at = "left", NEVER
+        self.state, self.kill_at = Stage.LEFT, NEVER
         return [Send(message=Leave(node=self.join.node, round=self.round, reason=reason)), *self._stopped()]
 
     def _stopped(self) -> list[Action]:

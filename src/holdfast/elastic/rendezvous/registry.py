@@ -1,55 +1,40 @@
-"""Which rendezvous backends are there, and how is one made? A backend's module is loaded when it is first asked for."""
+"""Which rendezvous backends are there, and how is one made?"""
 
 from __future__ import annotations
 
 import logging
 from importlib.metadata import entry_points
 
+from . import c10d_rendezvous_backend, etcd_rendezvous, etcd_rendezvous_backend, static_tcp_rendezvous
 from .api import RendezvousHandler, RendezvousParameters
 from .api import rendezvous_handler_registry as handler_registry
 from .dynamic_rendezvous import create_handler
 from .holdfast_rendezvous import create_handler as create_holdfast_handler
+from .stores import torch_is_there
 
 log = logging.getLogger(__name__)
 
 __all__ = ["get_rendezvous_handler"]
 
 
-def _create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
-    from . import static_tcp_rendezvous
-
-    return static_tcp_rendezvous.create_rdzv_handler(params)
-
-
-def _create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
-    from . import etcd_rendezvous
-
-    return etcd_rendezvous.create_rdzv_handler(params)
-
-
 def _create_etcd_v2_handler(params: RendezvousParameters) -> RendezvousHandler:
-    from .etcd_rendezvous_backend import create_backend
-
-    backend, store = create_backend(params)
+    backend, store = etcd_rendezvous_backend.create_backend(params)
     return create_handler(store, backend, params)
 
 
 def _create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
-    from .c10d_rendezvous_backend import create_backend
-    from .stores import torch_is_there
-
     if params.max_nodes > 1 and not torch_is_there() and params.get("store_type", "tcp").strip().lower() == "tcp":
         log.warning("the rendezvous backend c10d is served by Holdfast's own: torch, whose store it needs, is not installed")
         return create_holdfast_handler(params)
-    backend, store = create_backend(params)
+    backend, store = c10d_rendezvous_backend.create_backend(params)
     return create_handler(store, backend, params)
 
 
 def _register_default_handlers() -> None:
-    handler_registry.register("etcd", _create_etcd_handler)
+    handler_registry.register("etcd", etcd_rendezvous.create_rdzv_handler)
     handler_registry.register("etcd-v2", _create_etcd_v2_handler)
     handler_registry.register("c10d", _create_c10d_handler)
-    handler_registry.register("static", _create_static_handler)
+    handler_registry.register("static", static_tcp_rendezvous.create_rdzv_handler)
     for name in ("holdfast", "embedded", "memory"):  # the last two are `holdfast run`'s names
         handler_registry.register(name, create_holdfast_handler)
 

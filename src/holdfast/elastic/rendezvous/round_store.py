@@ -18,7 +18,7 @@ from holdfast.core.wire.messages import StoreAnswer
 from holdfast.elastic.utils.distributed import get_free_port
 from holdfast.rendezvous.kvstore.machine import LONGEST_WAIT_S, WAITING
 
-from .attendance import Attendance
+from .attendance import Attendance, Stage
 from .attendant import Attendant
 from .store import Each, Store, StoreTimeout
 from .stores import torch_distributed, torch_is_loaded
@@ -127,9 +127,9 @@ class RoundStore(Store):
 
     def _over(self) -> bool:
         attendance = self._attendant.attendance
-        if attendance.state == "left":
+        if attendance.state is Stage.LEFT:
             raise RuntimeError(f"no further node will come to the exit barrier: {attendance.why}")
-        return attendance.state == "ended"
+        return attendance.state is Stage.ENDED
 
     def wait_unless(self, given_up: Callable[[], bool], keys: list[str]) -> bool:
         """Until all `keys` are there (True), or `given_up` (False). RuntimeError: the store is out of reach."""
@@ -146,4 +146,4 @@ class RoundStore(Store):
 
 
 def _no_longer_at_exit(attendance: Attendance) -> bool:
-    return attendance.state in ("left", "ended")
+    return attendance.state in (Stage.LEFT, Stage.ENDED)
