@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from kit.stages.stories import Start, decisions, recorded, rounds
 
-from holdfast.agent.group.node_health import Fitness
+from holdfast.agent.group import node_health
+from holdfast.agent.group.state import Phase
 from holdfast.core.job.events import HealthChanged, JobEnded, NodeExcluded, NodeReadmitted, RoundFormed
 from holdfast.sim.checking import DEADLINE_S, HANGS, always, flapping
 from holdfast.sim.checks import Violation
@@ -79,7 +80,7 @@ def test_the_job_goes_on_with_an_ill_node_that_it_cannot_do_without_and_replaces
     cluster.run(8.0)
     cluster.ail("b", always(LOST), LOST)
     cluster.run(14.0)
-    assert cluster.agents["b"].node.group.state == "running" and not excluded(cluster)
+    assert cluster.agents["b"].node.group.phase is Phase.RUNNING and not excluded(cluster)
     said = [what for _, place, what in cluster.transcript.entries if place == "b" and "cannot go on without it" in str(what)]
     assert len(said) == 1, "the same again is silence"
     cluster.start("c")
@@ -134,8 +135,8 @@ def test_an_ailment_as_its_assignment_is_on_its_way_is_not_forgotten(start: Star
 
 
 def test_a_node_that_keeps_its_illness_to_itself_breaks_a_rule(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked = Fitness.checked
-    monkeypatch.setattr(Fitness, "checked", lambda self, seen: checked(self, seen) if seen.asked else [])
+    checked = node_health.checked
+    monkeypatch.setattr(node_health, "checked", lambda state, seen: checked(state, seen) if seen.asked else (state, []))
     cluster = start("ab")
     cluster.run(5.0)
     cluster.start("c")

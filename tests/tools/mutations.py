@@ -81,8 +81,8 @@ MUTATIONS = (
     Mutation(
         "a lease that ends does not shorten the workers' grace",
         "agent/group/stopping.py",
-        "self.kill_at = min(self.kill_at, until)",
-        "self.kill_at = max(self.kill_at, until)",
+        "kill_at=min(stopping.kill_at, over.until)",
+        "kill_at=max(stopping.kill_at, over.until)",
     ),
     Mutation(
         "no port is held for the round to come",

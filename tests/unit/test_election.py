@@ -9,6 +9,7 @@ from kit.stages.made_up import report
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, Started, StartWorkers
+from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.build import open_etcd
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.core.errors import UsageError
@@ -396,7 +397,7 @@ def test_a_new_leader_stops_the_members_of_the_old_one_and_they_join_again(leadi
     leading.see(LinkUp(link=link, ours=True), 1.2)
     assert leading.sent(leading.done, link), "it shows itself"
     leading.see(Arrived(link=link, message=Stop(round=1, reason="unknown", rejoin=True)), 1.3)
-    assert leading.node.group.state == "stopping" and leading.node.group.rejoin
+    assert leading.node.group.phase is Phase.STOPPING and leading.node.group.state.rejoin
 
 
 def test_a_store_that_does_not_let_us_in_ends_the_agent() -> None:

@@ -23,6 +23,7 @@ from holdfast.agent.group.messages import (
     Sweep,
     TimerExpired,
 )
+from holdfast.agent.group.state import Phase
 from holdfast.core.job.failure import Evidence, Failure
 from holdfast.core.machine import NEVER
 from holdfast.core.value import replace
@@ -61,7 +62,7 @@ def test_it_joins_with_the_port_that_it_holds() -> None:
 def test_an_assignment_starts_the_workers(stage: Stage) -> None:
     fresh = Stage()
     fresh.told(assigned())
-    assert fresh.only(StartWorkers).assigned == assigned() and stage.group.state == "running"
+    assert fresh.only(StartWorkers).assigned == assigned() and stage.group.phase is Phase.RUNNING
 
 
 def test_an_assignment_that_comes_twice_starts_them_once(stage: Stage) -> None:
@@ -78,7 +79,7 @@ def test_it_has_succeeded_when_the_last_worker_exited_with_0(stage: Stage) -> No
 def test_a_worker_that_is_dying_well_is_not_gone_yet(stage: Stage) -> None:
     stage.end(0, 0)
     stage.end(1, 0, gone=False)
-    assert stage.said == [] and stage.group.state == "running"
+    assert stage.said == [] and stage.group.phase is Phase.RUNNING
 
 
 # --- failing ----------------------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ def test_when_all_are_gone_it_reports_every_failure_and_waits_for_the_decision(s
     stage.end(1, -signal.SIGTERM)
     (stopped,) = stage.said
     assert isinstance(stopped, Stopped) and [failure.cause for failure in stopped.failures] == ["exit", "stopped"]
-    assert stage.does(Sweep) and stage.group.state == "stopped"
+    assert stage.does(Sweep) and stage.group.phase is Phase.STOPPED
     stage.told(Stop(round=1, reason="restart", rejoin=True))
     assert [type(message) for message in stage.said] == [Join]
 
@@ -232,10 +233,10 @@ def test_an_operators_request_about_a_node_goes_to_the_coordinator_and_its_answe
 def test_a_spare_knows_why_until_it_has_a_place() -> None:
     stage = Stage()
     stage.told(Waiting(round=1, reason="the job has its 2 nodes"))
-    assert stage.group.spare_because == "the job has its 2 nodes"
+    assert stage.group.state.spare_because == "the job has its 2 nodes"
     assert [join.known_round for join in stage.said] == [1], "whoever hears it again shall know of that round"
     stage.run()
-    assert stage.group.spare_because == ""
+    assert stage.group.state.spare_because == ""
 
 
 def test_a_node_says_of_which_run_it_is_once_it_has_been_taken_in() -> None:
@@ -243,14 +244,14 @@ def test_a_node_says_of_which_run_it_is_once_it_has_been_taken_in() -> None:
     stage.told(Waiting(round=3, reason="the job has its 2 nodes", life="L"))
     assert [(join.life, join.known_round) for join in stage.said] == [("L", 3)]
     stage.told(Waiting(round=1, reason="late", life="L"))
-    assert stage.group.spare_because == "the job has its 2 nodes"
+    assert stage.group.state.spare_because == "the job has its 2 nodes"
     stage.told(Waiting(round=1, reason="of another run", life="M"))
-    assert (stage.said[-1].life, stage.said[-1].known_round) == ("M", 3) and stage.group.spare_because == "of another run"
+    assert (stage.said[-1].life, stage.said[-1].known_round) == ("M", 3) and stage.group.state.spare_because == "of another run"
 
 
 def test_whoever_runs_workers_is_no_spare_whatever_comes_late(stage) -> None:
     stage.told(Waiting(round=1, reason="the job has its 2 nodes"))
-    assert stage.group.spare_because == ""
+    assert stage.group.state.spare_because == ""
 
 
 # --- a round that may carry on without some ---------------------------------------------------------------------------------
@@ -268,7 +269,7 @@ def tolerant() -> Stage:
 
 def test_there_the_sibling_of_a_failed_worker_is_left_alone(tolerant: Stage) -> None:
     tolerant.end(0, 1)
-    assert not tolerant.does(SignalWorkers) and tolerant.group.state == "running"
+    assert not tolerant.does(SignalWorkers) and tolerant.group.phase is Phase.RUNNING
     assert [type(message) for message in tolerant.said] == [Failed]
 
 
@@ -277,7 +278,7 @@ def test_when_its_last_worker_has_ended_it_says_so_and_waits(tolerant: Stage) ->
     tolerant.end(1, 0)
     (stopped,) = tolerant.said
     assert isinstance(stopped, Stopped) and [failure.local_rank for failure in stopped.failures] == [0]
-    assert tolerant.does(Sweep) and tolerant.group.state == "stopped" and not tolerant.group.has_workers
+    assert tolerant.does(Sweep) and tolerant.group.phase is Phase.STOPPED and not tolerant.group.has_workers
     tolerant.told(Stop(round=1, reason="too few are left", rejoin=True))
     assert [type(message) for message in tolerant.said] == [Join]
 

@@ -11,6 +11,7 @@ from kit.stages.group_stage import GRACE_S, JOIN, Stage, assigned
 from holdfast.agent.group.hang_response import LOOK_S
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Hung, KeepStacks, LeaseOver, LookAtWorkers, Looked, Send, SignalWorkers, Started, Told
+from holdfast.agent.group.state import Phase
 from holdfast.core.job.events import RankHung
 from holdfast.core.job.failure import Failure, Position
 from holdfast.core.machine import NEVER, Record, Signalled, Tick
@@ -108,7 +109,7 @@ def test_where_another_node_s_rank_hangs_ours_are_looked_at_and_left_alone(stage
     stage.told(LookAround(round=1, reason="rank 9 on n3 hung: x"), 20.0)
     assert stage.did == []
     stage.see(looked(0, 1), 20.01)
-    assert kinds(stage) == ["Positions", "KeepStacks"] and stage.group.state == "running"
+    assert kinds(stage) == ["Positions", "KeepStacks"] and stage.group.phase is Phase.RUNNING
     assert stage.group.deadline() == NEVER
 
 
@@ -120,7 +121,7 @@ def test_a_stop_waits_until_they_have_been_looked_at(stage: Stage) -> None:
     assert stage.only(SignalWorkers) == SignalWorkers(local_ranks=(0, 1), signum=signal.SIGTERM)
     stage.end(0, -15)
     stage.end(1, -15)
-    assert stage.group.state == "joining"
+    assert stage.group.phase is Phase.JOINING
 
 
 def test_so_does_that_for_a_rank_here_that_dies_meanwhile(stage: Stage) -> None:
@@ -138,7 +139,7 @@ def test_a_stop_that_waited_is_kept_though_all_have_succeeded_meanwhile(stage: S
     stage.end(0, 0)
     stage.end(1, 0)
     stage.see(looked(), 20.01)
-    assert stage.group.state == "joining"
+    assert stage.group.phase is Phase.JOINING
 
 
 @pytest.mark.parametrize("urgent", [Signalled(signum=signal.SIGTERM), LeaseOver(reason="silence", until=30.0)])

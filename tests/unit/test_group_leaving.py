@@ -10,6 +10,7 @@ from kit.stages.group_stage import GRACE_S, REPORT, Stage, running
 from holdfast.agent.group.messages import Exit, KillWorkers, SignalWorkers, StopAsked, Unguarded
 from holdfast.agent.group.shutdown import ECHO_S
 from holdfast.agent.group.signal_forwarding import HELD_S
+from holdfast.agent.group.state import Phase
 from holdfast.core.job.events import GuardianLost, JobEnded, SignalReceived
 from holdfast.core.machine import NEVER, Say, Signalled, Tick
 from holdfast.core.wire.messages import Finish, Leave, Stop, StopJob, Stopped
@@ -46,7 +47,7 @@ def test_a_signal_may_have_a_grace_period_of_its_own_unless_an_operator_named_on
     for asked, deadline in ((None, 60.0), (3.0, 3.0)):
         stage = Stage(term_grace_s=60.0)
         stage.run()
-        assert stage.group.grace_s == GRACE_S
+        assert stage.group.state.grace_s == GRACE_S
         stage.see(StopAsked(reason="alice asked", grace_s=asked))
         stage.see(Signalled(signum=signal.SIGTERM))
         assert stage.group.deadline() == deadline
@@ -148,16 +149,16 @@ def test_after_the_end_the_last_lines_are_hurried(
         stage.see(Signalled(signum=each))
     stage.told(Finish(report=REPORT))
     stage.see(Signalled(signum=signum), ECHO_S / 2)
-    assert stage.group.leaving.in_a_hurry == hurries
+    assert stage.group.state.in_a_hurry == hurries
 
 
 def test_user_signals_are_passed_on_unless_the_user_made_them_stop_signals(stage: Stage) -> None:
     stage.see(Signalled(signum=signal.SIGUSR1))
-    assert stage.only(SignalWorkers).signum == signal.SIGUSR1 and stage.group.state == "running"
+    assert stage.only(SignalWorkers).signum == signal.SIGUSR1 and stage.group.phase is Phase.RUNNING
     other = Stage(stop_signals=(signal.SIGUSR1,))
     other.run()
     other.see(Signalled(signum=signal.SIGUSR1))
-    assert other.group.state == "stopping"
+    assert other.group.phase is Phase.STOPPING
 
 
 def test_where_a_whole_step_is_signalled_workers_are_not_told_again() -> None:

@@ -8,6 +8,7 @@ import pytest
 from kit.stages.group_stage import GRACE_S, REPORT, Stage, running
 
 from holdfast.agent.group.messages import Exit, KillWorkers, LeaseOver, SignalWorkers
+from holdfast.agent.group.state import Phase
 from holdfast.core.machine import NEVER, Say, Tick
 from holdfast.core.wire.messages import Finish, Join, Stop, Stopped
 
@@ -49,7 +50,7 @@ def test_an_order_about_an_older_round_is_late_news(stage: Stage) -> None:
     stage.end(0, -15)
     stage.end(1, -15)
     stage.run(2)
-    assert stage.told(Stop(round=1, reason="restart", rejoin=True)) == [] and stage.group.state == "running"
+    assert stage.told(Stop(round=1, reason="restart", rejoin=True)) == [] and stage.group.phase is Phase.RUNNING
 
 
 def test_an_order_that_comes_twice_is_obeyed_once(stage: Stage) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from kit.stages.made_up import assigned, report
 
-from holdfast.agent.group.gpu_memory_wait import Reclaim
+from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Ended, Exit, LogsTaken, LookAtMemory, Started, StartWorkers, Sweep
+from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.elected_node import FAILURES_KEPT, shortened
 from holdfast.agent.node import Node
 from holdfast.core.job.events import RoundFormed, WorkersStopped
@@ -108,7 +109,7 @@ def test_a_crash_of_a_lone_node_is_a_restart_within_one_observation() -> None:
 
 def test_a_restart_sweeps_behind_the_last_round_before_anything_of_the_next() -> None:
     node = host(1, max_restarts=1, lease_s=NEVER)
-    node.group.memory = Reclaim(timeout_s=60.0)
+    node.group.phase = replace(node.group.phase, memory=MemoryWait(timeout_s=60.0))
     node.begin(0.0)
     node.observe(Started(local_rank=0, pid=1, argv=(), log_dir=None), 0.0)
     actions = node.observe(ended(1), 9.0)
@@ -156,7 +157,7 @@ def test_the_end_of_an_old_link_is_not_the_end_of_the_member(two: Node) -> None:
 def test_the_host_stays_until_everybody_has_said_that_they_know_the_end(two: Node) -> None:
     hear(two, Succeeded(node="b", round=1))
     assert [type(message) for message in sent(two.observe(ended(0), 2.0), GUEST)] == [Finish]
-    assert two.group.state == "ended" and not two.done
+    assert two.group.phase is Phase.ENDED and not two.done
     hear(two, Leave(node="b", round=1, reason="the job is over"))
     two.observe(LinkDown(link=GUEST, reason="closed by the other side"), 2.1)
     assert two.done
@@ -242,7 +243,7 @@ def test_the_hosts_own_workers_need_no_lease(two: Node) -> None:
     for now in (2.0, 4.0, 6.0):
         hear(two, Renew(node="b", round=1), now=now)
         two.observe(Tick(), now)
-    assert two.group.state == "running"
+    assert two.group.phase is Phase.RUNNING
 
 
 # --- a member ---------------------------------------------------------------------------------------------------------------

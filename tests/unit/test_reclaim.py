@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.stages.made_up import assigned
 
-from holdfast.agent.group.gpu_memory_wait import ANSWER_S, Reclaim
+from holdfast.agent.group.gpu_memory_wait import ANSWER_S, MemoryWait
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import (
     Ended,
@@ -21,9 +21,10 @@ from holdfast.agent.group.messages import (
     Sweep,
     Told,
 )
+from holdfast.agent.group.state import Phase
 from holdfast.core.job.events import GpuMemoryReclaimed, WorkersStopped
 from holdfast.core.job.failure import Evidence
-from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
+from holdfast.core.machine import NEVER, Action, Record, Say, Signalled, Tick
 from holdfast.core.wire.messages import Join, Stop, Stopped
 
 
@@ -39,11 +40,37 @@ def event(actions: list[object]) -> GpuMemoryReclaimed:
     return next(action.event for action in actions if isinstance(action, Record))
 
 
+class Waiting:
+    """A wait, and what it is by now."""
+
+    def __init__(self, wait: MemoryWait) -> None:
+        self.wait = wait
+
+    def begin(self, now: float) -> list[Action]:
+        self.wait, did = self.wait.begin(now)
+        return did
+
+    def seen(self, seen: MemorySeen, now: float) -> list[Action]:
+        self.wait, did = self.wait.seen(seen, now)
+        return did
+
+    def late(self, now: float) -> list[Action]:
+        self.wait, did = self.wait.late(now)
+        return did
+
+    def deadline(self) -> float:
+        return self.wait.deadline()
+
+    @property
+    def pending(self) -> bool:
+        return self.wait.pending
+
+
 @pytest.fixture
-def memory() -> Reclaim:
-    reclaim = Reclaim(timeout_s=50.0, tolerance_mb=512.0, poll_s=2.0)
-    assert reclaim.begin(100.0) == [LookAtMemory(above_mb=512.0)]
-    return reclaim
+def memory() -> Waiting:
+    waiting = Waiting(MemoryWait(timeout_s=50.0, tolerance_mb=512.0, poll_s=2.0))
+    assert waiting.begin(100.0) == [LookAtMemory(above_mb=512.0)]
+    return waiting
 
 
 # --- alone ----------------------------------------------------------------------------------------------------------------
@@ -129,7 +156,7 @@ def test_a_tool_that_hangs_costs_one_wait(memory):
 
 
 def test_a_limit_of_zero_waits_for_nothing():
-    assert Reclaim(timeout_s=0.0).begin(1.0) == []
+    assert Waiting(MemoryWait(timeout_s=0.0)).begin(1.0) == []
 
 
 # --- in the group ---------------------------------------------------------------------------------------------------------
@@ -139,7 +166,7 @@ def test_a_limit_of_zero_waits_for_nothing():
 def group() -> Group:
     """One whose worker has failed in round 1, and which has joined again."""
     join = Join(node="n-id", name="n", addr="n", master_port=0, nproc=1, role="default")
-    group = Group(join, grace_s=10.0, hosting=False, memory=Reclaim(timeout_s=50.0))
+    group = Group(join, grace_s=10.0, hosting=False, memory=MemoryWait(timeout_s=50.0))
     group.begin(0.0)
     assert StartWorkers(assigned=assigned(1)) in group.observe(Told(message=assigned(1)), 1.0)
     group.observe(Started(local_rank=0, pid=7, argv=(), log_dir=None), 1.0)
@@ -180,7 +207,7 @@ def test_a_round_that_is_over_before_its_workers_start_is_left_at_once(group, ne
     did = group.observe(news, 3.0)
     assert any(isinstance(action, Send) and isinstance(action.message, Stopped) for action in did)
     assert any(isinstance(action, Record) and isinstance(action.event, WorkersStopped) for action in did)
-    assert group.state == "joining" and not starts(did)
+    assert group.phase is Phase.JOINING and not starts(did)
     assert not starts(group.observe(taken(3.0), 3.1))  # nobody waits for it any more
 
 
@@ -202,4 +229,4 @@ def test_when_the_last_spare_is_ready_the_workers_start_unless_memory_is_awaited
 def test_a_signal_ends_a_node_that_waits_for_memory(group):
     group.observe(Told(message=assigned(2)), 2.1)
     group.observe(Signalled(signum=15), 3.0)
-    assert group.state == "ended" and group.deadline() == NEVER
+    assert group.phase is Phase.ENDED and group.deadline() == NEVER

@@ -9,6 +9,7 @@ from kit.stages.group_stage import GRACE_S, Stage
 from kit.stages.round_stage import Job, kinds
 
 from holdfast.agent.group.messages import ControlAsked, Reached, SignalWorkers
+from holdfast.agent.group.state import Phase
 from holdfast.agent.group.stopping import LAST_WORDS_S
 from holdfast.core.job.events import ControlRequested, NodeExcluded
 from holdfast.core.machine import NEVER, Tick
@@ -125,7 +126,7 @@ def test_a_wish_is_passed_on_and_recorded(stage: Stage) -> None:
         Requested(node="n1-id", round=1, kind="exclude", rank=5, reason="uncorrectable ECC error")
     ]
     assert stage.recorded == [ControlRequested(rank=5, local_rank=1, kind="exclude", reason="uncorrectable ECC error")]
-    assert stage.group.state == "running"
+    assert stage.group.phase is Phase.RUNNING
 
 
 def test_one_to_continue_is_recorded_only(stage: Stage) -> None:

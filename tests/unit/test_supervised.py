@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.group.state import Phase
 from holdfast.agent.reporting.supervisor_link import Supervised
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import HealthChanged
@@ -20,7 +21,8 @@ from holdfast.runtime.host import Host
 def supervised() -> Iterator[Supervised]:
     config = RunConfig(training_script="train.py", state_dir="/nowhere", supervisors=("127.0.0.1:9",))
     join = SimpleNamespace(node="c-1", name="c", life="1", domain="")
-    group: Any = SimpleNamespace(join=join, state="joining", spare_because="", workers={}, assigned=None, round=0)
+    state = SimpleNamespace(spare_because="")
+    group: Any = SimpleNamespace(join=join, phase=Phase.JOINING, state=state, workers={}, assigned=None, round=0)
     host = Host(lambda text: None)
     nobody: Any = None
     supervised = Supervised(
@@ -52,7 +54,7 @@ def troubles(supervised: Supervised, *faults: DeviceFault, state: str = "unfit")
 def test_that_a_node_waits_for_a_place_is_told_at_once_though_no_event_says_so(supervised):
     group: Any = supervised.group
     assert supervised.deadline() > 0.0
-    group.spare_because = "there are enough"
+    group.state.spare_because = "there are enough"
     assert supervised.deadline() == 0.0
     supervised.due()
     assert supervised.told is not None and supervised.told.spare_because == "there are enough" and supervised.deadline() > 0.0

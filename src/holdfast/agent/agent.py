@@ -194,11 +194,11 @@ class Agent:
     def _is_cut(self) -> bool:
         """At the end, while the last lines are shown and taken: somebody has been in a hurry for `HURRY_S`, by a signal beyond
         that which has ended the job, if one has."""
-        now, leaving = self.host.now(), self.node.group.leaving
+        now, group = self.host.now(), self.node.group
         for seen in self.host.signalled():
             if isinstance(seen, Signalled) and seen.signum in self.config.signals_to_handle:
-                leaving.signalled_late(seen.signum, now)
-        if leaving.in_a_hurry:
+                group.observe(seen, now)
+        if group.state.in_a_hurry:
             self.cut_at = min(self.cut_at, now + HURRY_S)
         return now >= self.cut_at
 
@@ -362,7 +362,7 @@ class Agent:
             backend=config.rdzv_backend,
         )
         links: list[str] = []
-        if self.network is not None and (config.rdzv_backend != "embedded" or self.node.group.hosting):
+        if self.network is not None and (config.rdzv_backend != "embedded" or self.node.group.state.hosting):
             from holdfast.runtime.net.net import open_doors  # which has come with the network
 
             links.append(open_doors(self.network, config.max_nodes, token_by="--token-file FILE"))

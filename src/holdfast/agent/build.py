@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.agent.group.gpu_memory_wait import Reclaim
+from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
 from holdfast.agent.node import Node
 from holdfast.core.config.option import shared
@@ -166,8 +166,10 @@ def _group(config: RunConfig, join: Join, *, hosting: bool) -> Group:
         echoing="SLURM_STEP_ID" in os.environ,
         term_grace_s=config.term_timeout_s,
         clean_stop_is_success=config.membership == "fixed",
-        memory=Reclaim(
-            config.ft.gpu_memory_reclaim_timeout, config.ft.gpu_memory_tolerance_mb, config.ft.gpu_memory_poll_interval
+        memory=MemoryWait(
+            timeout_s=config.ft.gpu_memory_reclaim_timeout,
+            tolerance_mb=config.ft.gpu_memory_tolerance_mb,
+            poll_s=config.ft.gpu_memory_poll_interval,
         ),
         hang_signal=config.ft.rank_termination_signal,
         checks=bool(config.check_before or config.check_after),

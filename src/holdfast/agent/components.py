@@ -101,7 +101,7 @@ class Hands:
         """None: no other node's lines come here."""
         self.in_place = self._open_in_place() if config.in_place_restart else None
         self.secret = self._supervisor_secret()
-        telling.regrouped = lambda: node.group.regrouped
+        telling.regrouped = lambda: node.group.state.regrouped
         self.early: list[Event] = []
         """What the supervisor is to be told as soon as it is spoken to."""
         if config.supervisors:
@@ -373,7 +373,7 @@ class Hands:
             workers.hook,
             lambda: workers.local_ranks,
             perform=self.perform,
-            between=lambda: group.is_between,
+            between=lambda: group.state.is_between,
         )
         self.all.append(parking)
         return parking

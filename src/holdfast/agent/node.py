@@ -16,6 +16,7 @@ from __future__ import annotations
 from holdfast.agent.group import hang_response, shutdown, stopping  # noqa: F401 (an end needs them: imports may fail by then)
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
+from holdfast.agent.group.state import Phase
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
 from holdfast.rendezvous.coordinator import failure_handling  # noqa: F401 (likewise)
@@ -80,8 +81,8 @@ class Node:
     @property
     def done(self) -> bool:
         """This agent may go: its group has ended, and so has every conversation it hosts."""
-        if self.group.state != "ended" or self.server is None:
-            return self.group.state == "ended"
+        if self.group.phase is not Phase.ENDED or self.server is None:
+            return self.group.phase is Phase.ENDED
         return self.server.idle and not self.server.misses_some
 
     def will(self, now: float) -> list[Action]:

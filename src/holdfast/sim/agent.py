@@ -28,6 +28,7 @@ from holdfast.agent.group.messages import (
     StartWorkers,
     Sweep,
 )
+from holdfast.agent.group.state import Phase
 from holdfast.agent.node import Node
 from holdfast.core.errors import StartError
 from holdfast.core.job.events import FailureSeen, StopSent
@@ -80,7 +81,7 @@ class SimAgent(Watched):
         """The agent's first turn."""
         self.world, self.links, self.node = world, links, node
         self.monitoring = SimMonitoring(self.place, world, self.perform)
-        self.checking = SimChecking(self.scene, self.place, world, self.perform) if node.group.checks else None
+        self.checking = SimChecking(self.scene, self.place, world, self.perform) if node.group.state.options.checks else None
         self._tell_the_time()
         is_worker = lambda pid: pid in self.local_ranks
         self.spares = SimSpares(self.scene, self.place, world, node.group, is_worker=is_worker, perform=self.perform)
@@ -316,7 +317,7 @@ class SimAgent(Watched):
 
     def _save(self, number: int) -> None:
         """The ranks of that round write a checkpoint, if they still run, and another later."""
-        if self.ended or self.node.group.round != number or self.node.group.state != "running":
+        if self.ended or self.node.group.round != number or self.node.group.phase is not Phase.RUNNING:
             return
         self.world.see(SavesSeen(open=True))
         self.scene.timeline.after(SAVE_S, lambda: None if self.ended else self.world.see(SavesSeen(open=False)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.agent.group.hang_response import LOOK_S
+from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.elected_node import shortened
 from holdfast.core.job.events import Decided, Event, NodeLost
 from holdfast.core.machine import NEVER
@@ -83,7 +84,7 @@ class Watched:
         """Its state, for a person."""
         group, server = self.node.group, self.node.server
         hosting = f", coordinator {server.rendezvous.phase} in round {server.rendezvous.round}" if server else ""
-        return f"{group.state} in round {group.round}{', paused' if self.paused else ''}{hosting}"
+        return f"{group.phase} in round {group.round}{', paused' if self.paused else ''}{hosting}"
 
     @property
     def stands_still(self) -> bool:
@@ -257,7 +258,7 @@ class Checks:
     def _could_be_replaced(self, agent: Watched) -> bool:
         """It runs in a round of a coordinator that could make another one without it, and nothing keeps the two apart."""
         node, now = agent.node.group.join.node, self.scene.timeline.now
-        if agent.node.group.state != "running" or agent.stands_still or now < agent.resumed_at + AFTERMATH_S:
+        if agent.node.group.phase is not Phase.RUNNING or agent.stands_still or now < agent.resumed_at + AFTERMATH_S:
             return False
         for life in self.lives:
             job = life.node.server.rendezvous if life.node.server is not None and not life.ended else None
@@ -277,9 +278,9 @@ class Checks:
             return
         seats, number, needed = server.rendezvous.seats, server.rendezvous.round, self.scene.job.min_nodes
         lives = [life for life in self.lives if life.node.group.join.node in seats and not life.ended]
-        calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.is_leaving]
+        calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.state.leaving]
         fit = [life for life in calm if not server.rendezvous.excluded.why(life.place) and life.node.group.round == number]
-        at_work = [life for life in fit if life.node.group.state in ("running", "succeeded")]
+        at_work = [life for life in fit if life.node.group.phase in (Phase.RUNNING, Phase.SUCCEEDED)]
         well = [life.place for life in at_work if all(map(_is_well, self._workers(life, number)))]
         if len(well) >= needed:
             raise Violation(f"{agent.place} restarts all ({reason}), though {well} are well and {needed} are enough")

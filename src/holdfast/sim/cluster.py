@@ -10,9 +10,10 @@ import random
 from collections.abc import Callable, Mapping
 from signal import SIGKILL
 
-from holdfast.agent.group.gpu_memory_wait import Reclaim
+from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import ControlAsked, ExclusionAsked, Reached
+from holdfast.agent.group.worker_table import WorkerState
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.node import Node
@@ -103,7 +104,7 @@ class Cluster(Scene):
         if succeeds and not hosting:
             links.endpoint = f"{place}:{number}"
             links.listen()
-        memory = Reclaim(RECLAIM_S)
+        memory = MemoryWait(timeout_s=RECLAIM_S)
         machine = Group(
             join,
             grace_s=self.job.grace_s,
@@ -129,7 +130,7 @@ class Cluster(Scene):
         return agent
 
     def _node(self, group: Group, world: SimHost) -> Node:
-        if group.hosting:
+        if group.state.hosting:
             return Node(group, server=self._found(group, world)[0])
         return Node(group, member=self._member(group.join.node, world))
 
@@ -157,7 +158,7 @@ class Cluster(Scene):
         succession = Succession(
             endpoint,
             origin=ENDPOINT,
-            founder=group.hosting,
+            founder=group.state.hosting,
             lease_s=self.job.lease_s,
             fresh_life=group.join.node,
             witness=self.job.witness,
@@ -214,7 +215,7 @@ class Cluster(Scene):
     def ask(self, place: str, kind: str, local_rank: int = 0) -> None:
         """A worker asks for something, if it lives."""
         workers = self.agents[place].node.group.workers
-        if local_rank in workers and workers[local_rank].state == "running":
+        if local_rank in workers and workers[local_rank].state is WorkerState.RUNNING:
             self.agents[place].world.see(ControlAsked(local_rank=local_rank, kind=kind, reason="uncorrectable ECC error"))
 
     def reach(self, place: str, iteration: int | None) -> None:

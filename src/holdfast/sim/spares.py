@@ -190,7 +190,7 @@ class SimSpares:
     def _survey(self) -> Observation:
         world, nproc = self.world, self.group.join.nproc
         workers = [worker for worker in world.live if self.is_worker(worker.pid)]
-        between = self.group.is_between
+        between = self.group.state.is_between
         if len(workers) < nproc and not self.standing_by and not between:
             return RoundOver()
         self.modules = self.modules or MODULES

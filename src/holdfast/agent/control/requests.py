@@ -10,6 +10,7 @@ from holdfast.agent.control.control_socket import ControlSocket
 from holdfast.agent.control.health_query import MARGIN_S, Examination
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Answer, ExaminationAsked, ExclusionAsked, InjectionAsked, RestartAsked, StopAsked
+from holdfast.agent.group.state import Phase
 from holdfast.core.errors import UsageError
 from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Observation, Signalled
@@ -141,8 +142,8 @@ class Desk:
 
     def _restart(self, request: Request | OrderRequest) -> list[Observation]:
         """All ranks of the job anew, if its budget allows it: the coordinator decides, as when a rank asks for it."""
-        if self.group.state != "running":
-            request.refuse(f"no ranks run here: the node is {self.group.state}")
+        if self.group.phase is not Phase.RUNNING:
+            request.refuse(f"no ranks run here: the node is {self.group.phase}")
             return []
         request.reply({"text": f"the coordinator was asked to restart round {self.group.round}"})
         reason = str(request.arguments.get("reason") or "an operator asked for it (holdfast restart)")
@@ -218,7 +219,8 @@ class Desk:
 
     def _tell_nodes(self, request: Request | OrderRequest) -> None:
         if (rendezvous := self.rendezvous()) is None:
-            request.refuse(f"the coordinator is not here, but at {self.group.endpoint}, or where this job's nodes chose")
+            where = self.group.state.options.endpoint
+            request.refuse(f"the coordinator is not here, but at {where}, or where this job's nodes chose")
             return
         nodes = rendezvous.seats.table(MOST_NODES)
         request.reply({"round": rendezvous.round, "nodes": nodes, "left_out": len(rendezvous.seats) - len(nodes)})
@@ -237,13 +239,13 @@ class Desk:
         return {
             "node": self.name,
             "pid": os.getpid(),
-            "state": group.state,
+            "state": group.phase.value,
             "round": group.round,
             "attempt": assigned.restart_count if assigned else 0,
             "group_rank": assigned.group_rank if assigned else None,
             "world_size": assigned.world_size if assigned else None,
-            "hosting": group.hosting,
-            "spare_because": group.spare_because if group.state == "joining" else "",
+            "hosting": group.state.hosting,
+            "spare_because": group.state.spare_because if group.phase is Phase.JOINING else "",
             "workers": [
                 {
                     "rank": seat.rank,

@@ -12,6 +12,8 @@ import os
 
 from holdfast.agent.faults.machine import Answered, Asked, Halt, Injector, LetGo, Plant, RankOver, RoundOver, Strike
 from holdfast.agent.group.messages import FaultPlayed
+from holdfast.agent.group.state import Phase
+from holdfast.agent.group.worker_table import WorkerState
 from holdfast.core.job.events import StopSent, WorkerDying, WorkerExited
 from holdfast.core.machine import Tick
 from holdfast.core.signals import signal
@@ -62,8 +64,8 @@ class Injections:
         name = self.group.join.name
         if not self.config.allow_inject:
             return False, f"nothing is played on {name}: {FORBIDDEN}"
-        runs = self.group.workers.values() if self.group.state == "running" else ()
-        ranks = {seat.rank: (seat.local_rank, seat.pid) for seat in runs if seat.state == "running"}
+        runs = self.group.workers.values() if self.group.phase is Phase.RUNNING else ()
+        ranks = {seat.rank: (seat.local_rank, seat.pid) for seat in runs if seat.state is WorkerState.RUNNING}
         asked = Asked(injection=wanted, ranks=ranks, looks_s=self._looks(), gpus=self._gpus())
         (answer,) = self._carry_out(self.injector.observe(asked, self.host.now()))
         return answer.ok, f"{name}: {answer.text}"

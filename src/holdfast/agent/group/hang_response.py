@@ -1,6 +1,6 @@
-"""A rank hangs: what is to be done before it ends? One node's part of it, for `agent.group.machine`.
+"""A rank hangs: what happens before it ends? One node's part of it.
 
-In this order: it is recorded; the coordinator is told, which has every other node look too
+In this order: it is recorded; the coordinator is told, and has every other node look too
 (`rendezvous.coordinator.hang_blame`); the ranks here dump their stacks (`LookAtWorkers`); when that is done or its time is
 over, the rank gets its signal, the coordinator hears where all ranks were, and what they have shown is kept. Then it is a
 failure like any other.
@@ -8,81 +8,105 @@ failure like any other.
 
 from __future__ import annotations
 
-from holdfast.agent.group.messages import KeepStacks, LookAtWorkers, Send, SignalWorkers
+from holdfast.agent.group.messages import Hung, KeepStacks, LookAtWorkers, Send, SignalWorkers
+from holdfast.agent.group.round_end import all_gone
+from holdfast.agent.group.state import Look, Phase, State, Step, with_worker
+from holdfast.agent.group.stopping import stop
+from holdfast.agent.group.worker_events import fail
+from holdfast.agent.group.worker_table import Worker, WorkerState
 from holdfast.core.job.events import RankHung
-from holdfast.core.job.failure import Cause, hung
-from holdfast.core.machine import NEVER, Action, Record, Say
-from holdfast.core.signals import name_of
+from holdfast.core.job.failure import Cause, Evidence, Position
+from holdfast.core.job.failure import hung as hung_words
+from holdfast.core.machine import Action, Record, Say
+from holdfast.core.signals import name_of, signal
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import HangFound, Positions
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.agent.group.messages import Hung
-    from holdfast.agent.group.worker_table import Crew, WorkerSeat
-    from holdfast.core.job.failure import Position
-    from holdfast.core.wire.messages import Assigned, Join
 
 LOOK_S = 2.0
 """A look that takes longer is over. It takes some milliseconds where all ranks dump their stacks, 30 where one does not
 (`agent.workers.stacks`), and a second and a half where torch's flight recorder is waited for."""
 
 
-class Look:
-    """The look that is under way, if one is."""
+def hung(state: State, seen: Hung, now: float) -> Step:
+    """A rank here has exceeded its limit."""
+    worker = state.workers[seen.local_rank]
+    if worker.state is not WorkerState.RUNNING or worker.charge:
+        return state, []
+    charge = (Cause.HUNG, hung_words(seen.reason))
+    state = with_worker(state, worker.local_rank, overdue=seen.reason, overdue_at_unix=seen.at_unix, charge=charge)
+    noted: list[Action] = [Record(event=RankHung(**worker.ids, reason=seen.reason, quiet_s=seen.quiet_s))]
+    if state.look is not None:
+        return state, noted
+    node, name = state.join.node, state.join.name
+    told = HangFound(node=node, round=state.round, rank=worker.rank, reason=seen.reason, within_s=LOOK_S)
+    state, looks = look(state, f"rank {worker.rank} on {name} hung: {seen.reason}", now)
+    return state, [*noted, Send(message=told), *looks]
 
-    def __init__(self, join: Join, *, signum: int) -> None:
-        self.node, self.name = join.node, join.name
-        self.signum = signum
-        """What ends a rank that hangs."""
-        self.until = NEVER
-        """While the ranks are being looked at: until when at the latest."""
-        self.reason = ""
-        """Whose hang that is for, in words."""
-        self.there: dict[int, Position] = {}
-        """Where the ranks were at the last look, by local rank."""
 
-    def found(self, worker: WorkerSeat, seen: Hung, assigned: Assigned, now: float) -> list[Action]:
-        """A rank here has exceeded its limit."""
-        worker.overdue, worker.overdue_at_unix, worker.charge = seen.reason, seen.at_unix, (Cause.HUNG, hung(seen.reason))
-        noted: list[Action] = [Record(event=RankHung(**worker.ids, reason=seen.reason, quiet_s=seen.quiet_s))]
-        if self.until != NEVER:
-            return noted
-        told = HangFound(node=self.node, round=assigned.round, rank=worker.rank, reason=seen.reason, within_s=LOOK_S)
-        reason = f"rank {worker.rank} on {self.name} hung: {seen.reason}"
-        return [*noted, Send(message=told), *self.begin(reason, assigned, now)]
+def look(state: State, reason: str, now: float) -> Step:
+    """Have the ranks looked at, unless they are already."""
+    if state.look is not None:
+        return state, []
+    assert state.assigned is not None
+    looks = LookAtWorkers(round=state.round, base_rank=state.assigned.base_rank, within_s=LOOK_S)
+    return replace(state, look=Look(until=now + LOOK_S, reason=reason)), [looks]
 
-    def begin(self, reason: str, assigned: Assigned, now: float) -> list[Action]:
-        """Have them looked at, unless they are already."""
-        if self.until != NEVER:
-            return []
-        self.until, self.reason = now + LOOK_S, reason
-        return [LookAtWorkers(round=assigned.round, base_rank=assigned.base_rank, within_s=LOOK_S)]
 
-    def condemn(self, worker: WorkerSeat) -> list[Action]:
-        """A rank here hangs, as its position compared with others' has told: it would be as deaf to SIGTERM as to them."""
-        if worker.state != "running" or worker.struck:
-            return []
-        position = self.there.get(worker.local_rank)
-        worker.stacks_path = position.stacks_path if position is not None else worker.stacks_path
-        worker.struck, worker.charge = True, (Cause.HUNG, hung("others waited for it", position))
-        return [SignalWorkers(local_ranks=(worker.local_rank,), signum=self.signum)]
+def nothing_to_see(state: State) -> Step:
+    """Another node's rank hung, in a round that is over here."""
+    return state, [Send(message=Positions(node=state.join.node, round=state.round, positions=()))]
 
-    def end(self, positions: tuple[Position, ...], workers: Crew, round: int) -> tuple[list[Action], list[WorkerSeat]]:
-        """This is where they were, as far as it is known. Those that hang are sent their signal, and returned."""
-        if self.until == NEVER:
-            return [], []
-        self.until = NEVER
-        there = self.there = {position.local_rank: position for position in positions}
-        hanging = [worker for worker in workers.values() if worker.hangs]
-        name, actions = name_of(self.signum), list[Action]()
-        for worker in hanging:
-            if (position := there.get(worker.local_rank)) is not None:
-                there[worker.local_rank] = replace(position, overdue=worker.overdue)
-                worker.stacks_path = position.stacks_path
-            worker.struck, worker.charge = True, (Cause.HUNG, hung(worker.overdue, position))
-            actions.append(SignalWorkers(local_ranks=(worker.local_rank,), signum=self.signum))
-            text = f"rank {worker.rank} (pid {worker.pid}) {worker.charge[1]}; sent {name}"
-            actions.append(Say(text=text, level="error"))
-        seen = Positions(node=self.node, round=round, positions=tuple(there.values()))
-        return [*actions, Send(message=seen), KeepStacks(reason=self.reason)], hanging
+
+def condemn(state: State, local_rank: int) -> Step:
+    """A rank here hangs, as all ranks' positions tell: it would be as deaf to SIGTERM as to the others."""
+    worker = state.workers[local_rank]
+    if worker.state is not WorkerState.RUNNING or worker.struck:
+        return state, []
+    return _strike(state, worker, "others waited for it")
+
+
+def looked(state: State, positions: tuple[Position, ...], now: float) -> Step:
+    """The ranks have shown where they are, or had their time: those that hang end."""
+    if (over := state.look) is None:
+        return state, []
+    state = replace(state, look=None, shown={position.local_rank: position for position in positions})
+    state, actions, hanging = _strike_hanging(state)
+    seen = Positions(node=state.join.node, round=state.round, positions=tuple(state.shown.values()))
+    actions += [Send(message=seen), KeepStacks(reason=over.reason)]
+    for local_rank in hanging:
+        worker = state.workers[local_rank]
+        state, failed = fail(state, worker, worker.overdue_at_unix, Cause.HUNG, Evidence(), now)
+        actions += failed
+    if over.stop_because and state.phase is Phase.RUNNING:
+        state, more = stop(state, signal.SIGTERM, over.stop_because, now)
+        actions += more
+    elif over.stop_because and state.phase is Phase.SUCCEEDED:
+        state, more = all_gone(state, now)
+        actions += more
+    return state, actions
+
+
+def _strike_hanging(state: State) -> tuple[State, list[Action], list[int]]:
+    actions, signum = list[Action](), name_of(state.options.hang_signal)
+    hanging = [worker for worker in state.workers.values() if worker.hangs]
+    for worker in hanging:
+        i = worker.local_rank
+        state, struck = _strike(state, worker, worker.overdue)
+        if i in state.shown:
+            state = replace(state, shown={**state.shown, i: replace(state.shown[i], overdue=worker.overdue)})
+        text = f"rank {worker.rank} (pid {worker.pid}) {state.workers[i].charged_with}; sent {signum}"
+        actions += [*struck, Say(text=text, level="error")]
+    return state, actions, [worker.local_rank for worker in hanging]
+
+
+def _strike(state: State, worker: Worker, why: str) -> Step:
+    """Send its deadly signal, which no other worker gets."""
+    position = state.shown.get(worker.local_rank)
+    state = with_worker(
+        state,
+        worker.local_rank,
+        struck=True,
+        charge=(Cause.HUNG, hung_words(why, position)),
+        stacks_path=worker.stacks_path if position is None else position.stacks_path,
+    )
+    return state, [SignalWorkers(local_ranks=(worker.local_rank,), signum=state.options.hang_signal)]

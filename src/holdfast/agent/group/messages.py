@@ -28,6 +28,12 @@ class PortHeld(Observation):
     port: int
 
 
+class MadeWay(Observation):
+    """This agent was told to go, and another's coordinator takes over: it has nothing left to do."""
+
+    reason: str
+
+
 class Started(Observation):
     """A worker runs."""
 

@@ -1,4 +1,4 @@
-"""How does this node leave the job before its end? At a signal to its agent, or when its guardian is gone. Loaded by then.
+"""How does this node leave the job before its end? At a signal to its agent, or when its guardian is gone.
 
 Where the coordinator is in this process, the job ends with it, unless the node has made way for another
 (`agent.leader.peer_elected_node`); else the others are told, and go on without this node. Workers get the agent's signal and
@@ -7,91 +7,114 @@ their grace; a second signal ends both at once.
 
 from __future__ import annotations
 
-from holdfast.agent.group.messages import Send
-from holdfast.core.job.events import GuardianLost
-from holdfast.core.machine import NEVER, Action, Record, Say
+from holdfast.agent.group import round_end, stopping
+from holdfast.agent.group.job_end import exit
+from holdfast.agent.group.messages import Send, SignalWorkers
+from holdfast.agent.group.state import Leaving, Phase, State, Step
+from holdfast.core.job.events import GuardianLost, SignalReceived
+from holdfast.core.machine import Action, Record, Say
 from holdfast.core.signals import name_of, signal
+from holdfast.core.value import replace
 from holdfast.core.wire.messages import Leave, StopJob, Stopped
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.agent.group.machine import Group
-
 ECHO_S = 1.0
-"""The same signal within this time is the same request: whoever signals a whole cgroup (Slurm, systemd) reaches us twice, once
-directly and once through our guardian. A person who is in a hurry presses again."""
+"""The same signal within this time is the same request: a scheduler that signals a whole cgroup (Slurm, systemd) reaches us
+twice, once directly and once through our guardian. A person who is in a hurry presses again."""
 
 
-class Leaving:
-    """What has told this node to go, and what it does then. `group`: see `agent.group.machine`."""
+def signalled(state: State, signum: int, now: float) -> Step:
+    """The agent got a signal."""
+    if signum in state.script.signums:
+        state, actions = _for_script(state, signum, now)
+    elif state.phase is Phase.ENDED:  # only last lines are waited for
+        state, actions = replace(state, in_a_hurry=state.in_a_hurry or not _is_echo(state, signum, now)), []
+    elif state.leaving is not None:
+        state, actions = (state, []) if _is_echo(state, signum, now) else _hurry(state, now)
+    else:
+        state, actions = _told_to_go(state, signum, now)
+    return state, [Record(event=SignalReceived(signal=name_of(signum))), *actions]
 
-    def __init__(self, group: Group) -> None:
-        self.group = group
-        self.by = 0
-        """The signal; 0: none. A lost guardian counts as SIGTERM."""
-        self.since = NEVER
-        self.why = ""
-        self.in_a_hurry = False
-        """It has been told so twice, or once after the job's end."""
 
-    @property
-    def complaint(self) -> str:
-        """Of an agent that goes."""
-        return f"stopped: it {self.why}"
+def _for_script(state: State, signum: int, now: float) -> Step:
+    if state.phase is Phase.ENDED:
+        return state, []
+    script, signums = state.script.came(signum, now)
+    return replace(state, script=script), pass_on(state, signums)
 
-    def signalled(self, signum: int, now: float) -> list[Action]:
-        """The agent got a signal that is its own."""
-        if self.by:
-            return [] if self._is_echo(signum, now) else self._hurry(now)
-        name, group = name_of(signum), self.group
-        group.grace_s = group.term_grace_s
-        text = f"received {name}; stopping the workers, SIGKILL in {group.grace_s:g} s, or at another signal"
-        said: list[Action] = [] if group.is_early else [Say(text=text, level="warning")]
-        return said + self._go(signum, f"received {name}", now)
 
-    def signalled_late(self, signum: int, now: float) -> None:
-        """The agent got one after the job's end, when there are only last lines to wait for."""
-        self.in_a_hurry = self.in_a_hurry or not self._is_echo(signum, now)
+def script_signals_due(state: State, now: float) -> Step:
+    """Signals of the script's whose echo has not come."""
+    script, signums = state.script.due(now)
+    return replace(state, script=script), pass_on(state, signums)
 
-    def _is_echo(self, signum: int, now: float) -> bool:
-        """It says no more than what has been said."""
-        return signum == self.by and now - self.since < ECHO_S
 
-    def unguarded(self, now: float) -> list[Action]:
-        """The guardian was killed: whoever did that may kill the agent next, and nobody would be left to end the workers."""
-        text = "the process that was started (our guardian) was killed; stopping everything at once"
-        actions: list[Action] = [Record(event=GuardianLost()), Say(text=text, level="error")]
-        if not self.by and self.group.state != "ended":
-            actions += self._go(signal.SIGTERM, "lost its guardian: the process that was started was killed", now)
-        return actions + (self._hurry(now) if self.group.state != "ended" else [])
+def pass_on(state: State, signums: tuple[int, ...]) -> list[Action]:
+    """Signals for the script."""
+    return [SignalWorkers(local_ranks=state.workers.alive, signum=signum) for signum in signums]
 
-    def _go(self, signum: int, why: str, now: float) -> list[Action]:
-        """This node's part ends: workers get `signum`."""
-        group, goodbye = self.group, self._goodbye(why)
-        if group.is_early:
-            return [*goodbye, *group.exit(-signum, reason=why)]
-        self.by, self.since, self.why, group.rejoin = signum, now, why, False
-        if group.state == "running":
-            return goodbye + group.stop(signum, f"the agent {why}", now)
-        if group.state == "succeeded":
-            return goodbye + group.all_gone(now)
-        if group.state in ("joining", "stopped") and not group.hosting:
-            return [*goodbye, *group.exit(1, complaint=self.complaint)]
-        return goodbye
 
-    def _hurry(self, now: float) -> list[Action]:
-        """A second signal: no more grace."""
-        group, self.in_a_hurry = self.group, True
-        if group.stopping is not None:
-            return group.stopping.kill(group.grace_s, now)
-        return group.exit(1, complaint="stopped by a second signal, without waiting for the other nodes")
+def _told_to_go(state: State, signum: int, now: float) -> Step:
+    name, grace_s = name_of(signum), state.term_grace_s
+    text = f"received {name}; stopping the workers, SIGKILL in {grace_s:g} s, or at another signal"
+    said: list[Action] = [] if state.is_early else [Say(text=text, level="warning")]
+    state, actions = _go(replace(state, grace_s=grace_s), signum, f"received {name}", now)
+    return state, said + actions
 
-    def _goodbye(self, why: str) -> list[Action]:
-        group, node = self.group, self.group.join.node
-        if group.hosting:
-            return [Send(message=StopJob(node=node, reason=f"{group.join.name} {why}"))]
-        goodbye: list[Action] = [Send(message=Leave(node=node, round=group.round, reason=why))]
-        if not group.workers.alive:
-            # Said at once, because an assignment may be on its way to us that makes others wait for our workers.
-            goodbye.append(Send(message=Stopped(node=node, round=group.round)))
-        return goodbye
+
+def unguarded(state: State, now: float) -> Step:
+    """The guardian was killed. If the agent is killed next, nothing is left to end the workers."""
+    text = "the process that was started (our guardian) was killed; stopping everything at once"
+    actions: list[Action] = [Record(event=GuardianLost()), Say(text=text, level="error")]
+    if state.leaving is None and state.phase is not Phase.ENDED:
+        state, gone = _go(state, signal.SIGTERM, "lost its guardian: the process that was started was killed", now)
+        actions += gone
+    if state.phase is not Phase.ENDED:
+        state, hurried = _hurry(state, now)
+        actions += hurried
+    return state, actions
+
+
+def made_way(state: State, reason: str) -> Step:
+    """The agent was told to go, and its coordinator's part is another's: the job goes on without this node."""
+    return exit(state, 1, complaint=f"stopped: {reason}")
+
+
+def _is_echo(state: State, signum: int, now: float) -> bool:
+    """A signal says no more than the one before."""
+    return state.leaving is not None and signum == state.leaving.signum and now - state.leaving.since < ECHO_S
+
+
+def _go(state: State, signum: int, why: str, now: float) -> Step:
+    """This node's part ends: workers get `signum`."""
+    goodbye, actions = _goodbye(state, why), list[Action]()
+    if state.is_early:
+        state, actions = exit(state, -signum, reason=why)
+        return state, goodbye + actions
+    state = replace(state, leaving=Leaving(signum=signum, since=now, why=why), rejoin=False)
+    match state.phase:
+        case Phase.RUNNING:
+            state, actions = stopping.stop(state, signum, f"the agent {why}", now)
+        case Phase.SUCCEEDED:
+            state, actions = round_end.all_gone(state, now)
+        case Phase.JOINING | Phase.STOPPED if not state.hosting:
+            state, actions = exit(state, 1, complaint=f"stopped: it {why}")
+    return state, goodbye + actions
+
+
+def _hurry(state: State, now: float) -> Step:
+    """A second signal: no more grace."""
+    state = replace(state, in_a_hurry=True)
+    if state.stopping is not None:
+        return stopping.kill(state, state.stopping, now)
+    return exit(state, 1, complaint="stopped by a second signal, without waiting for the other nodes")
+
+
+def _goodbye(state: State, why: str) -> list[Action]:
+    node, name, number = state.join.node, state.join.name, state.round
+    if state.hosting:
+        return [Send(message=StopJob(node=node, reason=f"{name} {why}"))]
+    goodbye: list[Action] = [Send(message=Leave(node=node, round=number, reason=why))]
+    if not state.workers.alive:
+        # Said at once: an assignment may be on its way to us that makes others wait for our workers.
+        goodbye.append(Send(message=Stopped(node=node, round=number)))
+    return goodbye

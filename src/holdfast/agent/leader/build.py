@@ -87,14 +87,14 @@ def heir(
     `known_round`: the last round of an agent of this job that was on this host before us, and has not seen its end; 0: none."""
     taken, ended = network.taken, ended_runs(config)
     witness = None if config.witness is None else open_witness(config.witness, host)
-    endpoint = config.rdzv_endpoint if group.hosting else _listen_if_possible(config, network, group.join.addr, host)
+    endpoint = config.rdzv_endpoint if group.state.hosting else _listen_if_possible(config, network, group.join.addr, host)
     if witness is not None and endpoint:
         witness.rehearse(endpoint)
     now = host.now()
     succession = Succession(
         endpoint,
         origin=config.rdzv_endpoint,
-        founder=group.hosting,
+        founder=group.state.hosting,
         lease_s=config.lease_s,
         fresh_life=os.urandom(8).hex(),
         witness=witness is not None,

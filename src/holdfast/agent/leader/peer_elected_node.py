@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from signal import SIGTERM
 
 from holdfast.agent.group.machine import Group
-from holdfast.agent.group.messages import Exit, Unguarded
+from holdfast.agent.group.messages import Exit, MadeWay, Unguarded
 from holdfast.agent.leader.elected_node import ElectedNode
 from holdfast.agent.node import host_leaves
 from holdfast.core.job.events import Decided
@@ -105,8 +105,8 @@ class PeerElectedNode(ElectedNode):
         match seen:
             case Signalled() if self._goes_alone(seen):
                 why = "its node is excluded, and the agent was told to go; the others choose another coordinator"
-                return out + self._make_way(why, now) + self.group.exit(1, complaint=f"stopped: {why}")
-            case Unguarded() if self._others_can_go_on and not self.group.is_leaving:
+                return out + self._make_way(why, now) + self.group.observe(MadeWay(reason=why), now)
+            case Unguarded() if self._others_can_go_on and not self.group.state.leaving:
                 out += self._make_way("its guardian was killed; the others choose another coordinator", now)
             case Arrived() | LinkUp() | LinkDown():
                 return out + self._over_a_link(seen, now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from holdfast.agent.group.machine import Group
+from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.elected_node import ElectedNode
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
@@ -60,7 +61,7 @@ class StoreElectedNode(ElectedNode):
     def done(self) -> bool:
         """A leader stays until everybody knows how the job ended; one that leaves before that is not needed."""
         rendezvous = self._rendezvous
-        return self.group.state == "ended" and (rendezvous is None or rendezvous.phase != "ended" or self._everyone_knows)
+        return self.group.phase is Phase.ENDED and (rendezvous is None or rendezvous.phase != "ended" or self._everyone_knows)
 
     def will(self, now: float) -> list[Action]:
         """See `Node.will`: a leader lets others lead, and tells them where the job stands."""

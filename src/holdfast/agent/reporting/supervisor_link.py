@@ -15,6 +15,7 @@ from holdfast.agent.build import shelter_of
 from holdfast.agent.control.control_socket import OrderRequest
 from holdfast.agent.control.requests import Desk
 from holdfast.agent.group.machine import Group
+from holdfast.agent.group.state import Phase
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
@@ -113,7 +114,7 @@ class Supervised:
         return self.is_news or (self.told is not None and self.told.spare_because != self._spare_because())
 
     def _spare_because(self) -> str:
-        return self.group.spare_because[:400] if self.group.state == "joining" else ""
+        return self.group.state.spare_because[:400] if self.group.phase is Phase.JOINING else ""
 
     def _ready(self) -> list[Observation]:
         seen: list[Observation] = []
@@ -163,7 +164,7 @@ class Supervised:
     def _standing(self) -> Standing:
         group, assigned, monitoring = self.group, self.group.assigned, self.monitoring()
         ranks = []
-        for seat in group.workers.values() if group.state != "joining" else ():
+        for seat in group.workers.values() if group.phase is not Phase.JOINING else ():
             shown: dict[str, Any] = monitoring.shown(seat.local_rank) if monitoring is not None else {}
             ranks.append(
                 RankSaid(
@@ -184,7 +185,7 @@ class Supervised:
             domain=group.join.domain or "",
             job=self.config.rdzv_id,
             life=group.join.life,
-            state="ended" if self.outcome else group.state,
+            state="ended" if self.outcome else group.phase.value,
             round=group.round,
             attempt=assigned.restart_count if assigned else 0,
             ranks=tuple(ranks),

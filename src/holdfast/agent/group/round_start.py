@@ -1,0 +1,96 @@
+"""From asking for a round to its workers' start. A start may wait for the GPUs' memory, and for warm spares."""
+
+from __future__ import annotations
+
+from holdfast.agent.group.gpu_memory_wait import MemoryWait
+from holdfast.agent.group.messages import MemorySeen, Send, StartWorkers
+from holdfast.agent.group.node_health import check
+from holdfast.agent.group.state import Phase, State, Step, joined_with
+from holdfast.agent.group.worker_table import workers_of
+from holdfast.core.job.events import JoinRequested, RoundFormed
+from holdfast.core.machine import Action, Record
+from holdfast.core.value import replace
+from holdfast.core.wire.messages import Assigned, Waiting
+
+
+def begin(state: State, now: float) -> Step:
+    """Ask for a round: the first, or another."""
+    rank = state.assigned.group_rank if state.assigned else None
+    state = replace(state, phase=Phase.JOINING, joined_at=now, rejoin=None)
+    state = joined_with(state, round=state.round, group_rank=rank)
+    options, actions = state.options, list[Action]([Send(message=state.join)])
+    asked = JoinRequested(round=state.round + 1, backend=options.backend, endpoint=options.endpoint)
+    if options.checks or state.join.unhealthy:
+        state, actions = check(state)
+    if state.round:
+        memory, looks = state.memory.begin(now)
+        state, actions = replace(state, memory=memory), actions + looks
+    return state, [Record(event=asked), *actions]
+
+
+def waits(state: State, waiting: Waiting) -> Step:
+    """There is no round yet, or no place in one."""
+    known, is_of_another_run = state.join.known_round, waiting.life != state.join.life
+    if waiting.round >= known or is_of_another_run:
+        state = replace(state, spare_because=waiting.reason)
+    if waiting.round <= known and not is_of_another_run:
+        return state, []
+    state = joined_with(state, known_round=max(known, waiting.round), life=waiting.life)
+    # Said at once: a coordinator's successor learns it from the Join. While the node is being checked, with that.
+    return state, [] if state.checking else [Send(message=state.join)]
+
+
+def start(state: State, assigned: Assigned, now: float) -> Step:
+    """There is a round, with a place for this node."""
+    state = joined_with(state, life=assigned.life, calculated_s=assigned.calculated_s)
+    formed = RoundFormed(
+        round=assigned.round,
+        nodes=assigned.nodes,
+        group_rank=assigned.group_rank,
+        world_size=assigned.world_size,
+        master_addr=assigned.master_addr,
+        master_port=assigned.master_port,
+        waited_s=now - state.joined_at,
+        reason=assigned.reason,
+    )
+    state = replace(
+        state,
+        phase=Phase.RUNNING,
+        assigned=assigned,
+        spare_because="",
+        workers=workers_of(state.join, assigned),
+        look=None,
+        shown={},
+        regrouped=False,
+        held=True,
+    )
+    state, actions = let_go(state, now)
+    return state, [Record(event=formed), *actions]
+
+
+def let_go(state: State, now: float) -> Step:
+    """Start the round's workers, unless they still wait."""
+    if not state.held or state.memory.pending or now < state.spares_until:
+        return state, []
+    assert state.assigned is not None
+    return replace(state, held=False), [StartWorkers(assigned=state.assigned)]
+
+
+def spares_awaited(state: State, until: float, now: float) -> Step:
+    """Warm spares are worth waiting for until then."""
+    return let_go(replace(state, spares_until=until), now)
+
+
+def memory_seen(state: State, seen: MemorySeen, now: float) -> Step:
+    """The GPUs have been looked at."""
+    return _waited(state, *state.memory.seen(seen, now), now)
+
+
+def memory_late(state: State, now: float) -> Step:
+    """It is time for another look at the GPUs, or there was no answer."""
+    return _waited(state, *state.memory.late(now), now)
+
+
+def _waited(state: State, memory: MemoryWait, actions: list[Action], now: float) -> Step:
+    state, started = let_go(replace(state, memory=memory), now)
+    return state, actions + started

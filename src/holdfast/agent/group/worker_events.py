@@ -1,0 +1,126 @@
+"""What happens to one worker, or what does it ask for? The first failure stops its siblings at once, without asking.
+
+Every policy that restarts or ends the group needs that, and it saves a round trip. Where the coordinator lets the round
+carry on without some, they are left alone until it says otherwise; when the last has ended, the node waits.
+"""
+
+from __future__ import annotations
+
+from holdfast.agent.group.messages import (
+    ControlAsked,
+    Ended,
+    Send,
+    SignalWorkers,
+    Started,
+    StartFailed,
+    Stuck,
+    TimerExpired,
+)
+from holdfast.agent.group.round_end import settle
+from holdfast.agent.group.state import Phase, State, Step, with_worker
+from holdfast.agent.group.stopping import stop_once_seen
+from holdfast.agent.group.worker_table import Worker, WorkerState
+from holdfast.core.job.events import (
+    ControlRequested,
+    FailureSeen,
+    WatchdogExpired,
+    WorkerDying,
+    WorkerExited,
+    WorkerStarted,
+)
+from holdfast.core.job.failure import Cause, Evidence
+from holdfast.core.machine import Action, Record, Say
+from holdfast.core.signals import name_of
+from holdfast.core.value import fields_of, replace
+from holdfast.core.wire.messages import Failed, Requested
+
+
+def started(state: State, seen: Started) -> Step:
+    """A worker runs."""
+    event = WorkerStarted(rank=state.workers[seen.local_rank].rank, **fields_of(seen))
+    return with_worker(state, seen.local_rank, pid=seen.pid, state=WorkerState.RUNNING), [Record(event=event)]
+
+
+def start_failed(state: State, seen: StartFailed, now: float) -> Step:
+    """A worker could not be started. Its siblings that are still to start are not even tried."""
+    starting = [i for i, worker in state.workers.seats.items() if worker.state is WorkerState.STARTING]
+    state = replace(state, workers=state.workers.gone(starting))
+    return fail(state, state.workers[seen.local_rank], seen.at_unix, Cause.START, Evidence(message=seen.message), now)
+
+
+def ended(state: State, seen: Ended, now: float) -> Step:
+    """A worker is dying, or gone."""
+    worker, actions = state.workers[seen.local_rank], list[Action]()
+    exitcode = seen.exitcode if seen.exitcode is not None else worker.exitcode
+    where = worker.state
+    if seen.gone and seen.exitcode is not None:
+        where = WorkerState.GONE
+        actions.append(Record(event=WorkerExited(exitcode=seen.exitcode, **worker.ids)))
+    elif worker.state is WorkerState.RUNNING:
+        where = WorkerState.DYING
+        actions.append(Record(event=WorkerDying(exitcode=seen.exitcode, **worker.ids)))
+    state = with_worker(state, seen.local_rank, exitcode=exitcode, state=where)
+    if exitcode == 0:
+        state, more = settle(state, now)
+    else:
+        worker = state.workers[seen.local_rank]
+        cause = state.workers.cause(worker, seen.evidence)
+        state, more = fail(state, worker, seen.at_unix, cause, seen.evidence, now)
+    return state, actions + more
+
+
+def fail(state: State, worker: Worker, at_unix: float, cause: Cause, evidence: Evidence, now: float) -> Step:
+    """A worker has failed, or more is known of a failure."""
+    is_news = worker.local_rank not in state.workers.failures
+    state = replace(state, workers=state.workers.failed(worker, at_unix, cause, evidence))
+    failure = state.workers.failures[worker.local_rank]
+    actions: list[Action] = [Record(event=FailureSeen(failure=failure))] if is_news else []
+    if state.phase is Phase.RUNNING:
+        actions.append(Send(message=Failed(node=state.join.node, round=state.round, failure=failure)))
+    if state.phase is Phase.RUNNING and not (state.assigned and state.assigned.carries_on):
+        state, more = stop_once_seen(state, f"rank {worker.rank} failed", now)
+    else:
+        state, more = settle(state, now)
+    return state, actions + more
+
+
+def stuck(state: State, seen: Stuck, now: float) -> Step:
+    """A worker sleeps in the kernel."""
+    worker = state.workers[seen.local_rank]
+    if worker.state is not WorkerState.RUNNING:
+        return state, []  # it is ending; that it does not die will show
+    charge = f"is stuck in the kernel (uninterruptible sleep for {seen.asleep_s:.1f} s: a driver, a dead mount?)"
+    state = with_worker(state, worker.local_rank, charge=(Cause.STUCK, charge))
+    said = Say(text=f"rank {worker.rank} (pid {worker.pid}) {charge}", level="error")
+    state, actions = fail(state, state.workers[worker.local_rank], seen.at_unix, Cause.STUCK, Evidence(), now)
+    return state, [said, *actions]
+
+
+def timer_expired(state: State, seen: TimerExpired) -> Step:
+    """A worker, or a child of one, did not leave a scope in time that it had set itself."""
+    late, noted = f"did not leave scope {seen.scope} in time", _expired(seen)
+    if seen.signum <= 0:
+        text = f"process {seen.pid} {late}; its timer asks for no signal"
+        return state, [noted, Say(text=text, level="warning")]
+    for worker in state.workers.values():
+        if worker.pid == seen.pid and worker.state is WorkerState.RUNNING:
+            state = with_worker(state, worker.local_rank, charge=(Cause.WATCHDOG, late))
+            said = Say(text=f"rank {worker.rank} {late}; sent {name_of(seen.signum)}", level="warning")
+            return state, [noted, said, SignalWorkers(local_ranks=(worker.local_rank,), signum=seen.signum)]
+    text = f"process {seen.pid}, which is no rank's main process, {late}; left alone"
+    return state, [noted, Say(text=text, level="warning")]
+
+
+def _expired(seen: TimerExpired) -> Record:
+    return Record(event=WatchdogExpired(pid=seen.pid, scope=seen.scope, expired_s=seen.late_s))
+
+
+def asked(state: State, seen: ControlAsked, now: float) -> Step:
+    """A worker asks for something. The coordinator decides, also if the worker is gone by then."""
+    local_rank, kind, reason = seen.local_rank, seen.kind, seen.reason
+    rank, state = state.workers[local_rank].rank, with_worker(state, local_rank, asked_at=now)
+    noted = Record(event=ControlRequested(rank=rank, local_rank=local_rank, kind=kind, reason=reason))
+    if kind == "continue" or state.phase is Phase.ENDED:
+        return state, [noted]
+    wish = Requested(node=state.join.node, round=state.round, kind=kind, rank=rank, reason=reason)
+    return state, [noted, Send(message=wish)]
