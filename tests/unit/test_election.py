@@ -9,7 +9,7 @@ from kit.stages.made_up import report
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, Started, StartWorkers
-from holdfast.agent.group.state import Phase
+from holdfast.agent.group.state import Phase, State
 from holdfast.agent.leader.build import open_etcd
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.core.errors import UsageError
@@ -302,7 +302,7 @@ class Story:
     def __init__(self, nodes: int = 1) -> None:
         self.rules = Rules(job="j", min_nodes=nodes, max_nodes=nodes, lease_s=3.0)
         member = Member("a", endpoint="?", join_timeout_s=60.0, is_told_where=True, now=0.0)
-        self.node = StoreElectedNode(Group(join("a"), grace_s=5.0, hosting=False), member, candidate(), self.found)
+        self.node = StoreElectedNode(Group(State(join=join("a"), grace_s=5.0, hosting=False)), member, candidate(), self.found)
         self.done = self.node.begin(0.0)
 
     def found(self, now: float) -> tuple[Server, RestartOnFailure]:

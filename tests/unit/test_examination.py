@@ -8,7 +8,7 @@ from kit.stages.group_stage import JOIN, Stage
 from kit.stages.round_stage import Job, kinds
 
 from holdfast.agent.control.health_query import Examination
-from holdfast.agent.group.messages import ChecksRun, ExaminationAsked, RunChecks, TellExamined
+from holdfast.agent.group.messages import FromCoordinator, ToCoordinator
 from holdfast.core.wire.messages import Checked, CheckYourself, Examine, Examined, NodeHealth, Noted
 from holdfast.rendezvous.coordinator.pending_requests import MOST
 
@@ -31,13 +31,11 @@ class Client:
 def test_a_node_passes_a_question_on_and_answers_one():
     stage = Stage()
     stage.run()
-    stage.see(ExaminationAsked(ask=3, checks=("memory",)))
-    assert stage.said == [Examine(node=JOIN.node, ask=3, checks=("memory",))]
-    assert stage.told(CheckYourself(ask=8, checks=("memory",))) == [RunChecks(ask=8, checks=("memory",))]
-    stage.see(ChecksRun(ask=8, verdicts=FOUND))
-    assert stage.said == [Examined(node=JOIN.node, ask=8, verdicts=FOUND)]
-    answer = NodeHealth(ask=3, name="n2", verdicts=FOUND)
-    assert stage.told(answer) == [TellExamined(answer=answer)]
+    question = Examine(node=JOIN.node, ask=3, checks=("memory",))
+    stage.see(ToCoordinator(message=question))
+    assert stage.said == [question]
+    for heard in (CheckYourself(ask=8, checks=("memory",)), NodeHealth(ask=3, name="n2", verdicts=FOUND)):
+        assert stage.told(heard) == [FromCoordinator(message=heard)]
 
 
 def test_it_is_over_when_all_have_answered():

@@ -9,10 +9,9 @@ from kit.stages.group_stage import JOIN, REPORT, Stage, assigned, running
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import (
-    Answer,
     Ended,
-    ExclusionAsked,
     Exit,
+    FromCoordinator,
     KillWorkers,
     PortHeld,
     Send,
@@ -22,8 +21,9 @@ from holdfast.agent.group.messages import (
     StartWorkers,
     Sweep,
     TimerExpired,
+    ToCoordinator,
 )
-from holdfast.agent.group.state import Phase
+from holdfast.agent.group.state import Phase, State
 from holdfast.core.job.failure import Evidence, Failure
 from holdfast.core.machine import NEVER
 from holdfast.core.value import replace
@@ -53,7 +53,7 @@ def stage() -> Stage:
 
 
 def test_it_joins_with_the_port_that_it_holds() -> None:
-    group = Group(JOIN, grace_s=1.0, hosting=False)
+    group = Group(State(join=JOIN, grace_s=1.0, hosting=False))
     group.observe(PortHeld(port=4711), 0.0)
     (join,) = [action.message for action in group.begin(0.0) if isinstance(action, Send)]
     assert join == Join(node="n1-id", name="n1", addr="n1", master_port=4711, nproc=2, role="default", round=0)
@@ -223,11 +223,12 @@ def test_a_failure_knows_its_node_round_and_attempt(stage: Stage) -> None:
 # --- spares and operators -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("readmit", "kind"), [(False, Exclude), (True, Readmit)])
-def test_an_operators_request_about_a_node_goes_to_the_coordinator_and_its_answer_back(stage, readmit, kind) -> None:
-    stage.see(ExclusionAsked(ask=3, name="n2", reason="its fan is broken", readmit=readmit))
+@pytest.mark.parametrize("kind", [Exclude, Readmit])
+def test_an_operators_request_about_a_node_goes_to_the_coordinator_and_its_answer_back(stage, kind) -> None:
+    stage.see(ToCoordinator(message=kind(node="n1-id", ask=3, name="n2", reason="its fan is broken")))
     assert stage.said == [kind(node="n1-id", ask=3, name="n2", reason="its fan is broken")]
-    assert stage.told(Noted(ask=3, ok=True, text="so be it")) == [Answer(ask=3, ok=True, text="so be it")]
+    answer = Noted(ask=3, ok=True, text="so be it")
+    assert stage.told(answer) == [FromCoordinator(message=answer)]
 
 
 def test_a_spare_knows_why_until_it_has_a_place() -> None:

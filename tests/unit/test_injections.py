@@ -5,7 +5,7 @@ from __future__ import annotations
 from kit.stages.group_stage import JOIN, Stage
 from kit.stages.round_stage import Job
 
-from holdfast.agent.group.messages import FaultPlayed, InjectionAsked, PlayFault
+from holdfast.agent.group.messages import FromCoordinator, ToCoordinator
 from holdfast.core.job.injection import Injection
 from holdfast.core.wire.messages import Inject, InjectHere, InjectionHeard, Noted
 
@@ -15,11 +15,11 @@ KILL = Injection(fault="kill", rank=1, by="you")
 def test_a_node_passes_a_wish_on_and_answers_one():
     stage = Stage()
     stage.run()
-    stage.see(InjectionAsked(ask=3, name="n2", injection=KILL))
-    assert stage.said == [Inject(node=JOIN.node, ask=3, name="n2", injection=KILL)]
-    assert stage.told(InjectHere(ask=8, injection=KILL)) == [PlayFault(ask=8, injection=KILL)]
-    stage.see(FaultPlayed(ask=8, ok=False, text="no"))
-    assert stage.said == [InjectionHeard(node=JOIN.node, ask=8, ok=False, text="no")]
+    wish = Inject(node=JOIN.node, ask=3, name="n2", injection=KILL)
+    stage.see(ToCoordinator(message=wish))
+    assert stage.said == [wish]
+    asked = InjectHere(ask=8, injection=KILL)
+    assert stage.told(asked) == [FromCoordinator(message=asked)]
 
 
 def test_the_coordinator_asks_that_node_only_and_tells_who_asked():

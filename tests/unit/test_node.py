@@ -11,7 +11,7 @@ from kit.stages.made_up import assigned, report
 from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Ended, Exit, LogsTaken, LookAtMemory, Started, StartWorkers, Sweep
-from holdfast.agent.group.state import Phase
+from holdfast.agent.group.state import Phase, State
 from holdfast.agent.leader.elected_node import FAILURES_KEPT, shortened
 from holdfast.agent.node import Node
 from holdfast.core.job.events import RoundFormed, WorkersStopped
@@ -46,11 +46,12 @@ def join(node: str, nproc: int = 1) -> Join:
 def host(nodes: int, *, max_restarts: int = 0, lease_s: float = 3.0) -> Node:
     rules = Rules(job="j", min_nodes=nodes, max_nodes=nodes, lease_s=lease_s, max_restarts=max_restarts)
     server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=max_restarts), now=0.0, now_unix=0.0))
-    return Node(Group(join("a"), grace_s=5.0, hosting=True), server=server)
+    return Node(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)
 
 
 def member() -> Node:
-    return Node(Group(join("b"), grace_s=5.0, hosting=False), member=Member("b", endpoint="a:1", join_timeout_s=60.0, now=0.0))
+    group = Group(State(join=join("b"), grace_s=5.0, hosting=False))
+    return Node(group, member=Member("b", endpoint="a:1", join_timeout_s=60.0, now=0.0))
 
 
 def ended(exitcode: int) -> Ended:
@@ -109,7 +110,7 @@ def test_a_crash_of_a_lone_node_is_a_restart_within_one_observation() -> None:
 
 def test_a_restart_sweeps_behind_the_last_round_before_anything_of_the_next() -> None:
     node = host(1, max_restarts=1, lease_s=NEVER)
-    node.group.phase = replace(node.group.phase, memory=MemoryWait(timeout_s=60.0))
+    node.group.state = replace(node.group.state, memory=MemoryWait(timeout_s=60.0))
     node.begin(0.0)
     node.observe(Started(local_rank=0, pid=1, argv=(), log_dir=None), 0.0)
     actions = node.observe(ended(1), 9.0)
@@ -208,7 +209,7 @@ def test_who_was_cut_off_shortly_before_the_end_is_waited_for_until_it_is_told(t
 def test_a_member_that_is_refused_is_hung_up_on() -> None:
     rules = Rules(job="j", min_nodes=2, max_nodes=2, ranks_given=True)
     server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
-    node = Node(Group(join("a"), grace_s=5.0, hosting=True), server=server)
+    node = Node(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)
     node.observe(LinkUp(link=GUEST, ours=False), 0.0)
     actions = hear(node, join("b"))
     assert [type(message) for message in sent(actions, GUEST)] == [Refused] and HangUp(link=GUEST) in actions
@@ -217,7 +218,7 @@ def test_a_member_that_is_refused_is_hung_up_on() -> None:
 def test_a_host_that_is_refused_ends_the_job_for_those_who_wait() -> None:
     rules = Rules(job="j", min_nodes=2, max_nodes=2, ranks_given=True)
     server = Server(Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0))
-    node = Node(Group(join("a"), grace_s=5.0, hosting=True), server=server)  # it was given no rank
+    node = Node(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)  # it was given no rank
     node.begin(0.0)
     node.observe(LinkUp(link=GUEST, ours=False), 0.0)
     ranked = Join(node="b", name="b", addr="b", master_port=1, nproc=1, role="default", wanted_rank=1)
@@ -230,7 +231,7 @@ def test_a_node_of_a_run_that_is_over_is_told_that_end_and_has_no_seat_in_this_o
     rules = Rules(job="j", min_nodes=2, max_nodes=2)
     rendezvous = Rendezvous(rules, RestartOnFailure(max_restarts=0), now=0.0, now_unix=0.0)
     server = Server(rendezvous, ended={"L": over})
-    node = Node(Group(join("a"), grace_s=5.0, hosting=True), server=server)
+    node = Node(Group(State(join=join("a"), grace_s=5.0, hosting=True)), server=server)
     node.begin(0.0)
     for link, life in ((GUEST, "L"), (GUEST + 1, "M")):
         node.observe(LinkUp(link=link, ours=False), 0.0)

@@ -21,7 +21,7 @@ from holdfast.agent.group.messages import (
     Sweep,
     Told,
 )
-from holdfast.agent.group.state import Phase
+from holdfast.agent.group.state import Phase, State
 from holdfast.core.job.events import GpuMemoryReclaimed, WorkersStopped
 from holdfast.core.job.failure import Evidence
 from holdfast.core.machine import NEVER, Action, Record, Say, Signalled, Tick
@@ -166,7 +166,7 @@ def test_a_limit_of_zero_waits_for_nothing():
 def group() -> Group:
     """One whose worker has failed in round 1, and which has joined again."""
     join = Join(node="n-id", name="n", addr="n", master_port=0, nproc=1, role="default")
-    group = Group(join, grace_s=10.0, hosting=False, memory=MemoryWait(timeout_s=50.0))
+    group = Group(State(join=join, grace_s=10.0, hosting=False, memory=MemoryWait(timeout_s=50.0)))
     group.begin(0.0)
     assert StartWorkers(assigned=assigned(1)) in group.observe(Told(message=assigned(1)), 1.0)
     group.observe(Started(local_rank=0, pid=7, argv=(), log_dir=None), 1.0)

@@ -16,9 +16,9 @@ from holdfast.agent.build import assemble, room_for_links
 from holdfast.agent.components import Hands
 from holdfast.agent.control.requests import Desk
 from holdfast.agent.group.messages import (
-    Answer,
     CheckNode,
     Exit,
+    FromCoordinator,
     HeedPace,
     KeepStacks,
     KillWorkers,
@@ -26,12 +26,9 @@ from holdfast.agent.group.messages import (
     LeaseOver,
     LookAtMemory,
     LookAtWorkers,
-    PlayFault,
-    RunChecks,
     SignalWorkers,
     StartWorkers,
     Sweep,
-    TellExamined,
     Told,
     Unguarded,
 )
@@ -44,7 +41,7 @@ from holdfast.core.job.events import AgentStarted, RoundFormed
 from holdfast.core.machine import NEVER, Record, Say, Signalled, Tick
 from holdfast.core.signals import signal
 from holdfast.core.wire.links import Arrived, Connect, HangUp, Transmit
-from holdfast.core.wire.messages import Finish
+from holdfast.core.wire.messages import CheckYourself, Finish, InjectHere, Message, NodeHealth, Noted
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import guardian
 from holdfast.telemetry.record.state_dir import open_job
@@ -291,20 +288,27 @@ class Agent:
                         self.hands.watchdog.timers.forget_all()
                 case LookAtMemory(above_mb=above_mb):
                     seen += self.workers.look_at_memory(above_mb)
-                case RunChecks(ask=ask, checks=checks):
-                    seen += self.hands.checking().run_for(ask, checks)
-                case PlayFault(ask=ask, injection=wanted):
-                    seen.append(self.hands.injections().play(ask, wanted))
-                case TellExamined(answer=answer):
-                    self.desk.examined(answer)
-                case Answer():
-                    self.desk.answered(action)
+                case FromCoordinator(message=message):
+                    seen += self._heed(message)
                 case Exit():
                     self.exit, self.leave_at = action, self.host.now() + FAREWELL_S
                 case _:
                     assert self.store is not None, f"an agent cannot do {action!r}"
                     seen += self.store.perform(action)
         self._observe(*seen)
+
+    def _heed(self, message: Message) -> list[Observation]:
+        """What an operator asks of this node through the coordinator, or the answer to one here."""
+        match message:
+            case CheckYourself(ask=ask, checks=checks):
+                return self.hands.checking().run_for(self.node.group.join.node, ask, checks)
+            case InjectHere(ask=ask, injection=wanted):
+                return [self.hands.injections().play(ask, wanted)]
+            case NodeHealth():
+                self.desk.examined(message)
+            case Noted():
+                self.desk.answered(message)
+        return []
 
     def _answer_or_perform(self, actions: Sequence[Action]) -> None:
         """Where all that a message leads to is an answer, that goes out with the answers to whatever else has come."""

@@ -6,6 +6,8 @@ import os
 
 from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
+from holdfast.agent.group.signal_forwarding import of_script
+from holdfast.agent.group.state import State
 from holdfast.agent.node import Node
 from holdfast.core.config.option import shared
 from holdfast.core.config.own_options import Growth, Placement
@@ -156,24 +158,24 @@ def _join(config: RunConfig, name: str, addr: str) -> Join:
 
 
 def _group(config: RunConfig, join: Join, *, hosting: bool) -> Group:
-    return Group(
-        join,
-        grace_s=config.shutdown_timeout_s,
+    state = State(
+        join=join,
         hosting=hosting,
         endpoint=config.rdzv_endpoint,
         backend=config.rdzv_backend,
-        stop_signals=config.signals_to_handle,
-        echoing="SLURM_STEP_ID" in os.environ,
+        grace_s=config.shutdown_timeout_s,
         term_grace_s=config.term_timeout_s,
         clean_stop_is_success=config.membership == "fixed",
+        hang_signal=config.ft.rank_termination_signal,
+        checks=bool(config.check_before or config.check_after),
+        script=of_script(config.signals_to_handle, echoing="SLURM_STEP_ID" in os.environ),
         memory=MemoryWait(
             timeout_s=config.ft.gpu_memory_reclaim_timeout,
             tolerance_mb=config.ft.gpu_memory_tolerance_mb,
             poll_s=config.ft.gpu_memory_poll_interval,
         ),
-        hang_signal=config.ft.rank_termination_signal,
-        checks=bool(config.check_before or config.check_after),
     )
+    return Group(state)
 
 
 def _node(config: RunConfig, host: Host, name: str, *, hosting: bool, addr: str, taken: bool = False) -> Node:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from holdfast.agent.agent import FAREWELL_S
 from holdfast.agent.group.messages import (
     TOO_LATE,
-    Answer,
     CheckNode,
     Ended,
     Exit,
+    FromCoordinator,
     HeedPace,
     KeepStacks,
     KillWorkers,
@@ -36,7 +36,7 @@ from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.core.wire.links import Connect, HangUp, Transmit
-from holdfast.core.wire.messages import Assigned
+from holdfast.core.wire.messages import Assigned, Noted
 from holdfast.health.examiner import Answered
 from holdfast.rendezvous.election.store_election import Await, Campaign, Keep, Persist, Resign
 from holdfast.rendezvous.election.witness_claims import Claim
@@ -81,7 +81,7 @@ class SimAgent(Watched):
         """The agent's first turn."""
         self.world, self.links, self.node = world, links, node
         self.monitoring = SimMonitoring(self.place, world, self.perform)
-        self.checking = SimChecking(self.scene, self.place, world, self.perform) if node.group.state.options.checks else None
+        self.checking = SimChecking(self.scene, self.place, world, self.perform) if node.group.state.checks else None
         self._tell_the_time()
         is_worker = lambda pid: pid in self.local_ranks
         self.spares = SimSpares(self.scene, self.place, world, node.group, is_worker=is_worker, perform=self.perform)
@@ -245,7 +245,7 @@ class SimAgent(Watched):
                     seen += self.world.look_at_memory()
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     self.monitoring.monitor.heed(longest_s, busy_s, self.world.now())
-                case Answer(text=text):
+                case FromCoordinator(message=Noted(text=text)):
                     self.scene.transcript.note(self.scene.timeline.now, self.place, f"answers: {text}")
                 case Exit():
                     self.exit, self.leave_at = action, self.world.now() + FAREWELL_S

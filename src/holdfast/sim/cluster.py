@@ -12,7 +12,8 @@ from signal import SIGKILL
 
 from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.machine import Group
-from holdfast.agent.group.messages import ControlAsked, ExclusionAsked, Reached
+from holdfast.agent.group.messages import ControlAsked, Reached, ToCoordinator
+from holdfast.agent.group.state import State
 from holdfast.agent.group.worker_table import WorkerState
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
@@ -20,7 +21,7 @@ from holdfast.agent.node import Node
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER
 from holdfast.core.value import replace
-from holdfast.core.wire.messages import Join
+from holdfast.core.wire.messages import Exclude, Join, Readmit
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.recovery.progress import Progress
 from holdfast.rendezvous.coordinator.machine import Rendezvous
@@ -105,8 +106,8 @@ class Cluster(Scene):
             links.endpoint = f"{place}:{number}"
             links.listen()
         memory = MemoryWait(timeout_s=RECLAIM_S)
-        machine = Group(
-            join,
+        state = State(
+            join=join,
             grace_s=self.job.grace_s,
             hosting=hosting,
             endpoint=ENDPOINT,
@@ -114,6 +115,7 @@ class Cluster(Scene):
             memory=memory,
             checks=self.job.checks,
         )
+        machine = Group(state)
         self.agents[place] = agent
         self.lives.append(agent)
         self.checks.touched(place)
@@ -209,8 +211,9 @@ class Cluster(Scene):
     def exclude(self, place: str, *, through: str, readmit: bool = False) -> None:
         """An operator wants a node left out, or taken again, and says so to an agent."""
         self.asks += 1
-        asked = ExclusionAsked(ask=self.asks, name=place, reason="its fan is broken", readmit=readmit)
-        self.agents[through].world.see(asked)
+        agent, kind = self.agents[through], Readmit if readmit else Exclude
+        asked = kind(node=agent.node.group.join.node, ask=self.asks, name=place, reason="its fan is broken")
+        agent.world.see(ToCoordinator(message=asked))
 
     def ask(self, place: str, kind: str, local_rank: int = 0) -> None:
         """A worker asks for something, if it lives."""

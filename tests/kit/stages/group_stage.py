@@ -8,6 +8,8 @@ from kit.stages import made_up
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Ended, Send, Started, Told
+from holdfast.agent.group.signal_forwarding import of_script
+from holdfast.agent.group.state import State
 from holdfast.core.job.events import Event
 from holdfast.core.job.failure import Evidence
 from holdfast.core.machine import Record
@@ -34,8 +36,8 @@ class Stage:
         echoing: bool = False,
         **more: Any,
     ) -> None:
-        how = {"stop_signals": stop_signals, "echoing": echoing, **more}
-        self.group = Group(join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", **how)
+        script = of_script(stop_signals, echoing=echoing)
+        self.group = Group(State(join=join, grace_s=GRACE_S, hosting=hosting, endpoint="head:29400", script=script, **more))
         self.now = 0.0
         self.did = self.group.begin(0.0)
 

@@ -12,11 +12,11 @@ import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.agent.group.messages import ChecksRun, NodeChecked
+from holdfast.agent.group.messages import NodeChecked, ToCoordinator
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.machine import NEVER, Action, Observation, Tick
-from holdfast.core.wire.messages import Checked
+from holdfast.core.wire import messages as wire
 from holdfast.health.check import ROOT, wanted
 from holdfast.health.checks.pairs import VERDICT
 from holdfast.health.examiner import Answered, Asked, Examined, Examiner, StartCheck, Watch, plain
@@ -84,22 +84,22 @@ class Checking:
         standing = (self.examiner.standings[label].verdict for label in sorted(self.examiner.counts))
         return plain(one for one in standing if one is not None)
 
-    def run_for(self, ask: int, asked: Sequence[str]) -> list[Observation]:
+    def run_for(self, node: str, ask: int, asked: Sequence[str]) -> list[Observation]:
         """Somebody wants these checks run now, by the coordinator's word: none that runs what others write, unless this node
         was configured with it."""
         configured = set(self.before + self.after + self.during)
         try:
             found = wanted(asked, self.root)
         except UsageError as error:
-            return [ChecksRun(ask=ask, verdicts=(), trouble=error.what)]
+            return [_examined(node, ask, trouble=error.what)]
         if strange := [one.label for one in found if one.label not in configured and not _harmless(one)]:
-            return [ChecksRun(ask=ask, verdicts=(), trouble=f"{', '.join(strange)}: {NOT_FOR_OTHERS}")]
+            return [_examined(node, ask, trouble=f"{', '.join(strange)}: {NOT_FOR_OTHERS}")]
         labels = self._know(asked, counts=False)
         purpose = f"ask {ask}"
 
         def caller(verdicts: Sequence[Verdict]) -> list[Observation]:
             by_label = {one.check: one for one in verdicts}
-            return [ChecksRun(ask=ask, verdicts=tuple(_told(by_label[label]) for label in labels))]
+            return [_examined(node, ask, *(_told(by_label[label]) for label in labels))]
 
         self.callers[purpose] = caller
         return self._ask(purpose, labels)
@@ -193,5 +193,9 @@ def _harmless(one: Wanted) -> bool:
     return one.check.target.startswith(OURS) and (not one.argument or one.check.name in WITHOUT_CODE)
 
 
-def _told(one: Verdict) -> Checked:
-    return Checked(check=one.check, state=one.state, reason=one.reason, advice=one.advice, took_s=one.took_s)
+def _examined(node: str, ask: int, *verdicts: wire.Checked, trouble: str = "") -> ToCoordinator:
+    return ToCoordinator(message=wire.Examined(node=node, ask=ask, verdicts=verdicts, trouble=trouble))
+
+
+def _told(one: Verdict) -> wire.Checked:
+    return wire.Checked(check=one.check, state=one.state, reason=one.reason, advice=one.advice, took_s=one.took_s)

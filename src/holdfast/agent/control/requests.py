@@ -9,13 +9,13 @@ from collections.abc import Callable
 from holdfast.agent.control.control_socket import ControlSocket
 from holdfast.agent.control.health_query import MARGIN_S, Examination
 from holdfast.agent.group.machine import Group
-from holdfast.agent.group.messages import Answer, ExaminationAsked, ExclusionAsked, InjectionAsked, RestartAsked, StopAsked
+from holdfast.agent.group.messages import StopAsked, ToCoordinator
 from holdfast.agent.group.state import Phase
 from holdfast.core.errors import UsageError
 from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Observation, Signalled
 from holdfast.core.signals import NUMBERS
-from holdfast.core.wire.messages import NodeHealth
+from holdfast.core.wire.messages import Examine, Exclude, Inject, NodeHealth, Noted, Readmit, Requested
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.host import Host
 from holdfast.telemetry.health_http import HealthHttpServer
@@ -126,7 +126,7 @@ class Desk:
         request.refuse(f"this agent knows no {request.ask!r}; it knows {known}")
         return []
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: Noted) -> None:
         """The coordinator has answered one that it was asked for."""
         if (examination := self.examinations.get(answer.ask)) is not None:
             examination.names = answer.text.split("\n")
@@ -147,7 +147,9 @@ class Desk:
             return []
         request.reply({"text": f"the coordinator was asked to restart round {self.group.round}"})
         reason = str(request.arguments.get("reason") or "an operator asked for it (holdfast restart)")
-        return [RestartAsked(reason=reason[:LONGEST_REASON])]
+        node, number = self.group.join.node, self.group.round
+        wish = Requested(node=node, round=number, kind="restart", rank=-1, reason=reason[:LONGEST_REASON])
+        return [ToCoordinator(message=wish)]
 
     def _exclusion(self, request: Request | OrderRequest) -> list[Observation]:
         name = str(request.arguments.get("node") or "")
@@ -155,9 +157,10 @@ class Desk:
             request.refuse("which node? give its name, as `holdfast status` shows it")
             return []
         ask = self._await(request)
-        readmit = request.ask == "readmit"
+        asked = Readmit if request.ask == "readmit" else Exclude
         reason = str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
-        return [ExclusionAsked(ask=ask, name=name, reason=reason[:LONGEST_REASON], readmit=readmit)]
+        message = asked(node=self.group.join.node, ask=ask, name=name, reason=reason[:LONGEST_REASON])
+        return [ToCoordinator(message=message)]
 
     def _await(self, request: Request | OrderRequest) -> int:
         """The coordinator's answer, by this number."""
@@ -176,7 +179,8 @@ class Desk:
             request.refuse(str(error))
             return []
         if name != self.name:
-            return [InjectionAsked(ask=self._await(request), name=name[:LONGEST_NAME], injection=wanted)]
+            ask, node = self._await(request), self.group.join.node
+            return [ToCoordinator(message=Inject(node=node, ask=ask, name=name[:LONGEST_NAME], injection=wanted))]
         assert self.injections is not None
         ok, text = self.injections().ask(wanted)
         request.reply({"text": text}) if ok else request.refuse(text)
@@ -197,7 +201,7 @@ class Desk:
         self.asks += 1
         until = self.host.now() + max((one.check.deadline_s for one in found), default=0.0) + MARGIN_S
         self.examinations[self.asks] = Examination(request, until)
-        return [ExaminationAsked(ask=self.asks, checks=checks)]
+        return [ToCoordinator(message=Examine(node=self.group.join.node, ask=self.asks, checks=checks))]
 
     def examined(self, answer: NodeHealth) -> None:
         """One of the nodes has said how it is."""
@@ -219,7 +223,7 @@ class Desk:
 
     def _tell_nodes(self, request: Request | OrderRequest) -> None:
         if (rendezvous := self.rendezvous()) is None:
-            where = self.group.state.options.endpoint
+            where = self.group.state.endpoint
             request.refuse(f"the coordinator is not here, but at {where}, or where this job's nodes chose")
             return
         nodes = rendezvous.seats.table(MOST_NODES)

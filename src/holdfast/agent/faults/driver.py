@@ -11,12 +11,13 @@ import json
 import os
 
 from holdfast.agent.faults.machine import Answered, Asked, Halt, Injector, LetGo, Plant, RankOver, RoundOver, Strike
-from holdfast.agent.group.messages import FaultPlayed
+from holdfast.agent.group.messages import ToCoordinator
 from holdfast.agent.group.state import Phase
 from holdfast.agent.group.worker_table import WorkerState
 from holdfast.core.job.events import StopSent, WorkerDying, WorkerExited
 from holdfast.core.machine import Tick
 from holdfast.core.signals import signal
+from holdfast.core.wire.messages import InjectionHeard
 from holdfast.health.injected import WHERE
 from holdfast.runtime.hardware.gpus import names
 from holdfast.runtime.process.process import kill_group
@@ -73,7 +74,7 @@ class Injections:
     def play(self, ask: int, wanted: Injection) -> Observation:
         """The same, for somebody elsewhere."""
         ok, text = self.ask(wanted)
-        return FaultPlayed(ask=ask, ok=ok, text=text)
+        return ToCoordinator(message=InjectionHeard(node=self.group.join.node, ask=ask, ok=ok, text=text))
 
     def _looks(self) -> dict[str, float | None]:
         checker = self.checker()

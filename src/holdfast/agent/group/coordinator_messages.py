@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from holdfast.agent.group import hang_response, job_end, node_health, round_end, round_start, stopping
 from holdfast.agent.group.messages import (
-    Answer,
+    FromCoordinator,
     HeedPace,
     LearnImports,
     LeaseOver,
-    PlayFault,
-    RunChecks,
     Send,
-    TellExamined,
 )
 from holdfast.agent.group.state import Phase, State, Step, joined_with
 from holdfast.core.machine import Action, Say
@@ -66,20 +63,14 @@ def _of_round(state: State, message: Message, now: float) -> Step | None:
 
 
 def _of_others(state: State, message: Message) -> Step | None:
-    """What an operator, or another node, wants of this one; and the answer to what this one wanted."""
+    """What operators and other nodes want of this one, and the answers to what this one wanted."""
     match message:
         case ToImport(modules=modules) if state.phase is Phase.JOINING:
             return state, [LearnImports(modules=modules)]
-        case CheckYourself(ask=ask, checks=checks):
-            return state, [RunChecks(ask=ask, checks=checks)]
-        case InjectHere(ask=ask, injection=injection):
-            return state, [PlayFault(ask=ask, injection=injection)]
-        case NodeHealth():
-            return state, [TellExamined(answer=message)]
         case Noted(ask=ask, text=text) if ask == OWN_ASK:
             return node_health.noted(state, text)
-        case Noted(ask=ask, ok=ok, text=text):
-            return state, [Answer(ask=ask, ok=ok, text=text)]
+        case CheckYourself() | InjectHere() | NodeHealth() | Noted():
+            return state, [FromCoordinator(message=message)]
     return None
 
 

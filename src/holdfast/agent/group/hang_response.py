@@ -87,7 +87,7 @@ def looked(state: State, positions: tuple[Position, ...], now: float) -> Step:
 
 
 def _strike_hanging(state: State) -> tuple[State, list[Action], list[int]]:
-    actions, signum = list[Action](), name_of(state.options.hang_signal)
+    actions, signum = list[Action](), name_of(state.hang_signal)
     hanging = [worker for worker in state.workers.values() if worker.hangs]
     for worker in hanging:
         i = worker.local_rank
@@ -109,4 +109,4 @@ def _strike(state: State, worker: Worker, why: str) -> Step:
         charge=(Cause.HUNG, hung_words(why, position)),
         stacks_path=worker.stacks_path if position is None else position.stacks_path,
     )
-    return state, [SignalWorkers(local_ranks=(worker.local_rank,), signum=state.options.hang_signal)]
+    return state, [SignalWorkers(local_ranks=(worker.local_rank,), signum=state.hang_signal)]

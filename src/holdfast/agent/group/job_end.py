@@ -22,7 +22,7 @@ def exit(
     complaint: str = "",
 ) -> Step:
     """End. `complaint`: what is wrong, for people."""
-    if state.options.clean_stop_is_success and state.leaving and all(one.exitcode == 0 for one in state.workers.values()):
+    if state.clean_stop_is_success and state.leaving and all(one.exitcode == 0 for one in state.workers.values()):
         code = 0
     outcome = report.outcome if report else outcome
     reason = report.reason if report else complaint or reason

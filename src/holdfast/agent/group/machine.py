@@ -6,8 +6,6 @@ state, in the file of its situation. What comes after a round is the coordinator
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from holdfast.agent.group import (
     coordinator_messages,
     hang_response,
@@ -17,17 +15,11 @@ from holdfast.agent.group import (
     stopping,
     worker_events,
 )
-from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.messages import (
-    ChecksRun,
     ControlAsked,
     Ended,
-    ExaminationAsked,
-    ExclusionAsked,
-    FaultPlayed,
     Hung,
     ImportsKnown,
-    InjectionAsked,
     LeaseOver,
     LimitsKnown,
     LogsTaken,
@@ -38,7 +30,6 @@ from holdfast.agent.group.messages import (
     PaceKnown,
     PortHeld,
     Reached,
-    RestartAsked,
     SavesSeen,
     Send,
     SparesAwaited,
@@ -48,29 +39,21 @@ from holdfast.agent.group.messages import (
     StopAsked,
     Stuck,
     TimerExpired,
+    ToCoordinator,
     Told,
     Unguarded,
 )
-from holdfast.agent.group.signal_forwarding import of_script
-from holdfast.agent.group.state import Options, Phase, State, Step, joined_with
-from holdfast.agent.group.worker_table import WorkerTable, no_workers
+from holdfast.agent.group.state import Phase, State, Step, joined_with
+from holdfast.agent.group.worker_table import WorkerTable
 from holdfast.core.machine import Action, Observation, Signalled, Tick
-from holdfast.core.signals import signal
 from holdfast.core.value import fields_of, replace
 from holdfast.core.wire.messages import (
     Assigned,
     Calculated,
-    Examine,
-    Examined,
-    Exclude,
     Imports,
-    Inject,
-    InjectionHeard,
     Join,
     Message,
     Pace,
-    Readmit,
-    Requested,
     Saving,
     StopJob,
 )
@@ -79,38 +62,8 @@ from holdfast.core.wire.messages import (
 class Group:
     """The machine: its state, and what others read of it."""
 
-    def __init__(
-        self,
-        join: Join,
-        *,
-        grace_s: float,
-        hosting: bool,
-        endpoint: str = "",
-        backend: str = "memory",
-        stop_signals: Sequence[int] = (),
-        echoing: bool = False,
-        term_grace_s: float | None = None,
-        clean_stop_is_success: bool = False,
-        memory: MemoryWait | None = None,
-        hang_signal: int = signal.SIGKILL,
-        checks: bool = False,
-    ) -> None:
-        self.state = State(
-            options=Options(
-                backend=backend,
-                endpoint=endpoint,
-                hang_signal=hang_signal,
-                checks=checks,
-                clean_stop_is_success=clean_stop_is_success,
-            ),
-            join=join,
-            workers=no_workers(join),
-            hosting=hosting,
-            grace_s=grace_s,
-            term_grace_s=grace_s if term_grace_s is None else term_grace_s,
-            memory=memory or MemoryWait(),
-            script=of_script(stop_signals, echoing=echoing),
-        )
+    def __init__(self, state: State) -> None:
+        self.state = state
 
     def begin(self, now: float) -> list[Action]:
         """Ask for the first round."""
@@ -264,26 +217,13 @@ def _of_node(state: State, seen: Observation, now: float) -> Step | None:
 
 
 def _of_operators(state: State, seen: Observation, now: float) -> Step | None:
-    node = state.join.node
     match seen:
+        case ToCoordinator(message=message):
+            return _says(state, message)
         case StopAsked(reason=reason, grace_s=grace_s):
             if grace_s is not None:
                 state = replace(state, grace_s=grace_s, term_grace_s=grace_s)
-            return _says(state, StopJob(node=node, reason=reason))
-        case RestartAsked(reason=reason):
-            wish = Requested(node=node, round=state.round, kind="restart", rank=-1, reason=reason)
-            return _says(state, wish) if state.phase is Phase.RUNNING else (state, [])
-        case ExclusionAsked(ask=ask, name=name, reason=reason):
-            asked = Readmit if seen.readmit else Exclude
-            return _says(state, asked(node=node, ask=ask, name=name, reason=reason))
-        case ExaminationAsked(ask=ask, checks=checks):
-            return _says(state, Examine(node=node, ask=ask, checks=checks))
-        case ChecksRun(ask=ask, verdicts=verdicts, trouble=trouble):
-            return _says(state, Examined(node=node, ask=ask, verdicts=verdicts, trouble=trouble))
-        case InjectionAsked(ask=ask, name=name, injection=wanted):
-            return _says(state, Inject(node=node, ask=ask, name=name, injection=wanted))
-        case FaultPlayed(ask=ask, ok=ok, text=text):
-            return _says(state, InjectionHeard(node=node, ask=ask, ok=ok, text=text))
+            return _says(state, StopJob(node=state.join.node, reason=reason))
     return None
 
 

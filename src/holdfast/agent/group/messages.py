@@ -5,11 +5,10 @@ host.
 from __future__ import annotations
 
 from holdfast.core.job.failure import Evidence, Position
-from holdfast.core.job.injection import Injection
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Action, Observation
 from holdfast.core.value import Value
-from holdfast.core.wire.messages import Assigned, Checked, Message, NodeHealth
+from holdfast.core.wire.messages import Assigned, Message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,20 +138,10 @@ class StopAsked(Observation):
     grace_s: float | None = None  # None: the usual grace
 
 
-class RestartAsked(Observation):
-    """An operator wants all ranks of the running round restarted."""
+class ToCoordinator(Observation):
+    """An operator asks something of the coordinator, or this node answers what one asked through another."""
 
-    reason: str
-
-
-class ExclusionAsked(Observation):
-    """An operator wants a node left out of the job, or taken again."""
-
-    ask: int
-    """Number of the request; `Answer` names it."""
-    name: str
-    reason: str
-    readmit: bool = False
+    message: Message
 
 
 class ControlAsked(Observation):
@@ -224,39 +213,6 @@ class MemorySeen(Observation):
 
 TOO_LATE = "the directories for its output took longer to make than this node's lease lasts"
 """Why a worker is not started, where others may have gone on without this node by then."""
-
-
-class ExaminationAsked(Observation):
-    """An operator wants to know how all nodes of the job are."""
-
-    ask: int
-    checks: tuple[str, ...]
-
-
-class InjectionAsked(Observation):
-    """An operator wants a fault played on another node."""
-
-    ask: int
-    """Number of the request; `Answer` names it."""
-    name: str
-    injection: Injection
-
-
-class FaultPlayed(Observation):
-    """What became of `PlayFault`."""
-
-    ask: int
-    ok: bool
-    text: str
-
-
-class ChecksRun(Observation):
-    """What `RunChecks` has found."""
-
-    ask: int
-    verdicts: tuple[Checked, ...]
-    trouble: str = ""
-    """Why there is nothing."""
 
 
 class NodeChecked(Observation):
@@ -343,26 +299,6 @@ class CheckNode(Action):
     after_failure: bool
 
 
-class RunChecks(Action):
-    """Somebody elsewhere wants to know how this node is; `ChecksRun` follows."""
-
-    ask: int
-    checks: tuple[str, ...]
-
-
-class PlayFault(Action):
-    """Somebody elsewhere wants a fault played here; `FaultPlayed` follows."""
-
-    ask: int
-    injection: Injection
-
-
-class TellExamined(Action):
-    """Tell an operator how one of the nodes is."""
-
-    answer: NodeHealth
-
-
 class LookAtMemory(Action):
     """Find out how much of the GPUs' memory is in use, beside everything else; `MemorySeen` follows."""
 
@@ -370,12 +306,10 @@ class LookAtMemory(Action):
     """Where more is in use, find out by whom."""
 
 
-class Answer(Action):
-    """Tell an operator what became of a request."""
+class FromCoordinator(Action):
+    """The answer to an operator here, or what one asks of this node through another. `ToCoordinator` may follow."""
 
-    ask: int
-    ok: bool
-    text: str
+    message: Message
 
 
 class Exit(Action):

@@ -45,7 +45,7 @@ def _answered(state: State) -> Step:
     """The checks before a round have ended."""
     if state.phase is not Phase.JOINING:
         return state, []
-    if (unfit := state.join.unhealthy) and state.options.backend == "memory":
+    if (unfit := state.join.unhealthy) and state.backend == "memory":
         return exit(state, 1, outcome=Outcome.FAILED, complaint=f"this node is unfit, and the job has no other: {unfit}")
     return state, [Send(message=state.join)]
 

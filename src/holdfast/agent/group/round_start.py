@@ -18,9 +18,9 @@ def begin(state: State, now: float) -> Step:
     rank = state.assigned.group_rank if state.assigned else None
     state = replace(state, phase=Phase.JOINING, joined_at=now, rejoin=None)
     state = joined_with(state, round=state.round, group_rank=rank)
-    options, actions = state.options, list[Action]([Send(message=state.join)])
-    asked = JoinRequested(round=state.round + 1, backend=options.backend, endpoint=options.endpoint)
-    if options.checks or state.join.unhealthy:
+    asked = JoinRequested(round=state.round + 1, backend=state.backend, endpoint=state.endpoint)
+    actions: list[Action] = [Send(message=state.join)]
+    if state.checks or state.join.unhealthy:
         state, actions = check(state)
     if state.round:
         memory, looks = state.memory.begin(now)

@@ -54,7 +54,7 @@ def pass_on(state: State, signums: tuple[int, ...]) -> list[Action]:
 
 
 def _told_to_go(state: State, signum: int, now: float) -> Step:
-    name, grace_s = name_of(signum), state.term_grace_s
+    name, grace_s = name_of(signum), state.grace_s if state.term_grace_s is None else state.term_grace_s
     text = f"received {name}; stopping the workers, SIGKILL in {grace_s:g} s, or at another signal"
     said: list[Action] = [] if state.is_early else [Say(text=text, level="warning")]
     state, actions = _go(replace(state, grace_s=grace_s), signum, f"received {name}", now)

@@ -34,19 +34,6 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Options(Value):
-    """What the user has chosen. Never changes."""
-
-    backend: str = "memory"
-    endpoint: str = ""
-    hang_signal: int = signal.SIGKILL
-    """Ends a rank that hangs."""
-    checks: bool = False
-    """The node's health is checked before each round."""
-    clean_stop_is_success: bool = False
-    """Exit with 0 where a signal ended the job and every worker here ended with 0 (ft_launcher)."""
-
-
 class Stopping(Value):
     """One stop of one round's workers."""
 
@@ -79,20 +66,27 @@ class Leaving(Value):
 
 
 class State(Value):
-    """All that the machine knows."""
+    """All that the machine knows. First what the user has chosen."""
 
-    options: Options
-    join: Join
-    """What the coordinator is told of this node."""
-    workers: WorkerTable
-    phase: Phase = Phase.NEW
-    hosting: bool = False
-    """The coordinator runs in this process: when this agent goes, the job ends."""
+    backend: str = "memory"
+    endpoint: str = ""
+    hang_signal: int = signal.SIGKILL
+    """Ends a rank that hangs."""
+    checks: bool = False
+    """The node's health is checked before each round."""
+    clean_stop_is_success: bool = False
+    """Exit with 0 where a signal ended the job and every worker here ended with 0 (ft_launcher)."""
     grace_s: float
     """Between the request to stop and SIGKILL."""
-    term_grace_s: float
-    """The same, once a signal has told this agent to go."""
+    term_grace_s: float | None = None
+    """The same, once a signal has told this agent to go. None: as long."""
 
+    phase: Phase = Phase.NEW
+    join: Join
+    """What the coordinator is told of this node."""
+    hosting: bool = False
+    """The coordinator runs in this process: when this agent goes, the job ends."""
+    workers: WorkerTable = WorkerTable()
     assigned: Assigned | None = None
     """The round of the workers we have or had. None: there was none yet."""
     joined_at: float = 0.0

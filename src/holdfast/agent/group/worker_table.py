@@ -62,8 +62,8 @@ class Worker(Value):
 class WorkerTable(Value):
     """The workers of one round on this node."""
 
-    node: str
-    role: str
+    node: str = ""
+    role: str = ""
     round: int = 0
     attempt: int = 0
     seats: dict[int, Worker] = {}  # noqa: RUF012
@@ -141,11 +141,6 @@ class WorkerTable(Value):
         if evidence.traceback or evidence.error_record:
             return Cause.EXCEPTION
         return Cause.SIGNAL if by > 0 else Cause.EXIT
-
-
-def no_workers(join: Join) -> WorkerTable:
-    """Before the first round."""
-    return WorkerTable(node=join.name, role=join.role)
 
 
 def workers_of(join: Join, assigned: Assigned) -> WorkerTable:

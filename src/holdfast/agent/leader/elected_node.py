@@ -85,7 +85,7 @@ class ElectedNode(Node):
         """What this node knows of the job, should it lead next."""
         self.noted: tuple[object, ...] = ()
         """What the successors have been told of our own coordinator: told again when it differs."""
-        self.leader = group.state.options.endpoint
+        self.leader = group.state.endpoint
         """Where the coordinator was when we last followed one."""
 
     def deadline(self) -> float:
