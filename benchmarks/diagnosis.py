@@ -58,9 +58,9 @@ def library(megabytes: int) -> str:
 
 def speed(text: str, megabytes: int = 0) -> float:
     """MB/s of reading that text, as often as it takes to make so much of it."""
-    from holdfast.diagnosis.prefix import Speaker
+    from holdfast.diagnosis.logs.prefix import Speaker
+    from holdfast.diagnosis.logs.scan import Scanner
     from holdfast.diagnosis.rule import load
-    from holdfast.diagnosis.scan import Scanner
 
     data = text.encode()
     with tempfile.NamedTemporaryFile(suffix=".log") as file:

@@ -18,8 +18,8 @@ from kit.logs.failure_logs import LAYOUTS, Case, make
 from holdfast.core.job.finding import Finding
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.gather import gather
+from holdfast.diagnosis.logs.scan import Scanner
 from holdfast.diagnosis.rule import load
-from holdfast.diagnosis.scan import Scanner
 
 PARTS = {
     "tuned": failure_causes.CAUSES, "held out": failure_causes_held_out.CAUSES, "once blind": failure_causes_blind.CAUSES,

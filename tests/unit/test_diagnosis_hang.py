@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from holdfast.core.value import replace
-from holdfast.diagnosis import recorder_file
+from holdfast.diagnosis.hangs import recorder_file
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.evidence import Evidence, merged
 from holdfast.diagnosis.gather import gather
+from holdfast.diagnosis.hangs.stack_groups import grouped, outlier
 from holdfast.diagnosis.rule import load
-from holdfast.diagnosis.stack_groups import grouped, outlier
 
 WAITS = """Current thread 0x00007f0000000{rank:02d}0 (most recent call first):
   File "/env{rank}/site-packages/torch/distributed/distributed_c10d.py", line 3245 in all_reduce

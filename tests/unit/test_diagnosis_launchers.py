@@ -10,9 +10,9 @@ import pytest
 from holdfast.core.job.finding import Finding
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.gather import gather
-from holdfast.diagnosis.prefix import Speaker, index, split
+from holdfast.diagnosis.logs.prefix import Speaker, index, split
+from holdfast.diagnosis.logs.scan import Scanner
 from holdfast.diagnosis.rule import load
-from holdfast.diagnosis.scan import Scanner
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
 

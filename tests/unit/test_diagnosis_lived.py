@@ -11,7 +11,7 @@ from holdfast.core.job.finding import Finding
 from holdfast.diagnosis.attribute import LIVED_ON, attribute
 from holdfast.diagnosis.collect import diagnose
 from holdfast.diagnosis.gather import gather, of_text
-from holdfast.diagnosis.prefix import Speaker
+from holdfast.diagnosis.logs.prefix import Speaker
 from holdfast.diagnosis.rule import load
 
 SKIPPED = [

@@ -11,7 +11,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.job.finding import ACTIONS, CLASSES
 from holdfast.core.job.xid import CATALOGUE, REBOOT, RESET, SERVICE, Xid
 from holdfast.diagnosis import rule as rules_of
-from holdfast.diagnosis.prefix import Speaker, split
+from holdfast.diagnosis.logs.prefix import Speaker, split
 
 RULES = rules_of.load()
 

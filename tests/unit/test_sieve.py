@@ -10,11 +10,11 @@ import pytest
 from kit.logs import failure_causes_held_out
 from kit.logs.failure_logs import make
 
-from holdfast.diagnosis import ends
-from holdfast.diagnosis.prefix import Speaker, of_file, split
+from holdfast.diagnosis.logs import ends
+from holdfast.diagnosis.logs.prefix import Speaker, of_file, split
+from holdfast.diagnosis.logs.scan import MOST_ALIKE, NEW, Log, Scanner
+from holdfast.diagnosis.logs.sieve import KINDS, SHORTEST, SMALL, Sieve
 from holdfast.diagnosis.rule import is_enough, load
-from holdfast.diagnosis.scan import MOST_ALIKE, NEW, Log, Scanner
-from holdfast.diagnosis.sieve import KINDS, SHORTEST, SMALL, Sieve
 
 RULES = load()
 WORDS = [word.encode() for word in (*RULES.by_word, *ends.WORDS)]

@@ -21,7 +21,7 @@ MAY_SLEEP = {
     "elastic": "torch's own names promise it",
 }
 MAY_PICKLE = {
-    "diagnosis/recorder_file.py": "torch writes pickle: read by an unpickler that knows no names, so nothing is called",
+    "diagnosis/hangs/recorder_file.py": "torch writes pickle: read by an unpickler that knows no names, so nothing is called",
     "client/collectives.py": "reads what torch has written that very moment, in the same process",
     "core/value.py": "makes values picklable; unpickles nothing",
 }

@@ -16,7 +16,7 @@ from holdfast.client import writer as module
 from holdfast.client.writer import Section, Writer
 from holdfast.core.page import layout
 from holdfast.core.page.signs import Limits, SectionSigns
-from holdfast.diagnosis.recorder_file import reached
+from holdfast.diagnosis.hangs.recorder_file import reached
 from holdfast.runtime.shm.pages import Page, create_page
 
 INFINITY = float("inf")

@@ -14,9 +14,9 @@ from holdfast.core.job.failure import signal_name
 from holdfast.core.job.finding import ADVISED, Class, Finding, Quote
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, writer
-from holdfast.diagnosis.recorder_file import compare
-from holdfast.diagnosis.stack_groups import outlier
-from holdfast.diagnosis.waiting import waited_for
+from holdfast.diagnosis.hangs.recorder_file import compare
+from holdfast.diagnosis.hangs.stack_groups import outlier
+from holdfast.diagnosis.hangs.waiting import waited_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from holdfast.diagnosis import incident
 from holdfast.diagnosis.attribute import CAUSE, attribute
 from holdfast.diagnosis.evidence import End, Evidence, merged
 from holdfast.diagnosis.gather import gather, of_text
-from holdfast.diagnosis.prefix import Speaker
+from holdfast.diagnosis.logs.prefix import Speaker
 from holdfast.telemetry.record.state_dir import incident_dir
 
 TYPE_CHECKING = False

@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.diagnosis.prefix import Speaker
-    from holdfast.diagnosis.recorder_file import Record
+    from holdfast.diagnosis.hangs.recorder_file import Record
+    from holdfast.diagnosis.logs.prefix import Speaker
 
 
 class Sighting(Value):

@@ -8,16 +8,16 @@ import stat
 from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, Evidence
+from holdfast.diagnosis.hangs.recorder_file import read
 from holdfast.diagnosis.incident import FAILURE
-from holdfast.diagnosis.prefix import Speaker, of_file
-from holdfast.diagnosis.recorder_file import read
-from holdfast.diagnosis.scan import Scanner
+from holdfast.diagnosis.logs.prefix import Speaker, of_file
+from holdfast.diagnosis.logs.scan import Scanner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from holdfast.diagnosis.recorder_file import Record
+    from holdfast.diagnosis.hangs.recorder_file import Record
     from holdfast.diagnosis.rule import Rules
 
 MOST_FILES = 20_000

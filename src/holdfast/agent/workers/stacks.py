@@ -221,7 +221,7 @@ class Stacks:
             return
         said = rank.asked_for.collectives() if rank.pid in self.workers.host.children else (b"", b"")
         if said is not None and said[0]:
-            from holdfast.diagnosis.recorder_file import reached  # most jobs never need it
+            from holdfast.diagnosis.hangs.recorder_file import reached  # most jobs never need it
 
             rank.reached, rank.record = reached(said[0]), said[1]
         if said is not None or late:

@@ -141,8 +141,8 @@ class Story:
 
     def _groups(self, life: Life) -> Iterator[StackGroup]:
         from holdfast.diagnosis.gather import gather
+        from holdfast.diagnosis.hangs.stack_groups import grouped
         from holdfast.diagnosis.rule import load
-        from holdfast.diagnosis.stack_groups import grouped
 
         folder = incident_dir(self.path, life.round)
         if os.path.isdir(folder) and os.listdir(folder):

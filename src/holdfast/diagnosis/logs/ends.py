@@ -17,7 +17,7 @@ from holdfast.diagnosis.evidence import End
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.diagnosis.prefix import Speaker
+    from holdfast.diagnosis.logs.prefix import Speaker
 
 WORDS = (
     "Root Cause (first observed failure)", "Other Failures:", "host      :", "rank      :", "exitcode  :",

@@ -12,10 +12,10 @@ import re
 from bisect import bisect_right
 
 from holdfast.core.value import replace
-from holdfast.diagnosis import ends
 from holdfast.diagnosis.evidence import End, Sighting, writer
-from holdfast.diagnosis.prefix import Speaker, index, split
-from holdfast.diagnosis.sieve import Sieve
+from holdfast.diagnosis.logs import ends
+from holdfast.diagnosis.logs.prefix import Speaker, index, split
+from holdfast.diagnosis.logs.sieve import Sieve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
