@@ -12,12 +12,11 @@ And which rank is which process, by what Ray Train says as it begins.
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Callable
 
 from holdfast.diagnosis.evidence import End
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.diagnosis.logs.prefix import Speaker
+from holdfast.diagnosis.logs.prefix import Speaker
 
 WORDS = (
     "Root Cause (first observed failure)", "Other Failures:", "host      :", "rank      :", "exitcode  :",
@@ -44,6 +43,8 @@ _DEEPSPEED = re.compile(r"'--local_rank=(\d+)'.* exits with return code = (-?\d+
 _RAY = re.compile(r"\((?:node_id=\w+, )?ip=([\w.:-]+), pid=(\d+)\) world_rank=(\d+), local_rank=(\d+)")
 _SIGNALS = {"Killed": -9, "Out Of Memory": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
 
+_Reader = tuple[Callable[[str], re.Match[str] | None], Callable[[re.Match[str], Speaker, int], End | None]]
+
 
 class Box:
     """Reads one file's lines."""
@@ -56,47 +57,67 @@ class Box:
         """Hosts by what else their lines call them."""
         self.pids: dict[tuple[str, int], int] = {}
         """Ranks by node and pid."""
+        self._readers: tuple[_Reader, ...] = (
+            (_FIELD.match, self._field),
+            (_SRUN.search, self._srun),
+            (_ELASTIC.search, self._elastic),
+            (_MPI.search, self._mpi),
+            (_NAME.match, self._name),
+            (_CODE.match, self._code),
+            (_HYDRA.match, self._hydra),
+            (_DEEPSPEED.search, self._deepspeed),
+            (_RAY.search, self._ray),
+            (_OURS.search, self._ours),
+        )
+        """Lines of an end, how each is looked for, and what reads it; the first that matches counts."""
 
     def read(self, text: str, speaker: Speaker, line: int) -> End | None:
         """The end that a line tells of, or completes."""
         if "Root Cause (first observed failure)" in text or "Other Failures:" in text:
             self._first, self._fields = "Root Cause" in text, {}
             return None
-        if found := _FIELD.match(text):
-            self._fields[found[1]] = found[2], found[3]
-            if found[1] == "host" and speaker.node:
-                self.hosts[speaker.node] = found[2]
-            return self._boxed(line) if found[1] == "exitcode" else None
-        if found := _SRUN.search(text):
-            code = int(found[4]) if found[4] else _SIGNALS[found[3]]
-            return self._end(line, rank=int(found[2]), node=found[1], exitcode=code)
-        if found := _ELASTIC.search(text):
-            return self._end(line, local=int(found[2]), node=speaker.node, exitcode=int(found[1]), pid=int(found[3]))
-        if found := _MPI.search(text):
-            pid = int(found[2]) or None
-            return self._end(line, rank=int(found[1]), node=found[3], exitcode=-int(found[4]), pid=pid, first=True)
-        if found := _NAME.match(text):
-            self._fields = {"process": (found[1], None)}
-            return None
-        if found := _CODE.match(text):
-            return self._coded(int(found[1]), speaker, line)
-        if found := _HYDRA.match(text):
-            code = -int(found[4]) if found[4] else _signalled(int(found[3]))
-            return self._end(line, rank=int(found[2]), node=found[1], exitcode=code)
-        if found := _DEEPSPEED.search(text):
-            return self._end(line, local=int(found[1]), node=speaker.node, exitcode=int(found[2]))
-        if found := _RAY.search(text):
-            self.pids[found[1], int(found[2])] = int(found[3])
-            return None
-        if found := _OURS.search(text):
-            import signal
-
-            code = -int(getattr(signal, found[4], 0)) if found[4] else int(found[5])
-            return self._end(line, rank=int(found[1]), local=int(found[2]), node=found[3], exitcode=code)
+        for look, take in self._readers:
+            if found := look(text):
+                return take(found, speaker, line)
         return None
 
-    def _coded(self, code: int, speaker: Speaker, line: int) -> End | None:
+    def _field(self, found: re.Match[str], speaker: Speaker, line: int) -> End | None:
+        self._fields[found[1]] = found[2], found[3]
+        if found[1] == "host" and speaker.node:
+            self.hosts[speaker.node] = found[2]
+        return self._boxed(line) if found[1] == "exitcode" else None
+
+    def _srun(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
+        code = int(found[4]) if found[4] else _SIGNALS[found[3]]
+        return self._end(line, rank=int(found[2]), node=found[1], exitcode=code)
+
+    def _elastic(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
+        return self._end(line, local=int(found[2]), node=speaker.node, exitcode=int(found[1]), pid=int(found[3]))
+
+    def _mpi(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
+        pid = int(found[2]) or None
+        return self._end(line, rank=int(found[1]), node=found[3], exitcode=-int(found[4]), pid=pid, first=True)
+
+    def _name(self, found: re.Match[str], speaker: Speaker, line: int) -> None:
+        self._fields = {"process": (found[1], None)}
+
+    def _hydra(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
+        code = -int(found[4]) if found[4] else _signalled(int(found[3]))
+        return self._end(line, rank=int(found[2]), node=found[1], exitcode=code)
+
+    def _deepspeed(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
+        return self._end(line, local=int(found[1]), node=speaker.node, exitcode=int(found[2]))
+
+    def _ray(self, found: re.Match[str], speaker: Speaker, line: int) -> None:
+        self.pids[found[1], int(found[2])] = int(found[3])
+
+    def _ours(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
+        code = -int(getattr(signal, found[4], 0)) if found[4] else int(found[5])
+        return self._end(line, rank=int(found[1]), local=int(found[2]), node=found[3], exitcode=code)
+
+    def _code(self, found: re.Match[str], speaker: Speaker, line: int) -> End | None:
         """Of the process that mpirun has just named, or of a pod that is being described."""
+        code = int(found[1])
         fields, self._fields = self._fields, {}
         if "process" in fields:
             return self._end(line, rank=int(fields["process"][0]), exitcode=_signalled(code), first=True)

@@ -10,12 +10,10 @@ Nov 21 12:00:00 n7 kernel: …   [4711.123] …       syslog, the kernel's own
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from holdfast.core.value import Value, quicken, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class Speaker(Value):
@@ -94,7 +92,7 @@ def index(pod: str) -> int | None:
 def split(line: str, speaker: Speaker) -> tuple[Speaker, str]:
     """(who wrote it, what). `speaker`: who writes the file."""
     text = _COLOUR.sub("", line) if "\x1b" in line else line
-    said: dict[str, Any] = {}
+    said: Said = {}
     start = 0
     for _ in range(6):
         end = _one(text, start, said)
@@ -119,41 +117,84 @@ def _as_written(line: str, shown: int) -> str:
     return line[: end + shown]
 
 
-def _one(text: str, at: int, said: dict[str, Any]) -> int:
+def _one(text: str, at: int, said: Said) -> int:
     """Take off one prefix at `at`, if one is there; where it ends."""
     if _MAY_BEGIN.match(text, at) is None:
         return at
-    if found := _RANK.match(text, at):
-        said["rank"], said["until"] = int(found[1]), found.end()
-    elif found := _NCCL.match(text, at):
-        said["node"], said["pid"], said["local"] = found[1], int(found[2]), int(found[3])
-    elif found := (_LABEL.match(text, at) or _MPI.match(text, at)):
-        said["rank"], said["until"] = int(found[1]), found.end()
-    elif found := _RAY.match(text, at):
-        said["pid"], said["until"] = int(found[1]), found.end()
-        if found[2]:
-            said["node"] = found[2]
-    elif found := _TEE.match(text, at):
-        said["local"], said["until"] = int(found[2]), found.end()
-    elif found := _POD.match(text, at):
+    for match, read in _ANYWHERE:
+        if found := match(text, at):
+            read(found, said)
+            return found.end()
+    if at == 0 and (found := _HOST.match(text, at) or _TORCHX.match(text, at)):
         said["node"], said["until"] = found[1], found.end()
-        if (number := index(found[1])) is not None:
-            said.setdefault("rank", number)
-    elif found := _ISO.match(text, at):
-        said["at"] = _seconds(*found.groups())
-    elif found := _GLOG.match(text, at):
-        said["at"] = _seconds("0", *found.groups())
-    elif found := _SYSLOG.match(text, at):
-        said["node"] = found[4]
-    elif found := _DMESG.match(text, at) or _KERNEL.match(text, at) or _TF.match(text, at) or _RELAYED.match(text, at):
-        pass
-    elif at == 0 and (found := _HOST.match(text, at) or _TORCHX.match(text, at)):
-        said["node"], said["until"] = found[1], found.end()
-    elif (at == 0 or "node" in said) and (found := _PLACE.match(text, at)):
+        return found.end()
+    if (at == 0 or "node" in said) and (found := _PLACE.match(text, at)):
         said["local"], said["until"] = int(found[1]), found.end()
-    else:
-        return at
-    return found.end()
+        return found.end()
+    return at
+
+
+Said = dict[str, Any]
+"""Fields of a `Speaker`, as far as prefixes tell them; `until`: where what names the writer ends."""
+
+
+def _rank(found: re.Match[str], said: Said) -> None:
+    said["rank"], said["until"] = int(found[1]), found.end()
+
+
+def _nccl(found: re.Match[str], said: Said) -> None:
+    said["node"], said["pid"], said["local"] = found[1], int(found[2]), int(found[3])
+
+
+def _ray(found: re.Match[str], said: Said) -> None:
+    said["pid"], said["until"] = int(found[1]), found.end()
+    if found[2]:
+        said["node"] = found[2]
+
+
+def _tee(found: re.Match[str], said: Said) -> None:
+    said["local"], said["until"] = int(found[2]), found.end()
+
+
+def _pod(found: re.Match[str], said: Said) -> None:
+    said["node"], said["until"] = found[1], found.end()
+    if (number := index(found[1])) is not None:
+        said.setdefault("rank", number)
+
+
+def _date(found: re.Match[str], said: Said) -> None:
+    said["at"] = _seconds(*found.groups())
+
+
+def _date_without_year(found: re.Match[str], said: Said) -> None:
+    said["at"] = _seconds("0", *found.groups())
+
+
+def _syslog(found: re.Match[str], said: Said) -> None:
+    said["node"] = found[4]
+
+
+def _nothing(found: re.Match[str], said: Said) -> None:
+    pass
+
+
+_ANYWHERE: tuple[tuple[Callable[[str, int], re.Match[str] | None], Callable[[re.Match[str], Said], None]], ...] = (
+    (_RANK.match, _rank),
+    (_NCCL.match, _nccl),
+    (_LABEL.match, _rank),
+    (_MPI.match, _rank),
+    (_RAY.match, _ray),
+    (_TEE.match, _tee),
+    (_POD.match, _pod),
+    (_ISO.match, _date),
+    (_GLOG.match, _date_without_year),
+    (_SYSLOG.match, _syslog),
+    (_DMESG.match, _nothing),
+    (_KERNEL.match, _nothing),
+    (_TF.match, _nothing),
+    (_RELAYED.match, _nothing),
+)
+"""Prefixes that may follow one another, and what each tells; the first that matches counts."""
 
 
 def _seconds(year: str, month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:

@@ -75,17 +75,10 @@ class Log:
         self.writers: set[object] = set(self.ranks)
         self.places: dict[object, int] = {}
         """Ranks of writers whose other lines only say their place on a node."""
-        self._alike: dict[bytes, int] = {}
+        self.alike: dict[bytes, int] = {}
         """Lines that were read, by shape."""
         self._pod, self._pod_line = speaker, -POD
         """Whom `kubectl describe pod` describes, and since which line."""
-
-    def has_enough(self, shape: bytes) -> bool:
-        """Whether so many lines of that shape were read that another one says nothing new. Counts it, if not."""
-        seen = self._alike.get(shape, 0)
-        if seen < MOST_ALIKE:
-            self._alike[shape] = seen + 1
-        return seen >= MOST_ALIKE
 
     def read_up_to(self, line: int) -> None:
         """So many lines have been read."""
@@ -178,7 +171,8 @@ class Scanner:
             at, before = offset, b""
             lines = block.split(b"\n")
             for here, (line, shape) in enumerate(zip(lines, shapes)):
-                if shape in wanted and not _is_source(line, before) and not log.has_enough(shape):
+                if shape in wanted and (seen := log.alike.get(shape, 0)) < MOST_ALIKE and not _is_source(line, before):
+                    log.alike[shape] = seen + 1
                     self._line(log, wanted[shape], lines, here, at)
                 at, before = at + len(line) + 1, line
         log.read_up_to(log.lines + len(shapes) - (not shapes[-1]))
