@@ -1,8 +1,8 @@
-"""What does torch's flight recorder say of one rank, and of all: who never came to which collective?
+"""Which rank never came to which collective, by torch's flight recorder?
 
-Each rank's file holds its last collectives: of which group, its number in it, what was called with which sizes, and whether it
-was scheduled, started or completed. torch writes pickle, and JSON on request. A pickle can name any function to call,
-and such a file may come from anywhere: so it is read by an unpickler that knows no names at all, which containers do not need.
+Each rank's file holds its last collectives: the group, the number in it, what was called with which sizes, and whether it was
+scheduled, started or completed. torch writes pickle, and JSON on request. A pickle can name any function to call, and such a
+file may come from anywhere: an unpickler that knows no names reads it.
 Formats: torch 2.13, `FlightRecorder.hpp`, version 2.x of the record.
 """
 
@@ -13,16 +13,16 @@ import json
 import os
 import pickle
 import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
 
-from holdfast.core.config.grammar import ranges
 from holdfast.core.job.failure import Reached
 from holdfast.core.job.finding import Action, Class, Finding, Quote
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
+from holdfast.diagnosis.hangs.stack_groups import named
+from holdfast.diagnosis.hangs.waiting import BRANCH, KEPT, NETWORK
 
 MOST_BYTES = 256 << 20
 """Of one file; 2000 collectives with their stacks are some 2 MB."""
@@ -33,6 +33,14 @@ MOST_GROUPS, MOST_TEXT, MOST_SEQ = 64, 200, 2**53
 _RANK = re.compile(r"(\d+)(?:\.json|\.pkl|\.pickle)?$")
 
 
+class State(StrEnum):
+    """How far a collective has come."""
+
+    SCHEDULED = "scheduled"
+    STARTED = "started"
+    COMPLETED = "completed"
+
+
 class Call(Value):
     """One collective of one rank."""
 
@@ -41,7 +49,7 @@ class Call(Value):
     what: str
     """`all_reduce [[4]] Float`"""
     state: str
-    """scheduled · started · completed"""
+    """One of `State`; torch may know others."""
     where: str = ""
     """The script's line that called it. Empty: not recorded."""
 
@@ -109,59 +117,46 @@ def compare(records: Iterable[Record]) -> Finding | None:
 
 
 def _stuck(group: str, records: Mapping[int, Record]) -> Finding | None:
+    """The first collective of a group that not all its ranks completed."""
     mine = {rank: {call.seq: call for call in record.calls if call.group == group} for rank, record in records.items()}
     told = {rank for record in records.values() for rank in record.groups.get(group, ())}
     members = sorted(told or {rank for rank, calls in mine.items() if calls})
     calls = {rank: mine[rank] for rank in members if rank in mine}
-    numbers = sorted({seq for those in calls.values() for seq in those})
-    for seq in numbers:
+    silent = [rank for rank in members if rank not in records]
+    for seq in sorted({seq for those in calls.values() for seq in those}):
         here = {rank: those[seq] for rank, those in calls.items() if seq in those}
-        missing = [rank for rank, those in calls.items() if seq not in those and seq > max(those, default=-1)]
-        silent = [rank for rank in members if rank not in records]
-        whats = sorted(
-            {call.what for call in here.values()}, key=lambda what: -sum(call.what == what for call in here.values())
-        )
-        if len(whats) > 1:
-            other = sorted(rank for rank, call in here.items() if call.what != whats[0])
-            return _found(
-                Class.USER_CODE,
-                0.93,
-                other,
-                here[other[0]],
-                here,
-                f"called {here[other[0]].what} where the others called {whats[0]}",
-            )
-        if missing and len(missing) < len(members):
-            return _found(
-                Class.UNKNOWN,
-                0.9,
-                missing,
-                None,
-                here,
-                f"never came to {whats[0]}, number {seq} of its group, where the others wait",
-            )
-        waiting = sorted(rank for rank, call in here.items() if call.state != "completed")
-        if waiting and silent:
-            return _found(
-                Class.UNKNOWN,
-                0.6,
-                silent,
-                None,
-                here,
-                f"left no record, while the others wait in {whats[0]}, number {seq} of its group",
-            )
-        if len(waiting) == len(here) > 1:
-            says = f"all ranks came to {whats[0]}, number {seq} of its group, and it never ended: the network, or the library"
-            advice = "look at the links' error counters, and run it with NCCL_DEBUG=INFO"
-            return _made(Class.FABRIC, 0.7, None, here, says, advice)
+        missing = [rank for rank, those in calls.items() if seq > max(those, default=-1)]
+        if (found := _at(seq, here, missing, silent)) is not None:
+            return found
+    return None
+
+
+def _at(seq: int, here: Mapping[int, Call], missing: list[int], silent: list[int]) -> Finding | None:
+    """What is wrong at one collective. `here`: the calls of the ranks that came; `missing`: ranks that did not; `silent`: ranks
+    that left no record."""
+    times = Counter(call.what for call in here.values())
+    what = min(times, key=lambda what: (-times[what], what))
+    if len(times) > 1:
+        other = sorted(rank for rank, call in here.items() if call.what != what)
+        call = here[other[0]]
+        return _found(Class.USER_CODE, 0.93, other, call, here, f"called {call.what} where the others called {what}")
+    if missing:
+        says = f"never came to {what}, number {seq} of its group, where the others wait"
+        return _found(Class.UNKNOWN, 0.9, missing, None, here, says)
+    waiting = [rank for rank, call in here.items() if call.state != State.COMPLETED]
+    if waiting and silent:
+        says = f"left no record, while the others wait in {what}, number {seq} of its group"
+        return _found(Class.UNKNOWN, 0.6, silent, None, here, says)
+    if len(waiting) == len(here) > 1:
+        says = f"all ranks came to {what}, number {seq} of its group, and it never ended: the network, or the library"
+        return _made(Class.FABRIC, 0.7, None, here, says, NETWORK)
     return None
 
 
 def _found(kind: Class, confidence: float, ranks: list[int], call: Call | None, here: Mapping[int, Call], says: str) -> Finding:
-    who = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
     line = f" (at {call.where})" if call is not None and call.where else ""
-    advice = "look for a branch that not all ranks take" if kind == Class.USER_CODE else "see its stacks and log: what kept it?"
-    return _made(kind, confidence, ranks[0], here, f"{who} {says}{line}", advice)
+    advice = BRANCH if kind == Class.USER_CODE else KEPT
+    return _made(kind, confidence, ranks[0], here, f"{named(ranks)} {says}{line}", advice)
 
 
 def _made(kind: Class, confidence: float, rank: int | None, here: Mapping[int, Call], says: str, advice: str) -> Finding:
@@ -190,7 +185,7 @@ def _call(one: dict[str, Any]) -> Call | None:
     kind = f" {types[0]}" if isinstance(types, (list, tuple)) and types else ""
     what = f"{str(one.get('profiling_name', '?')).rpartition(':')[2]} {one.get('input_sizes', '')}{kind}"
     # What is retired has ended: gloo's are never marked in another way.
-    state = "completed" if one.get("retired") else str(one.get("state", ""))
+    state = State.COMPLETED if one.get("retired") else str(one.get("state", ""))
     return Call(group=name, seq=seq, what=what[:200], state=state, where=_where(one.get("frames")))
 
 

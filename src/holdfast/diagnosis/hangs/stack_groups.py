@@ -1,21 +1,17 @@
-"""Where were all ranks, and which of them was somewhere else? Groups stacks of faulthandler and py-spy; touches nothing.
+"""Where were all ranks, and which of them was somewhere else? Groups stacks of faulthandler and py-spy; pure.
 
-Two stacks are the same when their frames are, by file and function: line numbers within a loop, addresses and the folder that a
-package is installed in say nothing.
+Two stacks are the same when their frames are, by file and function. Line numbers, addresses and the folder of a package say
+nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from holdfast.core.config.grammar import ranges
 from holdfast.core.job.finding import Action, Class, Finding, Quote
-from holdfast.core.page.stack_text import main_thread, waits, where
+from holdfast.core.page.stack_text import Frame, main_thread, waits, where
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from holdfast.core.page.stack_text import Frame
 
 FEW = 0.25
 """At most this share of the ranks is an outlier."""
@@ -67,11 +63,10 @@ def outlier(stacks: Mapping[int, str]) -> Finding | None:
 
 
 def _found(odd: Group, ranks: list[int], most: Group, confidence: float, why: str) -> Finding:
-    who = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
     verb = "are" if len(ranks) > 1 else "is"
     return Finding(
         kind=Class.UNKNOWN, rule="stack-outlier", confidence=confidence, rank=min(ranks), action=Action.RESTART,
-        sentence=f"{who} {verb} in {odd.where}, {why} in {most.where}; see what keeps it there",
+        sentence=f"{named(ranks)} {verb} in {odd.where}, {why} in {most.where}; see what keeps it there",
         advice="see what keeps it there",
         evidence=(
             *(Quote(text=frame, source="stack", rank=odd.ranks[0]) for frame in odd.stack[:6]),
@@ -82,7 +77,12 @@ def _found(odd: Group, ranks: list[int], most: Group, confidence: float, why: st
 
 def told(groups: Sequence[Group]) -> list[str]:
     """Each group in one line."""
-    return [f"rank{'s' if len(group.ranks) > 1 else ''} {ranges(group.ranks)}: {group.where}" for group in groups]
+    return [f"{named(group.ranks)}: {group.where}" for group in groups]
+
+
+def named(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-2,5`"""
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
 
 
 def _key(frames: Sequence[Frame]) -> tuple[str, ...]:

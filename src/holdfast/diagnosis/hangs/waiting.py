@@ -1,25 +1,27 @@
-"""All say that they waited in vain: for whom? Reads timeouts of collectives, and complaints about peers; touches nothing.
+"""Which rank did the others wait for? Reads timeouts of collectives and complaints about peers; pure.
 
-torch's watchdog names the collective by its number in the group. A rank that is at an earlier one than the rest, or at another
-operation of the same number, or says nothing while all others complain, is the one they waited for. Where all are at the
-same one, everybody has come, and the collective itself is stuck: that is the network's, or NCCL's.
+torch's watchdog names the collective by its number in the group. The others wait for a rank that is at an earlier number, or at
+another operation of the same number, or silent while all others complain. Where all ranks are at the same one, the collective
+itself is stuck: the network or NCCL is to blame.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 
-from holdfast.core.config.grammar import ranges
 from holdfast.core.job.finding import Action, Class, Finding, Quote
+from holdfast.core.value import Value
+from holdfast.diagnosis.evidence import Evidence, Sighting
+from holdfast.diagnosis.hangs.stack_groups import named
+from holdfast.diagnosis.tables import EFFECT
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.diagnosis.evidence import Evidence, Sighting
+KEPT = "see its stacks and log: what kept it?"
+BRANCH = "look for a branch that not all ranks take"
+NETWORK = "look at the links' error counters, and run it with NCCL_DEBUG=INFO"
 
 FEW = 0.25
-"""At most this share of the ranks may be the ones that are waited for; else nothing tells who is."""
+"""At most this share of the ranks may be the ones that are waited for; where there are more, nothing tells who is."""
 
 
 def waited_for(evidence: Evidence) -> Finding | None:
@@ -32,86 +34,104 @@ def waited_for(evidence: Evidence) -> Finding | None:
     return _by_complaints(evidence)
 
 
+class Standing(Value):
+    """Where the ranks stand whose collectives timed out."""
+
+    seq: int
+    """Number of the collective that most are at."""
+    op: str
+    agree: bool
+    """All that say so are at the same one."""
+    behind: tuple[int, ...]
+    """Ranks at an earlier number."""
+    elsewhere: tuple[int, ...]
+    """Ranks at another operation of the same number."""
+    silent: tuple[int, ...]
+    """Ranks that say nothing."""
+
+
+def _standing(stuck: dict[int, Sighting], everybody: Collection[int]) -> Standing:
+    ops = Counter((one.seq or 0, one.op) for one in stuck.values())
+    (seq, op), _ = ops.most_common(1)[0]
+    return Standing(
+        seq=seq,
+        op=op,
+        agree=len(ops) == 1,
+        behind=tuple(sorted(rank for rank, one in stuck.items() if (one.seq or 0) < seq)),
+        elsewhere=tuple(sorted(rank for rank, one in stuck.items() if one.seq == seq and one.op != op)),
+        silent=tuple(sorted(everybody - stuck.keys())),
+    )
+
+
 def _by_number(stuck: dict[int, Sighting], evidence: Evidence) -> Finding | None:
     those = list(stuck.values())
-    everybody = set(evidence.ranks) | set(range(evidence.world_size or 0))
-    silent = sorted(everybody - stuck.keys())
-    ops = Counter((one.seq, one.op) for one in those)
-    (seq, op), _ = ops.most_common(1)[0]
-    behind = sorted(one.rank or 0 for one in those if (one.seq or 0) < (seq or 0))
-    other = sorted(one.rank or 0 for one in those if one.seq == seq and one.op != op)
-    limit = max(1, int(len(everybody) * FEW))
-    which = f"{op} number {seq}"
-    if other and len(other) <= limit:
-        one = stuck[other[0]]
-        return _said(
-            Class.USER_CODE, 0.85, other, one, those, f"called {one.op} where the others called {which}",
-            "look for a branch that not all ranks take",
-        )  # fmt: skip
-    if behind and len(behind) <= limit:
-        one = stuck[behind[0]]
-        return _said(
-            Class.UNKNOWN,
-            0.7,
-            behind,
-            one,
-            those,
-            f"was still at {one.op} number {one.seq} while the others waited in {which}",
-            "see its stacks and log: what kept it?",
-        )
-    if silent and len(silent) <= limit and len(everybody) > 2:
-        return _said(
-            Class.UNKNOWN,
-            0.65,
-            silent,
-            None,
-            those,
-            f"never came to {which}, where all others waited",
-            "see its stacks and log: what kept it?",
-        )
-    if len(ops) == 1 and not silent:
+    everybody = _everybody(evidence)
+    at = _standing(stuck, everybody)
+    which = f"{at.op} number {at.seq}"
+    if _are_few(at.elsewhere, everybody):
+        one = stuck[at.elsewhere[0]]
+        says = f"called {one.op} where the others called {which}"
+        return _said(Class.USER_CODE, 0.85, at.elsewhere, one, those, says, BRANCH)
+    if _are_few(at.behind, everybody):
+        one = stuck[at.behind[0]]
+        says = f"was still at {one.op} number {one.seq} while the others waited in {which}"
+        return _said(Class.UNKNOWN, 0.7, at.behind, one, those, says, KEPT)
+    if _are_few(at.silent, everybody) and len(everybody) > 2:
+        says = f"never came to {which}, where all others waited"
+        return _said(Class.UNKNOWN, 0.65, at.silent, None, those, says, KEPT)
+    if at.agree and not at.silent:
         says = f"all ranks came to {which}, and it never ended: the network between them, or NCCL itself"
-        return _made(Class.FABRIC, 0.6, None, those, says, "look at the links' error counters, and run it with NCCL_DEBUG=INFO")
+        return _made(Class.FABRIC, 0.6, None, those, says, NETWORK)
     return None
+
+
+def _everybody(evidence: Evidence) -> set[int]:
+    return {*evidence.ranks, *range(evidence.world_size or 0)}
+
+
+def _are_few(ranks: Sequence[int], everybody: Collection[int]) -> bool:
+    """Whether there are some, and so few that they may be the ones that are waited for."""
+    return 0 < len(ranks) <= max(1, int(len(everybody) * FEW))
 
 
 def _by_name(evidence: Evidence) -> Finding | None:
     """Ranks that are named as those that did not come."""
     those = [one for one in evidence.sightings if one.missing and not one.recovered]
     missing = sorted({rank for one in those for rank in one.missing})
-    everybody = {*evidence.ranks, *range(evidence.world_size or 0), *missing}
-    if not missing or len(missing) > max(1, int(len(everybody) * FEW)):
+    if not _are_few(missing, _everybody(evidence).union(missing)):
         return None
     says = "never came to a collective that others waited in"
-    return _said(Class.UNKNOWN, 0.65, missing, None, those, says, "see its stacks and log: what kept it?")
+    return _said(Class.UNKNOWN, 0.65, missing, None, those, says, KEPT)
 
 
 def _by_complaints(evidence: Evidence) -> Finding | None:
-    """A node or rank that others complain of, and that is silent itself."""
-    accused = Counter(one.peer for one in evidence.sightings if one.peer and one.rule.depth == 0)
-    if not accused:
+    """The node or rank that most others complain of, and that is silent itself."""
+    accused = Counter(one.peer for one in evidence.sightings if one.peer and one.rule.depth == EFFECT)
+    most = accused.most_common(2)
+    if not most or (len(most) == 2 and most[0][1] == most[1][1]):
         return None
-    (peer, times), *more = accused.most_common(2)
-    if more and more[0][1] == times:
+    peer = most[0][0]
+    return _lost_rank(int(peer), evidence) if peer.isdigit() else _lost_node(peer, evidence)
+
+
+def _lost_rank(rank: int, evidence: Evidence) -> Finding | None:
+    if any(one.rank == rank and one.rule.depth > EFFECT for one in evidence.sightings):
         return None
-    those = [one for one in evidence.sightings if one.peer == peer]
-    speaking = {one.node for one in evidence.sightings} | {end.node for end in evidence.ends}
-    if peer.isdigit():
-        if any(one.rank == int(peer) and one.rule.depth for one in evidence.sightings):
-            return None
-        return _made(
-            Class.NODE_LOST,
-            0.55,
-            int(peer),
-            those,
-            f"rank {peer} was lost: others no longer heard from it",
-            "see its log and its node",
-        )
+    says = f"rank {rank} was lost: others no longer heard from it"
+    return _made(Class.NODE_LOST, 0.55, rank, _about(str(rank), evidence), says, "see its log and its node")
+
+
+def _lost_node(peer: str, evidence: Evidence) -> Finding | None:
     node = peer.split(":")[0]
-    if node in speaking or any(one.rule.depth for one in evidence.sightings):
+    speaking = {one.node for one in evidence.sightings} | {end.node for end in evidence.ends}
+    if node in speaking or any(one.rule.depth > EFFECT for one in evidence.sightings):
         return None
     says = f"node {node} was lost: others' connections to it broke, and it has said nothing"
-    return _made(Class.NODE_LOST, 0.55, None, those, says, "see that node's own log", node=node)
+    return _made(Class.NODE_LOST, 0.55, None, _about(peer, evidence), says, "see that node's own log", node=node)
+
+
+def _about(peer: str, evidence: Evidence) -> list[Sighting]:
+    return [one for one in evidence.sightings if one.peer == peer]
 
 
 def _said(
@@ -123,9 +143,8 @@ def _said(
     says: str,
     advice: str,
 ) -> Finding:
-    who = f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
     chosen = [*([one] if one else []), *(seen for seen in those if seen is not one)]
-    return _made(kind, confidence, ranks[0], chosen, f"{who} {says}", advice, node=one.node if one else "")
+    return _made(kind, confidence, ranks[0], chosen, f"{named(ranks)} {says}", advice, node=one.node if one else "")
 
 
 def _made(
