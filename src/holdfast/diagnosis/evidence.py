@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.core.value import Value, replace
+from holdfast.diagnosis.hangs.recorder_file import Record
+from holdfast.diagnosis.logs.prefix import Speaker
 from holdfast.diagnosis.rule import Rule
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.diagnosis.hangs.recorder_file import Record
-    from holdfast.diagnosis.logs.prefix import Speaker
 
 
 class Sighting(Value):

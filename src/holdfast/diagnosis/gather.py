@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
 from holdfast.diagnosis.evidence import End, Evidence
-from holdfast.diagnosis.hangs.recorder_file import read
+from holdfast.diagnosis.hangs.recorder_file import Record, read
 from holdfast.diagnosis.incident import FAILURE
 from holdfast.diagnosis.logs.prefix import Speaker, of_file
-from holdfast.diagnosis.logs.scan import Scanner
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from holdfast.diagnosis.hangs.recorder_file import Record
-    from holdfast.diagnosis.rule import Rules
+from holdfast.diagnosis.logs.scan import Log, Scanner
+from holdfast.diagnosis.rule import Rules
 
 MOST_FILES = 20_000
 MOST_STACK = 4 << 20
@@ -32,25 +27,13 @@ STACK = (
 """One of these is in the beginning of a file with a rank's stacks."""
 
 SKIPPED = (
-    ".pt",
-    ".pth",
-    ".safetensors",
-    ".bin",
-    ".npy",
-    ".npz",
-    ".pkl",
-    ".gz",
-    ".zip",
-    ".tar",
-    ".so",
-    ".pyc",
-    ".jsonl",
-    ".sock",
+    *(".pt", ".pth", ".safetensors", ".bin", ".npy", ".npz", ".pkl"),
+    *(".gz", ".zip", ".tar", ".so", ".pyc", ".jsonl", ".sock"),
 )
 """Ends of names that are no logs."""
 
 BEGINS_SKIPPED = (".", FAILURE)
-"""And beginnings: what is kept of a failure is read as what it is (`collect`)."""
+"""And beginnings: `collect` reads what is kept of a failure."""
 
 
 def gather(paths: Sequence[str], rules: Rules, *, ends: Iterable[End] = (), most_bytes: int | None = None) -> Evidence:
@@ -58,33 +41,57 @@ def gather(paths: Sequence[str], rules: Rules, *, ends: Iterable[End] = (), most
     files = list(_files(paths))
     if paths and not files:
         raise UsageError(f"there are no logs in {', '.join(paths)}")
-    scanner = Scanner(rules)
-    logs, stacks, records = [], dict[int, str](), []
+    reading = _Reading(rules, most_bytes)
     for path in files[:MOST_FILES]:
         try:
-            rank, head = of_file(path).rank, _head(path)
-            if (record := _record(path, head)) is not None:
-                records.append(record)
-                continue
-            if rank is not None and any(mark in head for mark in STACK):
-                with open(path, encoding="utf-8", errors="replace") as file:
-                    stacks[rank] = file.read(MOST_STACK)
-                continue
-            logs.append(scanner.file(path, of_file(path), most_bytes=most_bytes))
+            reading.file(path)
         except OSError as error:
             if path in paths:
                 raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    known = [*ends, *(end for log in logs for end in log.ends)]
-    places = {place: rank for log in logs for place, rank in log.places.items()}
-    hosts = {place: host for log in logs for place, host in log.box.hosts.items()}
-    sightings = (one for log in logs for one in log.sightings.values())
-    pids = {pid: rank for log in logs for pid, rank in log.box.pids.items()}
-    return Evidence(
-        sightings=tuple(replace(one, node=hosts.get(one.node, one.node)) for one in sightings), ends=tuple(known), pids=pids,
-        ranks=tuple(sorted({rank for log in logs for rank in log.ranks} | {end.rank for end in known if end.rank is not None})),
-        writers=len({places.get(one, one) for log in logs for one in log.writers} - {None}),
-        stacks=stacks, records=tuple(records), sources=len(logs) + len(stacks) + len(records),
-    )  # fmt: skip
+    return reading.evidence(ends)
+
+
+class _Reading:
+    """What the files have told so far."""
+
+    def __init__(self, rules: Rules, most_bytes: int | None) -> None:
+        self._scanner, self._most_bytes = Scanner(rules), most_bytes
+        self.logs: list[Log] = []
+        self.stacks: dict[int, str] = {}
+        self.records: list[Record] = []
+
+    def file(self, path: str) -> None:
+        """Read one: a flight recorder's file, a rank's stacks, or a log. OSError."""
+        rank, head = of_file(path).rank, _head(path)
+        if (record := _record(path, head)) is not None:
+            self.records.append(record)
+        elif rank is not None and any(mark in head for mark in STACK):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                self.stacks[rank] = file.read(MOST_STACK)
+        else:
+            self.logs.append(self._scanner.file(path, of_file(path), most_bytes=self._most_bytes))
+
+    def evidence(self, ends: Iterable[End]) -> Evidence:
+        """All of it, with `ends` that are known otherwise."""
+        logs = self.logs
+        known = [*ends, *(end for log in logs for end in log.ends)]
+        ranks = {rank for log in logs for rank in log.ranks} | {end.rank for end in known if end.rank is not None}
+        hosts = {place: host for log in logs for place, host in log.box.hosts.items()}
+        sightings = (one for log in logs for one in log.sightings.values())
+        return Evidence(
+            sightings=tuple(replace(one, node=hosts.get(one.node, one.node)) for one in sightings),
+            ends=tuple(known),
+            pids={pid: rank for log in logs for pid, rank in log.box.pids.items()},
+            ranks=tuple(sorted(ranks)),
+            writers=self._writers(),
+            stacks=self.stacks,
+            records=tuple(self.records),
+            sources=len(logs) + len(self.stacks) + len(self.records),
+        )
+
+    def _writers(self) -> int:
+        places = {place: rank for log in self.logs for place, rank in log.places.items()}
+        return len({places.get(one, one) for log in self.logs for one in log.writers} - {None})
 
 
 def of_text(text: str, rules: Rules, *, source: str = "", speaker: Speaker | None = None) -> Evidence:

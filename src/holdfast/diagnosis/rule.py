@@ -1,25 +1,25 @@
-"""What is a rule, and which rules are there? The tables (`diagnosis.tables`), and files of the user's own.
+"""Which rules are there? The tables (`diagnosis.tables`), and files of the user's own.
 
-A rule names words, one of which stands in every line that it is about: so a whole log is searched for a few hundred words at
-once, and a pattern is only tried, and only compiled, where its words are. Of several rules that know a line, the one with the
-longest word counts: it says most; what Python says of any exception counts last.
+A rule names words, one of which stands in every line that it is about. So a whole log is searched for a few hundred words at
+once, and a pattern is compiled and tried only where its words are. Of several rules that know a line, the one with the longest
+word counts, since it says most; what Python says of any exception counts last.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
 from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
 from holdfast.core.job.finding import ACTIONS, ADVISED, CLASSES, Action, Class
 from holdfast.core.value import Value, to_plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
-
-    from holdfast.diagnosis.tables import Row
+from holdfast.diagnosis.tables import CAUSE, Row
+from holdfast.telemetry.record.state_dir import homes
 
 TABLES = ("gpu", "nccl", "host", "scheduler", "torch", "jax", "python")
 DEPTHS = ("effect", "symptom", "cause", "machine")
@@ -94,8 +94,6 @@ def _by_word(known: tuple[bool, int, int, Rule]) -> tuple[bool, int, int]:
 
 def load(files: Sequence[str] = ()) -> Rules:
     """The rules of the tables and of the user's files; of two with one name the user's counts. UsageError."""
-    from importlib import import_module
-
     rows: list[Row] = []
     actions: dict[str, str] = {}
     for table in TABLES:
@@ -109,10 +107,6 @@ def load(files: Sequence[str] = ()) -> Rules:
 
 def own_files() -> list[str]:
     """The user's: `rules/*.toml` in the state directory."""
-    import os
-
-    from holdfast.telemetry.record.state_dir import homes
-
     folder = os.path.join(homes(os.environ)[0], "rules")
     try:
         return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".toml")]
@@ -123,7 +117,7 @@ def own_files() -> list[str]:
 def _of_row(row: Row, actions: Mapping[str, str]) -> Rule:
     name, said, depth, confidence, words, pattern, says, advice, source, sample = row
     kind = Class(said)
-    action = Action(actions[name]) if name in actions else ADVISED[kind] if depth > 1 else Action.RESTART
+    action = Action(actions[name]) if name in actions else ADVISED[kind] if depth >= CAUSE else Action.RESTART
     return Rule(
         name=name, kind=kind, depth=depth, confidence=confidence / 100, words=tuple(words.split("|")), pattern=pattern,
         says=says, advice=advice, source=source, sample=sample, action=action,
@@ -132,8 +126,6 @@ def _of_row(row: Row, actions: Mapping[str, str]) -> Rule:
 
 def _read(path: str) -> list[Rule]:
     """A file of the user's: TOML, a table `[[rule]]` for each."""
-    import tomllib
-
     try:
         with open(path, "rb") as file:
             said = tomllib.load(file)
@@ -147,36 +139,51 @@ def _read(path: str) -> list[Rule]:
     return [_of_table(table, f"rule {number} in {path}") for number, table in enumerate(tables, 1)]
 
 
+KEYS = ("name", "class", "words", "pattern", "says", "advice", "sample", "depth", "confidence", "source", "action")
+TEXTS = ("name", "pattern", "says", "advice", "source", "sample")
+
+
 def _of_table(table: dict[str, Any], where: str) -> Rule:
-    known: dict[str, Any] = {"confidence": 0.9, "depth": "cause", "source": "", "action": None} | table
-    keys = ("name", "class", "words", "pattern", "says", "advice", "sample", *("depth", "confidence", "source", "action"))
-    if missing := [key for key in keys if key not in known]:
-        raise UsageError(f"{where} has no {missing[0]}")
-    if strange := [key for key in known if key not in keys]:
-        raise UsageError(f"{where}: there is no key {strange[0]!r}", hint=did_you_mean(strange[0], keys))
-    _one_of(known["class"], CLASSES, f"class of {where}")
-    _one_of(known["depth"], DEPTHS, f"depth of {where}")
-    action = known["action"] or ADVISED[known["class"]]
+    """The rule of a user's table. UsageError: it is wrong."""
+    said: dict[str, Any] = {"confidence": 0.9, "depth": "cause", "source": "", "action": None} | table
+    _check_keys(said, where)
+    _one_of(said["class"], CLASSES, f"class of {where}")
+    _one_of(said["depth"], DEPTHS, f"depth of {where}")
+    action = said["action"] or ADVISED[said["class"]]
     _one_of(action, ACTIONS, f"action of {where}")
-    words = known["words"]
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) and is_enough(word) for word in words):
-        raise UsageError(f"{where}: words must be a list of texts, each of at least four characters beside its digits")
-    if not isinstance(known["confidence"], (int, float)) or not 0 <= known["confidence"] <= 1:
-        raise UsageError(f"{where}: confidence must be a number from 0 to 1")
-    texts = {key: known[key] for key in ("name", "pattern", "says", "advice", "source", "sample")}
-    if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:
-        raise UsageError(f"{where}: {wrong[0]} must be text")
-    try:
-        re.compile(texts["pattern"])
-    except re.error as error:
-        raise UsageError(f"{where}: its pattern is no regular expression: {error}") from error
+    _check_values(said, where)
     made = Rule(
-        kind=known["class"], depth=DEPTHS.index(known["depth"]), confidence=float(known["confidence"]), words=tuple(words),
-        action=action, **texts,
-    )  # fmt: skip
+        kind=Class(said["class"]),
+        depth=DEPTHS.index(said["depth"]),
+        confidence=float(said["confidence"]),
+        words=tuple(said["words"]),
+        action=Action(action),
+        **{key: said[key] for key in TEXTS},
+    )
     if Rules([made]).best(made.sample) is None:
         raise UsageError(f"{where} does not know its own sample", hint="one of its words, and its pattern, must be in it")
     return made
+
+
+def _check_keys(said: Mapping[str, Any], where: str) -> None:
+    if missing := [key for key in KEYS if key not in said]:
+        raise UsageError(f"{where} has no {missing[0]}")
+    if strange := [key for key in said if key not in KEYS]:
+        raise UsageError(f"{where}: there is no key {strange[0]!r}", hint=did_you_mean(strange[0], KEYS))
+
+
+def _check_values(said: Mapping[str, Any], where: str) -> None:
+    words = said["words"]
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and is_enough(word) for word in words):
+        raise UsageError(f"{where}: words must be a list of texts, each of at least four characters beside its digits")
+    if not isinstance(said["confidence"], (int, float)) or not 0 <= said["confidence"] <= 1:
+        raise UsageError(f"{where}: confidence must be a number from 0 to 1")
+    if wrong := [key for key in TEXTS if not isinstance(said[key], str)]:
+        raise UsageError(f"{where}: {wrong[0]} must be text")
+    try:
+        re.compile(said["pattern"])
+    except re.error as error:
+        raise UsageError(f"{where}: its pattern is no regular expression: {error}") from error
 
 
 def is_enough(word: str) -> bool:

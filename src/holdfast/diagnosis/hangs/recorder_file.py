@@ -21,8 +21,7 @@ from typing import Any
 from holdfast.core.job.failure import Reached
 from holdfast.core.job.finding import Action, Class, Finding, Quote
 from holdfast.core.value import Value
-from holdfast.diagnosis.hangs.stack_groups import named
-from holdfast.diagnosis.hangs.waiting import BRANCH, KEPT, NETWORK
+from holdfast.diagnosis.hangs.stack_groups import BRANCH, KEPT, NETWORK, named
 
 MOST_BYTES = 256 << 20
 """Of one file; 2000 collectives with their stacks are some 2 MB."""

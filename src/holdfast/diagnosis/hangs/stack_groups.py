@@ -13,6 +13,11 @@ from holdfast.core.job.finding import Action, Class, Finding, Quote
 from holdfast.core.page.stack_text import Frame, main_thread, waits, where
 from holdfast.core.value import Value
 
+KEPT = "see its stacks and log: what kept it?"
+BRANCH = "look for a branch that not all ranks take"
+NETWORK = "look at the links' error counters, and run it with NCCL_DEBUG=INFO"
+"""What to do about a rank that did not come, about one that called something else, and where all came."""
+
 FEW = 0.25
 """At most this share of the ranks is an outlier."""
 

@@ -13,12 +13,8 @@ from collections.abc import Collection, Sequence
 from holdfast.core.job.finding import Action, Class, Finding, Quote
 from holdfast.core.value import Value
 from holdfast.diagnosis.evidence import Evidence, Sighting
-from holdfast.diagnosis.hangs.stack_groups import named
+from holdfast.diagnosis.hangs.stack_groups import BRANCH, KEPT, NETWORK, named
 from holdfast.diagnosis.tables import EFFECT
-
-KEPT = "see its stacks and log: what kept it?"
-BRANCH = "look for a branch that not all ranks take"
-NETWORK = "look at the links' error counters, and run it with NCCL_DEBUG=INFO"
 
 FEW = 0.25
 """At most this share of the ranks may be the ones that are waited for; where there are more, nothing tells who is."""
