@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast.core.value import replace
-from holdfast.diagnosis.hangs import recorder_file
 from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.evidence import Evidence, merged
 from holdfast.diagnosis.gather import gather
+from holdfast.diagnosis.hangs import recorder_file
 from holdfast.diagnosis.hangs.stack_groups import grouped, outlier
 from holdfast.diagnosis.rule import load
 
