@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 
+from holdfast.cli.main import main as perform
+
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    from holdfast.cli.main import main
-
-    return main(sys.argv[1:])
+    return perform(sys.argv[1:])
 
 
 def ft_launcher() -> int:
     """The script of that name, which the extra `nvrx` installs."""
-    from holdfast.cli.main import main
-
-    return main(["ft_launcher", *sys.argv[1:]])
+    return perform(["ft_launcher", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -18,14 +18,11 @@ HEAVY = frozenset(
 )
 """Third parties whose import takes long, or which not every user has installed."""
 UNEXPLAINED = {
-    "__main__.py": 2,
-    "agent": 121,
-    "cli": 98,
+    "agent": 53,
     "client": 43,
-    "core": 7,
     "diagnosis": 8,
     "elastic": 33,
-    "fault_tolerance": 15,
+    "fault_tolerance": 10,
     "google": 2,
     "health": 5,
     "integrations": 1,
@@ -33,7 +30,7 @@ UNEXPLAINED = {
     "rendezvous": 9,
     "runtime": 11,
     "supervisor": 31,
-    "telemetry": 17,
+    "telemetry": 10,
 }
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 FOR_TOOLS = re.compile(r"#\s*(noqa|type:|pragma|ruff:|mypy:|fmt:)[^#]*")

@@ -6,16 +6,18 @@ modules of these folders with `HELP`, `arguments(parser)` and `run(options)`.
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
 
+from holdfast import __version__
+from holdfast.core.config.flags import FLAGS
+from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import HoldfastError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
 
 LAUNCHING = {
     "run": "launch a script on this node, or on this node's part of several; keep it running",
@@ -64,7 +66,7 @@ def _print_nowhere() -> None:
 
 def _perform(command: str, argv: Sequence[str]) -> int:
     if command in LAUNCHING:
-        from holdfast.cli.run.run import run
+        from holdfast.cli.run.run import run  # only the chosen command is loaded
 
         return run(argv, command=command)
     if command in ASKING:
@@ -72,13 +74,11 @@ def _perform(command: str, argv: Sequence[str]) -> int:
     if command == "patch" and argv[:1] == ["torch"]:
         command, argv = "torchrun", argv[1:]  # what it stands for: nothing has to be patched
     if command == "torchrun":
-        from holdfast.elastic.reporting import torchrun
+        from holdfast.elastic.reporting import torchrun  # only the chosen command is loaded
 
         return torchrun(argv)
     if command == "simulate":
         # Another driver, which nothing imports: it is started here as `python -m holdfast.sim` would start it.
-        from importlib import import_module
-
         return int(import_module("holdfast.sim.__main__").main(argv))
     return _about(command, argv)
 
@@ -102,10 +102,6 @@ def _mend_streams() -> None:
 
 
 def _ask(command: str, argv: Sequence[str]) -> int:
-    import argparse
-
-    from holdfast.core.config.grammar import did_you_mean
-
     module = _module(command)
     parser = argparse.ArgumentParser(prog=f"holdfast {command}", description=module.HELP, allow_abbrev=False)
     module.arguments(parser)
@@ -118,16 +114,12 @@ def _ask(command: str, argv: Sequence[str]) -> int:
 
 
 def _module(command: str) -> ModuleType:
-    from importlib import import_module
-
     return import_module(f"holdfast.cli.{ASKING[command]}.{command.replace('-', '_')}")
 
 
 def _about(command: str, rest: Sequence[str]) -> int:
     """No command: help, the version, or a mistake."""
     if command in ("--version", "-V", "version"):
-        from holdfast import __version__
-
         print(f"holdfast {__version__}")
         return 0
     if command in ("-h", "--help", "help"):
@@ -142,9 +134,6 @@ def _about(command: str, rest: Sequence[str]) -> int:
 
 
 def _meant(word: str) -> str:
-    from holdfast.core.config.flags import FLAGS
-    from holdfast.core.config.grammar import did_you_mean
-
     looks_like_a_script = word.endswith((".py", ".sh")) or "/" in word
     if looks_like_a_script or any(word.split("=")[0] in flag.names for flag in FLAGS):
         return f"did you mean `holdfast run {word} …`?"

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from holdfast.core.value import to_plain
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 STYLES = {
     "running": "green", "ended": "dim", "lost": "bold red", "failed": "red", "succeeded": "green",

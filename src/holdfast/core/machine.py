@@ -10,22 +10,10 @@ simulator. Link and process numbers are chosen by whoever asks for them, so that
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from holdfast.core.job.events import Event
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Machine(Protocol):
-        """See the module's text."""
-
-        def observe(self, seen: Observation, now: float) -> list[Action]:
-            """Take in what was seen at `now` (monotonic seconds); return what is to be done, in order."""
-
-        def deadline(self) -> float:
-            """When to observe a `Tick` though nothing else happens; `NEVER` if at no time."""
-
 
 NEVER = float("inf")
 """The deadline of a machine that waits for no time to pass."""
@@ -37,6 +25,16 @@ class Observation(Value):
 
 class Action(Value):
     """Something that a machine wants done."""
+
+
+class Machine(Protocol):
+    """See the module's text."""
+
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """Take in what was seen at `now` (monotonic seconds); return what to do, in order."""
+
+    def deadline(self) -> float:
+        """When to observe a `Tick` though nothing else happens; `NEVER` if at no time."""
 
 
 class Tick(Observation):

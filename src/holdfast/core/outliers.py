@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
-    K = TypeVar("K")
+K = TypeVar("K")
 
 LEAST = 3
 """Of fewer nobody can tell who is slow and who is fast."""

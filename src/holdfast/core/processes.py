@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.machine import Observation
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.page.signs import Moments
+from holdfast.core.page.signs import Moments
 
 
 class ProcessDying(Observation):

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+from collections.abc import Callable
+from typing import Any
 
+from holdfast.agent.control.control_client import ask_at
 from holdfast.cli.fleet.supervisor_here import shelter_of, tls_arguments, token_of
 from holdfast.cli.table import show, show_json
+from holdfast.core.config import grammar
+from holdfast.core.config.own_options import SUPERVISOR_PORT
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.runtime.net.addresses import is_loopback
+from holdfast.supervisor.daemon.daemon import Daemon
+from holdfast.supervisor.daemon.host_table import SILENCE_S
+from holdfast.supervisor.daemon.host_uplink import HostUplink
 from holdfast.telemetry.record.state_dir import daemon_socket, state_home
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-    from typing import Any
-
-    from holdfast.supervisor.daemon.daemon import Daemon
-    from holdfast.supervisor.daemon.host_uplink import HostUplink
 
 HELP = "know every rank of this host: serves Google's resiliency clients and our agents"
 
@@ -49,16 +50,11 @@ def run(options: argparse.Namespace) -> int:
     if options.uncordon:
         _asked(home, "uncordon")
         return 0
-    from holdfast.runtime.net.addresses import is_loopback
-
     if not is_loopback(options.host):
         raise UsageError(
             f"--host: {options.host} is not of the loopback interface, and Google's wire knows no secret",
             hint="each host has a daemon of its own, which its ranks reach at 127.0.0.1",
         )
-    from holdfast.supervisor.daemon.daemon import Daemon
-    from holdfast.supervisor.daemon.host_table import SILENCE_S
-
     silence_s = SILENCE_S if options.silence is None else options.silence
     if silence_s <= 0:
         raise UsageError(f"--silence: {silence_s:g} is not more than 0 seconds")
@@ -76,10 +72,6 @@ def _uplink(options: argparse.Namespace) -> Callable[[Daemon], HostUplink] | Non
     """What makes the way to the supervisor, where there is one. UsageError."""
     if not options.supervisor:
         return None
-    from holdfast.core.config import grammar
-    from holdfast.core.config.own_options import SUPERVISOR_PORT
-    from holdfast.supervisor.daemon.host_uplink import HostUplink
-
     endpoints = grammar.endpoints(options.supervisor, "--supervisor", default_port=SUPERVISOR_PORT)
     secret, shelter = token_of(options.supervisor_token_file, "--supervisor-token-file"), shelter_of(options)
     name = options.node_name or os.uname().nodename
@@ -94,8 +86,6 @@ def _port(given: int | None) -> int:
 
 
 def _asked(home: str, what: str) -> dict[str, Any]:
-    from holdfast.agent.control.control_client import ask_at
-
     path = daemon_socket(home)
     try:
         answer = ask_at(path, "the daemon", {"ask": what})

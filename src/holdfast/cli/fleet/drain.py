@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, state_argument
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 HELP = "take a node out of use: a spare takes its place, and the scheduler gives it no more work"
 

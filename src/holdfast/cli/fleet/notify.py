@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import signal
 import sys
+from importlib.util import find_spec
 
 from holdfast.cli.fleet.supervisor_here import folder_of, secret_in, state_argument
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
+from holdfast.supervisor.child import tied_to
+from holdfast.supervisor.notify.notify import Notify, check_otlp, webhook
+from holdfast.telemetry.report.safe_text import plain
 
 HELP = "tell webhooks and OpenTelemetry what the supervisor does; it starts this itself"
 
@@ -36,12 +38,6 @@ def receivers(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Listen until SIGTERM or SIGINT."""
-    import signal
-
-    from holdfast.supervisor.child import tied_to
-    from holdfast.supervisor.notify.notify import Notify
-    from holdfast.telemetry.report.safe_text import plain
-
     if options.parent and not tied_to(options.parent):
         return 0
     if not options.webhook and options.otlp is None:
@@ -59,10 +55,6 @@ def run(options: argparse.Namespace) -> int:
 
 def checked(options: argparse.Namespace, folder: str) -> list[str]:
     """The arguments of the process that tells them; empty: nobody is to be told. UsageError: it could not."""
-    from importlib.util import find_spec
-
-    from holdfast.supervisor.notify.notify import check_otlp, webhook
-
     _secret(options)
     for url in options.webhook:
         webhook(url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import socket
@@ -14,11 +15,14 @@ from holdfast.cli.fleet.web import checked, http_arguments
 from holdfast.core.config import grammar
 from holdfast.core.config.own_options import SUPERVISOR_PORT
 from holdfast.core.errors import HoldfastError, UsageError
+from holdfast.runtime.net.addresses import is_loopback
+from holdfast.supervisor.fleet.policies import policy
+from holdfast.supervisor.orchestrator import orchestrator
+from holdfast.supervisor.service import Service
+from holdfast.supervisor.standby import lead
+from holdfast.supervisor.store import LeadLost, open_store
+from holdfast.supervisor.web.serve import missing
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 HELP = "know the nodes of all jobs, replace those that are not fit, and remember why"
 
@@ -51,13 +55,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from holdfast.runtime.net.addresses import is_loopback
-    from holdfast.supervisor.fleet.policies import policy
-    from holdfast.supervisor.orchestrator import orchestrator
-    from holdfast.supervisor.service import Service
-    from holdfast.supervisor.standby import lead
-    from holdfast.supervisor.store import LeadLost, open_store
-
     host, port = grammar.endpoint(options.listen, "--listen", default_port=SUPERVISOR_PORT)
     token = token_of(options.token_file, "--token-file")
     if not token and not is_loopback(host):
@@ -123,8 +120,6 @@ def _say(text: str) -> None:
 
 def _web(options: argparse.Namespace) -> list[str]:
     """The arguments of `holdfast web`; none: it is not wanted, or cannot be had. UsageError: they make no sense."""
-    from holdfast.supervisor.web.serve import missing
-
     if options.http == "off":
         return []
     checked(options)

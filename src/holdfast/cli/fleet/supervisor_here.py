@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+from typing import Any
 
+from holdfast.agent.control.control_client import ask_at
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.supervisor.feed import SOCKET
+from holdfast.telemetry.record.state_dir import state_home
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
 
 ANSWER_S = 10.0
 
@@ -31,22 +31,16 @@ def state_argument(parser: argparse.ArgumentParser) -> None:
 
 def folder_of(options: argparse.Namespace) -> str:
     """The state directory: as given, else where jobs are kept too."""
-    from holdfast.telemetry.record.state_dir import state_home
-
     return os.path.abspath(options.state or os.environ.get(HERE) or os.path.join(state_home(os.environ), "supervisor"))
 
 
 def socket_of(options: argparse.Namespace) -> str:
     """Where the supervisor of this host is asked; it is there while one runs."""
-    from holdfast.supervisor.feed import SOCKET
-
     return os.path.join(folder_of(options), SOCKET)
 
 
 def ask_supervisor(options: argparse.Namespace, request: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
     """The answer of the supervisor on this host. HoldfastError: there is none, or it refuses."""
-    from holdfast.agent.control.control_client import ask_at
-
     try:
         answer = ask_at(socket_of(options), "the supervisor", request, within_s)
     except (OSError, ProtocolError) as error:
@@ -82,6 +76,6 @@ def shelter_of(options: argparse.Namespace) -> Any:
         if options.tls_cert or options.tls_ca or options.tls_key:
             raise UsageError("--tls-cert and --tls-ca are needed together")
         return None
-    from holdfast.runtime.net.tls import shelter
+    from holdfast.runtime.net.tls import shelter  # ssl takes 20 ms, and few give a certificate
 
     return shelter(options.tls_cert, options.tls_key, options.tls_ca)

@@ -5,27 +5,28 @@ From the supervisor on this host, where one runs; else from this host's job fold
 
 from __future__ import annotations
 
+import argparse
 import os
+import select
 import sys
+import termios
+import tty
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.fleet.supervisor_here import folder_of, socket_of, state_argument
-from holdfast.cli.fleet.top_frame import fit, headline, sections
+from holdfast.cli.fleet.top_frame import Section, fit, headline, sections
+from holdfast.cli.fleet.top_here import fleet_here
 from holdfast.cli.table import STYLES, show
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.supervisor.feed import Feed
 from holdfast.telemetry.report.safe_text import one_line
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-    from typing import Any
-
     from rich.console import RenderableType
 
-    from holdfast.cli.fleet.top_frame import Section
-
-    Frame = tuple[str, list[Section]]
+Frame = tuple[str, list[Section]]
 
 HELP = "nodes, jobs, ranks and decisions as they change, in the terminal"
 
@@ -61,15 +62,12 @@ def _look(options: argparse.Namespace) -> tuple[Callable[[float], Frame], float]
     """What makes a frame, after at most so many seconds; and how long to wait before it is asked for the next."""
     folder = folder_of(options)
     if not options.state and not os.path.exists(socket_of(options)):
-        from holdfast.cli.fleet.top_here import fleet_here
 
         def here(wait_s: float) -> Frame:
             fleet = fleet_here(options.job)
             return headline(fleet, "this host"), sections(fleet)
 
         return here, EVERY_S
-    from holdfast.supervisor.feed import Feed
-
     feed = Feed(folder)
 
     def supervisor(wait_s: float) -> Frame:
@@ -138,23 +136,16 @@ class _Keys:
         self.before: Any = None
 
     def __enter__(self) -> _Keys:
-        import termios
-        import tty
-
         if os.isatty(self.fd):
             self.before = termios.tcgetattr(self.fd)
             tty.setcbreak(self.fd)
         return self
 
     def __exit__(self, *_: object) -> None:
-        import termios
-
         if self.before is not None:
             termios.tcsetattr(self.fd, termios.TCSADRAIN, self.before)
 
     def pressed(self, key: bytes, wait_s: float) -> bool:
         """Whether that key is, or was."""
-        import select
-
         readable = select.select([self.fd] if self.before is not None else [], [], [], wait_s)[0]
         return bool(readable) and key in os.read(self.fd, 64)

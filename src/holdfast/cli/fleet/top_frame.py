@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
 from holdfast.core.value import Value
 from holdfast.telemetry.report.phrasing import count, moment, ranges, span
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
 WORST = ("lost", "unfit", "draining", "suspect", "fit", "spare")
 DEEDS = 50

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 from holdfast.cli.job.choose import all_jobs, choose, story
 from holdfast.cli.job.status import answers_of, shown
 from holdfast.telemetry.record.state_dir import running_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from holdfast.telemetry.report.timeline import Timeline
+from holdfast.telemetry.report.timeline import Timeline
 
 
 def fleet_here(wanted: str) -> dict[str, Any]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.cli.fleet import drain
+import argparse
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
+from holdfast.cli.fleet import drain
 
 HELP = "let a node be used again that the supervisor has taken out"
 

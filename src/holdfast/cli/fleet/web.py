@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+
 from holdfast.cli.fleet.supervisor_here import socket_of, state_argument
 from holdfast.core.config import grammar
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
+from holdfast.supervisor.child import tied_to
+from holdfast.supervisor.web.auth import refuse_an_open_door, tokens
+from holdfast.supervisor.web.serve import bind, missing
+from holdfast.supervisor.web.serve import run as serve
 
 HELP = "serve the supervisor's HTTP API and dashboard (`holdfast supervisor` does so by itself)"
 
@@ -37,15 +39,13 @@ def http_arguments(parser: argparse.ArgumentParser, more: str) -> None:
 
 def checked(options: argparse.Namespace) -> tuple[str, int, dict[str, str]]:
     """Where to listen, and the tokens. UsageError: they make no sense."""
-    from holdfast.supervisor.web.auth import refuse_an_open_door, tokens
-
     host, port = grammar.endpoint(options.http, "--http", default_port=PORT)
     known = tokens(options.http_token_file)
     refuse_an_open_door(host, known)
     if options.http_key and not options.http_cert:
         raise UsageError("--http-key is of no use without --http-cert")
     if options.http_cert:
-        from holdfast.runtime.net.tls import check_https
+        from holdfast.runtime.net.tls import check_https  # ssl takes 20 ms, and few give a certificate
 
         check_https(options.http_cert, options.http_key)
     return host, port, known
@@ -53,16 +53,12 @@ def checked(options: argparse.Namespace) -> tuple[str, int, dict[str, str]]:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from holdfast.supervisor.child import tied_to
-    from holdfast.supervisor.web.serve import bind, missing
-    from holdfast.supervisor.web.serve import run as serve
-
     if options.parent and not tied_to(options.parent):
         return 0
     host, port, known = checked(options)
     if lacks := missing():
         raise UsageError(f"{lacks} are not installed", hint="pip install 'holdfast[supervisor]'")
-    from holdfast.supervisor.web.app import Api
+    from holdfast.supervisor.web.app import Api  # it needs starlette, of the extra `supervisor`
 
     api = Api(socket_of(options), known, secure=bool(options.http_cert))
     listener = bind(host, port)

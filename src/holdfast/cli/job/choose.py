@@ -12,19 +12,16 @@ What is then said about it is not decided here.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Iterable
 
 from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
 from holdfast.telemetry.record.reader import Record, Tail, read
 from holdfast.telemetry.record.state_dir import events_files, homes, job_dirs, running_nodes, safe_name, split_run, touched_at
 from holdfast.telemetry.report.timeline import Timeline, timeline
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable
 
 
 def job_argument(parser: argparse.ArgumentParser) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
 from holdfast.cli.job.choose import choose, json_argument, story
 from holdfast.cli.table import show, show_json
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from holdfast.diagnosis.evidence import Evidence
-    from holdfast.diagnosis.rule import Rules
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.collect import of_files, of_round
+from holdfast.diagnosis.evidence import Evidence
+from holdfast.diagnosis.gather import of_text
+from holdfast.diagnosis.report import as_json, as_text
+from holdfast.diagnosis.rule import DEPTHS, Rules, as_table, load, own_files
+from holdfast.telemetry.record.state_dir import events_files
 
 HELP = "why did it fail? the cause among all messages, whose it is, and what to do"
 
@@ -31,16 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show it. 0: something was found; 1: nothing that a rule knows."""
-    from holdfast.diagnosis.report import as_json, as_text
-    from holdfast.diagnosis.rule import load, own_files
-
     rules = load([*own_files(), *options.rules])
     if options.list_rules:
         return _list(rules, options.json)
-    from holdfast.diagnosis.attribute import attribute
-    from holdfast.diagnosis.collect import of_files
-    from holdfast.diagnosis.gather import of_text
-
     if options.what == ["-"]:
         evidence = of_text(sys.stdin.buffer.read().decode("utf-8", "replace"), rules, source="stdin")
     elif options.what and all(os.path.exists(path) for path in options.what) and not _is_job(options.what):
@@ -57,8 +51,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _of_job(what: list[str], rules: Rules) -> Evidence:
     """What a job's own files tell of its last failure."""
-    from holdfast.diagnosis.collect import of_round
-
     if len(what) > 1:
         raise UsageError(f"there is no {next(path for path in what if not os.path.exists(path))}")
     path = choose(what[0] if what else None)
@@ -70,14 +62,10 @@ def _of_job(what: list[str], rules: Rules) -> Evidence:
 
 
 def _is_job(what: list[str]) -> bool:
-    from holdfast.telemetry.record.state_dir import events_files
-
     return len(what) == 1 and os.path.isdir(what[0]) and bool(events_files(what[0]))
 
 
 def _list(rules: Rules, as_json: bool) -> int:
-    from holdfast.diagnosis.rule import DEPTHS, as_table
-
     if as_json:
         show_json([as_table(rule) for rule in rules.rules])
     else:

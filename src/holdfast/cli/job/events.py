@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 
 from holdfast.cli.job.choose import choose, job_argument
 from holdfast.core.job.failure import describe
 from holdfast.core.value import Value, fields_of, to_plain
-from holdfast.telemetry.record.reader import follow, read
+from holdfast.telemetry.record.reader import Record, follow, read
 from holdfast.telemetry.record.state_dir import is_running
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from holdfast.telemetry.record.reader import Record
 
 HELP = "a job's events from all nodes, in order"
 

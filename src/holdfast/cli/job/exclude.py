@@ -4,18 +4,15 @@ the way back.
 
 from __future__ import annotations
 
+import argparse
 import os
+from typing import Any
 
 from holdfast.agent.control.control_client import ask
 from holdfast.cli.job.choose import choose
 from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.telemetry.record.state_dir import running_nodes
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
 
 HELP = "leave a node out of a running job, now and in later rounds"
 

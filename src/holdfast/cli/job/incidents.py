@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+from typing import Any
 
 from holdfast.cli.job.choose import choose, job_argument, json_argument, story
 from holdfast.cli.table import show_json
 from holdfast.core.job.failure import describe
+from holdfast.core.job.finding import Finding
+from holdfast.core.value import to_plain
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.collect import of_round
+from holdfast.diagnosis.incident import health
+from holdfast.diagnosis.report import as_json
+from holdfast.diagnosis.rule import load, own_files
 from holdfast.telemetry.record.state_dir import incident_dir
 from holdfast.telemetry.report.phrasing import count, moment
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-    from holdfast.core.job.finding import Finding
-    from holdfast.telemetry.report.timeline import Life
+from holdfast.telemetry.report.timeline import Life
 
 HELP = "a job's failures, round by round: what each means, and what was kept of it"
 
@@ -30,10 +32,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show them, the earliest first."""
-    from holdfast.diagnosis.attribute import attribute
-    from holdfast.diagnosis.collect import of_round
-    from holdfast.diagnosis.rule import load, own_files
-
     path = choose(options.job)
     job, _ = story(path)
     rules = load(own_files())
@@ -69,8 +67,6 @@ def _show(life: Life, finding: Finding, path: str) -> None:
 
 def _health(path: str, round: int) -> dict[str, list[dict[str, Any]]]:
     """By node: its checks' verdicts that were not all well."""
-    from holdfast.diagnosis.incident import health
-
     every = health(incident_dir(path, round))
     bad = {node: [one for one in verdicts if one.get("state") != "fit"] for node, verdicts in every.items()}
     return {node: verdicts for node, verdicts in bad.items() if verdicts}
@@ -83,10 +79,6 @@ def _kept(path: str, round: int) -> str:
 
 
 def _plain(life: Life, finding: Finding, path: str) -> dict[str, Any]:
-    from holdfast.core.value import to_plain
-    from holdfast.diagnosis.incident import health
-    from holdfast.diagnosis.report import as_json
-
     failures = [to_plain(failure) for failure in life.failures if not failure.innocent]
     known = {"round": life.round, "attempt": life.attempt, "finding": as_json(finding)}
     said = health(incident_dir(path, life.round))

@@ -4,7 +4,9 @@ it hears the node; else an agent of the job.
 
 from __future__ import annotations
 
+import argparse
 import os
+from typing import Any
 
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, socket_of, state_argument
 from holdfast.cli.job.exclude import ask_job
@@ -12,11 +14,6 @@ from holdfast.cli.job.stop import who
 from holdfast.core.job.injection import CODE, FAULTS, GIVEN_UP_S, injection
 from holdfast.core.value import to_plain
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
 
 HELP = "play a fault on a node, for practice: kill, hang or slow a rank; an Xid or a memory error of a GPU"
 

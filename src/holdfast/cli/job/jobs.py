@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 
 from holdfast.cli.job.choose import all_jobs, json_argument, story
 from holdfast.cli.table import show, show_json
 from holdfast.telemetry.report.phrasing import span
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from holdfast.telemetry.report.timeline import Timeline
+from holdfast.telemetry.report.timeline import Timeline
 
 HELP = "list the jobs on this host, the newest first"
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.telemetry.report.phrasing import span
+from collections.abc import Mapping
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from holdfast.telemetry.report.phrasing import span
 
 BASES = {"learned": " learned", "usual": " if it stands still"}
 """What a limit rests on that nobody gave: what healthy ranks have taken, or nothing yet."""

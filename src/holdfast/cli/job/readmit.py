@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.cli.job import exclude
+import argparse
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
+from holdfast.cli.job import exclude
 
 HELP = "let an excluded node take part in a running job again"
 

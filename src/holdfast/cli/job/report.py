@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from holdfast.cli.job.choose import choose, job_argument, json_argument, story
 from holdfast.cli.job.jobs import state
@@ -14,22 +17,14 @@ from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.job.failure import describe
 from holdfast.core.job.policy import Verdict
 from holdfast.core.value import to_plain
-from holdfast.telemetry.goodput.accounting import MISSING, STATES, goodput, shares
+from holdfast.supervisor.notify.notify import open_otlp
+from holdfast.telemetry.goodput.accounting import MISSING, STATES, Goodput, goodput, shares
 from holdfast.telemetry.goodput.drawing import picture, png, trace
-from holdfast.telemetry.goodput.published import by_checkpoints, by_steps, steps_told
+from holdfast.telemetry.goodput.published import Steps, by_checkpoints, by_steps, steps_told
 from holdfast.telemetry.report.phrasing import count, moment, span
 from holdfast.telemetry.report.restarts import PHASES
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from holdfast.telemetry.goodput.accounting import Goodput
-    from holdfast.telemetry.goodput.published import Steps
-    from holdfast.telemetry.report.timeline import Life, Timeline
+from holdfast.telemetry.report.timeline import Life, Timeline
 
 CELL = 90
 """Characters of what happened, on a terminal; the whole text stands below it, in `why` and in the JSON."""
@@ -118,8 +113,6 @@ def _goodput(found: Goodput, steps: Sequence[Steps], job: Timeline, options: arg
 
 
 def _export(job: Timeline, url: str) -> int:
-    from holdfast.supervisor.notify.notify import open_otlp
-
     receiver = open_otlp(url)
     spans = receiver.story(job)
     answer = receiver.send(spans)

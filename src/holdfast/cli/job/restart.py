@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
 from holdfast.agent.control.control_client import ask
 from holdfast.cli.job.stop import asked_by, ordered, steer_arguments
 from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.telemetry.record.state_dir import running_nodes
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 HELP = "start all ranks of a job anew"
 

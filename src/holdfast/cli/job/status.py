@@ -5,8 +5,10 @@ From the records, and where an agent answers on its socket from itself: it knows
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
+from typing import Any
 
 from holdfast.agent.control.control_client import ask
 from holdfast.cli.job.choose import choose, job_argument, json_argument, story
@@ -14,16 +16,10 @@ from holdfast.cli.job.jobs import since, state
 from holdfast.cli.job.progress import described
 from holdfast.cli.table import show, show_json
 from holdfast.core.errors import HoldfastError, ProtocolError
-from holdfast.core.value import to_plain
+from holdfast.core.value import replace, to_plain
 from holdfast.telemetry.report.phrasing import count, moment, span
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-    from holdfast.telemetry.report.timeline import Life, NodeSeen, Timeline, WorkerSeen
+from holdfast.telemetry.report.timeline import Life, NodeSeen, Timeline, WorkerSeen
 
 HELP = "how a job is now: nodes, ranks, round, and the last decision with its reason"
 
@@ -139,8 +135,6 @@ def _worker_row(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> tuple
 
 def _now(worker: WorkerSeen, answers: dict[str, dict[str, Any]]) -> WorkerSeen:
     """The worker as its agent says it is, where that answers and means the same process."""
-    from holdfast.core.value import replace
-
     said = _said(worker, answers)
     return replace(worker, state=str(said.get("state", worker.state)), exitcode=said.get("exitcode", worker.exitcode))
 

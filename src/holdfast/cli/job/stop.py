@@ -5,6 +5,7 @@ One that runs on this host is stopped by its agents here; another one by the sup
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 
@@ -16,10 +17,6 @@ from holdfast.telemetry.record.file_watch import Watch
 from holdfast.telemetry.record.state_dir import running_nodes
 from holdfast.telemetry.report.phrasing import span
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 HELP = "stop a job"
 

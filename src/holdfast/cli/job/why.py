@@ -3,6 +3,8 @@ folder here, the supervisor on this host knows it (`why_node`)."""
 
 from __future__ import annotations
 
+import argparse
+
 from holdfast.cli.fleet.supervisor_here import state_argument
 from holdfast.cli.job import why_node
 from holdfast.cli.job.choose import choose, job_argument, json_argument, story
@@ -11,12 +13,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.value import to_plain
 from holdfast.telemetry.report.phrasing import count, moment, span
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from holdfast.telemetry.report.timeline import Decision, Life, Timeline
+from holdfast.telemetry.report.timeline import Decision, Life, Timeline
 
 HELP = "a job's decisions, each with its reason; or a node's, where a supervisor runs here"
 

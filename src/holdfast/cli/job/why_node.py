@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from itertools import starmap
+from typing import Any
 
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, socket_of
 from holdfast.cli.table import show_json
 from holdfast.telemetry.report.phrasing import moment
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
 
 
 def ask(options: argparse.Namespace, *, of_job: bool = False) -> dict[str, Any] | None:

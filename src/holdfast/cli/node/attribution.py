@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
 import threading
 
 from holdfast.core.errors import StartError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
+from holdfast.diagnosis.rule import load, own_files
+from holdfast.diagnosis.service import Service
 
 HELP = "serve NVRx's attribution API over our rules: which logs say that a job should stop"
 
@@ -31,9 +30,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve."""
-    from holdfast.diagnosis.rule import load, own_files
-    from holdfast.diagnosis.service import Service
-
     token = _token(options.token_file)
     if not os.path.isdir(options.root):
         raise UsageError(f"--root: there is no directory {options.root}")

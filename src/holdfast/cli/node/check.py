@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
+from collections.abc import Sequence
+from typing import Any
 
+from holdfast.agent.control.control_client import ask
+from holdfast.cli.job.choose import choose
+from holdfast.cli.run.pairs import PAIR_S, Where, verdicts
 from holdfast.cli.table import show, show_json
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.health.check import AUTO, CHECKS, ROOT, entry_points, wanted, with_deadline
 from holdfast.health.examiner import plain
 from holdfast.health.runner import KILL_S, examine
 from holdfast.health.verdict import FIT, UNFIT, worst
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from typing import Any
+from holdfast.telemetry.record.state_dir import running_nodes
+from holdfast.telemetry.report.safe_text import plain as plain_text
 
 HELP = "whether this node, or those of a running job, are fit: GPUs, NICs, storage, memory, the kernel's log"
 
@@ -87,8 +89,6 @@ def _here(asked: Sequence[str], options: argparse.Namespace) -> dict[str, list[A
 
 
 def _pairs(options: argparse.Namespace) -> dict[str, list[Any]]:
-    from holdfast.cli.run.pairs import PAIR_S, Where, verdicts
-
     if not options.rdzv_endpoint:
         raise UsageError("--pairs: where do the nodes meet?", hint="give --rdzv-endpoint HOST:PORT, the same on each node")
     name = options.node_name or socket.gethostname()
@@ -99,11 +99,6 @@ def _pairs(options: argparse.Namespace) -> dict[str, list[Any]]:
 
 def _by_agents(job: str, asked: Sequence[str]) -> dict[str, list[Any]]:
     """What the agents of all its nodes say. One on this host is asked, and the coordinator has the others asked."""
-    from holdfast.agent.control.control_client import ask
-    from holdfast.cli.job.choose import choose
-    from holdfast.telemetry.record.state_dir import running_nodes
-    from holdfast.telemetry.report.safe_text import plain as plain_text
-
     path = choose(job, to_act=True)
     here = running_nodes(path)
     if not here:

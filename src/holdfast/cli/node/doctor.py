@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
 import sys
+from collections.abc import Iterable, Sequence
 
+from holdfast.agent.control.control_socket import ControlSocket
 from holdfast.cli.table import show_json
 from holdfast.core.errors import HoldfastError
 from holdfast.runtime.hardware.capabilities import every_check
@@ -13,11 +16,6 @@ from holdfast.runtime.process.facts import DEADLINE_S, DEGRADED, HAVE, MISSING, 
 from holdfast.telemetry.record.state_dir import open_job, running_nodes, state_home
 from holdfast.telemetry.report.phrasing import count
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Sequence
 
 HELP = "what this host has, what is degraded, and what to do about it"
 
@@ -71,8 +69,6 @@ def state_directory(home: str) -> Fact:
 def _trouble_in(folder: str, socket_path: str) -> str:
     if not running_nodes(folder):
         return f"{folder} is on a file system without locks"
-    from holdfast.agent.control.control_socket import ControlSocket
-
     try:
         ControlSocket(socket_path).close()
     except OSError as error:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 
 from holdfast.cli.node.check import USUAL
 from holdfast.core.errors import UsageError
 from holdfast.health.check import ROOT, wanted, with_deadline
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
+from holdfast.health.service import serve
 
 HELP = "answer a launcher's node health checks on a Unix socket (nvhcd.HealthCheckService)"
 
@@ -35,8 +33,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from holdfast.health.service import serve
-
     try:
         mode = int(options.mode, 8)
     except ValueError:

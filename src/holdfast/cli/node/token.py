@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from base64 import urlsafe_b64encode
 
+from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from holdfast.core.config.config import RunConfig
 
 HELP = "make a secret by which a job's nodes know each other"
 
@@ -60,8 +57,6 @@ def check_token_file(config: RunConfig) -> str:
 
 
 def _fresh() -> str:
-    from base64 import urlsafe_b64encode
-
     return urlsafe_b64encode(os.urandom(SECRET_BYTES)).decode().rstrip("=")
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+from collections.abc import Mapping
 
+from holdfast.core.config.binding import Topology
 from holdfast.core.config.draft import HostFacts
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.core.config.binding import Topology
+from holdfast.runtime.hardware import gpus, topology
+from holdfast.runtime.net.addresses import slurm_address
+from holdfast.telemetry.record.state_dir import state_home
 
 
 def this_host(environ: Mapping[str, str]) -> HostFacts:
     """The facts of the host we are on."""
-    from holdfast.telemetry.record.state_dir import state_home
-
     return HostFacts(
         python=sys.executable,
         cwd=_cwd(),
@@ -27,18 +25,16 @@ def this_host(environ: Mapping[str, str]) -> HostFacts:
         accelerators=lambda kind: _accelerators(kind, environ),
         fresh_id=_fresh_id,
         entry_points=_entry_points,
-        full_name=_full_name,
+        full_name=socket.getfqdn,
         read_yaml=_read_yaml,
-        slurm_address=_slurm_address,
+        slurm_address=slurm_address,
         topology=lambda mode: _topology(mode, environ),
         has_program=_has_program,
     )
 
 
 def _accelerators(kind: str, environ: Mapping[str, str]) -> int:
-    from holdfast.runtime.hardware.gpus import count
-
-    return count(kind, environ)
+    return gpus.count(kind, environ)
 
 
 def _cwd() -> str:
@@ -64,28 +60,14 @@ def _entry_points(group: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(point.name for point in metadata.entry_points(group=group)))
 
 
-def _full_name() -> str:
-    import socket
-
-    return socket.getfqdn()
-
-
 def _topology(mode: str, environ: Mapping[str, str]) -> Topology:
-    from holdfast.runtime.hardware import topology
-
     return topology.read(mode, environ)
 
 
 def _has_program(name: str) -> bool:
-    import shutil
+    import shutil  # 10 ms: only where workers are bound by numactl
 
     return shutil.which(name) is not None
-
-
-def _slurm_address(node: str) -> str:
-    from holdfast.runtime.net.addresses import slurm_address
-
-    return slurm_address(node)
 
 
 def _read_yaml(path: str) -> object:

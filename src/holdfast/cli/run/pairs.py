@@ -10,17 +10,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from holdfast.core.config.config import RunConfig
 from holdfast.core.value import replace, to_plain
 from holdfast.health.checks.pairs import VERDICT
 from holdfast.health.verdict import Verdict, degraded
 from holdfast.runtime.process.process import die_with_parent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.core.config.config import RunConfig
 
 NAME = "pairs"
 PAIR_S = 60.0

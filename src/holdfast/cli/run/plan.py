@@ -5,15 +5,14 @@ the nodes have met. Made by the functions that the agent itself uses, so that it
 from __future__ import annotations
 
 import shlex
+import socket
+from collections.abc import Mapping
 
+from holdfast.agent.logs.paths import LogPlan
 from holdfast.agent.workers import launch
+from holdfast.core.config.config import RunConfig
 from holdfast.core.wire.messages import Assigned
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.core.config.config import RunConfig
+from holdfast.telemetry.record.state_dir import job_name
 
 SHOWN_RANKS = 4
 """Workers shown in full; the others differ in nothing but their rank."""
@@ -88,9 +87,6 @@ def _restarts(config: RunConfig) -> str:
 
 def _logs(config: RunConfig) -> str:
     """Where one rank's files lie, or `nowhere`."""
-    from holdfast.agent.logs.paths import LogPlan
-    from holdfast.telemetry.record.state_dir import job_name
-
     job = f"{config.state_dir}/jobs/{job_name(config.rdzv_id, config.rdzv_endpoint)}"
     return LogPlan.of(config, job, _node_name(config)).pattern
 
@@ -98,8 +94,6 @@ def _logs(config: RunConfig) -> str:
 def _node_name(config: RunConfig) -> str:
     if config.node_name:
         return config.node_name
-    import socket
-
     return socket.gethostname()
 
 

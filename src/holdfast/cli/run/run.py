@@ -6,11 +6,13 @@ that: reading the command line imports little, and a wrong flag needs no guardia
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterable, Sequence
 
 from holdfast.agent.logs.stderr import tell
+from holdfast.cli.node.token import check_token_file
 from holdfast.cli.run import parser
 from holdfast.cli.run.host_facts import this_host
 from holdfast.core.config.config import RunConfig
@@ -19,6 +21,8 @@ from holdfast.core.config.flags import flags_of
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve.resolve import resolve
 from holdfast.core.resolve.resolve_fault_tolerance import OWN_BACKENDS
+from holdfast.health.check import wanted
+from holdfast.runtime.process.guardian import guard
 
 LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
 
@@ -29,7 +33,7 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
     flags = flags_of(command)
     typed = parser.read(argv, flags)
     if typed.help:
-        from holdfast.cli.run.help import run_help
+        from holdfast.cli.run.help import run_help  # shutil and textwrap, which no start needs
 
         print(run_help(command))
         return 0
@@ -57,20 +61,16 @@ def _write_to(path: str) -> None:
 
 
 def _supervise(config: RunConfig) -> int:
-    from holdfast.runtime.process.guardian import guard
-
     if "pairs" in config.check_before:
-        from holdfast.cli.run.pairs import before
+        from holdfast.cli.run.pairs import before  # subprocess and tempfile, which few starts need
 
         before(config)  # while this is the only process: it is a job of its own
 
     def agent() -> int:
-        import gc
-
         if config.logs_specs or config.rdzv_backend not in OWN_BACKENDS:
-            from holdfast.elastic.from_config import run as run_agent
+            from holdfast.elastic.from_config import run as run_agent  # torch's interfaces, which few jobs need
         else:
-            from holdfast.agent.agent import run as run_agent
+            from holdfast.agent.agent import run as run_agent  # here, so that the guardian stays small
         gc.enable()  # it was off for the guardian's sake; and to look at what is being loaded is of no use
         try:
             code = run_agent(config)
@@ -86,11 +86,11 @@ def _supervise(config: RunConfig) -> int:
 def _show(resolved: Resolved, typed: Typed) -> int:
     """--print-config and --dry-run: what would be, and nothing started."""
     if typed.print_config:
-        from holdfast.cli.run.show_config import as_json, as_text
+        from holdfast.cli.run.show_config import as_json, as_text  # shlex, which no start needs
 
         print(as_json(resolved) if typed.print_config == "json" else as_text(resolved))
     if typed.dry_run:
-        from holdfast.cli.run.plan import plan
+        from holdfast.cli.run.plan import plan  # the agent's modules, which a start loads after the guardian
 
         print(plan(resolved.config, dict(os.environ)))
     _tell(resolved.notices, resolved.config.log_level)
@@ -106,15 +106,11 @@ def _tell(notices: Iterable[Notice], log_level: str) -> None:
 def _check_checks(config: RunConfig) -> None:
     """UsageError for a check that does not exist, before anything is made for the job."""
     if asked := (*config.check_before, *config.check_after, *config.check_during):
-        from holdfast.health.check import wanted
-
         wanted(asked)
 
 
 def _check_token_file(config: RunConfig) -> None:
     if config.token_file is None:
         return
-    from holdfast.cli.node.token import check_token_file
-
     if unwise := check_token_file(config):
         _tell([Notice(level="WARNING", text=unwise)], config.log_level)

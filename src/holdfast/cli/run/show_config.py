@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import signal
+from typing import Any
+
 from holdfast.core.config.config import RunConfig
+from holdfast.core.config.draft import Resolved
 from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.value import to_plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from holdfast.core.config.draft import Resolved
 
 VALUE_WIDTH = 44
 """Column of the origins; a longer value pushes its own to the right."""
@@ -27,8 +27,6 @@ def as_text(resolved: Resolved) -> str:
 
 def as_json(resolved: Resolved) -> str:
     """`{"max_restarts": {"value": 3, "origin": "--max-restarts"}, …}`."""
-    import json
-
     plain = {
         name: {"value": _plain(value), "origin": resolved.origins.get(name, "default")}
         for name, value in _values(resolved).items()
@@ -66,12 +64,8 @@ def _shown(name: str, value: Any) -> str:
 
 def _listed(name: str, value: Any) -> str:
     if name == "signals_to_handle":
-        import signal
-
         return ",".join(signal.Signals(number).name for number in value)
     if name == "training_script_args":
-        import shlex
-
         return shlex.join(value)
     if isinstance(value, dict):
         return ",".join(f"{key}={_shown(name, item)}" for key, item in value.items())

@@ -13,13 +13,11 @@ of. The worker with local rank i has GPU i. Who reads the topology is `runtime.h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.core.config.grammar import ranges
 from holdfast.core.errors import UsageError
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 AUTO = "auto"
 NUMACTL_ADVICE = "install it (apt-get install numactl, yum install numactl), or use --numa-binding, which needs none"

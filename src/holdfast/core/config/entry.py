@@ -8,10 +8,8 @@ the script, and nothing about `__main__`, tracebacks or exit codes is imitated.
 from __future__ import annotations
 
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 _CLIENT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "client")
 
@@ -29,7 +27,7 @@ SPARE = "HOLDFAST_SPARE"
 USER_PYTHONPATH = "HOLDFAST_USER_PYTHONPATH"
 """The user's own PYTHONPATH, which the bootstrap puts back. Not set: the user had none."""
 
-_MACRO = r"\$(?:(\$)|([_a-zA-Z][_a-zA-Z0-9]*)|\{([_a-zA-Z][_a-zA-Z0-9]*)\})"
+_MACRO = re.compile(r"\$(?:(\$)|([_a-zA-Z][_a-zA-Z0-9]*)|\{([_a-zA-Z][_a-zA-Z0-9]*)\})")
 
 
 def worker_argv(
@@ -81,11 +79,10 @@ def substitute(word: str, local_rank: int) -> str:
     those of `string.Template.safe_substitute`, which torchrun applies to every argument."""
     if "$" not in word:
         return word
-    import re  # which takes a launcher 6 ms, where few scripts have such an argument
 
     def value(found: re.Match[str]) -> str:
         if found[1]:
             return "$"
         return str(local_rank) if (found[2] or found[3]) == "local_rank" else found[0]
 
-    return re.sub(_MACRO, value, word)
+    return _MACRO.sub(value, word)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from holdfast.core.config.config import RunConfig
 from holdfast.core.job.cycles import cycle_of
 from holdfast.core.signals import name_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.wire.messages import Assigned
+from holdfast.core.wire.messages import Assigned
 
 
 def worker_env(

@@ -6,12 +6,10 @@ returns a value or raises `UsageError`. How several options fit together is `cor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.core.errors import UsageError
 from holdfast.core.signals import NUMBERS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_PORT = 65535
 STREAMS = {"0": 0, "1": 1, "2": 2, "3": 3}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.core.config.grammar import ranges
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MOST = 100_000
 """Hosts that one list may name. Slurm's own limit is 65,536 nodes; beyond, a bracket was mistyped."""

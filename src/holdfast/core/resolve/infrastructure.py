@@ -21,14 +21,12 @@ NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE=1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.core.config.grammar import whole
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve import slurm
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 BLOCK = 10_000_000_000
 """Ranks kept free for each block where nothing says how large one is. ft_launcher: 10^10; in 64 bits that leaves room for

@@ -13,13 +13,11 @@ PyTorchJob without PET_ variables   static ranks: WORLD_SIZE pods, RANK, MASTER_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.core.resolve import slurm
 from holdfast.core.resolve.infrastructure import PODS, first, jobset, number, pod_rank
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 POD_PORT = 29400
 """A pod has an address of its own, so torchrun's usual port does."""

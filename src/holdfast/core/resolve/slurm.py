@@ -10,12 +10,10 @@ a shell under salloc           not there        nodes of job     nodes of job   
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.core.config.grammar import whole
 from holdfast.core.resolve.hostlist import expand
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 JOB_NODELIST = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
 STARTED_BY = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_LAUNCHER_PORT")
