@@ -1,14 +1,18 @@
-"""Do the pages about rounds say what the machine does?"""
+"""Do the pages about rounds and succession say what the machines do?"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tools.reference import succession
 from tools.reference.rounds import diagram, page
 from tools.reference.walk import Step, walk
 
 from holdfast.rendezvous.coordinator import exclusion
+from holdfast.rendezvous.election.succession_state import LEADS, Role, State
+from holdfast.rendezvous.election.succession_state import Step as Taken
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -37,3 +41,39 @@ def test_the_walk_comes_through_every_phase_and_every_state_of_a_seat(steps: set
 def test_a_machine_that_does_otherwise_makes_another_page(steps: set[Step], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exclusion.Admission, "newcomer", lambda self, seat, now: [])
     assert walk() != steps
+
+
+# --- succession -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def roles() -> set[succession.Step]:
+    return succession.walk()
+
+
+def test_the_reference_of_succession_is_made_from_the_machine(roles: set[succession.Step]) -> None:
+    assert (DOCS / "reference" / "succession.md").read_text() == succession.page(roles), "run: make reference"
+
+
+def test_the_explanation_of_succession_shows_the_same_diagram(roles: set[succession.Step]) -> None:
+    assert succession.diagram(roles) in (DOCS / "explanation" / "succession.md").read_text(), "run: make reference"
+
+
+def test_the_walk_comes_through_every_role(roles: set[succession.Step]) -> None:
+    assert {step.after for step in roles} == set(Role)
+
+
+def test_a_node_that_leads_votes_for_nobody_and_one_that_follows_seats_nobody(roles: set[succession.Step]) -> None:
+    heeded = {(step.before, step.event) for step in roles if step.heeded}
+    asked, seated = "`Propose`: the one that was called asks for a vote", "a round has formed, or who has a seat has changed"
+    assert (Role.SEEKING, asked) in heeded and (Role.LEADING, seated) in heeded
+    assert not heeded & {(role, asked) for role in LEADS}
+    assert not heeded & {(role, seated) for role in set(Role) - set(LEADS)}
+
+
+def test_an_election_that_counts_no_votes_makes_another_page(
+    roles: set[succession.Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignore: Callable[[State, object, float], Taken] = lambda state, vote, now: (state, [])
+    monkeypatch.setattr("holdfast.rendezvous.election.succession.voted", ignore)
+    assert succession.walk() != roles

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kit import ROOT
 
 from tools.draw_layers import drawn
-from tools.reference import checks, events, ft_launcher, http_api, metrics, rounds, rules, torchrun
+from tools.reference import checks, events, ft_launcher, http_api, metrics, rounds, rules, succession, torchrun
 from tools.reference.walk import walk
 
 DIAGRAM = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
@@ -21,7 +21,7 @@ DIAGRAM = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
 
 def main() -> None:
     """Write them all."""
-    docs, steps = ROOT / "docs", walk()
+    docs, steps, roles = ROOT / "docs", walk(), succession.walk()
     pages = {
         "torchrun": torchrun.page(),
         "ft_launcher": ft_launcher.page(),
@@ -31,12 +31,14 @@ def main() -> None:
         "metrics": metrics.page(),
         "rules": rules.page(),
         "rounds": rounds.page(steps),
+        "succession": succession.page(roles),
     }
     for name, text in pages.items():
         (docs / "reference" / f"{name}.md").write_text(text)
     (docs / "layers.svg").write_text(drawn())
-    explained = docs / "explanation" / "rounds.md"
-    explained.write_text(DIAGRAM.sub(lambda _: rounds.diagram(steps), explained.read_text(), count=1))
+    for name, diagram in (("rounds", rounds.diagram(steps)), ("succession", succession.diagram(roles))):
+        explained = docs / "explanation" / f"{name}.md"
+        explained.write_text(DIAGRAM.sub(diagram, explained.read_text(), count=1))
 
 
 if __name__ == "__main__":

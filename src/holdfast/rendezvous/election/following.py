@@ -54,8 +54,8 @@ def taken_in(state: State, life: str) -> Step:
 def forgotten(state: State) -> State:
     """What this node holds is of another run of the job."""
     state.ballot.clear()
-    role = state.role if state.leads else Role.YIELDING if state.lead_at < NEVER else Role.FOLLOWING
-    return replace(state, role=role, roster=None, proposal=NO_PROPOSAL)
+    role = state.role if state.leads else Role.FOLLOWING
+    return replace(state, role=role, roster=None, proposal=NO_PROPOSAL, lead_at=NEVER)
 
 
 def _is_news(state: State, roster: Roster) -> bool:

@@ -196,7 +196,7 @@ def _while_it_leads(state: State, seen: Observation, now: float) -> Step:
     match state.role, seen:
         case Role.FOUNDING, Knocked(roster=roster, life=life):
             return knocked_at(state, roster, life, now)
-        case _, Seated(line=line):
+        case (Role.FOUNDING | Role.LEADING), Seated(line=line):
             return seated(state, line, now)
         case _, JobEnded():
             return job_ended(state)
