@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -313,10 +314,12 @@ def test_the_service_is_told_of_a_cycle_s_end_once_its_log_is_whole_and_of_the_l
         """Not asked here."""
 
     config: Any = SimpleNamespace(rdzv_id="job", ft=SimpleNamespace(**ft))
-    one = Attribution(config, ignore, ignore, ignore, is_whole)
+    seen: list[Any] = [None]
+    one = Attribution(config, ignore, ignore, is_whole, rendezvous=lambda: seen[-1], clock=time.monotonic)
     try:
         for phase in ("running", "gathering"):
-            one.look(SimpleNamespace(phase=phase, round=1))  # type: ignore[arg-type]
+            seen.append(SimpleNamespace(phase=phase, round=1))
+            one.end_turn()
         one.close()
     finally:
         collector.shutdown()

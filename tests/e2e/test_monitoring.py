@@ -83,8 +83,7 @@ class Ranks:
         while not what():
             assert time.monotonic() < deadline, f"{self.found}, {self.complaints}"
             for seen in self.host.wait(min(self.monitoring.deadline(), time.monotonic() + 0.1)):
-                for understood in self.workers.understood(seen):
-                    self.monitoring.saw(understood)
+                self.monitoring.saw(seen)
             self.found += self.monitoring.due()
 
     @property

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from kit.stages.made_up import assigned, started
+
 from holdfast.agent.workers.start_times import FIRST_LOOK_S, Beginnings
 from holdfast.core.page import layout
 from holdfast.runtime.shm.pages import create_page
@@ -15,10 +17,11 @@ def test_what_the_bootstrap_could_not_do_is_told() -> None:
     text = b"OSError: [Errno 38] Function not implemented"
     pages[1].map[layout.TROUBLE * 8 : layout.TROUBLE * 8 + len(text)] = text
     told: list[str] = []
+    times = iter((10.0, 10.0 + FIRST_LOOK_S))
     children = {pid: SimpleNamespace(page=page) for pid, page in enumerate([*pages, None])}
-    host: Any = SimpleNamespace(children=children, complain=told.append, now=lambda: 10.0 + FIRST_LOOK_S)
+    host: Any = SimpleNamespace(children=children, complain=told.append, now=lambda: next(times))
     beginnings = Beginnings(host, lambda event: None)
-    beginnings.begin(children, 10.0)
+    beginnings.begin_round(assigned(), started(*children))
     assert beginnings.due() == []
     assert told == [f"a rank runs, but not all that watches it could be set up there: {text.decode()}"]
     for page in pages:

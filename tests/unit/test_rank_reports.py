@@ -46,7 +46,7 @@ def said() -> list[str]:
 def reports(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> RankReports:
     monkeypatch.setattr(google_rank_reports, "HostReports", Heard)
     monkeypatch.setenv("GCP_HOST_DAEMON_PORT", "50051")
-    return RankReports(types.SimpleNamespace(max_restarts=3), "train", said.append, said.append)  # type: ignore[arg-type]
+    return RankReports(types.SimpleNamespace(max_restarts=3), "train", said.append, said.append, lambda: 0.0)  # type: ignore[arg-type]
 
 
 def heard(reports: RankReports) -> list[str]:
@@ -58,7 +58,7 @@ def heard(reports: RankReports) -> list[str]:
 
 def start(reports: RankReports, *ranks: int) -> None:
     for local_rank, rank in enumerate(ranks):
-        reports.saw(WorkerStarted(rank=rank, local_rank=local_rank, pid=1, argv=(), log_dir=None))
+        reports.recorded(WorkerStarted(rank=rank, local_rank=local_rank, pid=1, argv=(), log_dir=None), 0.0)
 
 
 def fails(local_rank: int, cause: str = "exit") -> FailureSeen:
@@ -91,8 +91,8 @@ def test_who_failed_is_told_and_not_those_who_were_stopped_for_it(reports: RankR
     start(reports, 4, 5, 6)
     heard(reports)
     for event in (fails(1), ends(1, 3), fails(0, "stopped"), ends(0, -15), fails(2, "stopped"), ends(2, -15)):
-        reports.saw(event)
-    reports.saw(WorkersStopped(took_s=0.1, killed=()))
+        reports.recorded(event, 0.0)
+    reports.recorded(WorkersStopped(took_s=0.1, killed=()), 0.0)
     assert heard(reports) == ["5 FAILED"] and beat(reports) == []
     start(reports, 4, 5, 6)
     assert heard(reports) == ["4 RUNNING", "5 RUNNING", "6 RUNNING"]
@@ -100,15 +100,15 @@ def test_who_failed_is_told_and_not_those_who_were_stopped_for_it(reports: RankR
 
 def test_the_end_of_all_is_complete_and_until_then_who_is_done_is_not_missed(reports: RankReports) -> None:
     start(reports, 4, 5)
-    reports.saw(ends(0))
+    reports.recorded(ends(0), 0.0)
     assert beat(reports) == ["4 RUNNING", "5 RUNNING"]
-    reports.saw(ends(1))
+    reports.recorded(ends(1), 0.0)
     assert heard(reports) == ["4 COMPLETE", "5 COMPLETE"] and beat(reports) == []
 
 
 def test_ranks_that_are_others_after_a_restart_are_told_by_their_new_names(reports: RankReports, said: list[str]) -> None:
     start(reports, 4, 5)
-    reports.saw(WorkersStopped(took_s=0.1, killed=()))
+    reports.recorded(WorkersStopped(took_s=0.1, killed=()), 0.0)
     reports.due()
     start(reports, 0, 1)
     reports.due()
@@ -117,7 +117,7 @@ def test_ranks_that_are_others_after_a_restart_are_told_by_their_new_names(repor
 
 def test_at_the_end_who_only_stopped_says_goodbye_and_a_failure_stays(reports: RankReports) -> None:
     start(reports, 4, 5)
-    reports.saw(fails(1))
+    reports.recorded(fails(1), 0.0)
     reports.close()
     assert isinstance(reports.reports, Heard) and reports.reports.left == [4]
 
@@ -134,9 +134,9 @@ def test_a_daemon_that_is_out_of_reach_is_complained_of_once(reports: RankReport
 @pytest.mark.parametrize("port", ["", "x", "0", "65536", "-1", "²"])
 def test_a_wrong_port_costs_a_line_and_not_the_job(port: str, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     monkeypatch.setenv("GCP_HOST_DAEMON_PORT", port)
-    reports = RankReports(types.SimpleNamespace(max_restarts=0), "train", said.append, said.append)  # type: ignore[arg-type]
+    reports = RankReports(types.SimpleNamespace(max_restarts=0), "train", said.append, said.append, lambda: 0.0)  # type: ignore[arg-type]
     start(reports, 0)
-    reports.saw(fails(0))
+    reports.recorded(fails(0), 0.0)
     reports.due()
     reports.close()
     assert len(said) == 1 and "is no port" in said[0]

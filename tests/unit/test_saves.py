@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kit.stages.made_up import assigned, started
 
 from holdfast.agent.group.messages import SavesSeen
 from holdfast.agent.workers.checkpoint_writes import LOOK_S, Saves
@@ -19,7 +20,7 @@ class Ranks:
         self.at = 100.0
         self.pages: dict[int, Any] = {pid: SimpleNamespace(saves=(False, 0)) for pid in (1, 2)}
         self.hand = Saves(self)  # type: ignore[arg-type]
-        self.hand.begin(self.pages)
+        self.hand.begin_round(assigned(), started(*self.pages))
 
     def now(self) -> float:
         return self.at

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.agent.group.state import Phase
 from holdfast.agent.reporting.supervisor_link import Supervised
+from holdfast.agent.surroundings import Surroundings
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import HealthChanged
 from holdfast.core.job.xid import DeviceFault
@@ -25,16 +26,10 @@ def supervised() -> Iterator[Supervised]:
     group: Any = SimpleNamespace(join=join, phase=Phase.JOINING, state=state, workers={}, assigned=None, round=0)
     host = Host(lambda text: None)
     nobody: Any = None
-    supervised = Supervised(
-        config,
-        host,
-        nobody,
-        group,
-        secret=b"",
-        rendezvous=lambda: None,
-        monitoring=lambda: None,
-        say=lambda text, level: None,
-    )
+    telling: Any = SimpleNamespace(say=lambda text, level: None)
+    node: Any = SimpleNamespace(group=group, server=None)
+    around = Surroundings(config, host, telling, node, nobody, nobody, nobody)
+    supervised = Supervised(around, nobody, secret=b"", progress=lambda local_rank: {})
     supervised.due()
     yield supervised
     supervised.close()
@@ -47,7 +42,7 @@ def changed(check: str, state: str) -> HealthChanged:
 
 def troubles(supervised: Supervised, *faults: DeviceFault, state: str = "unfit") -> list[tuple[str, str, int, str]]:
     """What the supervisor is told of a check that has found these: kind, device, Xid, words."""
-    supervised.saw(replace(changed("xid", state), devices=faults))
+    supervised.recorded(replace(changed("xid", state), devices=faults), 0.0)
     return [(one.kind, one.device, one.xid, one.what) for one in supervised.uplink.troubles]
 
 
@@ -63,7 +58,7 @@ def test_that_a_node_waits_for_a_place_is_told_at_once_though_no_event_says_so(s
 def test_a_node_is_unfit_until_each_of_its_checks_is_content(supervised):
     said = []
     for check, state in (("gpu", "unfit"), ("nic", "unfit"), ("memory", "degraded"), ("gpu", "fit"), ("nic", "fit")):
-        supervised.saw(changed(check, state))
+        supervised.recorded(changed(check, state), 0.0)
         supervised.due()
         said.append(supervised.told.unfit)
     assert said == [*["gpu: gpu is unfit"] * 3, "nic: nic is unfit", ""]

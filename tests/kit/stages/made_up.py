@@ -1,7 +1,8 @@
-"""Long messages, with what most tests do not care about made up: a node's part in a round, and the report at a job's end."""
+"""Long messages, with what most tests do not care about made up: a part in a round, started workers, a job's report."""
 
 from __future__ import annotations
 
+from holdfast.agent.group.messages import Started
 from holdfast.core.job.report import JobReport
 from holdfast.core.wire.messages import Assigned
 
@@ -22,6 +23,11 @@ def assigned(number: int = 1, *, group_rank: int = 0, of: int = 1, base_rank: in
         nodes=(),
         reason="first",
     )
+
+
+def started(*pids: int) -> list[Started]:
+    """Workers that run, by local rank."""
+    return [Started(local_rank=local_rank, pid=pid, argv=(), log_dir=None) for local_rank, pid in enumerate(pids)]
 
 
 def report(outcome: str = "succeeded", reason: str = "done") -> JobReport:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.agent.group.messages import NodeChecked, ToCoordinator
+from holdfast.agent.part import Part
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.wire import messages as wire
+from holdfast.core.wire.messages import Assigned
 from holdfast.health.check import ROOT, wanted
 from holdfast.health.checks.pairs import VERDICT
 from holdfast.health.examiner import Answered, Asked, Examined, Examiner, StartCheck, Watch, plain
@@ -38,7 +40,7 @@ OURS, WITHOUT_CODE = "holdfast.health.checks.", ("paths", "memory", "files", "cl
 NOT_FOR_OTHERS = "not run at another node's word, unless this one was started with it (--check-before, --check-during)"
 
 
-class Checking:
+class Checking(Part):
     """This node's examiner, with its hands."""
 
     def __init__(
@@ -75,9 +77,14 @@ class Checking:
         labels = dict.fromkeys((*self.before, *(self.after if after_failure else ()), *self.examiner.unfit_by))
         return self._ask(JOINING, tuple(labels))
 
-    def begin_round(self) -> None:
-        """Workers run."""
+    def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
+        """See `Part`."""
         self._show(Watch(labels=self.during))
+        return []
+
+    def longest_s(self, asked: Sequence[str]) -> float:
+        """How long these checks may take at most. UsageError: there is no such check."""
+        return max((one.check.deadline_s for one in wanted(asked, self.root)), default=0.0)
 
     def verdicts(self) -> list[Mapping[str, Any]]:
         """What the checks by which this node is judged say of it now, as plain data."""

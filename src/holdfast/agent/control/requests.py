@@ -6,11 +6,12 @@ import os
 import select
 from collections.abc import Callable
 
-from holdfast.agent.control.control_socket import ControlSocket
+from holdfast.agent.control.control_socket import ControlSocket, OrderRequest, Request
 from holdfast.agent.control.health_query import MARGIN_S, Examination
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import StopAsked, ToCoordinator
 from holdfast.agent.group.state import Phase
+from holdfast.agent.part import Part
 from holdfast.core.errors import UsageError
 from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Observation, Signalled
@@ -22,12 +23,8 @@ from holdfast.telemetry.health_http import HealthHttpServer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.agent.control.control_socket import ControlSocket, OrderRequest, Request
     from holdfast.agent.control.health_checks import Checking
-    from holdfast.agent.control.health_query import Examination
     from holdfast.agent.faults.driver import Injections
-    from holdfast.agent.workers.monitor_driver import Monitoring
-    from holdfast.telemetry.health_http import HealthHttpServer
 
 
 LONGEST_NAME, LONGEST_REASON = 255, 500
@@ -43,36 +40,43 @@ MOST_ASKED = 16
 """Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`)."""
 
 
-class Desk:
+class Desk(Part):
     """Answers about one group. Questions that ask for something become observations."""
 
-    def __init__(self, group: Group, host: Host, name: str) -> None:
-        self.group = group
-        self.host = host
-        self.name = name
+    def __init__(
+        self,
+        group: Group,
+        host: Host,
+        name: str,
+        *,
+        socket_path: str,
+        rendezvous: Callable[[], Rendezvous | None],
+        checking: Callable[[], Checking],
+        injections: Callable[[], Injections],
+        progress: Callable[[int], dict[str, object]],
+    ) -> None:
+        """`rendezvous`: the coordinator's machine. None: it is elsewhere. `checking`, `injections`: make what runs checks and
+        plays faults, at the first use. `progress`: what is known of a local rank's."""
+        self.group, self.host, self.name, self.socket_path = group, host, name, socket_path
+        self.rendezvous, self.checking, self.injections, self.progress = rendezvous, checking, injections, progress
         self.control: ControlSocket | None = None
         self.health: HealthHttpServer | None = None
-        self.monitoring: Monitoring | None = None
-        self.checking: Callable[[], Checking] | None = None
-        """Makes what runs checks, at the first use."""
-        self.injections: Callable[[], Injections] | None = None
-        """Makes what plays faults, at the first use."""
         self.asked: dict[int, Request | OrderRequest] = {}
         """Requests that the coordinator has not answered yet, by number."""
         self.examinations: dict[int, Examination] = {}
         """Those whose answers are not all there, by number."""
         self.asks = 0
-        self.rendezvous: Callable[[], Rendezvous | None] = lambda: None
-        """The coordinator's machine, while it is here."""
 
-    def open_control(self, path: str) -> None:
-        """Listen on the Unix socket at `path`; without it the job runs all the same."""
+    def settle(self) -> list[Observation]:
+        """See `Part`: listen on the Unix socket; without it the job runs all the same."""
+        path = self.socket_path
         try:
             self.control = control = ControlSocket(path)
         except OSError as error:
             self.host.complain(f"`holdfast status` and `holdfast stop` cannot reach this agent: {path}: {error.strerror}")
-            return
+            return []
         self.host.watch(control.fileno(), select.EPOLLIN, lambda events: self._asked(control))
+        return []
 
     def open_health(self, port: int, last_progress_at_unix: Callable[[], float]) -> None:
         """Serve the health check; a port that cannot be had is no reason not to train."""
@@ -181,26 +185,21 @@ class Desk:
         if name != self.name:
             ask, node = self._await(request), self.group.join.node
             return [ToCoordinator(message=Inject(node=node, ask=ask, name=name[:LONGEST_NAME], injection=wanted))]
-        assert self.injections is not None
         ok, text = self.injections().ask(wanted)
         request.reply({"text": text}) if ok else request.refuse(text)
         return []
 
     def _check(self, request: Request | OrderRequest) -> list[Observation]:
         """The health of all nodes, by the checks that are named."""
-        from holdfast.health.check import wanted
-
-        assert self.checking is not None
         asked = request.arguments.get("checks")
         checks = tuple(map(str, asked)) if isinstance(asked, list) else ()
         try:
-            found = wanted(checks, self.checking().root)
+            longest_s = self.checking().longest_s(checks)
         except UsageError as error:
             request.refuse(str(error))
             return []
         self.asks += 1
-        until = self.host.now() + max((one.check.deadline_s for one in found), default=0.0) + MARGIN_S
-        self.examinations[self.asks] = Examination(request, until)
+        self.examinations[self.asks] = Examination(request, self.host.now() + longest_s + MARGIN_S)
         return [ToCoordinator(message=Examine(node=self.group.join.node, ask=self.asks, checks=checks))]
 
     def examined(self, answer: NodeHealth) -> None:
@@ -257,7 +256,7 @@ class Desk:
                     "pid": seat.pid,
                     "state": seat.state,
                     "exitcode": seat.exitcode,
-                    "progress": self.monitoring.shown(seat.local_rank) if self.monitoring is not None else {},
+                    "progress": self.progress(seat.local_rank),
                 }
                 for seat in group.workers.values()
             ],

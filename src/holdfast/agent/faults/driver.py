@@ -14,6 +14,7 @@ from holdfast.agent.faults.machine import Answered, Asked, Halt, Injector, LetGo
 from holdfast.agent.group.messages import ToCoordinator
 from holdfast.agent.group.state import Phase
 from holdfast.agent.group.worker_table import WorkerState
+from holdfast.agent.part import Part
 from holdfast.core.job.events import StopSent, WorkerDying, WorkerExited
 from holdfast.core.machine import Tick
 from holdfast.core.signals import signal
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 FORBIDDEN = "its agent was not started with --allow-inject (or HOLDFAST_ALLOW_INJECT=1)"
 
 
-class Injections:
+class Injections(Part):
     """One agent's."""
 
     def __init__(
@@ -99,8 +100,8 @@ class Injections:
             self._carry_out(self.injector.observe(Tick(), now))
         return []
 
-    def saw(self, event: Event) -> None:
-        """What is recorded here: ranks end, or are being stopped."""
+    def recorded(self, event: Event, at_unix: float) -> None:
+        """See `Part`: ranks end, or are being stopped."""
         match event:
             case StopSent():
                 self._carry_out(self.injector.observe(RoundOver(), self.host.now()))

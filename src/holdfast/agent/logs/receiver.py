@@ -21,11 +21,14 @@ from contextlib import suppress
 from errno import EADDRINUSE
 from functools import partial
 
+from holdfast.agent.group.messages import LogsTaken
 from holdfast.agent.logs.app_log import LOOK_S
 from holdfast.agent.logs.nonblocking_writer import open_log
+from holdfast.agent.part import Part
 from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.errors import UsageError
 from holdfast.core.job.cycles import cycle_of, log_path
+from holdfast.core.machine import Observation
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.net.blocking_link import Turn
 from holdfast.runtime.net.blocking_server import BlockingServer
@@ -69,7 +72,7 @@ class Stream:
         """Over what has been written."""
 
 
-class LogReceiver(BlockingServer):
+class LogReceiver(BlockingServer, Part):
     """This node's part in it: it takes lines from its beginning on, for whoever comes."""
 
     turn: Turn
@@ -98,6 +101,10 @@ class LogReceiver(BlockingServer):
         super().__init__(identity, shelter, addr, port, most=MOST_LINKS, tell=tell, turn=Turn())
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------
+
+    def first(self) -> list[Observation]:
+        """See `Part`: say where the lines of other nodes are taken."""
+        return [LogsTaken(at=self.address)]
 
     def is_whole(self, path: str) -> bool:
         """Whether nobody who sends now has more for the log at that path. Any thread may ask."""

@@ -11,7 +11,6 @@ import _thread
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -19,9 +18,11 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from holdfast.agent.part import Part
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import StartError, UsageError
 from holdfast.core.job.cycles import cycle_of, log_path
+from holdfast.core.job.events import Event, RoundFormed
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.net.ports import hold_port
 
@@ -50,21 +51,23 @@ OWN_PORT = 50050
 TOKEN = "HOLDFAST_ATTRIBUTION_TOKEN"
 
 
-class Attribution:
-    """One job's questions. `say` and `latch` are called by `look` alone."""
+class Attribution(Part):
+    """One job's questions. `say` is called by `end_turn` alone."""
 
     def __init__(
         self,
         config: RunConfig,
         say: Callable[[str, str], None],
-        latch: Callable[[str], None],
         keep: Callable[[int], None],
         is_whole: Callable[[str], bool],
+        *,
+        rendezvous: Callable[[], Rendezvous | None],
+        clock: Callable[[], float],
     ) -> None:
-        """`keep` hears of the service's process, if one is started: nothing that workers left behind. `is_whole`: whether this
-        node's ranks write to the log at a path no more, and all that they wrote is in it; any thread may ask. UsageError."""
+        """`keep` hears of the service's process, if one is started here. `is_whole`: nothing more comes from this node into the
+        log at a path; any thread may ask. `rendezvous`: the coordinator's machine; None: it is elsewhere. UsageError."""
         ft = config.ft
-        self.say, self.latch, self.keep, self.is_whole = say, latch, keep, is_whole
+        self.say, self.keep, self.is_whole, self.rendezvous, self.clock = say, keep, is_whole, rendezvous, clock
         self.prefix = ft.per_cycle_applog_prefix or ""
         self.url = f"http://{ft.attrsvc_host}:{ft.attrsvc_port}" if ft.attrsvc_host else (ft.attribution_endpoint or "")
         self.is_own = self.url == "localhost"
@@ -88,8 +91,14 @@ class Attribution:
         """One for each that it has been told, or would not take."""
         self._service: Any = None
 
-    def look(self, rendezvous: Rendezvous | None) -> None:
-        """See what has become of the round, and what was answered. None: the coordinator is elsewhere."""
+    def recorded(self, event: Event, at_unix: float) -> None:
+        """See `Part`."""
+        if isinstance(event, RoundFormed):
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """See `Part`: see what has become of the round, and what was answered."""
+        rendezvous = self.rendezvous()
         if rendezvous is not None:
             if rendezvous.phase == "running" and rendezvous.round > self.seen:
                 self._end(self.seen)
@@ -100,13 +109,13 @@ class Attribution:
         while not self._results.empty():
             text, level, stop = self._results.get()
             self.say(text, level)
-            if stop and self.stops:
-                self.latch(text)
+            if stop and self.stops and rendezvous is not None:
+                rendezvous.policy.heed(text)
 
     def close(self) -> None:
         """The agent ends; whatever is still asked is left."""
-        until = time.monotonic() + LAST_S
-        while self._owed and (left_s := until - time.monotonic()) > 0:
+        until = self.clock() + LAST_S
+        while self._owed and (left_s := until - self.clock()) > 0:
             with suppress(Empty):
                 self._told.get(timeout=left_s)
                 self._owed -= 1
@@ -144,8 +153,8 @@ class Attribution:
                 awaited = {cycle: asked + POLL_S for cycle, asked in awaited.items() if not self._ask(cycle, asked)}
 
     def _wait_for(self, path: str) -> None:
-        until, never = time.monotonic() + WHOLE_S, SimpleQueue[None]()
-        while not self.is_whole(path) and time.monotonic() < until:
+        until, never = self.clock() + WHOLE_S, SimpleQueue[None]()
+        while not self.is_whole(path) and self.clock() < until:
             with suppress(Empty):
                 never.get(timeout=LOOK_S)
 
@@ -162,8 +171,8 @@ class Attribution:
             null = subprocess.DEVNULL
             self._service = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null)
             self.keep(self._service.pid)
-            until, never = time.monotonic() + self.startup_s, SimpleQueue[None]()
-            while self._request("GET", "/healthz", None, TELL_S)[0] != 200 and time.monotonic() < until:
+            until, never = self.clock() + self.startup_s, SimpleQueue[None]()
+            while self._request("GET", "/healthz", None, TELL_S)[0] != 200 and self.clock() < until:
                 with suppress(Empty):
                     never.get(timeout=START_POLL_S)
         except (OSError, StartError) as error:

@@ -9,41 +9,58 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from holdfast.agent.part import Part
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.cycles import InfoNames, cycle_of
+from holdfast.core.job.events import Event, RoundFormed
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.coordinator.membership import Seat
 from holdfast.telemetry.report.cycle_info import CycleInfo
 
 
-class Cycles:
+class Cycles(Part):
     """What was last seen of the rounds, and the files about them."""
 
-    def __init__(self, config: RunConfig, folder: str, complain: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: str,
+        complain: Callable[[str], None],
+        *,
+        rendezvous: Callable[[], Rendezvous | None],
+        unix: Callable[[], float],
+    ) -> None:
+        """`rendezvous`: the coordinator's machine. None: it is elsewhere. `unix`: the clock."""
+        self.rendezvous, self.unix = rendezvous, unix
         names = InfoNames(folder, config.rdzv_id, os.environ)
         self.info = CycleInfo(names, config.ft.per_cycle_applog_prefix, complain)
         self.seen = 0
         """The round that was last written about."""
 
-    def look(self, rendezvous: Rendezvous | None, at_unix: float) -> None:
-        """See whether something has become of the round. None: the coordinator is elsewhere."""
-        if rendezvous is None:
+    def recorded(self, event: Event, at_unix: float) -> None:
+        """See `Part`: workers may look for the file of the round that was formed."""
+        if isinstance(event, RoundFormed):
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """See `Part`: write down what has become of the round."""
+        if (rendezvous := self.rendezvous()) is None:
             return
         if rendezvous.phase != "running":
-            self.info.end(at_unix)
+            self.info.end(self.unix())
         elif rendezvous.round > self.seen:
             self.seen = rendezvous.round
             active = sorted(rendezvous.seats.members, key=_group_rank)
             self.info.begin(
                 cycle_of(rendezvous.round),
-                at_unix,
+                self.unix(),
                 active=[seat.name for seat in active],
                 standby=[seat.name for seat in rendezvous.seats.values() if seat.state == "ready"],
             )
 
-    def close(self, at_unix: float) -> None:
-        """The agent ends."""
-        self.info.end(at_unix)
+    def close(self) -> None:
+        """See `Part`."""
+        self.info.end(self.unix())
         self.info.close()
 
 

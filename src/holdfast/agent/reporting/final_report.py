@@ -70,32 +70,6 @@ def cause(failures: Sequence[Failure]) -> Finding | None:
     return next((one for one in found if one.rule and one.confidence >= LIKELY), None)
 
 
-class SharedEnd:
-    """How the job ended, as another of its agents has written into the directory that both keep their record in: a home on NFS,
-    or several agents on one host. A node that was cut off meanwhile, or comes late, learns it from there, as nobody is left to
-    tell it."""
-
-    def __init__(self, path: str, *, joins: bool = False) -> None:
-        """`path`: of the report. `joins`: as in `JobDir`, so that it tells of this job, however old it is."""
-        self.path = path
-        self._before = None if joins else self._stamp()
-
-    def look(self) -> JobReport | None:
-        """The report, once there is one that can be of this job: else what was there when we began is an earlier run's. OSError
-        where it cannot be read."""
-        if self._stamp() in (None, self._before):
-            return None
-        with open(self.path, encoding="utf-8") as file:
-            return report_from_json(file.read())
-
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            seen = os.stat(self.path)
-        except OSError:
-            return None
-        return seen.st_ino, seen.st_mtime_ns
-
-
 def ended_runs(config: RunConfig) -> dict[str, JobReport]:
     """How the job's last runs have ended, by their lives, as their reports on this host tell: whoever was cut off at the end of
     one of them may come back while the next one runs."""

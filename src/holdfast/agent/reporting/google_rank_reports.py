@@ -11,9 +11,9 @@ worker runs.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 
+from holdfast.agent.part import Part
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import Event, FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
 from holdfast.core.machine import NEVER, Observation
@@ -47,11 +47,18 @@ LOOK_S = 0.05
 """Until the daemon has taken up a rank for the first time: how often to look whether it has, for the line that says so."""
 
 
-class RankReports:
-    """One of the agent's hands. `say` writes a line that people look for, `complain` one that tells what cannot be had."""
+class RankReports(Part):
+    """One of the agent's parts. `say` writes a line that people look for, `complain` one that tells what cannot be had."""
 
-    def __init__(self, config: RunConfig, job: str, say: Callable[[str], None], complain: Callable[[str], None]) -> None:
-        self.say, self.complain = say, complain
+    def __init__(
+        self,
+        config: RunConfig,
+        job: str,
+        say: Callable[[str], None],
+        complain: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.say, self.complain, self.clock = say, complain, clock
         self.trouble = ""
         """What was complained of last."""
         self.workers: dict[int, WorkerInfo] = {}
@@ -75,8 +82,8 @@ class RankReports:
 
     # --- what happens -----------------------------------------------------------------------------------------------------
 
-    def saw(self, event: Event) -> None:
-        """An event of this node."""
+    def recorded(self, event: Event, at_unix: float) -> None:
+        """See `Part`."""
         match event:
             case WorkerStarted(rank=rank, local_rank=local_rank):
                 self._started(rank, local_rank)
@@ -96,7 +103,7 @@ class RankReports:
     def _started(self, rank: int, local_rank: int) -> None:
         if not self.beating:  # the first of a round, which may have other ranks than the last
             self.finished.clear()
-            self.beat_at = time.monotonic() + BEAT_S
+            self.beat_at = self.clock() + BEAT_S
         self.finished.discard(local_rank)
         known = self.workers.get(local_rank)
         if known is None or known.global_rank != rank:
@@ -116,15 +123,15 @@ class RankReports:
     # --- what time brings -------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """As `agent.Hand`."""
+        """See `Part`."""
         if self.reports is None:
             return NEVER
         if self.unannounced and not self.reports.trouble:
-            return time.monotonic() + LOOK_S
+            return self.clock() + LOOK_S
         return self.beat_at if self.beating else NEVER
 
     def due(self) -> list[Observation]:
-        """As `agent.Hand`: beat, and say which ranks the daemon knows."""
+        """See `Part`: beat, and say which ranks the daemon knows."""
         if self.reports is None:
             return []
         for local_rank in [one for one in self.unannounced if self.workers[one].worker_address in self.reports.told]:
@@ -133,7 +140,7 @@ class RankReports:
         if (trouble := self.reports.trouble) and not self.trouble:
             self.complain(f"the host daemon at port {self.port} is not told of the ranks until it can be reached: {trouble}")
         self.trouble = trouble
-        if self.beating and (now := time.monotonic()) >= self.beat_at:
+        if self.beating and (now := self.clock()) >= self.beat_at:
             self.beat_at = now + BEAT_S
             for local_rank in self.beating:
                 self._tell(local_rank, RUNNING)

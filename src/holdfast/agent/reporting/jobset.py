@@ -8,6 +8,7 @@ import os
 import select
 from collections.abc import Callable, Mapping
 
+from holdfast.agent.part import Part
 from holdfast.agent.reporting.child_program import program
 from holdfast.core.errors import UsageError
 from holdfast.core.machine import NEVER, Observation
@@ -26,7 +27,7 @@ FIRST_S, LONGEST_S = 1.0, 60.0
 """The pause before the program is started again: it doubles, up to the second. A program that ran for longer did well."""
 
 
-class InPlace:
+class InPlace(Part):
     """One agent's. `say`: a line and its level, for people."""
 
     def __init__(self, host: Host, environ: Mapping[str, str], say: Callable[[str, str], None]) -> None:
@@ -46,19 +47,24 @@ class InPlace:
         self.child: subprocess.Popen[bytes] | None = None
         self.heard = b""
         """The beginning of a line."""
-        self.start_at, self.began, self.pause_s = host.now(), 0.0, FIRST_S
+        self.start_at, self.began, self.pause_s = NEVER, 0.0, FIRST_S
         self.haste = 0.5 + os.urandom(1)[0] / 510
         """Of the pauses: different for each pod, so that thousands do not come back at once."""
 
+    def settle(self) -> list[Observation]:
+        """See `Part`."""
+        self.start_at = self.host.now()
+        return []
+
     def deadline(self) -> float:
-        """When the program is to be started."""
+        """When to start the program."""
         return self.start_at
 
     def due(self) -> list[Observation]:
         """Start it."""
         if self.host.now() < self.start_at:
             return []
-        import subprocess  # it takes its time to load
+        import subprocess  # heavy: not before the first worker
 
         self.start_at, self.began = NEVER, self.host.now()
         argv, pipe = [*program("kubernetes.jobset_in_place"), self.jobset, self.pod, self.attempt], subprocess.PIPE

@@ -6,7 +6,6 @@ What is to be recorded is only noted, and put on disk by `write_down`: nobody wh
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from holdfast.core.job.events import Degraded, Event, FailureSeen, WorkerStarted
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER
+from holdfast.runtime.host import Host
 from holdfast.telemetry.record.recorder import Recorder
 from holdfast.telemetry.record.state_dir import JobDir
 from holdfast.telemetry.report.safe_text import plain
@@ -51,7 +51,10 @@ class Telling:
 
     recorder: Recorder
     job_dir: JobDir
-    unix: Callable[[], float]
+    host: Host
+    listener: Callable[[Event, float], None]
+    verdicts: Callable[[], list[Mapping[str, Any]]]
+    regrouped: Callable[[], bool]
 
     def __init__(self, config: RunConfig, name: str) -> None:
         self.config, self.name = config, name
@@ -65,20 +68,23 @@ class Telling:
         """By round, in which ranks of this node failed or were stopped."""
         self.keep_by = NEVER
         """Seconds since the epoch. NEVER: nobody here has failed since, or it is kept."""
-        self.listener: Callable[[Event], None] | None = None
-        """Who else wants to know what happens, as it happens. None: nobody."""
-        self.torch_events: Callable[[Event, float], Iterable[str]] | None = None
-        """What to say on stderr of an event and its time, for `--event-log-handler console`. None: nothing."""
-        self.verdicts: Callable[[], list[Mapping[str, Any]]] = list
-        """What the node's checks say now, as plain data. Nothing, where there are none."""
-        self.regrouped: Callable[[], bool] = bool
-        """Whether the ranks here are being stopped for a node that has come, and nothing else."""
         self.life = 0, 0
         """Round and attempt of the workers that the next record is about."""
 
-    def open(self, job_dir: JobDir, unix: Callable[[], float]) -> None:
-        """Record in this directory from now on, by this clock."""
-        self.job_dir, self.unix = job_dir, unix
+    def open(
+        self,
+        job_dir: JobDir,
+        host: Host,
+        *,
+        listener: Callable[[Event, float], None],
+        verdicts: Callable[[], list[Mapping[str, Any]]],
+        regrouped: Callable[[], bool],
+    ) -> None:
+        """Record in this directory from now on, by the host's clocks. `listener` is called with each event and its time.
+        `verdicts`: what the node's checks say now, as plain data. `regrouped`: the ranks here are being stopped for a node that
+        has come, and for nothing else."""
+        self.job_dir, self.host = job_dir, host
+        self.listener, self.verdicts, self.regrouped = listener, verdicts, regrouped
         self.recorder = Recorder(job_dir.events_path, job_dir.node, complain=lambda line: self.voice.say(f"holdfast: {line}\n"))
 
     def begin(self, first: Event, warnings: Iterable[str]) -> None:
@@ -96,6 +102,10 @@ class Telling:
             lines = [f"holdfast[{self.name}]: {first}", *(line if line.startswith("  ") else f"  {line}" for line in more)]
             self.voice.say("\n".join(lines) + "\n")
 
+    def line(self, text: str) -> None:
+        """A line on stderr that the user has asked for, whatever the log level."""
+        self.voice.say(f"holdfast[{self.name}]: {text}\n")
+
     def degraded(self, what: str) -> None:
         """Say and record that something cannot be had here."""
         if self.early is not None:
@@ -106,13 +116,8 @@ class Telling:
     def record(self, event: Event, at_unix: float | None = None, life: tuple[int, int] = (0, 0)) -> None:
         """Note what happened at `at_unix` (None: now). `life`: round and attempt it is about, if newer than the workers'."""
         round, attempt = max(self.life, life)
-        at_unix = self.unix() if at_unix is None else at_unix
+        at_unix = self.host.unix() if at_unix is None else at_unix
         self.recorder.record(event, at_unix=at_unix, round=round, attempt=attempt)
-        if self.listener is not None:
-            self.listener(event)
-        if self.torch_events is not None:
-            for line in self.torch_events(event, at_unix):
-                self.voice.say(f"{line}\n")
         if isinstance(event, FailureSeen):
             if not event.failure.innocent:
                 self.incidents.append(event.failure)
@@ -120,21 +125,31 @@ class Telling:
             self._of(event.failure.round, event.failure.at_unix).failures.append(event.failure)
         if isinstance(event, WorkerStarted) and self.unkept:
             self._keep_the_rest()
+        self.listener(event, at_unix)
 
     def showed(self, rank: int, local_rank: int, stack: str) -> None:
         """A worker has shown where it was when it was asked to end."""
         told = f"when it was asked to end\nrank {rank} (local {local_rank})\n\n{stack}"
-        self._of(self.life[0], self.unix()).stacks[rank] = told
+        self._of(self.life[0], self.host.unix()).stacks[rank] = told
 
     def _of(self, round: int, at_unix: float) -> Unkept:
         if round not in self.unkept:
             self.unkept[round] = Unkept(at_unix, self.verdicts(), regrouped=self.regrouped())
         return self.unkept[round]
 
+    def keep(self, event: Event, at_unix: float, keeper: Callable[[], None]) -> None:
+        """Record that evidence is kept, and have `keeper` write it. It may raise OSError."""
+        self.record(event, at_unix)
+        self.evidence.append(keeper)
+
+    def begin_life(self, round: int, attempt: int) -> None:
+        """Records are about the workers of this round from now on."""
+        self.life = round, attempt
+
     def write_down(self) -> None:
         """Put on disk what has been noted."""
         self.recorder.flush()
-        if self.unix() >= self.keep_by:  # its node is excluded, or nobody takes the place of another
+        if self.host.unix() >= self.keep_by:  # its node is excluded, or nobody takes the place of another
             self._keep_the_rest()
         failures, self.incidents = self.incidents, []
         keepers, self.evidence = self.evidence, []
@@ -153,7 +168,8 @@ class Telling:
         if not unkept:
             return
         later = self.verdicts()
-        folder, environ, now = self.job_dir.incident_path, os.environ, self.unix()
+        folder, environ = self.job_dir.incident_path, os.environ
+        host_now, now = self.host.now(), self.host.unix()
 
         def keep_them() -> None:
             from holdfast.diagnosis.incident import keep, keep_failures
@@ -164,7 +180,7 @@ class Telling:
                 keep_failures(folder, (failure for failure in known.failures if failure.innocent))
                 both = (("failed", known.health), ("was left", later))
                 said = [{"when": when, **one} for when, verdicts in both for one in verdicts]
-                at = time.monotonic() - (now - known.at_unix)
+                at = host_now - (now - known.at_unix)
                 keep(folder(round), at=at, stacks=known.stacks, records=records, verdicts=said)
 
         self.evidence.append(keep_them)

@@ -11,14 +11,13 @@ import select
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.agent.build import shelter_of
 from holdfast.agent.control.control_socket import OrderRequest
 from holdfast.agent.control.requests import Desk
-from holdfast.agent.group.machine import Group
 from holdfast.agent.group.state import Phase
+from holdfast.agent.part import Part
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
-from holdfast.core.config.config import RunConfig
-from holdfast.core.errors import UsageError
+from holdfast.agent.secrets import shelter_of
+from holdfast.agent.surroundings import Surroundings
 from holdfast.core.job.events import Event, FailureSeen, HealthChanged, JobEnded
 from holdfast.core.job.failure import Cause, describe
 from holdfast.core.machine import Action, Observation, Say, Tick
@@ -26,14 +25,12 @@ from holdfast.core.value import replace, to_plain
 from holdfast.core.wire.fleet import FLEET, VERBS, FleetMessage, RankSaid, Standing, Trouble
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.health.verdict import UNFIT
-from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.net import Network
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.agent.workers.monitor_driver import Monitoring
     from holdfast.core.wire.fleet import Order, Standing
 
 LOOK_S = 5.0
@@ -43,40 +40,20 @@ MEMBERS = 4096
 """Names of members that a report may have."""
 
 
-def token(config: RunConfig) -> bytes:
-    """The secret that the supervisor knows. It is not left to the workers. UsageError."""
-    in_environ = os.environb.pop(b"HOLDFAST_SUPERVISOR_TOKEN", b"").strip()
-    if config.supervisor_token_file is None:
-        return in_environ
-    try:
-        with open(config.supervisor_token_file, "rb") as file:
-            return file.read().strip()
-    except OSError as error:
-        said = f"--supervisor-token-file: {config.supervisor_token_file} cannot be read: {error.strerror}"
-        raise UsageError(said) from error
-
-
-class Supervised:
+class Supervised(Part):
     """One agent's."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        host: Host,
-        desk: Desk,
-        group: Group,
-        *,
-        secret: bytes,
-        rendezvous: Callable[[], Rendezvous | None],
-        monitoring: Callable[[], Monitoring | None],
-        say: Callable[[str, str], None],
+        self, around: Surroundings, desk: Desk, *, secret: bytes, progress: Callable[[int], dict[str, object]]
     ) -> None:
-        self.config, self.outer, self.desk, self.group = config, host, desk, group
-        self.rendezvous, self.monitoring, self.say = rendezvous, monitoring, say
+        """`secret`: the supervisor's. `progress`: what is known of a local rank's."""
+        config, host = around.config, around.host
+        self.config, self.outer, self.desk, self.group = config, host, desk, around.node.group
+        self.rendezvous, self.progress, self.say = around.rendezvous, progress, around.telling.say
         self.inner = Host(host.complain)
         identity = Identity(FLEET, secret)
         self.network = Network(self.inner, identity, ("", 0), shelter=shelter_of(config), family=FleetMessage)
-        self.reporter = group.join.node
+        self.reporter = self.group.join.node
         haste = 0.5 + os.urandom(1)[0] / 512
         self.uplink = Uplink(self.reporter, *config.supervisors, now=host.now(), haste=haste)
         self.told: Standing | None = None
@@ -132,8 +109,8 @@ class Supervised:
 
     # --- what is told ---------------------------------------------------------------------------------------------------
 
-    def saw(self, event: Event) -> None:
-        """What is recorded here, as it happens: what concerns the supervisor is told at once."""
+    def recorded(self, event: Event, at_unix: float) -> None:
+        """See `Part`: tell the supervisor at once of what concerns it."""
         self.is_news = True
         match event:
             case FailureSeen(failure=failure) if not failure.innocent and failure.rank >= 0:
@@ -162,10 +139,10 @@ class Supervised:
         self._carry_out(self.uplink.trouble(trouble, now))
 
     def _standing(self) -> Standing:
-        group, assigned, monitoring = self.group, self.group.assigned, self.monitoring()
+        group, assigned = self.group, self.group.assigned
         ranks = []
         for seat in group.workers.values() if group.phase is not Phase.JOINING else ():
-            shown: dict[str, Any] = monitoring.shown(seat.local_rank) if monitoring is not None else {}
+            shown: dict[str, Any] = self.progress(seat.local_rank)
             ranks.append(
                 RankSaid(
                     rank=seat.rank,

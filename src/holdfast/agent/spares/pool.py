@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import select
 import socket
+from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate
 
 from holdfast.agent.group.messages import ImportsKnown, SparesAwaited
+from holdfast.agent.part import Part
 from holdfast.agent.spares.machine import Spares, at_load, differences, is_line, merged
 from holdfast.agent.spares.messages import (
     EndSpare,
@@ -31,6 +33,7 @@ from holdfast.agent.spares.messages import (
 from holdfast.agent.workers import launch
 from holdfast.core.config import entry
 from holdfast.core.errors import StartError
+from holdfast.core.job.events import Event, FailureSeen, StopSent
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import IMPORTS_CHARS, Assigned
@@ -78,7 +81,7 @@ class Parked:
         """Streams whose output is kept until it is a worker's."""
 
 
-class Parking:
+class Parking(Part):
     """This node's spares."""
 
     def __init__(
@@ -113,14 +116,16 @@ class Parking:
 
     # --- what the agent tells -------------------------------------------------------------------------------------------
 
-    def round_began(self) -> None:
-        """The workers of a round have been started."""
+    def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
+        """See `Part`."""
         self.standing_by, self.told, self.patience_s = False, 0, ANSWER_S
         self._show(RoundBegan())
+        return []
 
-    def round_ends(self) -> None:
-        """They are being ended, or end by themselves."""
-        self._show(RoundEnds())
+    def recorded(self, event: Event, at_unix: float) -> None:
+        """See `Part`: the workers are being ended, or end by themselves."""
+        if isinstance(event, (FailureSeen, StopSent)):
+            self._show(RoundEnds())
 
     def stand_by(self, modules: Iterable[str]) -> None:
         """This node waits for a place; other nodes' workers have imported these."""

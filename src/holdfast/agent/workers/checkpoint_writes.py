@@ -6,18 +6,20 @@ coordinator is told when the first rank begins and when the last is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from holdfast.agent.group.messages import SavesSeen
+from holdfast.agent.part import Part, pids_of
 from holdfast.core.machine import NEVER, Observation
+from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 
 LOOK_S = 0.2
 """Between two looks, of some microseconds for each rank."""
 
 
-class Saves:
-    """One of the agent's hands."""
+class Saves(Part):
+    """What is known of them."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -26,16 +28,17 @@ class Saves:
         """As it was told last: whether one writes, and how many had been written."""
         self.look_at = NEVER
 
-    def begin(self, pids: Iterable[int]) -> None:
-        """These have been started."""
-        self.pids, self.open, self.done, self.look_at = set(pids), False, 0, self.host.now() + LOOK_S
+    def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
+        """See `Part`."""
+        self.pids, self.open, self.done, self.look_at = pids_of(started), False, 0, self.host.now() + LOOK_S
+        return []
 
     def deadline(self) -> float:
-        """As `agent.Hand`."""
+        """See `Part`."""
         return self.look_at
 
     def due(self) -> list[Observation]:
-        """As `agent.Hand`: look, if it is time to."""
+        """See `Part`."""
         if (now := self.host.now()) < self.look_at:
             return []
         children = [child for pid in self.pids if (child := self.host.children.get(pid)) is not None]

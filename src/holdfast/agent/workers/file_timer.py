@@ -13,8 +13,10 @@ from __future__ import annotations
 import json
 import os
 import select
+from collections.abc import Callable, MutableMapping
 
 from holdfast.agent.group.messages import TimerExpired
+from holdfast.agent.part import Part
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.signals import signal
 from holdfast.runtime.host import Host
@@ -65,7 +67,7 @@ class Timers:
         self.armed.clear()
 
 
-class Watchdog:
+class Watchdog(Part):
     """The pipe and its timers."""
 
     def __init__(self, path: str, host: Host) -> None:
@@ -103,8 +105,23 @@ class Watchdog:
                 continue  # a worker can write anything here; who sets a timer so has none, and no other's is touched
         return []
 
+    def swept(self) -> None:
+        """See `Part`: the workers that set timers are gone."""
+        self.timers.forget_all()
+
     def close(self) -> None:
         """Remove the pipe."""
         os.close(self.fd)
         if os.path.lexists(self.path):
             os.unlink(self.path)
+
+
+def open_watchdog(path: str, host: Host, environ: MutableMapping[str, str], degraded: Callable[[str], None]) -> Watchdog | None:
+    """The watchdog, whose pipe workers find by `environ`. None: its pipe cannot be made, as `degraded` is told."""
+    try:
+        watchdog = Watchdog(path, host)
+    except OSError as error:
+        degraded(f"no watchdog: cannot make the pipe {path}: {error.strerror}")
+        return None
+    environ["TORCHELASTIC_TIMER_FILE"] = path
+    return watchdog

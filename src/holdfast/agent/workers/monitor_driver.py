@@ -11,12 +11,14 @@ write to their pages.
 from __future__ import annotations
 
 import _thread
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from holdfast.agent.group.messages import Ended, Hung, PaceKnown, Started
+from holdfast.agent.group.messages import Hung, PaceKnown, Started
+from holdfast.agent.part import Part
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
+from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.value import fields_of
 from holdfast.core.wire.messages import Assigned
 from holdfast.monitor.machine import Monitor
@@ -61,7 +63,7 @@ class Watched:
         self.logged_at: float | None = None
 
 
-class Monitoring:
+class Monitoring(Part):
     """The monitor of this node, with its hands."""
 
     def __init__(
@@ -96,8 +98,8 @@ class Monitoring:
 
     # --- what the agent tells -------------------------------------------------------------------------------------------
 
-    def begin_round(self, assigned: Assigned, started: Iterable[Observation]) -> list[Observation]:
-        """Ranks have been started: what became of each. Some may have ended since."""
+    def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
+        """See `Part`. Some of them may have ended since."""
         self.close()
         self.job_s, now = assigned.longest_s, self.host.now()
         for seen in started:
@@ -107,10 +109,18 @@ class Monitoring:
         return self._guarded(self._begin)
 
     def saw(self, seen: Observation) -> None:
-        """What the group is shown: some ranks end."""
-        if isinstance(seen, Ended) and (gone := self.ranks.pop(seen.local_rank, None)):
-            self._close_log(gone)
-            self._guarded(lambda: self._show(RankGone(local_rank=seen.local_rank)))
+        """See `Part`: a rank ends, or has failed."""
+        match seen:
+            case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0:
+                self._over(pid)
+            case ProcessErred(pid=pid) | ProcessGone(pid=pid):
+                self._over(pid)
+
+    def _over(self, pid: int) -> None:
+        local_rank = next((local_rank for local_rank, one in self.ranks.items() if one.pid == pid), None)
+        if local_rank is not None:
+            self._close_log(self.ranks.pop(local_rank))
+            self._guarded(lambda: self._show(RankGone(local_rank=local_rank)))
 
     def heed(self, job_s: Mapping[str, float], busy_s: float) -> None:
         """The coordinator says what the whole job needs, and for how long to wait for another node."""

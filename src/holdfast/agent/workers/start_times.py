@@ -7,12 +7,14 @@ is known then is told. Where our bootstrap could not do its whole work in a rank
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
+from holdfast.agent.part import Part, pids_of
 from holdfast.core.job.events import RanksBegun, RanksEnded
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.page.signs import Moments
 from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
+from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 from holdfast.runtime.shm.pages import Page
 
@@ -20,7 +22,7 @@ FIRST_LOOK_S = 1.0
 """Few ranks have made a step sooner; and until the report is asked for nobody waits."""
 
 
-class Beginnings:
+class Beginnings(Part):
     """Those of the ranks of one round on this node."""
 
     def __init__(self, host: Host, record: Callable[[RanksBegun | RanksEnded], None]) -> None:
@@ -30,9 +32,11 @@ class Beginnings:
         """Those of them that are gone, by pid."""
         self.since, self.look_at = 0.0, NEVER
 
-    def begin(self, pids: Iterable[int], since: float) -> None:
-        """These have been started."""
-        self.pids, self.since, self.look_at, self.ended = set(pids), since, since + FIRST_LOOK_S, {}
+    def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
+        """See `Part`."""
+        self.pids, self.since, self.ended = pids_of(started), self.host.now(), {}
+        self.look_at = self.since + FIRST_LOOK_S
+        return []
 
     def deadline(self) -> float:
         """When to look how far they are."""

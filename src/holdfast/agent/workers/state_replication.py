@@ -19,7 +19,10 @@ from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.agent.group.messages import Stashed
+from holdfast.agent.part import Part
 from holdfast.core.errors import HoldfastError
+from holdfast.core.machine import Observation
 from holdfast.core.page import stash as layout
 from holdfast.core.page.stash import Generation
 from holdfast.core.value import to_plain
@@ -48,7 +51,7 @@ SPARE_SHARE = 0.05
 """Of this host's memory, what is never taken."""
 
 
-class Replicas(BlockingServer):
+class Replicas(BlockingServer, Part):
     """This node's part in it."""
 
     def __init__(
@@ -73,6 +76,10 @@ class Replicas(BlockingServer):
         super().__init__(identity, shelter, addr, 0, most=MOST_LINKS, tell=tell)
 
     # --- for the agent's loop -------------------------------------------------------------------------------------------
+
+    def first(self) -> list[Observation]:
+        """See `Part`: say where others reach this."""
+        return [Stashed(held=(), at=self.at)]
 
     @property
     def at(self) -> str:

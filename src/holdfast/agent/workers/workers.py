@@ -13,8 +13,11 @@ from holdfast.agent.group.messages import (
     TOO_LATE,
     ControlAsked,
     Ended,
+    KillWorkers,
     LimitsKnown,
+    LookAtMemory,
     PortHeld,
+    SignalWorkers,
     Started,
     StartFailed,
     Stashed,
@@ -24,8 +27,10 @@ from holdfast.agent.logs import paths as logs
 from holdfast.agent.logs.app_log import AppLogs
 from holdfast.agent.logs.attempt_logs import AttemptLogs, RankLogs
 from holdfast.agent.logs.live_output import Shown
+from holdfast.agent.part import Part
 from holdfast.agent.workers import error_files, launch
 from holdfast.agent.workers.gpu_memory import GpuLook
+from holdfast.agent.workers.progress_iteration import Mileage
 from holdfast.agent.workers.uninterruptible import Sleepers
 from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import HoldfastError, StartError, UsageError
@@ -47,14 +52,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
 
-    from holdfast.agent.logs.app_log import AppLogs
-    from holdfast.agent.logs.live_output import Shown
     from holdfast.agent.logs.sender import Upstream
     from holdfast.agent.spares.pool import Parking
-    from holdfast.agent.workers.gpu_memory import GpuLook
-    from holdfast.agent.workers.progress_iteration import Mileage
     from holdfast.agent.workers.state_replication import Replicas
-    from holdfast.agent.workers.uninterruptible import Sleepers
 
 TAIL_LINES = 20
 """Lines of a failed worker's log that go into the report."""
@@ -66,13 +66,23 @@ EVIDENCE_S = 0.5
 """What a rank that has failed has left on disk is waited for so long at most. A lease lasts a second at least."""
 
 
-class Workers:
+class Workers(Part):
     """The workers of the present round, if any."""
 
-    def __init__(self, config: RunConfig, host: Host, plan: logs.LogPlan) -> None:
-        self.config = config
-        self.host = host
-        self.plan = plan
+    def __init__(
+        self,
+        config: RunConfig,
+        host: Host,
+        plan: logs.LogPlan,
+        *,
+        mileage: Mileage | None = None,
+        replicas: Replicas | None = None,
+        upstream: Upstream | None = None,
+    ) -> None:
+        """`mileage`: how far the job is; None: nobody asks. `replicas`: keeps states in another node's memory too; None: only
+        here. `upstream`: where the lines of `--ft-per-cycle-applog-prefix` go; None: to a file here."""
+        self.config, self.host, self.plan = config, host, plan
+        self.mileage, self.replicas, self.upstream = mileage, replicas, upstream
         self.attempt: AttemptLogs | None = None
         self.shown: Shown | None = None
         """None: nothing of it is shown."""
@@ -88,7 +98,7 @@ class Workers:
         """pid → local rank"""
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
         """Local rank → what its process was started with last: command line, environment, log files (None: none has been)."""
-        self.parking: Parking | None = None
+        self.spares: Parking | None = None
         """None: there are no warm spares, or the first worker has yet to run."""
         self.hook = HOOK_SIGNS * (config.ft.monitor == "auto") | HOOK_MODULES * (config.warm_spares != 0)
         self.ports: list[socket] = []
@@ -97,23 +107,28 @@ class Workers:
         """None: nobody has asked for their memory so far."""
         self.app_logs: AppLogs | None = None
         """None: no log is to have all lines."""
-        self.upstream: Upstream | None = None
-        """None: if one is, it is here."""
-        self.mileage: Mileage | None = None
-        """None: nobody asks how far the job is."""
         self.ask_at = NEVER
         """When to ask workers that have been signalled where they are."""
-        self.sleepers = self._open_sleepers(config.uninterruptible_timeout_s)
+        limit_s = config.uninterruptible_timeout_s
+        self.sleepers = None if limit_s is None else Sleepers(limit_s)
+        """None: whom the kernel does not let go is not looked for."""
         self.stash = -1
         """Where this node's ranks leave their states (`core.page.stash`): a file without a name, which goes with us."""
-        self.replicas: Replicas | None = None
-        """None: no other node has any of that."""
 
-    @staticmethod
-    def _open_sleepers(limit_s: float | None) -> Sleepers | None:
-        if limit_s is None:
-            return None
-        return Sleepers(limit_s)
+    def first(self) -> list[Observation]:
+        """See `Part`: hold a port, and say how far the job is."""
+        return [self.hold_port(), *([self.mileage.reached()] if self.mileage is not None else [])]
+
+    def perform(self, action: SignalWorkers | KillWorkers | LookAtMemory) -> list[Observation]:
+        """Do what the group wants done with the workers; what is seen of it at once."""
+        match action:
+            case SignalWorkers(local_ranks=local_ranks, signum=signum):
+                self.signal(local_ranks, signum)
+            case KillWorkers(local_ranks=local_ranks):
+                self.kill(local_ranks)
+            case LookAtMemory(above_mb=above_mb):
+                return self.look_at_memory(above_mb)
+        return []
 
     def hold_port(self) -> PortHeld:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
@@ -145,10 +160,15 @@ class Workers:
             self._follow()
         return [*seen, self.hold_port()]
 
-    def settle(self) -> None:
-        """From now on workers are followed from their start. The first were not: it would have cost what they could use."""
+    def settle(self) -> list[Observation]:
+        """See `Part`: from now on workers are followed from their start. The first were not: it would have cost them time."""
         self.settled = True
         self._follow()
+        return []
+
+    def use_spares(self, spares: Parking) -> None:
+        """From now on warm spares become workers, where they can."""
+        self.spares = spares
 
     def _follow(self) -> None:
         """Begin to wait for the mutexes of the workers, and to show their logs."""
@@ -228,9 +248,7 @@ class Workers:
         del self.ports[:-1]
 
     def close(self) -> None:
-        """Leave nothing behind."""
-        if self.parking is not None:
-            self.parking.close()
+        """See `Part`."""
         self.host.kill([*self.host.children, *self.host.parked])
         self.host.sweep()
         for sock in self.ports:
@@ -246,7 +264,7 @@ class Workers:
             self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None, stash=self.stash
         )
         self.given[local_rank] = argv, env, files
-        spare, cold_because = self.parking.take(local_rank, argv, env, page, files) if self.parking else (None, "")
+        spare, cold_because = self.spares.take(local_rank, argv, env, page, files) if self.spares else (None, "")
         pid = spare or self.host.start(
             argv,
             env,

@@ -104,8 +104,22 @@ class Wire:
     """One socket. It has slots, as all that is held for each of thousands: one place in memory to be fetched, not three."""
 
     __slots__ = (
-        "closing", "connecting", "events", "frames", "handshake", "known", "leaving", "link", "ours", "peer", "seals", "sock",
-        "tunnel", "unsent", "until", "watched_by",
+        "closing",
+        "connecting",
+        "events",
+        "frames",
+        "handshake",
+        "known",
+        "leaving",
+        "link",
+        "ours",
+        "peer",
+        "seals",
+        "sock",
+        "tunnel",
+        "unsent",
+        "until",
+        "watched_by",
     )
 
     def __init__(self, sock: socket.socket, link: int, handshake: Handshake, until: float, peer: str) -> None:
@@ -220,7 +234,7 @@ class Network:
             sock.setblocking(False)
             self.listeners.append(sock)
             self._welcome(sock)
-        self.endpoint = name, port
+        self.endpoint, self.taken = (name, port), False
         return bool(self.listeners)
 
     def warm(self) -> None:

@@ -1,0 +1,53 @@
+"""Which parts does an agent get once its first workers run? The monitor, warm spares, stacks, the link to a supervisor.
+
+They take time to load, and no worker needs them at its start.
+"""
+
+from __future__ import annotations
+
+from holdfast.agent.control.requests import Desk
+from holdfast.agent.part import Part
+from holdfast.agent.spares.pool import Parking
+from holdfast.agent.surroundings import Surroundings
+from holdfast.agent.workers.monitor_driver import Monitoring
+from holdfast.agent.workers.stacks import Stacks
+from holdfast.agent.workers.workers import Workers
+
+
+class LateComponents:
+    """One agent's."""
+
+    def __init__(self, around: Surroundings, workers: Workers, desk: Desk, *, supervisor_secret: bytes) -> None:
+        config, host = around.config, around.host
+        self.stacks = Stacks(workers, around.job_dir.incident_path)
+        """Where the ranks are, once one has hung."""
+        self.monitoring: Monitoring | None = None
+        """None: the ranks are not watched."""
+        self.spares: Parking | None = None
+        """None: no warm spare is made."""
+        self.parts: list[Part] = [self.stacks]
+        if config.supervisors:
+            from holdfast.agent.reporting.supervisor_link import Supervised  # loads the network
+
+            self.parts.append(Supervised(around, desk, secret=supervisor_secret, progress=self.progress))
+        if config.ft.monitor != "off":
+            name, complain = around.telling.name, around.telling.degraded
+            self.monitoring = Monitoring(config, host, workers, node=name, perform=around.perform, complain=complain)
+            self.parts.append(self.monitoring)
+        if config.warm_spares != 0:
+            group = around.node.group
+            self.spares = Parking(
+                config,
+                host,
+                workers.given,
+                workers.hook,
+                lambda: workers.local_ranks,
+                perform=around.perform,
+                between=lambda: group.state.is_between,
+            )
+            workers.use_spares(self.spares)
+            self.parts.append(self.spares)
+
+    def progress(self, local_rank: int) -> dict[str, object]:
+        """What is known of a local rank's progress."""
+        return self.monitoring.shown(local_rank) if self.monitoring is not None else {}

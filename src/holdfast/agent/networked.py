@@ -1,0 +1,191 @@
+"""How is a node built that shares its job with others? Its links, who hosts the coordinator, and the parts that use links.
+
+Loaded only for a job with a rendezvous endpoint: it loads the network, which a job of one node does without.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Sequence
+
+from holdfast.agent.build import group_of, join_of, new_life, policy_of, rules_of
+from holdfast.agent.leader.build import candidate, heir
+from holdfast.agent.logs.receiver import FILES_PER_NODE, LogReceiver, open_receiver
+from holdfast.agent.logs.sender import Upstream
+from holdfast.agent.node import Node
+from holdfast.agent.reporting.final_report import ended_runs
+from holdfast.agent.secrets import job_token, shelter_of
+from holdfast.agent.workers.state_replication import Replicas
+from holdfast.core.config.config import RunConfig
+from holdfast.core.errors import HoldfastError, RendezvousError, UsageError
+from holdfast.core.resolve.infrastructure import Infrastructure, infrastructure, nvlink_domain
+from holdfast.core.value import replace
+from holdfast.core.wire.messages import Join
+from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.member import Member
+from holdfast.rendezvous.server import Server
+from holdfast.runtime.hardware.nvidia import query
+from holdfast.runtime.host import Host
+from holdfast.runtime.net.addresses import is_here, own_address
+from holdfast.runtime.net.codec import LONGEST
+from holdfast.runtime.net.frames import JOB_CHARS, Identity
+from holdfast.runtime.net.net import Network, open_doors
+from holdfast.runtime.process.open_files import make_room
+from holdfast.telemetry.record.state_dir import last_to_go, unfinished_round
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.agent.leader.build import Store
+
+GOODBYE_S = 10.0
+"""How long to wait, at most, for the agent that still tells how the last run ended: twice as long as it stays for that."""
+
+
+def assemble(config: RunConfig, host: Host, name: str) -> tuple[Node, Network, Store | None]:
+    """This node's machines, its links, and the store where that elects the coordinator."""
+    _check_names(config, name)
+    identity = Identity(config.rdzv_id, job_token(config))
+    network = Network(host, identity, (config.rdzv_host, config.rdzv_port), shelter=shelter_of(config))
+    addr = config.local_addr or own_address(config.rdzv_host)
+    if config.rdzv_backend == "etcd":
+        group = group_of(config, _join(config, name, addr), hosting=False)
+        return candidate(config, host, network, group, rules_of(config), lambda: policy_of(config, host))
+    hosting = _hosts(config, network)
+    group = group_of(config, _join(config, name, addr), hosting=hosting)
+    if config.rdzv_backend == "embedded" and config.max_nodes > 1:
+        known = unfinished_round(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint) if hosting else 0
+        return heir(config, host, network, group, rules_of(config), lambda: policy_of(config, host), known_round=known)
+    if hosting:
+        rules, policy = rules_of(config), policy_of(config, host)
+        rendezvous = Rendezvous(rules, policy, life=new_life(), now=host.now(), now_unix=host.unix())
+        return Node(group, server=Server(rendezvous, ended=ended_runs(config))), network, None
+    endpoint, wait_s = config.rdzv_endpoint, config.join_timeout_s
+    member = Member(group.join.node, endpoint=endpoint, join_timeout_s=wait_s, taken=network.taken, now=host.now())
+    return Node(group, member=member), network, None
+
+
+def warnings(config: RunConfig, network: Network, *, hosting: bool) -> list[str]:
+    """What the user should know of who may connect here, and of how many can. Empty texts: nothing."""
+    doors = hosting or config.rdzv_backend != "embedded"
+    return [
+        open_doors(network, config.max_nodes, token_by="--token-file FILE") if doors else "",
+        make_room(network.host, config.max_nodes - 1) if network.listeners else "",
+    ]
+
+
+def open_replicas(
+    config: RunConfig, network: Network, addr: str, host: Host, degraded: Callable[[str], None]
+) -> Replicas | None:
+    """Keeps stashed states in another node's memory too. None: not wished, or impossible, as `degraded` is told."""
+    if not config.stash_replicate:
+        return None
+    if config.stash_limit == "0":
+        degraded("states are not replicated: no state is stashed (--stash-limit 0)")
+        return None
+    nproc, limit = config.nproc_per_node, config.stash_limit
+    try:
+        return Replicas(network.identity, network.shelter, addr, nproc=nproc, limit=limit, tell=host.complain)
+    except (OSError, HoldfastError) as error:
+        degraded(f"states are not replicated: {error}")
+        return None
+
+
+def open_logs(
+    config: RunConfig, network: Network, addr: str, degraded: Callable[[str], None]
+) -> tuple[LogReceiver, Upstream] | None:
+    """Has the coordinator's node gather all nodes' lines. None: not wished, or impossible, as `degraded` is told."""
+    ft = config.ft
+    if not ft.enable_log_server:
+        return None
+    if not ft.per_cycle_applog_prefix:
+        degraded("--ft-enable-log-server gathers nothing without --ft-per-cycle-applog-prefix")
+        return None
+    receiver = open_receiver(ft, network.identity, network.shelter, addr, degraded)
+    if receiver is None:
+        return None
+    if make_room(network.host, FILES_PER_NODE * (config.max_nodes - 1)):
+        degraded("this node may open too few files to take the logs of all others: raise its hard limit (ulimit -Hn)")
+    patience_s = ft.log_server_graceful_shutdown_timeout
+    return receiver, Upstream(network.identity, network.shelter, receiver.address, patience_s)
+
+
+# --- who hosts the coordinator --------------------------------------------------------------------------------------------
+
+
+def _hosts(config: RunConfig, network: Network) -> bool:
+    """Whether the coordinator runs in this agent; if so, `network` listens from now on."""
+    if not (is_here(config.rdzv_host) if config.is_host is None else config.is_host):
+        return False
+    if network.listen() or (_last_run_is_over(config) and network.listen()):
+        return True
+    if config.is_host:
+        raise RendezvousError(
+            f"cannot serve the rendezvous at {config.rdzv_endpoint}: the port is in use, or not an address of this host",
+            hint="does another agent have the same rank, or another job the same port?",
+        )
+    return False  # another agent on this host was first
+
+
+def _last_run_is_over(config: RunConfig) -> bool:
+    """Wait for the agents here that still tell others how the job's last run ended. False: there are none."""
+    pids = last_to_go(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)
+    for pid in pids:
+        try:
+            gone = os.pidfd_open(pid)
+        except OSError:
+            continue
+        select.select([gone], [], [], GOODBYE_S)
+        os.close(gone)
+    return bool(pids)
+
+
+# --- what the node tells of itself ----------------------------------------------------------------------------------------
+
+
+def _join(config: RunConfig, name: str, addr: str) -> Join:
+    join = join_of(config, name, addr)
+    if config.max_nodes == 1:
+        return join
+    given = _infrastructure(config)
+    return replace(
+        join,
+        wanted_rank=given.rank,
+        domain=config.domain or given.domain or _nvlink_domain(config),
+        switches=given.switches,
+        group=given.group,
+        group_size=given.group_size,
+        warm=config.python if config.warm_spares != 0 else "",
+    )
+
+
+def _infrastructure(config: RunConfig) -> Infrastructure:
+    """This node's place as the infrastructure gives it; only a rank where the user gives that."""
+    if config.rdzv_backend == "static":
+        return Infrastructure(rank=config.node_rank)
+    given = infrastructure(os.environ)
+    return given if config.ft.use_infra_group_rank else replace(given, rank=None)
+
+
+def _nvlink_domain(config: RunConfig) -> str | None:
+    """The GPUs' NVLink domain, where placement needs one and nobody gave it. UsageError: the GPUs do not name one."""
+    if config.segment is None or config.rdzv_backend not in ("embedded", "etcd"):
+        return None
+    report, trouble = query()
+    domain = nvlink_domain(report)
+    if domain is None:
+        why = trouble or "nvidia-smi names none for its GPUs, or several"
+        raise UsageError(f"--ft-segment: this node's NVLink domain is not known: {why}", hint="name it with --domain")
+    return domain
+
+
+def _check_names(config: RunConfig, name: str) -> None:
+    """Refuse a name here that the coordinator would refuse: here the user can change it."""
+    named: Sequence[tuple[str, str, int]] = (
+        ("--rdzv-id", config.rdzv_id, JOB_CHARS),
+        ("--node-name", name, LONGEST["name"]),
+        ("--role", config.role, LONGEST["role"]),
+    )
+    for flag, text, most in named:
+        if len(text) > most:
+            raise UsageError(f"{flag}: {text[:40]!r}… has {len(text)} characters", hint=f"at most {most} are allowed")

@@ -1,0 +1,86 @@
+"""How did the job end, if nobody is left to tell this agent? As another agent has written into a directory that both share.
+
+Agents share it on one host, or where the home is on NFS. An agent that was cut off as the job ended, or that comes late, finds
+the report there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from holdfast.agent.group.messages import Told
+from holdfast.agent.part import Part
+from holdfast.core.job.report import JobReport
+from holdfast.core.machine import NEVER, Observation
+from holdfast.core.wire.messages import Finish
+from holdfast.runtime.host import Host
+from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.report.report_text import report_from_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.rendezvous.member import Member
+    from holdfast.telemetry.record.state_dir import JobDir
+
+LOOK_S = 1.0
+"""Between two looks, while the coordinator is lost or was never found."""
+
+
+class SharedEnd:
+    """The report in that directory."""
+
+    def __init__(self, path: str, *, joins: bool = False) -> None:
+        """`joins`: as in `JobDir`: the report tells of this run, however old it is."""
+        self.path = path
+        self._before = None if joins else self._stamp()
+
+    def look(self) -> JobReport | None:
+        """The report, once there is one of this run. OSError: it cannot be read."""
+        if self._stamp() in (None, self._before):
+            return None
+        with open(self.path, encoding="utf-8") as file:
+            return report_from_json(file.read())
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            seen = os.stat(self.path)
+        except OSError:
+            return None
+        return seen.st_ino, seen.st_mtime_ns
+
+
+class EndWatch(Part):
+    """Looks for the report while this node has no coordinator."""
+
+    def __init__(
+        self, job_dir: JobDir, member: Callable[[], Member | None], host: Host, aside: Aside, say: Callable[[str, str], None]
+    ) -> None:
+        """`member`: this node's link to the coordinator. None: the coordinator is here. `aside` reads: the disk may hang."""
+        self.end, self.joins = SharedEnd(job_dir.report_path, joins=job_dir.joins), job_dir.joins
+        self.member, self.host, self.aside, self.say = member, host, aside, say
+        self.look_at = NEVER
+
+    def deadline(self) -> float:
+        """See `Part`."""
+        return self.look_at
+
+    def due(self) -> list[Observation]:
+        """See `Part`: tell the end once it is known."""
+        now = self.host.now()
+        if not self._is_lost():
+            self.look_at = NEVER
+        elif self.look_at == NEVER or now >= self.look_at:
+            self.look_at = now + LOOK_S
+            found: list[JobReport | None] = []
+            self.aside.attempt(lambda: found.append(self.end.look()))
+            if found and found[0] is not None:
+                self.say(f"the job has ended, as {self.end.path} tells", "warning")
+                return [Told(message=Finish(report=found[0]))]
+        return []
+
+    def _is_lost(self) -> bool:
+        member = self.member()
+        if member is None:
+            return False
+        return member.lease_over or bool(self.joins and member.leased_at is None and member.trouble)
