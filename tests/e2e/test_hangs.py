@@ -309,6 +309,19 @@ def test_a_py_spy_that_cannot_be_started_costs_its_stacks_only(tmp_path: Path) -
     host.close()
 
 
+def test_a_node_leaves_others_time_to_look_before_it_says_that_it_has_looked(tmp_path: Path) -> None:
+    """What it does next may kill a rank, and on that the other nodes' ranks break."""
+    host = Host(print)
+    workers = SimpleNamespace(host=host, local_ranks={}, dump=lambda ranks: {}, dumped=lambda rank: "")
+    looking = Stacks(workers, lambda round: str(tmp_path), others_s=0.2)  # type: ignore[arg-type]
+    began = host.now()
+    looking.begin(LookAtWorkers(round=1, base_rank=0, within_s=2.0), None)
+    while not looking.due():
+        host.wait(looking.deadline())
+    assert host.now() - began >= 0.2
+    host.close()
+
+
 def test_a_rank_that_answers_while_py_spy_is_asked_is_believed_and_py_spy_is_given_up(
     tmp_path: Path, wait_until: Any
 ) -> None:

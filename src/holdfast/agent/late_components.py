@@ -10,6 +10,7 @@ from holdfast.agent.part import Part
 from holdfast.agent.spares.pool import Parking
 from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.monitor_driver import Monitoring
+from holdfast.agent.workers.rank_stacks import STACKS_S
 from holdfast.agent.workers.stacks import Stacks
 from holdfast.agent.workers.workers import Workers
 
@@ -19,7 +20,8 @@ class LateComponents:
 
     def __init__(self, around: Surroundings, workers: Workers, desk: Desk, *, supervisor_secret: bytes) -> None:
         config, host = around.config, around.host
-        self.stacks = Stacks(workers, around.job_dir.incident_path)
+        others_s = STACKS_S if around.network is not None else 0.0
+        self.stacks = Stacks(workers, around.job_dir.incident_path, others_s=others_s)
         """Where the ranks are, once one has hung."""
         self.monitoring: Monitoring | None = None
         """None: the ranks are not watched."""

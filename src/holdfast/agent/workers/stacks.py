@@ -50,15 +50,17 @@ class Stacks(Part):
         *,
         spy: Callable[[], str | None] = py_spy,
         spy_s: float = PY_SPY_S,
+        others_s: float = 0.0,
     ) -> None:
-        """`folder`: of a round's stacks. `spy`, `spy_s`: where py-spy is, and how long it may take."""
+        """`folder`: of a round's stacks. `spy`, `spy_s`: where py-spy is, and how long it may take. `others_s`: how long other
+        nodes, which are asked at the same moment, take to look at their ranks: those break when a rank here is killed."""
         self.workers, self.folder = workers, folder
-        self.spy, self.spy_s = spy, spy_s
+        self.spy, self.spy_s, self.others_s = spy, spy_s, others_s
         self.path = ""
         """Empty: no rank was looked at."""
         self.ranks: list[Rank] = []
         self.look_at = NEVER
-        self.spies_until = self.records_until = self.collectives_until = NEVER
+        self.others_until = self.spies_until = self.records_until = self.collectives_until = NEVER
         self.records: flight_recorder.Records | None = None
 
     def begin(self, wanted: LookAtWorkers, monitoring: Monitoring | None) -> None:
@@ -75,7 +77,7 @@ class Stacks(Part):
         unable = self.workers.dump(living.values())
         for rank in self.ranks:
             rank.ask(unable.get(rank.local_rank, ""), now)
-        self.spies_until, self.collectives_until = -NEVER, now + COLLECTIVES_S
+        self.others_until, self.spies_until, self.collectives_until = now + self.others_s, -NEVER, now + COLLECTIVES_S
         self.records = flight_recorder.Records(os.environ, [rank.rank for rank in self.ranks], now)
         self.records_until = now + wanted.within_s - RESERVE_S
         self.look_at = now + POLL_S
@@ -107,7 +109,8 @@ class Stacks(Part):
         spying = [rank for rank in self.ranks if not rank.has_spied(late=now >= self.spies_until)]
         assert self.records is not None
         recorded = self.records.look(now) or now >= self.records_until
-        return bool(awaited or below or spying) or not recorded or any(rank.asked_for is not None for rank in self.ranks)
+        told = recorded and all(rank.asked_for is None for rank in self.ranks)
+        return bool(awaited or below or spying) or not told or now < self.others_until
 
     def _spy(self, silent: list[Rank], now: float) -> None:
         self.spies_until = now
