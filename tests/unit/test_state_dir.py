@@ -310,8 +310,8 @@ def test_a_job_without_an_ending_is_left_for_a_day(home: str) -> None:
     (lost / "events-n1.jsonl").write_text('{"seq": 1, "event": "AgentStarted"}\n')
     os.utime(lost / "events-n1.jsonl", (1000.0, 1000.0))
     ended_job(home, "later", touched=2000.0)
-    assert prune(home, keep=1, now_unix=3000.0) == []
-    assert prune(home, keep=1, now_unix=1000.0 + 90_000.0) == ["lost"]
+    assert prune(home, keep=1, unix=lambda: 3000.0) == []
+    assert prune(home, keep=1, unix=lambda: 91_000.0) == ["lost"]
 
 
 def test_pruning_does_not_follow_links(home: str, tmp_path: Path) -> None:

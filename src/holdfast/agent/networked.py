@@ -85,7 +85,9 @@ def open_replicas(
         return None
     nproc, limit = config.nproc_per_node, config.stash_limit
     try:
-        return Replicas(network.identity, network.shelter, addr, nproc=nproc, limit=limit, tell=host.complain)
+        return Replicas(
+            network.identity, network.shelter, addr, nproc=nproc, limit=limit, tell=host.complain, clock=host.now
+        )
     except (OSError, HoldfastError) as error:
         degraded(f"states are not replicated: {error}")
         return None
@@ -107,7 +109,7 @@ def open_logs(
     if make_room(network.host, FILES_PER_NODE * (config.max_nodes - 1)):
         degraded("this node may open too few files to take the logs of all others: raise its hard limit (ulimit -Hn)")
     patience_s = ft.log_server_graceful_shutdown_timeout
-    return receiver, Upstream(network.identity, network.shelter, receiver.address, patience_s)
+    return receiver, Upstream(network.identity, network.shelter, receiver.address, patience_s, clock=network.host.now)
 
 
 # --- who hosts the coordinator --------------------------------------------------------------------------------------------

@@ -28,6 +28,10 @@ class Examination:
         """Who has been asked. None: the coordinator has not said yet."""
         self.told: dict[str, list[dict[str, Any]]] = {}
 
+    def asked(self, names: list[str]) -> None:
+        """The coordinator has asked these."""
+        self.names = names
+
     def hear(self, answer: NodeHealth) -> None:
         """One node's answer."""
         if answer.trouble:

@@ -133,7 +133,7 @@ class Desk(Part):
     def answered(self, answer: Noted) -> None:
         """The coordinator has answered one that it was asked for."""
         if (examination := self.examinations.get(answer.ask)) is not None:
-            examination.names = answer.text.split("\n")
+            examination.asked(answer.text.split("\n"))
             self.due()
             return
         request = self.asked.pop(answer.ask, None)

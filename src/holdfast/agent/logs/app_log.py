@@ -39,10 +39,17 @@ PATIENCE_S = 10.0
 class AppLog:
     """One cycle's lines of this node, and where they go. `fd` is readable when there are `complaints`."""
 
-    def __init__(self, prefix: str, cycle: int, sources: Sequence[tuple[str, str]], upstream: Upstream | None = None) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        cycle: int,
+        sources: Sequence[tuple[str, str]],
+        upstream: Upstream | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`sources`: the files to follow, and what stands before each line of them. `upstream`: where they go, rather than to
         the file here. OSError, RuntimeError: there are no descriptors, or threads, left for it."""
-        self.path = log_path(prefix, cycle)
+        self.path, self.clock = log_path(prefix, cycle), clock
         self.complaints: list[str] = []
         self.sender = None if upstream is None or upstream.is_here else self._sender(upstream, cycle)
         self._sources = [Source(path=file, prefix=prefix, shown=True, filed=True) for file, prefix in sources]
@@ -63,12 +70,12 @@ class AppLog:
 
     def wait(self, patience_s: float, cut: Callable[[], bool] = lambda: False) -> bool:
         """After `finish`: whether all has been gathered, within that time, and before `cut`."""
-        until = time.monotonic() + patience_s
+        until = self.clock() + patience_s
         while True:
             try:
-                self._done.get(True, min(LOOK_S, max(0.0, until - time.monotonic())))
+                self._done.get(True, min(LOOK_S, max(0.0, until - self.clock())))
             except Empty:
-                if time.monotonic() < until and not cut():
+                if self.clock() < until and not cut():
                     continue
                 return False
             self._done.put(None)  # for whoever asks again
@@ -147,7 +154,7 @@ class AppLogs:
     def begin(self, prefix: str, cycle: int, sources: Sequence[tuple[str, str]]) -> None:
         """A cycle's workers write from now on; see `AppLog`."""
         try:
-            log = AppLog(prefix, cycle, sources, self.upstream)
+            log = AppLog(prefix, cycle, sources, self.upstream, self.host.now)
         except (OSError, RuntimeError) as error:  # no descriptors, no threads
             path = log_path(prefix, cycle)
             return self.host.complain(f"{path} does not get this node's output, which is in the ranks' own files: {error}")
@@ -158,13 +165,13 @@ class AppLogs:
         """The workers are gone: what is left is gathered. `patient`: it is waited for, with all that may come of it, until
         `cut`."""
         if patient and self.upstream is not None:
-            self.upstream.is_over = True
+            self.upstream.end()
         for log in self.open:
             log.finish()
         if patient and self.upstream is not None:
-            until = time.monotonic() + self.upstream.patience_s
+            until = self.host.now() + self.upstream.patience_s
             for log in self.open:
-                if log.sender is not None and not log.wait(max(0.0, until - time.monotonic()), cut):
+                if log.sender is not None and not log.wait(max(0.0, until - self.host.now()), cut):
                     log.sender.cut()
         for log in [log for log in self.open if log.wait(PATIENCE_S if patient else 0.0, cut)]:
             self._told(log)

@@ -97,23 +97,32 @@ class LogPlan:
     def _paths(self, attempt: str, rank: int) -> RankPaths:
         home = os.path.join(attempt, str(rank))
         os.mkdir(home, 0o700)
-        tee = self.config.tee.get(rank, 0)
-        filed = self.config.redirects.get(rank, 0) | tee
-        gathered = self.config.ft.per_cycle_applog_prefix is not None
-        together = gathered and not filed and not self._has_filters
-        filed = OUT | ERR if gathered else filed
-        visible = self.config.local_ranks_filter is None or rank in self.config.local_ranks_filter
+        tee, filed, config = self.config.tee.get(rank, 0), self._filed(rank), self.config
+        visible = config.local_ranks_filter is None or rank in config.local_ranks_filter
+        out, err = ("output.log", "output.log") if self._is_together(rank) else ("stdout.log", "stderr.log")
         elsewhere = None if visible else os.devnull
         return RankPaths(
             dir=home,
-            stdout=os.path.join(home, "output.log" if together else "stdout.log") if filed & OUT else elsewhere,
-            stderr=os.path.join(home, "output.log" if together else "stderr.log") if filed & ERR else elsewhere,
+            stdout=os.path.join(home, out) if filed & OUT else elsewhere,
+            stderr=os.path.join(home, err) if filed & ERR else elsewhere,
             shown_stdout=visible and bool(tee & OUT),
             shown_stderr=visible and bool(tee & ERR),
-            kept_stdout=visible and bool(filed & OUT and self.config.duplicate_stdout_filters),
-            kept_stderr=visible and bool(filed & ERR and self.config.duplicate_stderr_filters),
+            kept_stdout=visible and bool(filed & OUT and config.duplicate_stdout_filters),
+            kept_stderr=visible and bool(filed & ERR and config.duplicate_stderr_filters),
             error_file=os.path.join(home, "error.json"),
         )
+
+    def _filed(self, rank: int) -> int:
+        """Which of a rank's streams go to files."""
+        return OUT | ERR if self._are_gathered else _asked_for(self.config, rank)
+
+    def _is_together(self, rank: int) -> bool:
+        """Whether both streams go to one file, and so in their order: nothing asks for them apart."""
+        return self._are_gathered and not _asked_for(self.config, rank) and not self._has_filters
+
+    @property
+    def _are_gathered(self) -> bool:
+        return self.config.ft.per_cycle_applog_prefix is not None
 
     @property
     def _has_filters(self) -> bool:
@@ -146,6 +155,11 @@ def prefixes(role: str, ranks: Sequence[int], template: str | None = None) -> li
         return [f"[{role}{local}]:" for local in range(len(ranks))]
     made = Template(template)
     return [made.safe_substitute(role_name=role, rank=rank, local_rank=local) for local, rank in enumerate(ranks)]
+
+
+def _asked_for(config: RunConfig, rank: int) -> int:
+    """Which of a rank's streams `-r` and `-t` send to files."""
+    return config.redirects.get(rank, 0) | config.tee.get(rank, 0)
 
 
 def _as_name(text: str) -> str:
@@ -195,7 +209,7 @@ def _make_attempt_dir(root: str, restart_count: int, round: int) -> str:
 
 def _warnings(config: RunConfig) -> tuple[str, ...]:
     def captured(bit: int) -> bool:
-        return any((config.redirects.get(rank, 0) | config.tee.get(rank, 0)) & bit for rank in range(config.nproc_per_node))
+        return any(_asked_for(config, rank) & bit for rank in range(config.nproc_per_node))
 
     return tuple(
         f"--duplicate-{name}-filters has nothing to look at: no rank's {name} goes to a file (add -t {bit} or -r {bit})"

@@ -71,6 +71,29 @@ class Stream:
         self.lock = allocate_lock()
         """Over what has been written."""
 
+    def link_up(self, at: int) -> None:
+        """Another link brings it, from piece `at` on: where that is further than here, others have taken what came between."""
+        if at > self.have:
+            self.have, self.written = at, 0
+        self.links += 1
+
+    def link_down(self) -> None:
+        """One link less."""
+        self.links -= 1
+
+    def append(self, fd: int, number: int, lines: bytes) -> dict[str, object]:
+        """Write a piece, unless it has been written; the answer. OSError: the file does not take it."""
+        if not self.lock.acquire(timeout=DISK_S):
+            return {"no": "its disk takes nothing at present"}
+        try:
+            if number == self.have:
+                while self.written < len(lines):
+                    self.written += os.write(fd, lines[self.written :])
+                self.have, self.written = number + 1, 0
+            return {"have": self.have}
+        finally:
+            self.lock.release()
+
 
 class LogReceiver(BlockingServer, Part):
     """This node's part in it: it takes lines from its beginning on, for whoever comes."""
@@ -88,9 +111,10 @@ class LogReceiver(BlockingServer, Part):
         prefix: str,
         patience_s: float,
         tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`patience_s`: see `finish`."""
-        self.prefix, self.patience_s = prefix, patience_s
+        self.prefix, self.patience_s, self.clock = prefix, patience_s, clock
         self.streams: dict[str, Stream] = {}
         self.begun: dict[int, int] = {}
         """How many streams each cycle has had."""
@@ -121,14 +145,14 @@ class LogReceiver(BlockingServer, Part):
         self.due()
 
     def _wait(self, cycle: int, nodes: int, cut: Callable[[], bool]) -> bool:
-        now, self.changed = time.monotonic(), SimpleQueue()
+        now, self.changed = self.clock(), SimpleQueue()
         begun_by, until = now + min(BEGIN_S, self.patience_s), now + self.patience_s
         while not self._has_all(cycle, nodes if now < begun_by else 0):
             if now >= until or cut():
                 return False
             with suppress(Empty):
                 self.changed.get(True, min(LOOK_S, (begun_by if now < begun_by else until) - now))
-            now = time.monotonic()
+            now = self.clock()
         return True
 
     def _has_all(self, cycle: int, nodes: int) -> bool:
@@ -139,13 +163,13 @@ class LogReceiver(BlockingServer, Part):
 
     def serve(self, link: BlockingLink) -> None:
         """See `BlockingServer`."""
-        asked = link.heard(time.monotonic() + IDLE_S)
+        asked = link.heard(self.clock() + IDLE_S)
         name, stream = self._begin(int(asked["cycle"]), str(asked["stream"]), int(asked["at"]))
         fd = -1
         try:
             link.say({"have": stream.have})
             while True:
-                piece = link.next(time.monotonic() + IDLE_S)
+                piece = link.next(self.clock() + IDLE_S)
                 number, lines = int.from_bytes(piece[:8], "big"), piece[8:]
                 if not lines:
                     break
@@ -153,7 +177,7 @@ class LogReceiver(BlockingServer, Part):
                     raise ValueError("no whole lines")
                 try:
                     fd = self.turn.meanwhile(open_log, stream.path) if fd < 0 else fd
-                    answer = self.turn.meanwhile(_append, fd, stream, number, lines)
+                    answer = self.turn.meanwhile(stream.append, fd, number, lines)
                 except OSError as error:
                     answer = {"no": error.strerror or str(error)}
                     self.complaints.append(f"{stream.path} does not get all that other nodes send: {answer['no']}")
@@ -176,9 +200,7 @@ class LogReceiver(BlockingServer, Part):
                 self._forget_old_ones()
             elif stream.cycle != cycle:
                 raise ValueError("a stream is one cycle's")
-            elif at > stream.have:  # others have taken what came between
-                stream.have, stream.written = at, 0
-            stream.links += 1
+            stream.link_up(at)
         self._has_changed()
         return name, stream
 
@@ -194,7 +216,7 @@ class LogReceiver(BlockingServer, Part):
 
     def _unlinked(self, stream: Stream) -> None:
         with self.lock:
-            stream.links -= 1
+            stream.link_down()
         self._has_changed()
 
     def _has_changed(self) -> None:
@@ -229,17 +251,3 @@ def _who_sends(job: Rendezvous, own: str) -> tuple[int, int]:
     """The last cycle, and how many other nodes had a part in it and are not lost."""
     joins = [seat.join for seat in job.seats.values() if seat.assigned is not None and seat.assigned.round == job.round]
     return cycle_of(job.round), sum(join.node != own and bool(join.logs_at) for join in joins)
-
-
-def _append(fd: int, stream: Stream, number: int, lines: bytes) -> dict[str, object]:
-    """Write a piece, unless it has been written; the answer. OSError: the file does not take it."""
-    if not stream.lock.acquire(timeout=DISK_S):
-        return {"no": "its disk takes nothing at present"}
-    try:
-        if number == stream.have:
-            while stream.written < len(lines):
-                stream.written += os.write(fd, lines[stream.written :])
-            stream.have, stream.written = number + 1, 0
-        return {"have": stream.have}
-    finally:
-        stream.lock.release()

@@ -41,16 +41,23 @@ class Upstream:
     """Where this node's lines go: the same for all of its logs, and another place when the coordinator has moved."""
 
     def __init__(
-        self, identity: Identity, shelter: Shelter | None, own: str, patience_s: float, *, again_s: float = AGAIN_S
+        self,
+        identity: Identity,
+        shelter: Shelter | None,
+        own: str,
+        patience_s: float,
+        *,
+        again_s: float = AGAIN_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.identity, self.shelter = identity, shelter
+        self.identity, self.shelter, self.clock = identity, shelter, clock
         self.own = own
         """Where this agent takes lines itself."""
         self.patience_s, self.again_s = patience_s, again_s
         self.at = ""
         """Empty: nowhere, the coordinator's node takes none."""
         self.is_over = False
-        """The job has ended: nobody will come back."""
+        """The job has ended."""
         self.named: set[str] = set()
         """Who is known not to take them, and has been named."""
 
@@ -59,13 +66,21 @@ class Upstream:
         """There is nobody to send them to."""
         return self.at in ("", self.own)
 
+    def moves_to(self, at: str) -> None:
+        """The coordinator's node takes them there from now on. Empty: it takes none."""
+        self.at = at
+
+    def end(self) -> None:
+        """The job has ended: nobody comes back."""
+        self.is_over = True
+
 
 class LogSender:
     """What `agent.logs.nonblocking_writer.Console` is to a file. Used by one thread, but for `cut`."""
 
     def __init__(self, upstream: Upstream, cycle: int, path: str, tell: Callable[[str], None]) -> None:
         """`path`: the file here, for what is not taken there. `tell` is called by the thread."""
-        self.upstream, self.cycle, self.path, self.tell = upstream, cycle, path, tell
+        self.upstream, self.cycle, self.path, self.tell, self.clock = upstream, cycle, path, tell, upstream.clock
         self.stream = os.urandom(8).hex()
         self.number = 0
         """So many pieces have been taken."""
@@ -105,7 +120,7 @@ class LogSender:
         if self.local is not None:
             self.local.write(text)
         else:
-            self.since = min(self.since, time.monotonic())
+            self.since = min(self.since, self.clock())
             self.held += text
             self.flush()
 
@@ -116,7 +131,7 @@ class LogSender:
                 self._send()
             except (OSError, HoldfastError, ValueError, KeyError, TypeError) as error:
                 self._failed(error)
-        if self.local is None and (self.is_cut or time.monotonic() >= self.give_up_at) and (self.piece or self.held):
+        if self.local is None and (self.is_cut or self.clock() >= self.give_up_at) and (self.piece or self.held):
             self._keep_here()
         if self.local is not None:
             done = self.local.flush()
@@ -138,7 +153,7 @@ class LogSender:
         if self.link is not None and self.local is None:
             with suppress(OSError, HoldfastError, ValueError):
                 self.link.send(self.number.to_bytes(8, "big"))
-                self.link.heard(time.monotonic() + ANSWER_S)
+                self.link.heard(self.clock() + ANSWER_S)
         self._unlink()
         if self.local is not None:
             self.local.close()
@@ -159,7 +174,7 @@ class LogSender:
 
     def end(self) -> None:
         """The ranks have ended."""
-        self.give_up_at = time.monotonic() + self.upstream.patience_s
+        self.give_up_at = self.clock() + self.upstream.patience_s
 
     def cut(self) -> None:
         """From another thread: wait for the other side no more."""
@@ -174,7 +189,7 @@ class LogSender:
     def _is_due(self) -> bool:
         if self.is_cut or not (self.piece or self.held):
             return False
-        now = time.monotonic()
+        now = self.clock()
         if not self.piece and len(self.held) < PIECE_BYTES and not self.is_ending and now < self.since + BATCH_S:
             return False
         # At the job's end there is one more try, and no time to wait for another.
@@ -185,11 +200,11 @@ class LogSender:
             end = self.held.rfind(b"\n", 0, PIECE_BYTES) + 1 or self.held.find(b"\n") + 1
             self.piece = bytes(self.held[:end])
             del self.held[:end]
-            self.since = time.monotonic() if self.held else NEVER
+            self.since = self.clock() if self.held else NEVER
         link = self.link or self._connect()
         if self.piece:
             link.send(self.number.to_bytes(8, "big") + self.piece)
-            self._taken(link.heard(time.monotonic() + ANSWER_S))
+            self._taken(link.heard(self.clock() + ANSWER_S))
 
     def _connect(self) -> BlockingLink:
         """A link over which the next piece is to be sent, unless the other side has it: then it is under way no more."""
@@ -202,7 +217,7 @@ class LogSender:
             raise ConnectionAbortedError(None, "nobody waits for it any more")
         link = BlockingLink(self.sock, upstream.identity, upstream.shelter, ours=True)
         link.say({"cycle": self.cycle, "stream": self.stream, "at": self.number})
-        answer = link.heard(time.monotonic() + ANSWER_S)
+        answer = link.heard(self.clock() + ANSWER_S)
         if answer["have"] != self.number:
             self._taken(answer)
         self.link, self.not_before = link, -NEVER
@@ -222,7 +237,7 @@ class LogSender:
 
     def _failed(self, error: Exception) -> None:
         self._unlink()
-        self.not_before = time.monotonic() + self.upstream.again_s
+        self.not_before = self.clock() + self.upstream.again_s
         if self.upstream.is_here:
             return self._keep_here()
         if self.is_cut:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 from holdfast.agent.logs.nonblocking_writer import Console
 from holdfast.core.machine import NEVER, Observation
@@ -30,8 +31,8 @@ KEPT_BYTES = 1 << 20
 class Voice:
     """Our own stderr, or another descriptor. Nothing here raises OSError, and only `close` waits."""
 
-    def __init__(self, fd: int = 2) -> None:
-        self._fd = fd
+    def __init__(self, fd: int = 2, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fd, self._clock = fd, clock
         self._console: Console | None = None  # opened with the first word: most jobs have nothing to say
 
     def say(self, text: str) -> None:
@@ -46,7 +47,7 @@ class Voice:
 
     def deadline(self) -> float:
         """When to call `due`: soon, while something waits."""
-        return time.monotonic() + RETRY_S if self._console is not None and self._console.pending else NEVER
+        return self._clock() + RETRY_S if self._console is not None and self._console.pending else NEVER
 
     def due(self) -> list[Observation]:
         """Say what goes of that which waits."""
@@ -58,8 +59,8 @@ class Voice:
         """Say the rest, as far as somebody takes it."""
         if self._console is None:
             return
-        end = time.monotonic() + patience_s
-        while not self._console.flush() and time.monotonic() < end:
+        end = self._clock() + patience_s
+        while not self._console.flush() and self._clock() < end:
             self._console.ready(RETRY_S)
         self._console.close()
         self._console = None

@@ -61,6 +61,12 @@ class Watched:
         self.lines = 0
         """Of progress, that were in the log at the last look."""
         self.logged_at: float | None = None
+        """When the last of them was read. None: there is none."""
+
+    def looked(self, now: float) -> None:
+        """The log was read at `now`."""
+        if self.log is not None and self.log.lines > self.lines:
+            self.lines, self.logged_at = self.log.lines, now
 
 
 class Monitoring(Part):
@@ -258,8 +264,7 @@ class Monitoring(Part):
         if log is None:
             return RankSeen(local_rank=local_rank, signs=signs)
         self.reader.do(log.look)
-        if log.lines > watched.lines:
-            watched.lines, watched.logged_at = log.lines, self.host.now()
+        watched.looked(self.host.now())
         return RankSeen(local_rank=local_rank, signs=signs, logged_at=watched.logged_at, logged_step=log.step, lines=log.lines)
 
     def _measure(self, local_rank: int) -> RankMeasured:

@@ -107,10 +107,13 @@ class Stacks(Part):
         if silent and not awaited and self.spies_until == -NEVER:
             self._spy(silent, now)
         spying = [rank for rank in self.ranks if not rank.has_spied(late=now >= self.spies_until)]
+        speaking = [rank for rank in self.ranks if rank.asked_for is not None]
+        return bool(awaited or below or spying or speaking) or self._is_recording(now) or now < self.others_until
+
+    def _is_recording(self, now: float) -> bool:
+        """Whether torch's flight recorder may still write a rank's record."""
         assert self.records is not None
-        recorded = self.records.look(now) or now >= self.records_until
-        told = recorded and all(rank.asked_for is None for rank in self.ranks)
-        return bool(awaited or below or spying) or not told or now < self.others_until
+        return not self.records.look(now) and now < self.records_until
 
     def _spy(self, silent: list[Rank], now: float) -> None:
         self.spies_until = now

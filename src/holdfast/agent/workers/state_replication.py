@@ -55,9 +55,17 @@ class Replicas(BlockingServer, Part):
     """This node's part in it."""
 
     def __init__(
-        self, identity: Identity, shelter: Shelter | None, addr: str, *, nproc: int, limit: str, tell: Callable[[str], None]
+        self,
+        identity: Identity,
+        shelter: Shelter | None,
+        addr: str,
+        *,
+        nproc: int,
+        limit: str,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.nproc, self.limit = nproc, limit
+        self.nproc, self.limit, self.clock = nproc, limit, clock
         self.stash = -1
         self.file = shm.nameless_file("holdfast-replicas")
         """What is kept for another node."""
@@ -126,24 +134,24 @@ class Replicas(BlockingServer, Part):
             if one is None or one == done:
                 never.acquire(timeout=LOOK_S)
                 continue
-            if assigned.stash_partner and time.monotonic() >= not_before:
+            if assigned.stash_partner and self.clock() >= not_before:
                 try:
                     link = link or self._link(assigned.stash_partner)
                     self._send(link, local_rank, one, assigned)
                 except Exception as error:  # whatever it is, the rank is not to wait for it
-                    link, not_before = None, time.monotonic() + AGAIN_S
+                    link, not_before = None, self.clock() + AGAIN_S
                     self._complain(f"states are not replicated at present: {assigned.stash_partner}", error)
             done = one
             page[layout.AT_PARTNER] = one.sequence
 
     def _send(self, link: BlockingLink, local_rank: int, one: Generation, assigned: Assigned) -> None:
         asked = {"put": local_rank, "of": self.nproc, "generation": to_plain(one), "agreed": assigned.stash}
-        answer = _ask(link, asked)
+        answer = _ask(link, asked, self.clock)
         if answer.get("no"):
             raise OSError(None, str(answer["no"])[:300])
         if not answer.get("has"):
             _give(link, self.stash, local_rank, one)
-            _heard(link)
+            _heard(link, self.clock)
 
     def _fetch(self, assigned: Assigned, local_rank: int) -> None:
         page = words(self.stash, local_rank)
@@ -151,7 +159,7 @@ class Replicas(BlockingServer, Part):
             assert assigned.stash is not None
             link = self._link(assigned.stash_from)
             round, step = assigned.stash
-            answer = _ask(link, {"get": local_rank, "generation": [round, step, assigned.base_rank + local_rank]})
+            answer = _ask(link, {"get": local_rank, "generation": [round, step, assigned.base_rank + local_rank]}, self.clock)
             if "generation" not in answer:
                 raise OSError(None, str(answer.get("no"))[:300])
             with self.lock:
@@ -159,7 +167,7 @@ class Replicas(BlockingServer, Part):
                     return
                 made = _generation(answer["generation"])
                 filling = self.fetched[local_rank] = Filling(self.stash, local_rank, made, layout.SLOTS, None)
-            _take(link, filling)
+            _take(link, filling, self.clock)
             link.close()
             became = layout.HERE
         except Exception as error:  # whatever it is, the rank is not to wait for it
@@ -184,7 +192,7 @@ class Replicas(BlockingServer, Part):
     def serve(self, link: BlockingLink) -> None:
         """See `BlockingServer`."""
         while True:
-            asked = link.heard(time.monotonic() + IDLE_S)
+            asked = link.heard(self.clock() + IDLE_S)
             if "put" in asked:
                 self._keep(link, asked)
             else:
@@ -211,7 +219,7 @@ class Replicas(BlockingServer, Part):
                 self.coming[local_rank].call_off()
             filling = self.coming[local_rank] = Filling(self.file, local_rank, made, layout.REPLICAS, agreed)
         link.say({})
-        _take(link, filling)
+        _take(link, filling, self.clock)
         link.say({})
 
     def _no_room(self, size: int, ranks: int, there: int) -> str:
@@ -244,11 +252,11 @@ def _give(link: BlockingLink, fd: int, local_rank: int, one: Generation) -> None
     link.say({"whole": any(now == one for now in generations(fd, local_rank))})
 
 
-def _take(link: BlockingLink, filling: Filling) -> None:
+def _take(link: BlockingLink, filling: Filling, clock: Callable[[], float]) -> None:
     room = memoryview(bytearray(CHUNK_BYTES))
     while filling.at < filling.made.size:
-        filling.take(link.next_bulk(room, time.monotonic() + ANSWER_S))
-    if not _heard(link).get("whole"):
+        filling.take(link.next_bulk(room, clock() + ANSWER_S))
+    if not _heard(link, clock).get("whole"):
         raise OSError(None, "it was overwritten meanwhile")
     filling.seal()
 
@@ -257,10 +265,10 @@ def _generation(told: Any) -> Generation:
     return Generation(**{field: int(told[field]) for field in Generation.__fields__})
 
 
-def _ask(link: BlockingLink, asked: dict[str, Any]) -> dict[str, Any]:
+def _ask(link: BlockingLink, asked: dict[str, Any], clock: Callable[[], float]) -> dict[str, Any]:
     link.say(asked)
-    return _heard(link)
+    return _heard(link, clock)
 
 
-def _heard(link: BlockingLink) -> dict[str, Any]:
-    return link.heard(time.monotonic() + ANSWER_S)
+def _heard(link: BlockingLink, clock: Callable[[], float]) -> dict[str, Any]:
+    return link.heard(clock() + ANSWER_S)

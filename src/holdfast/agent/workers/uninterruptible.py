@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+UNINTERRUPTIBLE = "D"
+"""The letter of /proc for such a sleep."""
+
 LOOKS = 10
 """Looks within the limit: so many samples in a row are no chance. torchrun looks every --monitor-interval, 0.1 s."""
 
@@ -31,7 +34,7 @@ class Sleepers:
     def look(self, states: Mapping[int, str], now: float) -> list[tuple[int, float]]:
         """(pid, seconds asleep) of those that have become stuck, each once; `states` has the letters of all that live."""
         self.look_at = now + self.interval_s
-        self.since = {pid: self.since.get(pid, now) for pid, state in states.items() if state == "D"}
+        self.since = {pid: self.since.get(pid, now) for pid, state in states.items() if state == UNINTERRUPTIBLE}
         self.told &= self.since.keys()
         stuck = [(pid, now - at) for pid, at in self.since.items() if now - at >= self.limit_s and pid not in self.told]
         self.told.update(pid for pid, _ in stuck)

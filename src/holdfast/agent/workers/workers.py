@@ -361,7 +361,7 @@ class Workers(Part):
     def _gather_logs(self, prefix: str, assigned: Assigned) -> None:
         assert self.attempt is not None
         if self.upstream is not None:
-            self.upstream.at = assigned.logs_at
+            self.upstream.moves_to(assigned.logs_at)
             if not assigned.logs_at:
                 self.host.complain("the coordinator's node takes no lines of others: those of the ranks here go to a log here")
         wide = len(str(assigned.world_size - 1))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from holdfast.telemetry.record.state_dir import events_files, is_running, job_dirs, remove_dead_sockets, touched_at
 
@@ -35,13 +35,13 @@ def has_ended(path: str) -> bool:
     return False
 
 
-def prune(home: str, *, keep: int = KEEP_JOBS, max_bytes: int = KEEP_BYTES, now_unix: float | None = None) -> list[str]:
+def prune(home: str, *, keep: int = KEEP_JOBS, max_bytes: int = KEEP_BYTES, unix: Callable[[], float] = time.time) -> list[str]:
     """Remove the oldest runs beyond `keep` or beyond `max_bytes` in all, and dead agents' sockets; returns the runs' names.
 
     Never one that runs, nor one without an ending that was touched in the last day. Walks and deletes files, which can
     take long: for a thread, or for the end of the job.
     """
-    now = time.time() if now_unix is None else now_unix
+    now = unix()
     removed: list[str] = []
     used = kept = 0
     for path in job_dirs(home):

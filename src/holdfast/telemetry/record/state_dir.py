@@ -24,7 +24,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from holdfast.core.errors import StartError, UsageError
 from holdfast.telemetry.record import locks
@@ -234,12 +234,14 @@ class _Comer:
         return not os.path.exists(os.path.join(path, f"events-{self.node}.jsonl"))
 
 
-def _open_in(jobs: str, name: str, comes: _Comer) -> tuple[str, bool, tuple[str, int]]:
+def _open_in(
+    jobs: str, name: str, comes: _Comer, clock: Callable[[], float] = time.monotonic
+) -> tuple[str, bool, tuple[str, int]]:
     guard = os.open(os.path.join(jobs, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Without it, the second of two agents that start together would find a directory and nobody in it yet.
-        until = time.monotonic() + LOCK_PATIENCE_S
-        while not locks.take(guard) and time.monotonic() < until:
+        until = clock() + LOCK_PATIENCE_S
+        while not locks.take(guard) and clock() < until:
             os.sched_yield()
         path = _run_to_use(jobs, name, comes)
         joins = comes.is_new_to(path)
