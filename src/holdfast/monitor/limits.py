@@ -12,6 +12,8 @@ with seconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.core.config.fault_tolerance import AUTO, FaultTolerance
 from holdfast.core.machine import NEVER
 from holdfast.core.page.silences import BEAT, FIRST, OUT, Lately, in_section
@@ -65,6 +67,10 @@ class Learner:
         self.lately = {kind: Lately(seconds) for kind, seconds in job_s.items()}
         self.counts: dict[str, int] = {}
         """How often one rank has done it, at most."""
+
+    def heed(self, job_s: Mapping[str, float]) -> None:
+        """The coordinator says what the whole job needs."""
+        self.job_s = dict(job_s)
 
     def saw(self, kind: str, seconds: float, times: int, now: float) -> None:
         """A rank, which has done it `times` times by now, was silent for so long over it."""

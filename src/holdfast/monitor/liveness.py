@@ -17,8 +17,12 @@ Pages are read at the moment when a limit could run out, and every GLANCE_S, so 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.page.silences import BEAT, FIRST, OUT, in_section
+from holdfast.core.value import Value
 from holdfast.monitor.glimpse import Glimpse, glimpse, learn
 from holdfast.monitor.limits import END, Bound, Limits
 from holdfast.monitor.messages import (
@@ -27,16 +31,13 @@ from holdfast.monitor.messages import (
     MeasureRanks,
     Overdue,
     RankGone,
+    RankMeasured,
     RankSeen,
     RanksMeasured,
     RankStarted,
     SeeRanks,
 )
 from holdfast.monitor.stillness import STOPPED, TRACED, Stillness
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 GLANCE_S, SHORTEST_S = 2.0, 0.05
 """Seconds between two looks at all pages: a limit that a script sets itself is in force after that time at the latest, and gaps
@@ -64,11 +65,21 @@ EPSILON_S = 1e-6
 """Sums of floating-point times come out an ulp early."""
 
 
-class Clock:
+class Gpus(Enum):
+    """Whether the GPUs work, in the present stillness."""
+
+    UNASKED = "unasked"
+    ASKED = "asked"
+    IDLE = "idle"
+    """Or nobody can tell."""
+
+
+class Clock(Value):
     """One silence of a rank that is going on."""
 
-    def __init__(self, kind: str, since: float, bound: Bound) -> None:
-        self.kind, self.since, self.bound = kind, since, bound
+    kind: str
+    since: float
+    bound: Bound
 
     def words(self, silent_s: float, limit_s: float) -> str:
         """`no heartbeat for 12.3 s (limit 12 s)`."""
@@ -100,6 +111,26 @@ class Rank:
         self.overdue = ""
         """What it was found to hang for. Empty: it was not, so far."""
 
+    def seen(self, glimpse: Glimpse) -> None:
+        """It was looked at."""
+        self.glimpse = glimpse
+
+    def judged(self, look_at: float, suspected: Clock | None) -> None:
+        """It is well or only suspected, and worth another look then."""
+        self.look_at, self.suspected = look_at, suspected
+
+    def hangs(self, overdue: str) -> None:
+        """It was found to hang."""
+        self.overdue, self.look_at, self.suspected = overdue, NEVER, None
+
+    def looked_after(self) -> None:
+        """Nobody is suspected any more."""
+        self.still = Stillness()
+
+    def stood_still(self, since: float) -> bool:
+        """It has stood still since then for as long as a suspect must."""
+        return self.suspected is not None and since >= self.suspected.bound.still_s
+
     @property
     def is_debugged(self) -> bool:
         """Somebody looks into it, from inside or outside."""
@@ -115,8 +146,7 @@ class Liveness:
         self.ranks: dict[int, Rank] = {}
         self.glance_at = self.measure_at = NEVER
         self.glance_s = GLANCE_S
-        self.gpus = "unasked"
-        """unasked · asked · idle (or not to be asked), in the present stillness"""
+        self.gpus = Gpus.UNASKED
         self.waits_until = -NEVER
         """Until then a node that stands still waits for another one's ranks, which work."""
         self.pauses: list[tuple[float, float]] = []
@@ -139,21 +169,20 @@ class Liveness:
             case RankSeen(local_rank=local_rank) if local_rank in self.ranks:
                 return self._seen(self.ranks[local_rank], seen, now)
             case RanksMeasured(ranks=measured):
-                for one in measured:
-                    if one.local_rank in self.ranks:
-                        self.ranks[one.local_rank].still.look(one, now)
-                if any(rank.is_debugged for rank in self.ranks.values()):  # the others wait for it; it waits for a person
-                    for rank in self.ranks.values():
-                        rank.still.works(now)
+                self._measured(measured, now)
                 return self._judge_still(now)
             case GpusSeen(busy=busy):
-                self.gpus = "unasked" if busy else "idle"
-                for rank in self.ranks.values() if busy else ():
-                    rank.still.works(now)
+                self.gpus = Gpus.UNASKED if busy else Gpus.IDLE
+                if busy:
+                    self._all_work(now)
                 return self._judge_still(now)
             case Tick():
                 return self._due(now)
         return []
+
+    def wait_for_others(self, until: float) -> None:
+        """Another node's ranks work in silence, and ours may wait for them until then."""
+        self.waits_until = max(self.waits_until, until)
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
@@ -165,7 +194,7 @@ class Liveness:
         if due := tuple(i for i, rank in self.ranks.items() if glance or now >= rank.look_at):
             out.append(SeeRanks(local_ranks=due))
         for i in due:
-            self.ranks[i].look_at = NEVER
+            self.ranks[i].judged(NEVER, self.ranks[i].suspected)
         if glance:
             self.glance_at = now + self.glance_s
         if now >= self.measure_at:
@@ -175,7 +204,7 @@ class Liveness:
 
     def _seen(self, rank: Rank, seen: RankSeen, now: float) -> list[Action]:
         before = rank.glimpse
-        rank.glimpse = glimpse(seen, now)
+        rank.seen(glimpse(seen, now))
         if before.signs.limits.count != rank.glimpse.signs.limits.count:
             self._plan_glance(now)
         if not any(end > before.at for _, end in self.pauses):  # else some of the time was nobody's fault
@@ -193,20 +222,21 @@ class Liveness:
         """Every silence of the rank that is going on and could have a limit."""
         seen, signs, limits = rank.glimpse, rank.glimpse.signs, self.limits
         if signs.exit_at is not None:
-            yield Clock(END, signs.exit_at, limits.ending())
+            yield Clock(kind=END, since=signs.exit_at, bound=limits.ending())
             return
         if seen.beat_at is not None:
-            yield Clock(BEAT, seen.beat_at, limits.beat(signs))
+            yield Clock(kind=BEAT, since=seen.beat_at, bound=limits.beat(signs))
         elif (first := limits.first(signs)).is_sure or not signs.sections:
-            yield Clock(FIRST, rank.started_at, first)
+            yield Clock(kind=FIRST, since=rank.started_at, bound=first)
         for one in seen.open_sections:
-            yield Clock(in_section(one.name), one.open_since or 0.0, limits.section(one, signs))
+            yield Clock(kind=in_section(one.name), since=one.open_since or 0.0, bound=limits.section(one, signs))
         if signs.out_since is not None and signs.sections and not seen.open_sections:
-            yield Clock(OUT, signs.out_since, limits.out(signs))
+            yield Clock(kind=OUT, since=signs.out_since, bound=limits.out(signs))
 
     def _judge(self, rank: Rank, now: float) -> list[Action]:
         """Judge it by its clocks, and say when to look again."""
-        rank.look_at, rank.suspected = NEVER, None
+        look_at, suspected = NEVER, None
+        rank.judged(look_at, suspected)
         if rank.overdue:
             return []
         for clock in self.clocks(rank):
@@ -214,18 +244,18 @@ class Liveness:
             if silent_s >= bound.busy_s - EPSILON_S:
                 return self._overdue(rank, clock, silent_s, bound.busy_s)
             if silent_s >= bound.limit_s - EPSILON_S:
-                rank.look_at = min(rank.look_at, now + bound.busy_s - silent_s)
-                if bound.still_s < (rank.suspected.bound.still_s if rank.suspected else NEVER):
-                    rank.suspected = clock
+                look_at = min(look_at, now + bound.busy_s - silent_s)
+                if bound.still_s < (suspected.bound.still_s if suspected else NEVER):
+                    suspected = clock
             else:
-                rank.look_at = min(rank.look_at, now + min(bound.limit_s, bound.busy_s) - silent_s)
+                look_at = min(look_at, now + min(bound.limit_s, bound.busy_s) - silent_s)
+        rank.judged(look_at, suspected)
         self._plan_measures(now)
         return []
 
     def _overdue(self, rank: Rank, clock: Clock, silent_s: float, limit_s: float, how: str = "") -> list[Action]:
         inside = rank.glimpse.section if clock.kind in (FIRST, BEAT) else ""
-        rank.overdue = clock.words(silent_s, limit_s) + (f", in section {inside}" if inside else "") + how
-        rank.look_at, rank.suspected = NEVER, None
+        rank.hangs(clock.words(silent_s, limit_s) + (f", in section {inside}" if inside else "") + how)
         return [Overdue(local_rank=rank.local_rank, reason=rank.overdue, silent_s=silent_s)]
 
     # --- by what the node does ------------------------------------------------------------------------------------------
@@ -236,37 +266,44 @@ class Liveness:
         if waits:
             self.measure_at = min(self.measure_at, now + min(max(min(waits) / MEASURES, SOONEST_S), LATEST_S))
         elif self.measure_at != NEVER:
-            self.measure_at, self.gpus = NEVER, "unasked"
+            self.measure_at, self.gpus = NEVER, Gpus.UNASKED
             for rank in self.ranks.values():
-                rank.still = Stillness()
+                rank.looked_after()
+
+    def _measured(self, measured: Iterable[RankMeasured], now: float) -> None:
+        for one in measured:
+            if one.local_rank in self.ranks:
+                self.ranks[one.local_rank].still.look(one, now)
+        if any(rank.is_debugged for rank in self.ranks.values()):  # the others wait for it; it waits for a person
+            self._all_work(now)
+
+    def _all_work(self, now: float) -> None:
+        for rank in self.ranks.values():
+            rank.still.works(now)
 
     def _judge_still(self, now: float) -> list[Action]:
-        """Of those who are suspected, who hangs, now that all have been measured? One at most: its end is the others' too."""
+        """All have been measured: which suspect hangs? One at most, since its end is the others' too."""
         self._plan_measures(now)
         all_since = max((rank.still.since for rank in self.ranks.values()), default=NEVER)
-        stuck, still = [], []
-        for rank in self.ranks.values():
-            if rank.suspected is None:
-                continue
-            if now - max(rank.still.stuck_since, rank.still.since) >= rank.suspected.bound.still_s:
-                stuck.append(rank)
-            elif now >= self.waits_until and now - all_since >= rank.suspected.bound.still_s:
-                still.append(rank)
-        if not stuck and still and self.gpus != "idle":
-            asked, self.gpus = self.gpus, "asked"
-            return [AskGpus()] if asked == "unasked" else []
-        if not stuck and not still:
-            self.gpus = "unasked"
+        ranks = [rank for rank in self.ranks.values() if rank.suspected is not None]
+        if stuck := [rank for rank in ranks if rank.stood_still(now - max(rank.still.stuck_since, rank.still.since))]:
+            rank = _furthest_behind(stuck)
+            stopped = rank.still.last is not None and rank.still.last.state == STOPPED
+            return self._hangs(rank, now, "it is stopped (SIGSTOP)" if stopped else "it sleeps in the kernel, deaf to signals")
+        still = [rank for rank in ranks if now >= self.waits_until and rank.stood_still(now - all_since)]
+        if not still:
+            self.gpus = Gpus.UNASKED
             return []
-        # Whoever is furthest behind is the one that the others wait for.
-        rank = min(stuck or still, key=lambda one: (one.glimpse.step or 0, one.glimpse.beat_at or one.started_at))
+        if self.gpus is not Gpus.IDLE:
+            asked, self.gpus = self.gpus, Gpus.ASKED
+            return [AskGpus()] if asked is Gpus.UNASKED else []
+        how = f"nothing on this node has done anything for {now - all_since:.1f} s"
+        return self._hangs(_furthest_behind(still), now, how)
+
+    def _hangs(self, rank: Rank, now: float, how: str) -> list[Action]:
         clock = rank.suspected
         assert clock is not None
-        how = f"; nothing on this node has done anything for {now - all_since:.1f} s"
-        if stuck:
-            stopped = rank.still.last is not None and rank.still.last.state == STOPPED
-            how = "; it is stopped (SIGSTOP)" if stopped else "; it sleeps in the kernel, deaf to signals"
-        return self._overdue(rank, clock, self.elapsed(clock.since, now), clock.bound.limit_s, how)
+        return self._overdue(rank, clock, self.elapsed(clock.since, now), clock.bound.limit_s, f"; {how}")
 
     @property
     def busy_s(self) -> float:
@@ -288,4 +325,9 @@ class Liveness:
             self.glance_at, self.measure_at = max(self.glance_at, now), max(self.measure_at, now)
             for rank in self.ranks.values():
                 rank.still.excuse(now - due)
-                rank.look_at = max(rank.look_at, now)
+                rank.judged(max(rank.look_at, now), rank.suspected)
+
+
+def _furthest_behind(ranks: Iterable[Rank]) -> Rank:
+    """The one that the others wait for."""
+    return min(ranks, key=lambda one: (one.glimpse.step or 0, one.glimpse.beat_at or one.started_at))

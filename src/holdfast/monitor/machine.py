@@ -59,7 +59,7 @@ class Monitor:
 
     def begin_round(self, job_s: Mapping[str, float], now: float) -> None:
         """Other ranks are about to start; the job is known to need `job_s`, by kind of silence."""
-        self.learner.job_s = dict(job_s)
+        self.learner.heed(job_s)
         self.liveness = Liveness(self.limits)
         self.stragglers = Stragglers()
         self.inform_at, self.busy_at = now + self.inform_s, -NEVER
@@ -75,7 +75,8 @@ class Monitor:
             case RankSeen() if rank is not None and before is not None and self.ft.on_straggler != "ignore":
                 self.stragglers.saw(rank.local_rank, rank.rank, durations(before, rank.glimpse), now)
             case RankStarted() | RankGone() if not self.liveness.ranks:
-                self.inform_at = self.notice_at = self.stragglers.judge_at = NEVER
+                self.inform_at = self.notice_at = NEVER
+                self.stragglers.pause()
             case RanksMeasured() if now >= self.busy_at and (busy_s := self.liveness.busy_s) > 0:
                 self.busy_at = now + busy_s / 2
                 out.append(self._word(busy_s))
@@ -89,8 +90,8 @@ class Monitor:
 
     def heed(self, job_s: Mapping[str, float], busy_s: float, now: float) -> None:
         """The coordinator says what the job needs, and for how long to wait for another node, which works in silence."""
-        self.learner.job_s = dict(job_s)
-        self.liveness.waits_until = max(self.liveness.waits_until, now + busy_s)
+        self.learner.heed(job_s)
+        self.liveness.wait_for_others(now + busy_s)
 
     # --- what time brings -----------------------------------------------------------------------------------------------
 
@@ -169,7 +170,8 @@ class Monitor:
         if rank is None:
             return {}
         fresh = Rank(local_rank, rank.rank, rank.started_at)
-        seen = fresh.glimpse = glimpse(looked, now)
+        seen = glimpse(looked, now)
+        fresh.seen(seen)
         return {
             "beat_age_s": None if seen.beat_at is None else now - seen.beat_at,
             "beats": seen.beats,

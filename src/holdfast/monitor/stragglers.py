@@ -74,9 +74,9 @@ class Stragglers:
             kept.append(seconds)
             del kept[:-KEPT]
 
-    def forget(self) -> None:
-        """The ranks have ended: others will come in their places."""
-        self.__init__(period_s=self.period_s)  # type: ignore[misc]
+    def pause(self) -> None:
+        """No rank is left to be judged."""
+        self.judge_at = NEVER
 
     def judge(self, now: float) -> tuple[list[Straggler], list[Straggler]]:
         """The period is over. Who has become a straggler, and who has recovered?"""
