@@ -93,8 +93,8 @@ MUTATIONS = (
     Mutation(
         "a spare that still imports becomes a worker",
         "agent/spares/machine.py",
-        'if slot.state == "waiting" and not slot.stale:',
-        'if slot.state != "none" and not slot.stale:',
+        'if slot.state is not SlotState.WAITING or slot.stale:',
+        'if slot.state is SlotState.NONE or slot.stale:',
     ),
     Mutation(
         "a limit that the user gave is doubled",

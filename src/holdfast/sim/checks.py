@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.group.hang_response import LOOK_S
 from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.elected_node import shortened
+from holdfast.agent.spares.machine import SlotState
 from holdfast.core.job.events import Decided, Event, NodeLost
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Assigned, Finish, Message, Refused, Stop
@@ -386,7 +387,7 @@ class Checks:
             raise Violation(f"{agent.place} has spares that are workers: {both}")
         if counted := set(spares.parked) & set(agent.local_ranks):
             raise Violation(f"{agent.place} counts spares as workers: {counted}")
-        known = sorted(slot.pid for slot in slots if slot.state != "none")
+        known = sorted(slot.pid for slot in slots if slot.state is not SlotState.NONE)
         wanted = self.scene.job.warm_spares
         most = 1 if spares.fork else agent.node.group.join.nproc if wanted is None else wanted
         if known != sorted(spares.parked) or len(known) > most:

@@ -14,6 +14,10 @@ each of which has begun sooner than a cold start would.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
 from holdfast.agent.spares.messages import (
     EndSpare,
     Lost,
@@ -28,13 +32,10 @@ from holdfast.agent.spares.messages import (
 )
 from holdfast.core.job.events import SpareLost, SpareReady
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
+from holdfast.core.value import Value, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    Changes = dict[str, tuple[str | None, str | None]]
-    """Variable → its old and its new value; None: not set."""
+Changes = dict[str, tuple[str | None, str | None]]
+"""Variable → its old and its new value; None: not set."""
 
 MiB = 1024**2
 
@@ -75,29 +76,32 @@ READ_BY_LIBRARIES = (
 """And of those that it reads sooner, or when a device or a port is first used, which no spare does."""
 
 
-class Slot:
-    """The place of one spare."""
+class SlotState(Enum):
+    """Where a place's spare is."""
 
-    def __init__(self, number: int, local_rank: int) -> None:
-        self.number, self.local_rank = number, local_rank
-        self.state = "none"
-        """none · importing · waiting"""
-        self.pid = -1
-        self.since = -NEVER
-        self.reads: Collection[str] = ()
-        self.size_bytes = 0
-        self.stale = ""
-        """Why it cannot be used any more. Empty: it can."""
-        self.trouble = "none had been made yet"
-        """Why there is none."""
-        self.guessed = False
-        """It was made while the node waited: with the environment of a place that is not known yet."""
-        self.vain = False
-        """The last one found its environment contradicted: the next one might as well."""
+    NONE = "none"
+    IMPORTING = "importing"
+    WAITING = "waiting"
 
-    def clear(self, why: str) -> None:
-        """It is gone."""
-        self.state, self.pid, self.trouble, self.stale = "none", -1, why, ""
+
+class Slot(Value):
+    """The place of one spare, and what is known of the spare."""
+
+    number: int
+    local_rank: int
+    state: SlotState = SlotState.NONE
+    pid: int = -1
+    since: float = -NEVER
+    reads: Collection[str] = ()
+    size_bytes: int = 0
+    stale: str = ""
+    """Why it cannot be used any more. Empty: it can."""
+    trouble: str = "none had been made yet"
+    """Why there is none."""
+    guessed: bool = False
+    """It was made while the node waited: with the environment of a place that is not known yet."""
+    vain: bool = False
+    """The last one found its environment contradicted: the next one might as well."""
 
 
 class Spares:
@@ -106,7 +110,7 @@ class Spares:
     def __init__(self, nproc: int, wanted: int | None, *, fork: bool = False) -> None:
         """`wanted` None: one for each worker, if there is memory for it. `fork`: one for all."""
         count = 1 if fork else nproc if wanted is None else wanted
-        self.slots = [Slot(number, number % nproc) for number in range(count)]
+        self.slots = [Slot(number=number, local_rank=number % nproc) for number in range(count)]
         self.thrifty, self.fork = wanted is None, fork
         self.look_at = NEVER
         self.settling, self.began_at, self.quiet_since, self.modules = False, 0.0, 0.0, -1
@@ -147,21 +151,40 @@ class Spares:
                 return self._lost(pid, reason, now)
             case Tick():
                 self.look_at = NEVER
-                return [Survey()] if self.settling or self.training or self._waiting() else []
+                return [Survey()] if self.settling or self.training or self._in(SlotState.WAITING) else []
         raise AssertionError(f"spares are never shown {seen!r}")
 
     def awaited_until(self) -> float:
         """Until when those that are importing are worth waiting for; in the past: none is."""
-        under_way = [slot.since for slot in self.slots if slot.state == "importing" and not slot.vain]
+        under_way = [slot.since for slot in self._in(SlotState.IMPORTING) if not slot.vain]
         return max(under_way) + PATIENCE * self.import_s if under_way and self.import_s else -NEVER
 
     # --- making and keeping ---------------------------------------------------------------------------------------------
 
     def made(self, slot: int, pid: int, now: float) -> None:
         """What `MakeSpare` has started."""
-        place = self.slots[slot]
-        place.state, place.pid, place.since, place.trouble = "importing", pid, now, "it was still importing"
-        place.guessed = self.standing_by
+        why = "it was still importing"
+        self._change(
+            self.slots[slot], state=SlotState.IMPORTING, pid=pid, since=now, trouble=why, guessed=self.standing_by
+        )
+
+    def not_made(self, slot: int, why: str) -> None:
+        """`MakeSpare` could not be carried out."""
+        self.failures += 1
+        self._clear(self.slots[slot], why)
+
+    def _change(self, slot: Slot, **changes: Any) -> None:
+        self.slots[slot.number] = replace(slot, **changes)
+
+    def _clear(self, slot: Slot, why: str) -> None:
+        """It is gone."""
+        self._change(slot, state=SlotState.NONE, pid=-1, trouble=why, stale="")
+
+    def _of(self, pid: int) -> Slot | None:
+        return next((slot for slot in self.slots if slot.pid == pid), None)
+
+    def _in(self, state: SlotState) -> list[Slot]:
+        return [slot for slot in self.slots if slot.state is state]
 
     def _surveyed(self, seen: Surveyed, now: float) -> list[Action]:
         if seen.between:
@@ -180,7 +203,7 @@ class Spares:
 
     def _weed(self, seen: Surveyed, now: float) -> list[Action]:
         actions: list[Action] = []
-        for slot in self._waiting():
+        for slot in self._in(SlotState.WAITING):
             size = seen.sizes.get(slot.pid, 0)
             if slot.stale:
                 actions += self._end(slot, slot.stale)
@@ -189,7 +212,7 @@ class Spares:
             elif size > max(slot.size_bytes * GROWN[0], slot.size_bytes + GROWN[1]):
                 actions += self._end(slot, f"it has grown from {slot.size_bytes // MiB} to {size // MiB} MiB")
         short = self.thrifty and seen.total_bytes > 0 and seen.room_bytes < self._reserve(seen) / 2
-        if short and (waiting := self._waiting()):
+        if short and (waiting := self._in(SlotState.WAITING)):
             actions += self._end(waiting[-1], f"memory is short: {seen.room_bytes // MiB} MiB are left on this host")
         return actions
 
@@ -198,33 +221,30 @@ class Spares:
         if not seen.reached or self.failures >= MOST_FAILURES:
             return []
         known = max((slot.size_bytes for slot in self.slots), default=0)
-        importing = sum(slot.state == "importing" for slot in self.slots)
-        room = seen.room_bytes - self._reserve(seen) - importing * (known or GUESS_BYTES)
-        actions: list[Action] = []
-        for slot in self.slots:
-            if slot.state != "none" or (importing and not known) or (seen.between and slot.vain):
-                continue
-            if self.thrifty and seen.total_bytes and room < (known or GUESS_BYTES):
-                slot.trouble = f"memory is short: {seen.room_bytes // MiB} MiB are left on this host"
-                break
-            actions.append(MakeSpare(slot=slot.number, local_rank=slot.local_rank))
-            importing, room = importing + 1, room - (known or GUESS_BYTES)
-        return actions
+        importing, each = len(self._in(SlotState.IMPORTING)), known or GUESS_BYTES
+        room = seen.room_bytes - self._reserve(seen) - importing * each
+        wanted = [slot for slot in self._in(SlotState.NONE) if not (seen.between and slot.vain)]
+        if not known:  # the first shows how much one needs
+            wanted = wanted[: 0 if importing else 1]
+        fitting = len(wanted)
+        if self.thrifty and seen.total_bytes:
+            fitting = min(fitting, max(0, int(room // each)))
+        if fitting < len(wanted):
+            self._change(wanted[fitting], trouble=f"memory is short: {seen.room_bytes // MiB} MiB are left on this host")
+        return [MakeSpare(slot=slot.number, local_rank=slot.local_rank) for slot in wanted[:fitting]]
 
     @staticmethod
     def _reserve(seen: Surveyed) -> float:
         return max(LEAST_ROOM * seen.total_bytes, LEAST_ROOM_BYTES)
 
     def _ready(self, seen: Ready, now: float) -> list[Action]:
-        for slot in self.slots:
-            if slot.pid == seen.pid:
-                slot.state, slot.reads, slot.size_bytes = "waiting", seen.reads, seen.size_bytes
-                self.import_s = seen.import_s
-                self.look_at = now
-                mb = round(seen.size_bytes / MiB, 1)
-                ready = SpareReady(local_rank=slot.local_rank, pid=slot.pid, import_s=seen.import_s, mb=mb)
-                return [Record(event=ready), *self._tell_until(seen.until)]
-        return []
+        if (slot := self._of(seen.pid)) is None:
+            return []
+        self._change(slot, state=SlotState.WAITING, reads=seen.reads, size_bytes=seen.size_bytes)
+        self.import_s, self.look_at = seen.import_s, now
+        mb = round(seen.size_bytes / MiB, 1)
+        ready = SpareReady(local_rank=slot.local_rank, pid=slot.pid, import_s=seen.import_s, mb=mb)
+        return [Record(event=ready), *self._tell_until(seen.until)]
 
     def _tell_until(self, variable: str) -> list[Action]:
         if not variable or variable in self.said:
@@ -234,12 +254,11 @@ class Spares:
         return [Say(text=what, level="warning")]
 
     def _lost(self, pid: int, reason: str, now: float) -> list[Action]:
-        for slot in self.slots:
-            if slot.pid == pid:
-                self.failures += slot.state == "importing"
-                self.look_at = min(self.look_at, now + SURVEY_S)
-                return self._gone(slot, reason)
-        return []
+        if (slot := self._of(pid)) is None:
+            return []
+        self.failures += slot.state is SlotState.IMPORTING
+        self.look_at = min(self.look_at, now + SURVEY_S)
+        return self._gone(slot, reason)
 
     def _end(self, slot: Slot, why: str) -> list[Action]:
         ended = EndSpare(pid=slot.pid)
@@ -250,11 +269,8 @@ class Spares:
         if self.failures and why not in self.said:
             self.said.add(why)
             actions.append(Say(text=f"no warm spare for local rank {slot.local_rank}: {why}", level="warning"))
-        slot.clear(why)
+        self._clear(slot, why)
         return actions
-
-    def _waiting(self) -> list[Slot]:
-        return [slot for slot in self.slots if slot.state == "waiting"]
 
     # --- using ----------------------------------------------------------------------------------------------------------
 
@@ -262,20 +278,23 @@ class Spares:
         """Which spare becomes this worker: its pid, or -1 and why none does. `changed`: of each, the variables that are no
         longer what it was started with."""
         places = [slot for slot in self.slots if self.fork or slot.local_rank == local_rank]
+        trouble = places[0].trouble if places else "there are fewer spares than workers"
         for slot in places:
-            if slot.state == "waiting" and not slot.stale:
-                why = contradiction(changed[slot.pid], slot.reads)
-                slot.vain = why != ""
-                if not why:
-                    return slot.pid, ""
-                slot.stale = slot.trouble = why + "; this node did not know its place yet" * slot.guessed
-        return -1, places[0].trouble if places else "there are fewer spares than workers"
+            if slot.state is not SlotState.WAITING or slot.stale:
+                continue
+            why = contradiction(changed[slot.pid], slot.reads)
+            if not why:
+                self._change(slot, vain=False)
+                return slot.pid, ""
+            why += "; this node did not know its place yet" * slot.guessed
+            self._change(slot, vain=True, stale=why, trouble=why)
+            trouble = why if slot is places[0] else trouble
+        return -1, trouble
 
     def used(self, pid: int, trouble: str = "") -> None:
         """It has become a worker; or has refused to, as `trouble` says, and is gone."""
-        for slot in self.slots:
-            if slot.pid == pid and (trouble or not self.fork):
-                slot.clear(trouble or "the last one has become a worker, and no other was ready yet")
+        if (slot := self._of(pid)) is not None and (trouble or not self.fork):
+            self._clear(slot, trouble or "the last one has become a worker, and no other was ready yet")
 
 
 def contradiction(changed: Changes, reads: Collection[str]) -> str:

@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from holdfast.agent.group.messages import ImportsKnown, SparesAwaited
 from holdfast.agent.part import Part
-from holdfast.agent.spares.machine import Spares, at_load, differences, is_line, merged
+from holdfast.agent.spares.machine import SlotState, Spares, at_load, differences, is_line, merged
 from holdfast.agent.spares.messages import (
     EndSpare,
     Lost,
@@ -265,7 +265,7 @@ class Parking(Part):
                 local_rank = self.local_ranks().get(pid, 0)
                 self.loaded[local_rank] = merged(self.loaded.get(local_rank, []), lines)
         room, total = room_bytes()
-        waiting = [slot.pid for slot in self.machine.slots if slot.state == "waiting"]
+        waiting = [slot.pid for slot in self.machine.slots if slot.state is SlotState.WAITING]
         return Surveyed(
             reached=all(page is not None and page.pid for page in pages),
             between=between and not self.standing_by,
@@ -303,8 +303,7 @@ class Parking(Part):
             socket.send_fds(ours, [b"load\0" + (b"fork" if self.fork else b"spawn")], [names])
         except (StartError, OSError) as error:
             ours.close()
-            self.machine.failures += 1
-            self.machine.slots[slot].clear(str(error))
+            self.machine.not_made(slot, str(error))
             return
         finally:
             theirs.close()
