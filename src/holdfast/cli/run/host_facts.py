@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 
 from holdfast.core.config.binding import Topology
 from holdfast.core.config.draft import HostFacts
 from holdfast.core.errors import UsageError
-from holdfast.runtime.hardware import gpus, topology
-from holdfast.runtime.net.addresses import slurm_address
 from holdfast.telemetry.record.state_dir import state_home
 
 
@@ -25,15 +22,17 @@ def this_host(environ: Mapping[str, str]) -> HostFacts:
         accelerators=lambda kind: _accelerators(kind, environ),
         fresh_id=_fresh_id,
         entry_points=_entry_points,
-        full_name=socket.getfqdn,
+        full_name=_full_name,
         read_yaml=_read_yaml,
-        slurm_address=slurm_address,
+        slurm_address=_slurm_address,
         topology=lambda mode: _topology(mode, environ),
         has_program=_has_program,
     )
 
 
 def _accelerators(kind: str, environ: Mapping[str, str]) -> int:
+    from holdfast.runtime.hardware import gpus  # 1 ms: only for --nproc-per-node gpu and the like
+
     return gpus.count(kind, environ)
 
 
@@ -60,7 +59,21 @@ def _entry_points(group: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(point.name for point in metadata.entry_points(group=group)))
 
 
+def _full_name() -> str:
+    import socket  # 2 ms: only in a pod of Kubernetes
+
+    return socket.getfqdn()
+
+
+def _slurm_address(node: str) -> str:
+    from holdfast.runtime.net.addresses import slurm_address  # 2 ms: only in a job of Slurm
+
+    return slurm_address(node)
+
+
 def _topology(mode: str, environ: Mapping[str, str]) -> Topology:
+    from holdfast.runtime.hardware import topology  # 1 ms: only for --numa-binding
+
     return topology.read(mode, environ)
 
 

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from holdfast.agent.logs.stderr import tell
-from holdfast.cli.node.token import check_token_file
 from holdfast.cli.run import parser
 from holdfast.cli.run.host_facts import this_host
 from holdfast.core.config.config import RunConfig
@@ -21,7 +20,6 @@ from holdfast.core.config.flags import flags_of
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve.resolve import resolve
 from holdfast.core.resolve.resolve_fault_tolerance import OWN_BACKENDS
-from holdfast.health.check import wanted
 from holdfast.runtime.process.guardian import guard
 
 LEVELS = {"DEBUG": 0, "INFO": 1, "NOTE": 2, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
@@ -106,11 +104,15 @@ def _tell(notices: Iterable[Notice], log_level: str) -> None:
 def _check_checks(config: RunConfig) -> None:
     """UsageError for a check that does not exist, before anything is made for the job."""
     if asked := (*config.check_before, *config.check_after, *config.check_during):
+        from holdfast.health.check import wanted  # 2 ms, and most jobs have no checks
+
         wanted(asked)
 
 
 def _check_token_file(config: RunConfig) -> None:
     if config.token_file is None:
         return
+    from holdfast.cli.node.token import check_token_file  # 1 ms, and most jobs have no token
+
     if unwise := check_token_file(config):
         _tell([Notice(level="WARNING", text=unwise)], config.log_level)

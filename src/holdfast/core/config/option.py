@@ -10,11 +10,11 @@ a line without a type, as in `_nnodes = torchrun(TEXT, "--nnodes", …)`; `core.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from holdfast.core.config import grammar
 from holdfast.core.errors import UsageError
-from holdfast.core.value import Value, ValueType, replace
+from holdfast.core.value import Value, ValueType, quicken
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -39,20 +39,24 @@ YES_OR_NO = ("true", "false", "1", "0", "yes", "no", "t", "f", "y", "n", "on", "
 # --- what a text means ----------------------------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple, Generic[T_co]):
-    """What an option's text means."""
+class Kind(Generic[T_co]):
+    """What an option's text means.
 
-    name: str
-    """text · whole (int) · number (float) · switch · list (comma separated, `,,` is a comma) · yes (true or false; alone: true)
-    · and those of ft_launcher's fields"""
-    read: Callable[[str, str], T_co]
-    """From the text and the name in messages to the value. UsageError: it means nothing."""
-    metavar: str = ""
-    nothing: Any = None
-    """The value where neither the user nor the default says anything."""
-    choices: tuple[str, ...] = ()
-    path: bool = False
-    """The value is a path, which is made absolute."""
+    `name`: text · whole (int) · number (float) · switch · list (comma separated, `,,` is a comma) · yes (true or false; alone:
+    true) · and those of ft_launcher's fields. `read`: from the text and the name in messages to the value; UsageError: it means
+    nothing. `nothing`: the value where neither the user nor the default says anything. `path`: the value is a path, which is
+    made absolute."""
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[str, str], T_co],
+        metavar: str = "",
+        nothing: Any = None,
+        choices: tuple[str, ...] = (),
+        path: bool = False,
+    ) -> None:
+        self.name, self.read, self.metavar, self.nothing, self.choices, self.path = name, read, metavar, nothing, choices, path
 
 
 def text_or_none(text: str, name: str) -> str | None:
@@ -149,31 +153,89 @@ class Option(Value):
         return grammar.absolute(value, cwd) if self.reads.path and value else value
 
 
+quicken(Option)
+
+
+class _Written:
+    """An option as its line says it. The section that it stands in makes the `Option`."""
+
+    def __init__(self, build: Callable[[str, str], Option], usual: Any) -> None:
+        self.build = build
+        """From the field's name, or empty, and the section's heading."""
+        self.usual = usual
+
+
 def _usual(kind: Kind[T], default: str | None, name: str) -> T:
     return cast(T, kind.nothing if default is None else kind.read(default, name))
 
 
 def torchrun(
-    kind: Kind[T], name: str, help: str, *, short: str = "", default: str | None = None, pet: bool = True, **rest: Any
+    kind: Kind[T],
+    name: str,
+    help: str,
+    *,
+    group: str,
+    short: str = "",
+    default: str | None = None,
+    metavar: str = "",
+    note: str = "",
+    pet: bool = True,
 ) -> T:
     """An option of torchrun: a dashed and, for several words, an underscored spelling; `PET_` and its dest in the environment.
 
     `pet` False: torchrun has no variable for it."""
     plain = name[2:].replace("-", "_")
-    names = tuple(spelling for spelling in (short, name, f"--{plain}" if "_" in plain else "") if spelling)
-    rest = {"metavar": kind.metavar, "note": "" if pet else "torchrun has no variable for this flag."} | rest
-    made = Option(names=names, reads=kind, help=help, default=default, env=f"PET_{plain.upper()}", torchrun=True, **rest)
-    return cast(T, replace(made, usual=_usual(kind, default, name)))
+    usual = _usual(kind, default, name)
+
+    def build(field: str, heading: str) -> Option:
+        return Option(
+            names=tuple(spelling for spelling in (short, name, f"--{plain}" if "_" in plain else "") if spelling),
+            reads=kind,
+            default=default,
+            usual=usual,
+            metavar=metavar or kind.metavar,
+            env=f"PET_{plain.upper()}",
+            group=group,
+            torchrun=True,
+            help=help,
+            note=note if pet else note or "torchrun has no variable for this flag.",
+            field=field,
+        )
+
+    return cast(T, _Written(build, usual))
 
 
-def ours(kind: Kind[T], name: str, help: str, *, default: str | None = None, env: bool | str = True, **rest: Any) -> T:
+def ours(
+    kind: Kind[T],
+    name: str,
+    help: str,
+    *,
+    default: str | None = None,
+    metavar: str = "",
+    env: bool | str = True,
+    names: tuple[str, ...] = (),
+    group: str = OURS,
+    keys: tuple[str, ...] = (),
+) -> T:
     """An option of ours: both spellings, and `HOLDFAST_` and its dest in the environment, or another name, or none."""
     plain = name[2:].replace("-", "_")
-    names = (name, f"--{plain}") if "_" in plain else (name,)
-    variable = f"HOLDFAST_{plain.upper()}" if env is True else env or ""
-    rest = {"names": names, "metavar": kind.metavar, "group": OURS} | rest
-    made = Option(reads=kind, help=help, default=default, env=variable, **rest)
-    return cast(T, replace(made, usual=_usual(kind, default, name)))
+    usual = _usual(kind, default, name)
+
+    def build(field: str, heading: str) -> Option:
+        return Option(
+            names=names or ((name, f"--{plain}") if "_" in plain else (name,)),
+            reads=kind,
+            default=default,
+            usual=usual,
+            metavar=metavar or kind.metavar,
+            env=f"HOLDFAST_{plain.upper()}" if env is True else env or "",
+            group=group,
+            help=help,
+            field=field,
+            keys=keys,
+        )
+
+    return cast(T, _Written(build, usual))
 
 
 def nvrx(
@@ -192,35 +254,29 @@ def nvrx(
     """A field of ft_launcher's, as a flag and as a key in YAML: `--ft-a-b`, `--ft-a_b`, `--ft_a_b`, and the oldest versions'
     `--ft-param-a-b`. `flag`: the flag's name without `--ft-`, where it is not the field's. `also`: older names of the field,
     and `old` of the flag. `pet`: it has a variable. `said`: why it is accepted without effect."""
-    option = Option(
-        names=(),
-        reads=kind,
-        help=help,
-        usual=default,
-        metavar=metavar or kind.metavar,
-        state=ACCEPTED if said else WORKS,
-        said=said,
-    )
-    return cast(T, _Nvrx(option, flag, also, old, keys, pet))
 
+    def build(field: str, heading: str) -> Option:
+        words = (flag or field, *also)
+        names = [
+            *(name for word in words for name in spellings(word)),
+            *(name for word in words for name in _oldest(word)),
+            *old,
+        ]
+        return Option(
+            names=tuple(dict.fromkeys(names)),
+            reads=kind,
+            usual=default,
+            metavar=metavar or kind.metavar,
+            env=f"PET_FT_{words[0].upper()}" if pet else "",
+            group=heading,
+            help=help,
+            field=field,
+            keys=keys or (field, *also),
+            state=ACCEPTED if said else WORKS,
+            said=said,
+        )
 
-class _Nvrx(NamedTuple):
-    """An option whose names follow from its field's."""
-
-    option: Option
-    flag: str
-    also: tuple[str, ...]
-    old: tuple[str, ...]
-    keys: tuple[str, ...]
-    pet: bool
-
-    def named(self, field: str) -> Option:
-        words = (self.flag or field, *self.also)
-        names = [name for word in words for name in spellings(word)]
-        names += [f"{start}{name}" for word in words for start, name in _oldest(word)]
-        env = f"PET_FT_{words[0].upper()}" if self.pet else ""
-        keys = self.keys or (field, *self.also)
-        return replace(self.option, names=tuple(dict.fromkeys((*names, *self.old))), env=env, keys=keys)
+    return cast(T, _Written(build, default))
 
 
 def spellings(word: str) -> tuple[str, ...]:
@@ -228,8 +284,8 @@ def spellings(word: str) -> tuple[str, ...]:
     return f"--ft-{word.replace('_', '-')}", f"--ft-{word}", f"--ft_{word}"
 
 
-def _oldest(word: str) -> tuple[tuple[str, str], ...]:
-    return ("--ft-param-", word.replace("_", "-")), ("--ft-param-", word), ("--ft_param_", word)
+def _oldest(word: str) -> tuple[str, ...]:
+    return f"--ft-param-{word.replace('_', '-')}", f"--ft-param-{word}", f"--ft_param_{word}"
 
 
 # --- what options stand in ------------------------------------------------------------------------------------------------
@@ -243,14 +299,12 @@ class SectionType(ValueType):
     ) -> SectionType:
         options = [option for base in bases for option in getattr(base, "__options__", ())]
         typed = namespace.get("__annotations__", {})
-        for attribute, option in list(namespace.items()):
-            if isinstance(option, _Nvrx):
-                option = option.named(attribute)
-            if isinstance(option, Option):
-                field = attribute if attribute in typed else ""
-                options.append(replace(option, field=field, group=option.group or heading))
-                namespace[attribute] = option.usual
-                if not field:
+        for attribute, written in list(namespace.items()):
+            if isinstance(written, _Written):
+                options.append(written.build(attribute if attribute in typed else "", heading))
+                if attribute in typed:
+                    namespace[attribute] = written.usual
+                else:
                     del namespace[attribute]
         namespace["__options__"] = tuple(options)
         return cast(SectionType, super().__new__(meta, name, bases, namespace, **how))

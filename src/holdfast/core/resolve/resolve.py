@@ -20,7 +20,6 @@ from holdfast.core.resolve.resolve_checks import choose_checks
 from holdfast.core.resolve.resolve_fault_tolerance import choose_fault_tolerance, prepare
 from holdfast.core.resolve.resolve_placement import choose_placement
 from holdfast.core.resolve.resolve_rendezvous import choose_rendezvous
-from holdfast.core.resolve.resolve_scheduler import ask_scheduler
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MOST_WORKERS = 10_000
@@ -39,6 +38,8 @@ def resolve(
     draft.put("training_script_args", script_args, "arguments")
     prepare(draft)
     if any(variable in environ for variable in SCHEDULED):
+        from holdfast.core.resolve.resolve_scheduler import ask_scheduler  # 1 ms, for Slurm and Kubernetes only
+
         ask_scheduler(draft)
     draft.settle(RunConfig.__options__)
     _nodes(draft)
