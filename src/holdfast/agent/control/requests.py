@@ -6,7 +6,6 @@ import os
 import select
 from collections.abc import Callable
 
-from holdfast.agent.control.control_socket import ControlSocket, OrderRequest, Request
 from holdfast.agent.control.health_query import MARGIN_S, Examination
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import StopAsked, ToCoordinator
@@ -19,12 +18,13 @@ from holdfast.core.signals import NUMBERS
 from holdfast.core.wire.messages import Examine, Exclude, Inject, NodeHealth, Noted, Readmit, Requested
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.host import Host
-from holdfast.telemetry.health_http import HealthHttpServer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from holdfast.agent.control.control_socket import ControlSocket, OrderRequest, Request
     from holdfast.agent.control.health_checks import Checking
     from holdfast.agent.faults.driver import Injections
+    from holdfast.telemetry.health_http import HealthHttpServer
 
 
 LONGEST_NAME, LONGEST_REASON = 255, 500
@@ -69,6 +69,9 @@ class Desk(Part):
 
     def settle(self) -> list[Observation]:
         """See `Part`: listen on the Unix socket; without it the job runs all the same."""
+        # Here, since it loads socket: the control socket is opened when the first workers have started.
+        from holdfast.agent.control.control_socket import ControlSocket
+
         path = self.socket_path
         try:
             self.control = control = ControlSocket(path)
@@ -80,6 +83,8 @@ class Desk(Part):
 
     def open_health(self, port: int, last_progress_at_unix: Callable[[], float]) -> None:
         """Serve the health check; a port that cannot be had is no reason not to train."""
+        from holdfast.telemetry.health_http import HealthHttpServer  # threading, and few agents serve a health check
+
         server = HealthHttpServer(last_progress_at_unix, port)
         try:
             server.start()

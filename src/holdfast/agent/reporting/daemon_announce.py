@@ -9,7 +9,6 @@ import _thread
 import os
 from contextlib import suppress
 
-from holdfast.agent.control.control_client import ask_at
 from holdfast.core.errors import ProtocolError
 from holdfast.telemetry.record.state_dir import JobDir, daemon_socket
 
@@ -18,6 +17,8 @@ def introduce(home: str, job: str, job_dir: JobDir) -> None:
     """Tell the daemon that keeps its table in `home`, if there is one. Returns at once."""
     if not os.path.exists(path := daemon_socket(home)):
         return
+    from holdfast.agent.control.control_client import ask_at  # socket, json and ctypes: 5 ms, and few hosts have a daemon
+
     said = {"ask": "register", "job": job, "node": job_dir.node, "pid": os.getpid(), "job_dir": job_dir.path}
 
     def say() -> None:
