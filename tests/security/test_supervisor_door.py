@@ -17,7 +17,7 @@ from kit.ports import port_of
 from holdfast.core.wire.fleet import FLEET, FleetMessage, Heed, RankSaid, Standing
 from holdfast.runtime.net.codec import decode
 from holdfast.runtime.net.frames import frame
-from holdfast.runtime.net.net import STRANGERS
+from holdfast.runtime.net.strangers import STRANGERS
 
 
 class Door:

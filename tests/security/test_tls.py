@@ -93,7 +93,7 @@ def test_without_tls_against_tls_gets_one_line_on_each_side(job, ours):
 
 def test_tls_against_none_gets_one_line_on_each_side(job, ours):
     job.begin()
-    assert "the coordinator does not use TLS, and this node does" in turned_away(job, *ours.flags("b"))
+    assert "the other side does not use TLS, and this node does" in turned_away(job, *ours.flags("b"))
     job.said("it speaks TLS, and this node does not")
     assert job.finish().count("turned away a connection") == 1
 

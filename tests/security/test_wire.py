@@ -18,7 +18,8 @@ from holdfast.core.wire.links import LinkDown, LinkUp
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.admission import AGAIN_S, IN_ALL, LONGEST_S, PER_PEER, Door
 from holdfast.runtime.net.frames import Identity
-from holdfast.runtime.net.net import GUESTS_FROM, HANDSHAKE_S, LIMITS, Limits, Network
+from holdfast.runtime.net.net import GUESTS_FROM, HANDSHAKE_S, Network
+from holdfast.runtime.net.strangers import LIMITS, Limits
 
 
 class Place:
@@ -86,7 +87,7 @@ def test_who_drips_bytes_is_dropped_when_the_time_is_over(place, free_port, wait
         assert here.network.expire(due - 1) == [] and here.network.wires
         assert here.network.expire(due) == [] and not here.network.wires
     assert here.told == ["turned away a connection from 127.0.0.1: no proof that it belongs to the job within 10 s"]
-    assert here.network.deadline() == NEVER and here.network.unproven == 0 and not here.network.strangers
+    assert here.network.deadline() == NEVER and not here.network.strangers
 
 
 def test_who_does_not_close_after_our_goodbye_is_dropped(place, wait_until):
@@ -145,8 +146,8 @@ def test_many_nodes_that_come_at_once_are_let_in_one_after_the_other(place, wait
         for one in (here, there):
             seen.extend(one.host.wait(one.host.now()))
             seen.extend(one.network.expire(one.host.now()))
-        assert here.network.unproven <= 4
-        return len(here.network.wires) == 12 and not here.network.unproven
+        assert len(here.network.strangers) <= 4
+        return len(here.network.wires) == 12 and not here.network.strangers
 
     wait_until(everybody_is_in)
     assert here.told == there.told == [] and not any(isinstance(one, LinkDown) for one in seen)
@@ -156,7 +157,7 @@ def test_those_who_bring_no_proof_give_way_to_who_waits(place, free_port, wait_u
     here, there = place(limits=Limits(strangers=4, young_s=0.0)), place()
     here.network.listen()
     idle = [socket.create_connection(("127.0.0.1", free_port)) for _ in range(4)]
-    turn(here, until=lambda: here.network.unproven == 4, wait_until=wait_until)
+    turn(here, until=lambda: len(here.network.strangers) == 4, wait_until=wait_until)
     there.network.connect(1)
     turn(here, there, until=lambda: 1 in there.network.wires and not there.network.timed, wait_until=wait_until)
     assert here.told == ["turned away a connection from 127.0.0.1: too many connections without proof at once"]

@@ -76,7 +76,7 @@ def slurm_address(node: str, patience_s: float = SCONTROL_S) -> str:
         return node
     except OSError:
         pass
-    import subprocess
+    import subprocess  # heavy, and most names resolve
 
     command = ["scontrol", "show", "--oneliner", "node", node]
     try:

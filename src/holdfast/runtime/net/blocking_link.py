@@ -7,24 +7,22 @@ one thread at a time, and after any exception it is good for nothing but `close`
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from _thread import allocate_lock
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from holdfast.core.errors import ProtocolError
-from holdfast.runtime.net.frames import FRAME_BYTES, NONCE_BYTES, SEAL_BYTES, Frames, Handshake, Seal, Turned, frame
+from holdfast.runtime.net.channel import Channel
+from holdfast.runtime.net.frames import SEAL_BYTES, Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
+    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
-    from holdfast.runtime.net.frames import Identity
-    from holdfast.runtime.net.tls import Shelter, Tunnel
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 SLICE_S = 0.05
 """Between two looks at whether the one who waits still wants to. Nothing is sent meanwhile."""
@@ -67,7 +65,7 @@ class InTurn:
         """As a socket's."""
         return self.turn.meanwhile(self.sock.recv_into, room)
 
-    def sendall(self, data: bytes | memoryview, flags: int = 0) -> None:
+    def sendall(self, data: bytes | bytearray | memoryview, flags: int = 0) -> None:
         """As a socket's."""
         return self.turn.meanwhile(self.sock.sendall, data, flags)
 
@@ -79,34 +77,16 @@ class BlockingLink:
     def __init__(self, sock: socket.socket | InTurn, identity: Identity, shelter: Shelter | None, *, ours: bool) -> None:
         until = time.monotonic() + HANDSHAKE_S
         self.sock = sock
-        self.frames = Frames()
-        self.seals: tuple[Seal, Seal] | None = None
-        self.tunnel: Tunnel | None = None
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if shelter is not None:
-                self.tunnel = shelter(ours)
-                self.sock.sendall(self.tunnel.begin())
-            self._shake_hands(Handshake(identity, os.urandom(NONCE_BYTES).hex(), ours=ours), until)
+            self.channel = Channel(identity, shelter, ours=ours)
+            self._flush()
+            while not self.channel.is_proven:
+                self._receive(until)
+                self._shake_hands()
         except BaseException:
             self.sock.close()
             raise
-
-    def _shake_hands(self, handshake: Handshake, until: float) -> None:
-        for payload in handshake.opening():
-            self.send(payload)
-        while not handshake.done:
-            payload = self.next(until)
-            try:
-                answers = handshake.take(payload)
-            except Turned as turned:
-                for answer in turned.answer:
-                    self.send(answer)
-                raise
-            for answer in answers:
-                self.send(answer)
-        self.frames.limit = FRAME_BYTES
-        self.seals = handshake.seals()
 
     def close(self) -> None:
         """Let go of it."""
@@ -114,28 +94,15 @@ class BlockingLink:
 
     def send(self, payload: bytes) -> None:
         """Send one frame."""
-        framed = frame(payload if self.seals is None else self.seals[0].put(payload))
-        self.sock.settimeout(HANDSHAKE_S)
-        self.sock.sendall(framed if self.tunnel is None else self.tunnel.send(framed))
+        self.channel.say(payload)
+        self._flush()
 
     def next(self, until: float, each: Callable[[], None] | None = None) -> bytes:
         """The next frame. TimeoutError: none came before `until` (monotonic seconds). `each` is called again and again
         meanwhile, and may end the wait by an exception."""
-        while (payload := self.frames.next()) is None:
-            if each is not None:
-                each()
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError("the other side does not answer")
-            self.sock.settimeout(min(left_s, SLICE_S) if each is not None else left_s)
-            try:
-                data = self.sock.recv(RECEIVE_BYTES)
-            except TimeoutError:
-                continue
-            if not data:
-                raise ConnectionResetError("the other side closed the link")
-            self._take(data)
-        return payload if self.seals is None else self.seals[1].take(payload)
+        while (payload := self.channel.next()) is None:
+            self._receive(until, each)
+        return payload
 
     def say(self, said: dict[str, Any]) -> None:
         """Send one JSON object."""
@@ -153,16 +120,15 @@ class BlockingLink:
 
     def send_bulk(self, payload: memoryview) -> None:
         """As `send`, without a copy of it: to have memory made for each would cost more than all the rest."""
-        if self.seals is None or self.tunnel is not None:
+        if not self.channel.is_bulky:
             return self.send(bytes(payload))
-        head = (SEAL_BYTES + len(payload)).to_bytes(4, "big") + self.seals[0].mark(payload)
         self.sock.settimeout(HANDSHAKE_S)
-        self.sock.sendall(head, socket.MSG_MORE)
+        self.sock.sendall(self.channel.head(payload), socket.MSG_MORE)
         self.sock.sendall(payload)
 
     def next_bulk(self, room: memoryview, until: float) -> memoryview:
         """As `next`, into the beginning of `room`. ProtocolError: it is larger."""
-        if self.seals is None or self.tunnel is not None:
+        if not self.channel.is_bulky:
             payload = self.next(until)
             if len(payload) > len(room):
                 raise ProtocolError(f"it sends a frame of {len(payload)} bytes (at most {len(room)} are expected)")
@@ -174,33 +140,51 @@ class BlockingLink:
         if not 0 <= size <= len(room):
             raise ProtocolError(f"it announced a frame of {size} bytes (at most {len(room)} are expected)")
         self._fill(room[:size], until)
-        self.seals[1].check(bytes(head[4:]), room[:size])
+        self.channel.check(bytes(head[4:]), room[:size])
         return room[:size]
 
     def _fill(self, room: memoryview, until: float) -> None:
-        buffered = min(len(room), len(self.frames.buffer))
-        room[:buffered] = self.frames.buffer[:buffered]
-        del self.frames.buffer[:buffered]
-        at = buffered
+        at = self.channel.take_buffered(room)
         while at < len(room):
             self.sock.settimeout(max(0.001, until - time.monotonic()))
             if not (size := self.sock.recv_into(room[at:])):
                 raise ConnectionResetError("the other side closed the link")
             at += size
 
-    def _take(self, data: bytes) -> None:
-        if self.tunnel is None:
-            self.frames.feed(data)
-            return
+    def _receive(self, until: float, each: Callable[[], None] | None = None) -> None:
+        """Take in what comes next; see `next`."""
+        while True:
+            if each is not None:
+                each()
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the other side does not answer")
+            self.sock.settimeout(min(left_s, SLICE_S) if each is not None else left_s)
+            with suppress(TimeoutError):
+                data = self.sock.recv(RECEIVE_BYTES)
+                break
+        if not data:
+            raise ConnectionResetError("the other side closed the link")
+        with self._telling_why():
+            self.channel.feed(data)
+        self._flush()
+
+    def _shake_hands(self) -> None:
+        with self._telling_why():
+            self.channel.shake_hands()
+        self._flush()
+
+    @contextmanager
+    def _telling_why(self) -> Iterator[None]:
+        """What is wrong is told to the other side, too."""
         try:
-            self.frames.feed(self.tunnel.received(data))
+            yield
         except ProtocolError:
             with suppress(OSError):
-                self._answer(self.tunnel)  # an alert: it says why to the other side
+                self._flush()
             raise
-        self._answer(self.tunnel)
 
-    def _answer(self, tunnel: Tunnel) -> None:
-        if reply := tunnel.answer():
+    def _flush(self) -> None:
+        if self.channel.unsent:
             self.sock.settimeout(HANDSHAKE_S)
-            self.sock.sendall(reply)
+            self.sock.sendall(self.channel.take_unsent())

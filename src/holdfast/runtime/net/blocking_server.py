@@ -10,22 +10,21 @@ from __future__ import annotations
 import socket
 import time
 from _thread import allocate_lock, start_new_thread
+from collections.abc import Callable
 from errno import EAGAIN
 
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import ProtocolError
+from holdfast.core.machine import Observation
 from holdfast.runtime.net.addresses import bind_addresses
 from holdfast.runtime.net.admission import Door
 from holdfast.runtime.net.blocking_link import BlockingLink, InTurn, Turn
-from holdfast.runtime.net.net import KEEPALIVE
+from holdfast.runtime.net.frames import Identity
+from holdfast.runtime.net.wire import KEEPALIVE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.net.frames import Identity
-    from holdfast.runtime.net.tls import Shelter
+    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
 REST_S = 5.0
 """How long no link is taken when there is no room for one."""

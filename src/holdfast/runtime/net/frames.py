@@ -62,9 +62,20 @@ class Frames:
         self.buffer = bytearray()
         self.limit = HELLO_BYTES
 
+    def allow(self, limit: int) -> None:
+        """Frames may be so long from now on."""
+        self.limit = limit
+
     def feed(self, data: bytes) -> None:
         """Take in what came."""
         self.buffer += data
+
+    def take_buffered(self, room: memoryview) -> int:
+        """Move what has come to the beginning of `room`: how many bytes that were."""
+        size = min(len(room), len(self.buffer))
+        room[:size] = self.buffer[:size]
+        del self.buffer[:size]
+        return size
 
     def next(self) -> bytes | None:
         """The next whole frame, if it is there. Raises ProtocolError when one is too long."""

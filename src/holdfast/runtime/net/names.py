@@ -9,20 +9,17 @@ import errno
 import os
 import select
 import socket
+from collections.abc import Callable
+from typing import Any
 
+from holdfast.core.machine import Observation
+from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import askable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+Addresses = list[tuple[Any, ...]] | OSError
+"""As of `socket.getaddrinfo`; or why there is none."""
 
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
-
-    Addresses = list[tuple[Any, ...]] | OSError
-    """As of `socket.getaddrinfo`; or why there is none."""
-    Then = Callable[[Addresses], list[Observation]]
+Then = Callable[[Addresses], list[Observation]]
 
 
 class Names:

@@ -1,6 +1,6 @@
 """Links over TCP: sockets that never block, each with a handshake before its first message, and TLS below where configured.
 
-Whatever a stranger does costs a descriptor for a few seconds, a few kilobytes and one line: see `_turn_away` and `_make_room`.
+Whatever a stranger does costs a descriptor for a few seconds, a few kilobytes and one line: see `_lost` and `_make_room`.
 """
 
 from __future__ import annotations
@@ -9,45 +9,30 @@ import errno
 import os
 import select
 import socket
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import ProtocolError, RendezvousError
-from holdfast.core.machine import NEVER
-from holdfast.core.value import Value, quicken
+from holdfast.core.machine import NEVER, Observation
+from holdfast.core.value import quicken
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Message
+from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback
 from holdfast.runtime.net.admission import Door
 from holdfast.runtime.net.codec import decode, encode, warm
-from holdfast.runtime.net.frames import (
-    FRAME_BYTES,
-    NONCE_BYTES,
-    SEAL_BYTES,
-    TLS_HELLO,
-    TOKEN_BYTES,
-    Frames,
-    Handshake,
-    Identity,
-    Seal,
-    Turned,
-    frame,
-    refusal,
-    stranger,
-)
+from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, TOKEN_BYTES, Identity, Turned
 from holdfast.runtime.net.link_pool import Crowd
 from holdfast.runtime.net.loopback_link import Mirror
-from holdfast.runtime.net.names import Names
+from holdfast.runtime.net.names import Addresses, Names
+from holdfast.runtime.net.strangers import LIMITS, Limits, Strangers
+from holdfast.runtime.net.wire import Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host, Ready
-    from holdfast.runtime.net.names import Addresses
-    from holdfast.runtime.net.tls import Shelter, Tunnel
+    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
 GUESTS_FROM = 1 << 20
 """Numbers of links that others opened to us; those that we ask for are smaller."""
@@ -56,13 +41,8 @@ HANDSHAKE_S = 10.0
 """Longest time from connection to proof, and from our goodbye to theirs. A slow or half-open stranger holds one descriptor for
 so long."""
 
-STRANGERS = 1024
-"""At most so many connections without proof at a time. Then the oldest of the address that has most goes, so that a flood from
-one host keeps nobody else out."""
-
-CROWD, YOUNG_S, PAUSE_S = 16, 1.0, 0.01
-"""While no address has more connections without proof than `CROWD`, these are many nodes that come at once: those who come next
-wait in the kernel's queue, until the oldest has had `YOUNG_S` for its proof; they are looked for every `PAUSE_S`."""
+PAUSE_S = 0.01
+"""How often strangers who wait in the kernel's queue are looked for."""
 
 BACKLOG = 4096
 """Connections that may wait to be accepted (the kernel's somaxconn caps it): thousands come at once after a restart."""
@@ -80,77 +60,6 @@ NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 REST_S = 0.5
 """How long no connection is accepted when there is no room for one, rather than to be woken by it again and again."""
 
-KEEPALIVE = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
-"""A peer that lost its power says no goodbye: its descriptor comes back after 40 s."""
-
-AGAIN = ((16, 1), (44, 1000))
-"""TCP_THIN_LINEAR_TIMEOUTS, TCP_RTO_MAX_MS (Linux 2.6.34 and 6.15, linux/tcp.h). Over a link that says a word a second TCP
-notices a loss by its clock alone, and doubles its patience each time: 0.2, 0.6, 1.4, 3.0 s, so that an interface that was down
-for half a lease would cost the lease. With these it tries six times at even intervals, and then once a second at least."""
-
-
-class Limits(Value):
-    """What those who have proved nothing may take: see the numbers of the same names."""
-
-    strangers: int = STRANGERS
-    crowd: int = CROWD
-    young_s: float = YOUNG_S
-
-
-LIMITS = Limits()
-
-
-class Wire:
-    """One socket. It has slots, as all that is held for each of thousands: one place in memory to be fetched, not three."""
-
-    __slots__ = (
-        "closing",
-        "connecting",
-        "events",
-        "frames",
-        "handshake",
-        "known",
-        "leaving",
-        "link",
-        "ours",
-        "peer",
-        "seals",
-        "sock",
-        "tunnel",
-        "unsent",
-        "until",
-        "watched_by",
-    )
-
-    def __init__(self, sock: socket.socket, link: int, handshake: Handshake, until: float, peer: str) -> None:
-        self.sock = sock
-        self.link = link
-        self.events = 0
-        """What epoll waits for."""
-        self.watched_by: Ready
-        self.handshake = handshake
-        self.ours = handshake.ours
-        """We asked for it."""
-        self.until = until
-        """When it has to be proven, or gone after our goodbye."""
-        self.peer = peer
-        self.tunnel: Tunnel | None = None
-        self.frames = Frames()
-        self.known = False
-        """Its first bytes have been looked at."""
-        self.seals: tuple[Seal, Seal] | None = None
-        """Of what we send, of what comes; None before the proof."""
-        self.unsent = bytearray()
-        self.connecting = self.ours
-        self.leaving = False
-        """We have something to do with it no more, and hang up once we have proved who we were."""
-        self.closing = False
-
-    @property
-    def stranger(self) -> bool:
-        """Somebody who came to us and has proved nothing."""
-        return not self.ours and not self.handshake.done
-
 
 class Network:
     """All links of this process."""
@@ -167,7 +76,6 @@ class Network:
     ) -> None:
         """`family`: which messages are understood here."""
         self.host = host
-        self.limits = limits
         self.family = family
         self.identity = identity
         self.endpoint = endpoint
@@ -182,10 +90,7 @@ class Network:
         self.wires: dict[int, Wire] = {}
         self.timed: dict[int, Wire] = {}
         """Those with a deadline, the earliest first: all are given the same time."""
-        self.strangers: dict[str, dict[int, Wire]] = {}
-        """Address → its connections without proof, the oldest first."""
-        self.unproven = 0
-        """How many those are."""
+        self.strangers = Strangers(limits)
         self.listeners: list[socket.socket] = []
         self.taken = False
         """Somebody else on this host has the endpoint's port."""
@@ -205,6 +110,11 @@ class Network:
         return shown_endpoint(*self.endpoint) if self.listeners else ""
 
     # --- asked for by actions -------------------------------------------------------------------------------------------
+
+    def listen_at(self, addr: str, port: int) -> bool:
+        """As `listen`, at another endpoint."""
+        self.endpoint = addr, port
+        return self.listen()
 
     def listen(self) -> bool:
         """Serve the endpoint, at any port where that is 0: `endpoint` then has the one that was got. False when somebody else
@@ -286,7 +196,9 @@ class Network:
         elif (wire := self.wires.get(link)) and not wire.closing:
             if self.encoded[0] is not message:
                 self.encoded = message, encode(message, FRAME_BYTES - SEAL_BYTES)
-            self._write(wire, [self.encoded[1]], more=more)
+            wire.say(self.encoded[1])
+            if not wire.connecting and not more:
+                wire.flush()  # a failure shows again as an event of the socket
 
     def transmit_all(self, those: Sequence[Transmit]) -> None:
         """Send many messages: all are made ready before the first goes, for the reason that `Crowd` gives."""
@@ -294,21 +206,19 @@ class Network:
             self.transmit(one.link, one.message, more=True)
         for one in those:
             if (wire := self.wires.get(one.link)) and not wire.connecting:
-                self._flush(wire)
+                wire.flush()
 
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
         self.sought.discard(link)
         self.mirror.close(link)
         wire = self.wires.get(link)
-        if wire is not None and wire.ours and not wire.handshake.done:
-            wire.leaving = True  # to the other side, which is of our job too, we would be a stranger that gave up
+        if wire is not None and wire.ours and not wire.is_proven:
+            wire.leave()
         elif wire is not None and not wire.closing:
-            wire.closing = True
-            wire.until = self.host.now() + HANDSHAKE_S
             self.timed.pop(link, None)  # to the end of the line
             self.timed[link] = wire
-            self._flush(wire)
+            wire.say_goodbye(self.host.now() + HANDSHAKE_S)
 
     def close(self) -> None:
         """Close everything at once."""
@@ -358,7 +268,7 @@ class Network:
     def _accept(self, listener: socket.socket, events: int) -> list[Observation]:
         dropped: list[Observation] = []
         for _ in range(64):
-            if self.unproven >= self.limits.strangers and self._are_young():
+            if self.strangers.are_full and self.strangers.are_young(self.host.now(), HANDSHAKE_S):
                 self._rest(PAUSE_S)
                 break
             try:
@@ -372,7 +282,7 @@ class Network:
                     self._rest(REST_S)
                 break
             sock.setblocking(False)
-            if self.unproven >= self.limits.strangers:
+            if self.strangers.are_full:
                 dropped += self._make_room()
             self._add(sock, self._guest(), ours=False, peer=str(address[0]))
         return dropped
@@ -381,17 +291,9 @@ class Network:
         number, self.next_guest = self.next_guest, self.next_guest + 1
         return number
 
-    def _are_young(self) -> bool:
-        """Are those without proof likely to be members, who have only just come?"""
-        if any(len(crowd) > self.limits.crowd for crowd in self.strangers.values()):
-            return False
-        oldest = next((wire for wire in self.timed.values() if wire.stranger and not wire.closing), None)
-        return oldest is not None and self.host.now() < oldest.until - HANDSHAKE_S + self.limits.young_s
-
     def _make_room(self) -> list[Observation]:
-        """Drop the oldest stranger of the address that has most."""
-        crowd = max(self.strangers.values(), key=len, default=None)
-        return self._lost(next(iter(crowd.values())), "too many connections without proof at once") if crowd else []
+        wire = self.strangers.least_wanted()
+        return [] if wire is None else self._lost(wire, "too many connections without proof at once")
 
     def _rest(self, seconds: float) -> None:
         """Accept nobody for a moment."""
@@ -401,34 +303,19 @@ class Network:
                 self.host.unwatch(sock.fileno())
 
     def _add(self, sock: socket.socket, link: int, *, ours: bool, peer: str) -> None:
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in (*KEEPALIVE, *AGAIN):
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        except OSError:
-            pass  # it is gone already, or the kernel has no such option: neither is worth more than being slower
-        handshake = Handshake(self.identity, os.urandom(NONCE_BYTES).hex(), ours=ours)
-        wire = self.wires[link] = self.timed[link] = Wire(sock, link, handshake, self.host.now() + HANDSHAKE_S, peer)
+        until = self.host.now() + HANDSHAKE_S
+        wire = Wire(sock, link, self.identity, self.shelter, ours=ours, until=until, peer=peer)
+        self.wires[link] = self.timed[link] = wire
         if not ours:
-            self.strangers.setdefault(peer, {})[link] = wire
-            self.unproven += 1
-        wire.events = select.EPOLLIN | (select.EPOLLOUT if ours else 0)
-        self._watch(wire, self.host)
-        if self.shelter is not None:
-            wire.tunnel = self.shelter(ours)
-            wire.unsent += wire.tunnel.begin()
-        self._write(wire, handshake.opening())
-
-    def _watch(self, wire: Wire, where: Ready) -> None:
-        wire.watched_by = where
-        where.watch(wire.sock.fileno(), wire.events, partial(self._ready, wire))
+            self.strangers.add(wire)
+        wire.watch(self.host, partial(self._ready, wire))
+        if not wire.connecting:
+            wire.flush()
 
     def _ready(self, wire: Wire, events: int) -> list[Observation]:
-        if wire.connecting and (code := wire.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
-            return self._lost(wire, os.strerror(code))
-        wire.connecting = False
-        if events & select.EPOLLOUT and (failed := self._flush(wire)):
+        if failed := wire.connected():
+            return self._lost(wire, failed)
+        if events & select.EPOLLOUT and (failed := wire.flush()):
             return self._lost(wire, failed)
         if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
             return self._read(wire)
@@ -441,7 +328,7 @@ class Network:
             return []
         except OSError as error:
             return self._lost(wire, error.strerror or "broken")
-        if wire.watched_by is self.crowd:
+        if wire.is_watched_by(self.crowd):
             self.came.append((wire, data))
             return []
         return self._made_of(wire, data)
@@ -455,75 +342,37 @@ class Network:
 
     def _made_of(self, wire: Wire, data: bytes) -> list[Observation]:
         if not data:
-            return self._lost(wire, "it closed the connection without a proof" if wire.stranger else "closed by the other side")
+            why = "it closed the connection without a proof" if wire.is_stranger else "closed by the other side"
+            return self._lost(wire, why)
         if wire.closing:
             return []  # we have said goodbye: nothing that comes now is heard
         seen: list[Observation] = []
         try:
-            self._take(wire, data)
-            while wire.frames.buffer and (payload := wire.frames.next()) is not None:
-                seen += self._frame(wire, payload)
-        except Turned as turned:
-            self._write(wire, turned.answer)
-            return seen + self._lost(wire, turned.what, final=True)
+            wire.feed(data)
+            if not wire.is_proven and wire.shake_hands():
+                seen += self._proven(wire)
+            while wire.is_proven and not wire.closing and (payload := wire.next()) is not None:
+                seen.append(self._heard(wire, payload))
         except ProtocolError as error:
-            if wire.tunnel is not None:
-                wire.unsent += wire.tunnel.answer()  # an alert: it says why to the other side
-                self._flush(wire)
-            return seen + self._lost(wire, error.what, bad=True)
+            wire.flush()  # it tells the other side why
+            turned = isinstance(error, Turned)
+            return seen + self._lost(wire, error.what, final=turned, bad=not turned)
+        if wire.unsent and not wire.connecting:
+            wire.flush()
         if len(wire.unsent) > UNSENT_BYTES:
             return seen + self._lost(wire, "it sends and does not read", bad=True)
         return seen
 
-    def _take(self, wire: Wire, data: bytes) -> None:
-        """Let `data` through the tunnel, if there is one, to where frames are cut."""
-        if wire.tunnel is None:
-            wire.frames.feed(data)
-            if not wire.known and len(wire.frames.buffer) >= 4:
-                wire.known = True
-                self._look(wire, bytes(wire.frames.buffer[:4]))
-            return
-        if not wire.known:
-            wire.known = True
-            self._look(wire, data[:4])
-        wire.frames.feed(wire.tunnel.received(data))
-        wire.unsent += wire.tunnel.answer()
-        self._flush(wire)
-
-    def _look(self, wire: Wire, first: bytes) -> None:
-        """Who speaks another protocol? ProtocolError for those that are easily told from ours."""
-        if what := stranger(first):
-            raise ProtocolError(what)
-        if wire.tunnel is None and first.startswith(TLS_HELLO):
-            raise ProtocolError("it speaks TLS, and this node does not (--tls-cert, --tls-key, --tls-ca)")
-        if wire.tunnel is None or first[0] in (0x15, 0x16):  # an alert, a handshake
-            return
-        wire.tunnel = None
-        if wire.ours:
-            raise Turned("the coordinator does not use TLS, and this node does (--tls-cert)", [])
-        wire.unsent[:] = refusal("this job uses TLS: give --tls-cert, --tls-key and --tls-ca")
-        self._flush(wire)
-        raise Turned("it does not use TLS, and this job does (--tls-cert, --tls-key, --tls-ca)", [])
-
-    def _frame(self, wire: Wire, payload: bytes) -> list[Observation]:
-        if wire.seals is not None:
-            return [self._heard(wire, wire.seals[1].take(payload))]
-        self._write(wire, wire.handshake.take(payload))
-        if not wire.handshake.done:
-            return []
-        wire.frames.limit = FRAME_BYTES
-        wire.seals = wire.handshake.seals()
+    def _proven(self, wire: Wire) -> list[Observation]:
         self._known_now(wire)
         if not wire.ours:
-            self.host.unwatch(wire.sock.fileno())
-            self._watch(wire, self.crowd)
+            wire.move(self.crowd)
         if wire.leaving:
             self.hang_up(wire.link)
             return []
         if wire.ours:
             return [LinkUp(link=wire.link, ours=True)]
-        names = wire.tunnel.names() if wire.tunnel is not None else ()
-        return [LinkUp(link=wire.link, ours=False, peer=wire.peer, names=names)]
+        return [LinkUp(link=wire.link, ours=False, peer=wire.peer, names=wire.names)]
 
     def _heard(self, wire: Wire, payload: bytes) -> Arrived:
         message = decode(payload, self.family)
@@ -532,55 +381,27 @@ class Network:
             raise ProtocolError(f"it is not for it to say {type(message).__name__}")
         return Arrived(link=wire.link, message=message)
 
-    def _write(self, wire: Wire, payloads: list[bytes], *, more: bool = False) -> None:
-        for payload in payloads:
-            framed = frame(payload if wire.seals is None else wire.seals[0].put(payload))
-            wire.unsent += framed if wire.tunnel is None else wire.tunnel.send(framed)
-        if not wire.connecting and not more:
-            self._flush(wire)  # a failure shows again as an event of the socket
-
-    def _flush(self, wire: Wire) -> str:
-        try:
-            while wire.unsent:
-                del wire.unsent[: wire.sock.send(wire.unsent)]
-            if wire.closing and not wire.unsent:
-                wire.sock.shutdown(socket.SHUT_WR)
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            return error.strerror or "broken"
-        events = select.EPOLLIN | (select.EPOLLOUT if wire.unsent else 0)
-        if events != wire.events:
-            wire.events = events
-            wire.watched_by.rewatch(wire.sock.fileno(), events)
-        return ""
-
     def _lost(self, wire: Wire, reason: str, *, final: bool = False, bad: bool = False) -> list[Observation]:
         self._drop(wire)
-        if wire.stranger:
+        if wire.is_stranger:
             self.door.note(wire.peer, f"turned away a connection from {wire.peer}: {reason}", self.host.now())
             return []
         # A member cannot mend its certificate while it tries again, no more than its token.
-        hopeless = final or (bad and wire.tunnel is not None and not wire.handshake.done)
+        hopeless = final or (bad and wire.uses_tls and not wire.is_proven)
         if bad and not hopeless:
             self.door.note(wire.peer, f"hung up on {wire.peer}: {reason}", self.host.now())
-        foreign, refused = bad and not wire.handshake.done, reason == os.strerror(errno.ECONNREFUSED)
+        foreign, refused = bad and not wire.is_proven, reason == os.strerror(errno.ECONNREFUSED)
         return [LinkDown(link=wire.link, reason=reason, final=hopeless, foreign=foreign, refused=refused)]
 
     def _drop(self, wire: Wire) -> None:
         if self.wires.pop(wire.link, None):
             self._known_now(wire)
-            wire.watched_by.unwatch(wire.sock.fileno())
-            wire.sock.close()
+            wire.close()
 
     def _known_now(self, wire: Wire) -> None:
         """It is a stranger no more, in one way or the other."""
         self.timed.pop(wire.link, None)
-        crowd = self.strangers.get(wire.peer, {})
-        if crowd.pop(wire.link, None):
-            self.unproven -= 1
-            if not crowd:
-                del self.strangers[wire.peer]
+        self.strangers.discard(wire)
 
     def _unlisten(self) -> None:
         for sock in self.listeners:
