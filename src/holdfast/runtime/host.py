@@ -37,6 +37,10 @@ class Child:
         self.page = page
         self.watch: DeathWatch | None = None
 
+    def watch_death(self, page: Page, notify: Callable[[], None]) -> None:
+        """Have `notify` called, by a thread, when the kernel releases the page's mutex."""
+        self.watch = DeathWatch(page, notify)
+
 
 class Ready:
     """File descriptors, and who is to be called when one of them is ready."""
@@ -161,7 +165,7 @@ class Host(Ready):
 
         if binding is None or binding.prefix:
             return start()
-        from holdfast.runtime.hardware.affinity import bound
+        from holdfast.runtime.hardware.affinity import bound  # most workers are bound to nothing
 
         return bound(binding, start, self.complain)
 
@@ -215,6 +219,10 @@ class Host(Ready):
             self.unwatch(process.pidfd)
         self._raise(process, page)
 
+    def start_with_files(self, limit: tuple[int, int]) -> None:
+        """Workers start with that limit of open files from now on, unless another was given before."""
+        self.files_given = self.files_given or limit
+
     def page(self, hook: int = 0) -> Page | None:
         """A page for a worker to come; None where the kernel has none (then its death is seen a little later)."""
         try:
@@ -229,7 +237,7 @@ class Host(Ready):
             if child.page is None or child.watch is not None:
                 continue
             try:
-                child.watch = DeathWatch(child.page, self._alarm_for(pid))
+                child.watch_death(child.page, self._alarm_for(pid))
             except HoldfastError as error:
                 self.complain(str(error))
                 return

@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
+from holdfast.agent.group.machine import Group
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.reporting.final_report import ended_runs
+from holdfast.core.config.config import RunConfig
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.config.own_options import KUBERNETES, SCHEDULERS, SLURM
 from holdfast.core.errors import RendezvousError, UsageError
+from holdfast.core.job.report import JobReport
+from holdfast.core.machine import Action, Observation
+from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.election.succession import Succession
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
+from holdfast.runtime.host import Host
+from holdfast.runtime.net.net import Network
 from holdfast.runtime.net.ports import hold_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Protocol
-
-    from holdfast.agent.group.machine import Group
     from holdfast.agent.leader.tie_breaker import Witness
-    from holdfast.core.config.config import RunConfig
-    from holdfast.core.job.report import JobReport
-    from holdfast.core.machine import Action, Observation
-    from holdfast.recovery.policy import RestartOnFailure
-    from holdfast.runtime.host import Host
-    from holdfast.runtime.net.net import Network
 
-    class Store(Protocol):
-        """The hands of an election: does what the machine asks of the store, and shows it what the store says."""
 
-        def perform(self, action: Action) -> list[Observation]:
-            """Begin one of the actions of `rendezvous.election.store_election`; never waits. What can be told at once is
-            returned.
-            """
+class Store(Protocol):
+    """Does what an election asks of its store, and shows it what the store says."""
 
-        def close(self, last: Iterable[Action]) -> None:
-            """Do these last things, in bounded time, and end."""
+    def perform(self, action: Action) -> list[Observation]:
+        """Begin one of the actions of `rendezvous.election.store_election`; never waits. What can be told at once is
+        returned.
+        """
+
+    def close(self, last: Iterable[Action]) -> None:
+        """Do these last things, in bounded time, and end."""
 
 
 def candidate(
@@ -146,8 +148,7 @@ def _listen(network: Network, addr: str, ports: tuple[int, int]) -> str:
 
 
 def _listen_at(network: Network, addr: str, port: int) -> str:
-    network.endpoint = addr, port
-    if not network.listen():
+    if not network.listen_at(addr, port):
         here = shown_endpoint(addr, port)
         raise RendezvousError(
             f"cannot listen at {here}: the port is in use, or {addr} is no address of this host",
@@ -158,11 +159,9 @@ def _listen_at(network: Network, addr: str, port: int) -> str:
 
 def open_witness(folder: str, host: Host) -> Witness:
     """The directory, or the scheduler, that decides between two halves. Raises UsageError if there is none."""
-    from shutil import which
+    from holdfast.agent.leader.tie_breaker import Witness  # it loads `subprocess`, and few jobs have a witness
 
-    from holdfast.agent.leader.tie_breaker import Witness
-
-    if folder == SLURM and which("scontrol") is None:
+    if folder == SLURM and shutil.which("scontrol") is None:
         raise UsageError("--witness slurm: there is no scontrol on this node", hint="give a directory that all nodes share")
     if folder == KUBERNETES and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise UsageError("--witness kubernetes: this is no pod", hint="give a directory that all nodes share")
@@ -173,10 +172,7 @@ def open_witness(folder: str, host: Host) -> Witness:
 
 def open_etcd(config: RunConfig, host: Host) -> Store:
     """The store at `config.rdzv_endpoint`. Raises UsageError where its client is missing, or what it is told is wrong."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    if find_spec("etcd3gw") is None:
+    if importlib.util.find_spec("etcd3gw") is None:
         raise UsageError("--rdzv-backend etcd: its client is not installed", hint="pip install 'holdfast[etcd]'")
-    store: Store = import_module("holdfast.integrations.etcd.election").open_store(config, host)
+    store: Store = importlib.import_module("holdfast.integrations.etcd.election").open_store(config, host)
     return store

@@ -1,4 +1,4 @@
-"""Which of two halves goes on? A directory that both can reach says: whoever is first to put its name there. Or a scheduler.
+"""Which of two halves goes on? The first to put its name into a directory that both can reach; or a scheduler says.
 
 For each electorate there is one file, made by `link`, which is atomic on NFS too and fails for the second. It holds the
 endpoint of the node that the witness speaks for, and it stays: the next electorate has another. A file system that is gone
@@ -14,24 +14,23 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from holdfast.agent.reporting.child_program import program
 from holdfast.core.config.own_options import SCHEDULERS
 from holdfast.core.machine import Action, Observation
 from holdfast.core.signals import signal
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.runtime.host import Host
+from holdfast.runtime.host import Host
 
 DEADLINE_S = 5
 """For one question. A directory that answers does so within milliseconds, Slurm's controller within tenths of a second."""
 
 REHEARSAL = 0
 """No electorate has that number."""
+
+SPEAKS_FOR, SILENT = "speaks for ", "silent"
+"""What an answer begins with. Any other first word is a trouble."""
 
 ASKS = """
 import os, signal, sys
@@ -78,7 +77,7 @@ class Witness:
         try:
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
         except OSError as error:  # no process or descriptor is left: there may be one when it is asked again
-            return self._told(action, "trouble", f"it could not be asked: {error.strerror}")
+            return self._told(action, f"trouble it could not be asked: {error.strerror}")
         assert child.stdout is not None
         fd = child.stdout.fileno()
         self.asked[fd] = child, action
@@ -95,18 +94,21 @@ class Witness:
         os.killpg(child.pid, signal.SIGKILL)  # and whom it asks
         child.wait()
         self.host.others.discard(child.pid)
-        kind, _, what = said.partition(" for " if said.startswith("speaks") else " ")
-        return self._told(claim, kind, what)
+        return self._told(claim, said)
 
-    def _told(self, claim: Claim, kind: str, what: str) -> list[Observation]:
+    def _told(self, claim: Claim, said: str) -> list[Observation]:
+        """`said`: one line, `speaks for ENDPOINT`, `silent WHY` (there is nobody to decide about) or `trouble WHY`."""
+        word, _, why = said.partition(" ")
         if claim.id == REHEARSAL:
-            if kind != "silent":
-                self.host.complain(f"the witness cannot help: {self.folder}: {what or 'no answer'}")
+            if word != SILENT:
+                self.host.complain(f"the witness cannot help: {self.folder}: {why or 'no answer'}")
             return []
-        if kind == "speaks" and what == claim.endpoint:
+        if not said.startswith(SPEAKS_FOR):
+            return [Claimed(id=claim.id, granted=False, reason=f"{self.folder}: {why or 'no answer'}")]
+        whom = said.removeprefix(SPEAKS_FOR)
+        if whom == claim.endpoint:
             return [Claimed(id=claim.id, granted=True)]
-        reason = f"it speaks for {what}" if kind == "speaks" else f"{self.folder}: {what or 'no answer'}"
-        return [Claimed(id=claim.id, granted=False, reason=reason)]
+        return [Claimed(id=claim.id, granted=False, reason=f"it speaks for {whom}")]
 
     def close(self, last: Iterable[Action]) -> None:
         """Give up asking."""

@@ -14,13 +14,11 @@ until half of it hold a roster that names the newer: from then on it can elect n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Electorate, Past, Renewed, Roster
 from holdfast.rendezvous.lease import RENEW_S
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 SMALL, FEW = 64, 7
 """Up to so many electors all are told to each, in the order of succession; of more, only the first few."""
@@ -49,6 +47,10 @@ class Body:
         self.witness = witness
         self.claimed = claimed
         """The witness is ours."""
+
+    def claim(self, id: int) -> None:
+        """The witness is ours, in that electorate."""
+        self.claimed = self.claimed or self.id == id
 
     @property
     def needed(self) -> int:
@@ -157,7 +159,7 @@ class Mandate:
     def claimed(self, id: int) -> None:
         """The witness is ours, in that electorate."""
         for body in self.bodies:
-            body.claimed = body.claimed or body.id == id
+            body.claim(id)
         self.counted = -NEVER
 
     def is_ample(self, now: float) -> bool:

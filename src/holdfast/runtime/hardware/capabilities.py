@@ -234,7 +234,7 @@ def gpus(environ: Mapping[str, str]) -> Fact:
 
 def package(name: str, module: str, means: str, *, required: bool = False, advice: str = "") -> Fact:
     """Is a package installed? Not imported: some take seconds."""
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, version  # it loads `email` and more
 
     try:
         there = importlib.util.find_spec(module) is not None

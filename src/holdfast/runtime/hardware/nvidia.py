@@ -32,7 +32,7 @@ def any_busy(timeout_s: float = TIMEOUT_S) -> bool | None:
 
 def query(timeout_s: float = TIMEOUT_S, arguments: tuple[str, ...] = ("-q",)) -> tuple[str, str]:
     """What `nvidia-smi` prints with these arguments, and what went wrong; one of the two is empty."""
-    import subprocess
+    import subprocess  # heavy, and only asked where there is a GPU to be judged
 
     out = os.memfd_create("nvidia-smi", os.MFD_CLOEXEC)
     try:

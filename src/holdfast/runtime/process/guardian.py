@@ -23,7 +23,12 @@ itself awake. The agent does not watch for a stopped guardian: workers lose noth
 
 from __future__ import annotations
 
+import _thread
+import gc
+import mmap
 import os
+import resource
+import sys
 import time
 
 from holdfast.core.errors import StartError
@@ -73,8 +78,6 @@ class Lease:
     """Until when the agent may act, in memory that it shares with the guardian. Unguarded, it is a plain number."""
 
     def __init__(self) -> None:
-        import mmap
-
         self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         self._nudge = 0
 
@@ -132,9 +135,6 @@ def guard(agent: Callable[[], int]) -> int:
     what the agent leaves behind could not be found.
 
     Python's collector is off in both: it would write to pages that the two share. The agent turns it on once it is loaded."""
-    import gc
-    import sys
-
     if blind := process.blindness():
         raise StartError(f"cannot run jobs without /proc: {blind}", hint=process.PROC_ADVICE)
     global lease
@@ -167,8 +167,6 @@ def guard(agent: Callable[[], int]) -> int:
 
 
 def _expect_loss(reader: int) -> None:
-    import _thread
-
     global _lost_fd
     _lost_fd = reader
 
@@ -294,8 +292,6 @@ class _Guardian:
         if not os.WIFSIGNALED(status):
             os._exit(os.waitstatus_to_exitcode(status))
         signum = os.WTERMSIG(status)
-        import resource
-
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the agent's core is the one to keep
         if signum not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(signum, signal.SIG_DFL)

@@ -24,7 +24,7 @@ def make_room(host: Host, links: int) -> str:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if most > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        host.files_given = host.files_given or (soft, hard)
+        host.start_with_files((soft, hard))
     if most == wanted:
         return ""
     return (

@@ -9,7 +9,9 @@ a look at the start time, so that a reused pid is never hit.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import resource
 import time
 
 from holdfast.core.errors import StartError
@@ -118,8 +120,6 @@ def spawn(
 
 def _limit_files(limit: tuple[int, int]) -> tuple[int, int]:
     """Set our own limit of open files (those that are open stay so); returns what it was."""
-    import resource
-
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     return before
@@ -169,8 +169,6 @@ def _file_actions(wanted: Mapping[int, int]) -> tuple[list[tuple[int, ...]], lis
     """posix_spawn's file actions for {child's fd: our fd}, and the temporary copies to close afterwards."""
     # A source that is also a target would be overwritten before its turn, and a dup2 onto itself keeps close-on-exec
     # in older C libraries: such a source is copied out of the way first.
-    import fcntl  # a C module
-
     above = max([2, *wanted]) + 1
     temporary: list[int] = []
     actions: list[tuple[int, ...]] = []

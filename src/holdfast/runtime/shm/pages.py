@@ -411,7 +411,7 @@ class _Futex:
 
     def __init__(self) -> None:
         try:
-            import ctypes
+            import ctypes  # a Python without it has no death watch, and works
 
             self.ctypes = ctypes
             self._syscall = ctypes.CDLL(None).syscall
