@@ -106,7 +106,7 @@ MUTATIONS = (
     Mutation(
         "a swap is over while the node still has its place",
         "supervisor/fleet/node_swap.py",
-        "if job.round <= swap.round or not job.is_running or swap.node in with_ranks:",
+        "if job.round <= swap.round or not job.is_running or swap.node in job.ranked:",
         "if job.round <= swap.round or not job.is_running:",
     ),
     Mutation(

@@ -13,7 +13,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kit import ROOT
 
 from tools.draw_layers import drawn
-from tools.reference import checks, events, ft_launcher, http_api, metrics, rounds, rules, succession, torchrun
+from tools.reference import (
+    checks,
+    events,
+    fleet,
+    fleet_walk,
+    ft_launcher,
+    http_api,
+    metrics,
+    rounds,
+    rules,
+    succession,
+    torchrun,
+)
 from tools.reference.walk import walk
 
 DIAGRAM = re.compile(r"```mermaid\n.*?```\n", re.DOTALL)
@@ -32,6 +44,7 @@ def main() -> None:
         "rules": rules.page(),
         "rounds": rounds.page(steps),
         "succession": succession.page(roles),
+        "fleet": fleet.page(fleet_walk.walk()),
     }
     for name, text in pages.items():
         (docs / "reference" / f"{name}.md").write_text(text)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.wire.fleet import Bye, FleetMessage, Standing
+from holdfast.core.wire.fleet import Bye, FleetMessage, HeldBy, NodeState, Standing
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import Said
+from holdfast.supervisor.fleet.messages import AskedToUncordon, Reply, Said
 from holdfast.supervisor.fleet.node import DEVICE_HISTORY, DEVICES, LIVES, FleetNode
 from holdfast.supervisor.fleet.policies import policy
 
@@ -33,7 +33,7 @@ def test_a_gpu_s_history_has_what_was_said_of_it_and_what_it_was_then() -> None:
 
 def test_a_gpu_that_was_pardoned_is_fit_and_its_past_is_known() -> None:
     node = seen((79, "Xid 79"))
-    node.hold("unfit", "Xid 79", "policy")
+    node.hold(NodeState.UNFIT, "Xid 79", HeldBy.POLICY)
     node.pardon("it was replaced", 5.0)
     node.pardon("twice is as good", 6.0)
     assert told(node) == [("unfit", "Xid 79", 1.0), ("fit", "it was replaced", 5.0)]
@@ -48,9 +48,9 @@ class Drained:
         self.fleet, self.number = Fleet(policy("default"), generation=1, lease_s=5.0, now=0.0, now_unix=1000.0), 0
         self.stands("agent", unfit="xid: Xid 79")
         self.stands("daemon")
-        self.node = self.fleet.nodes["a"]
+        self.node = self.fleet.state.nodes["a"]
         self.node.device(GPU, 79, "Xid 79", 1001.0)
-        self.node.hold("unfit", "Xid 79", "policy")
+        self.node.hold(NodeState.UNFIT, "Xid 79", HeldBy.POLICY)
 
     def say(self, message: FleetMessage) -> None:
         self.fleet.observe(Said(message=message), 1.0)
@@ -60,7 +60,8 @@ class Drained:
         self.say(Standing(node=reporter, number=self.number, name="a", job=f"{reporter}'s", state="joining", unfit=unfit))
 
     def uncordon(self) -> str:
-        return self.fleet.wishes.uncordon("a", "it was replaced", 2.0)[0]
+        actions = self.fleet.observe(AskedToUncordon(ask=1, node="a", reason="it was replaced"), 2.0)
+        return next(action.text for action in actions if isinstance(action, Reply))
 
     @property
     def shown(self) -> tuple[str, str, str]:

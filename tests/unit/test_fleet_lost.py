@@ -8,7 +8,7 @@ from holdfast.core.job.injection import Injection
 from holdfast.core.machine import Action, Tick
 from holdfast.core.wire.fleet import Deed, Did, FleetMessage, RankSaid, Standing, Trouble
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import Call, Called, Reply, Said, Tell
+from holdfast.supervisor.fleet.messages import AskedToInject, Call, Called, Reply, Said, Tell
 from holdfast.supervisor.fleet.policies import policy
 
 LEASE_S = 5.0
@@ -49,6 +49,10 @@ class Stage:
     def say(self, message: FleetMessage) -> None:
         self.perform(self.fleet.observe(Said(message=message), self.now))
 
+    def inject(self, node: str, wanted: Injection, job: str = "") -> None:
+        """An operator asks for it."""
+        self.perform(self.fleet.observe(AskedToInject(ask=7, node=node, job=job, injection=wanted), self.now))
+
     def perform(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
@@ -66,15 +70,15 @@ class Stage:
         for _ in range(int(seconds)):
             self.now += 1.0
             for node in self.heard:
-                self.say(self.stands(node, self.fleet.jobs["train"].round, int(self.has_ranks(node))))
+                self.say(self.stands(node, self.fleet.state.jobs["train"].round, int(self.has_ranks(node))))
             while self.fleet.deadline() <= self.now:
                 self.perform(self.fleet.observe(Tick(), self.now))
 
     def has_ranks(self, node: str) -> bool:
-        return any(report.ranks for report in self.fleet.nodes[node].reports.values())
+        return any(report.ranks for report in self.fleet.state.nodes[node].reports.values())
 
     def deeds(self) -> list[Deed]:
-        return list(self.fleet.ledger.deeds.values())
+        return list(self.fleet.state.ledger.deeds.values())
 
 
 @pytest.fixture
@@ -93,7 +97,7 @@ def test_a_spare_that_took_over_by_the_job_s_own_word_is_the_outcome_and_the_nod
     assert (deed.node, deed.trouble, deed.act, deed.outcome) == ("b", "lost", "swap", "the job goes on with 2 nodes in round 2")
     assert "its job goes on without it already" in deed.reason
     assert ("a-1", "exclude", "b") in stage.orders and any(step.startswith("drain: ") for step in deed.done)
-    assert stage.fleet.nodes["b"].standing == "unfit"
+    assert stage.fleet.state.nodes["b"].standing == "unfit"
 
 
 def test_a_node_that_has_no_ranks_is_drained_and_its_job_is_not_waited_for(stage):
@@ -101,7 +105,7 @@ def test_a_node_that_has_no_ranks_is_drained_and_its_job_is_not_waited_for(stage
     stage.say(Trouble(node="c-1", number=99, kind="device", what=what, device="0", xid=79))
     (deed,) = stage.deeds()
     assert (deed.node, deed.act, deed.outcome) == ("c", "swap", "the job goes on with 2 nodes in round 1")
-    assert stage.fleet.nodes["c"].state == "unfit" and ("a-1", "exclude", "c") in stage.orders
+    assert stage.fleet.state.nodes["c"].state == "unfit" and ("a-1", "exclude", "c") in stage.orders
 
 
 def test_a_node_is_not_out_of_its_job_while_a_round_runs_with_it(stage):
@@ -131,7 +135,7 @@ def test_a_node_that_its_job_hears_is_left_alone(stage):
     members, stage.stands_of = tuple("abc"), stage.stands
     stage.stands = lambda node, round, ranks=0: with_members(stage.stands_of(node, round, ranks), members)
     stage.wait(40)
-    assert stage.deeds() == [] and stage.fleet.nodes["b"].state == "lost"
+    assert stage.deeds() == [] and stage.fleet.state.nodes["b"].state == "lost"
 
 
 def with_members(said: Standing, members: tuple[str, ...]) -> Standing:
@@ -155,28 +159,25 @@ def test_a_supervisor_that_is_too_busy_to_look_in_time_still_finds_who_is_lost(s
         stage.now += 0.5
         stage.say(stage.stands("a", 1, 1))
     stage.perform(stage.fleet.observe(Tick(), stage.now))
-    assert stage.fleet.nodes["b"].state == "lost"
+    assert stage.fleet.state.nodes["b"].state == "lost"
 
 
 def test_one_that_was_stopped_finds_nobody_lost_for_that(stage):
     stage.now += 8.0
     stage.perform(stage.fleet.observe(Tick(), stage.now))
-    assert {node.state for node in stage.fleet.nodes.values()} == {"fit", "spare"}
+    assert {node.state for node in stage.fleet.state.nodes.values()} == {"fit", "spare"}
 
 
 def test_a_fault_for_practice_is_a_deed_and_whoever_asked_is_told(stage):
-    id, text, actions = stage.fleet.wishes.inject("b", Injection(fault="kill", by="you"), "", stage.now)
-    assert not text
-    stage.perform(actions)
+    stage.inject("b", Injection(fault="kill", by="you"))
     (deed,) = stage.deeds()
-    assert (deed.id, deed.act, deed.outcome, deed.seen) == (id, "inject", "done", "kill, for practice, as you asked for")
-    assert stage.orders == [("b-1", "inject", "b")] and stage.replies == [Reply(deed=id, ok=True, text="done")]
+    assert (deed.act, deed.outcome, deed.seen) == ("inject", "done", "kill, for practice, as you asked for")
+    assert stage.orders == [("b-1", "inject", "b")] and stage.replies == [Reply(ask=7, ok=True, text="done")]
 
 
 def test_a_fault_that_nobody_answers_is_told_too(stage):
     stage.heard.remove("c")
-    _, _, actions = stage.fleet.wishes.inject("c", Injection(fault="kill"), "", stage.now)
-    stage.perform(actions)
+    stage.inject("c", Injection(fault="kill"))
     stage.wait(12)
     assert [(reply.ok, reply.text) for reply in stage.replies] == [(False, "its agent has not answered")]
     assert stage.deeds()[0].outcome == "refused: its agent has not answered"
@@ -184,8 +185,12 @@ def test_a_fault_that_nobody_answers_is_told_too(stage):
 
 def test_a_node_that_is_not_heard_or_works_for_several_is_named(stage):
     wanted = Injection(fault="kill")
-    assert "no agent is heard on nobody" in stage.fleet.wishes.inject("nobody", wanted, "", stage.now)[1]
-    assert "no agent of job other is heard on b" in stage.fleet.wishes.inject("b", wanted, "other", stage.now)[1]
+    stage.inject("nobody", wanted)
+    stage.inject("b", wanted, job="other")
+    assert [(reply.ok, reply.text) for reply in stage.replies] == [
+        (False, "no agent is heard on nobody"),
+        (False, "no agent of job other is heard on b"),
+    ]
 
 
 def test_the_one_spare_is_promised_to_one_node_though_two_come_to_need_it_at_once() -> None:
@@ -197,6 +202,6 @@ def test_the_one_spare_is_promised_to_one_node_though_two_come_to_need_it_at_onc
         what = f"a rank failed on {node}"
         stage.say(Trouble(node=f"{node}-1", number=stage.numbers, kind="worker", round=1, rank=0, what=what))
     stage.wait(400)
-    acts = [deed.act for deed in stage.fleet.ledger.deeds.values()]
+    acts = [deed.act for deed in stage.fleet.state.ledger.deeds.values()]
     assert acts.count("restart-job") >= 1 and acts.count("swap") == 1, acts
     assert len([order for order in stage.orders if order[1] == "exclude"]) == 1

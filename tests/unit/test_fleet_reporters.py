@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 from holdfast.core.machine import Action, Tick
-from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Order, RankSaid, Standing, Trouble
+from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Heard, Heed, Order, RankSaid, Standing, Trouble
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.supervisor.connections import Reception
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import Call, Called
+from holdfast.supervisor.fleet.messages import AskedToDrain, Call, Called
 from holdfast.supervisor.fleet.policies import policy
 
 LEASE_S = 2.0
@@ -46,8 +46,8 @@ def drained() -> tuple[Hall, dict[str, int], Order, Call]:
     waits: dict[str, Any] = {"ranks": (), "state": "joining", "spare_because": "there are enough"}
     links = {name: hall.link(standing(name, **(waits if name == "c" else {}))) for name in ("a", "b", "c")}
     links["x"] = hall.link(standing("x", job="other"))
-    _, actions = hall.fleet.wishes.drain("b", "its fan", NOW)
-    (order,) = [one.message for one in hall.reception.sent(actions) if isinstance(one, Transmit)]
+    actions = hall.reception.observe(AskedToDrain(ask=1, node="b", reason="its fan"), NOW)
+    (order,) = [one.message for one in actions if isinstance(one, Transmit)]
     assert isinstance(order, Order) and order.verb == "exclude"
     return hall, links, order, Call(task=order.order.replace("exclude", "drain"), verb="drain", target="b", reason="")
 
@@ -59,16 +59,16 @@ def test_an_agent_of_another_job_answers_no_order_and_nobody_answers_for_the_orc
     assert [one.verb for one in called if isinstance(one, Call)] == ["drain"]
     for name in ("a", "b", "x"):
         assert hall.say(links[name], Did(node=f"{name}-1", order=call.task, ok=True, text="drained, believe me")) == []
-    (swap,) = hall.fleet.swaps.by_id.values()
-    assert swap.step == "drain"
+    (swap,) = hall.fleet.state.open_swaps
+    assert hall.fleet.state.open_swaps[swap].swap.step == "drain"
     hall.reception.observe(Called(task=call.task, ok=True, text="b is noted as drained"), NOW)
-    assert next(iter(hall.fleet.swaps.by_id.values())).step != "drain"
+    assert hall.fleet.state.open_swaps[swap].swap.step != "drain"
 
 
 def test_a_link_speaks_for_one_reporter():
     hall, links, *_ = drained()
     refused = hall.say(links["x"], Bye(node="a-1", reason="a goes, believe me"))
-    assert HangUp(link=links["x"]) in refused and "a-1" in hall.fleet.reporters
+    assert HangUp(link=links["x"]) in refused and "a-1" in hall.fleet.state.reporters
 
 
 def test_a_node_that_is_heard_from_one_address_is_not_taken_from_another_until_it_is_lost():
@@ -78,13 +78,13 @@ def test_a_node_that_is_heard_from_one_address_is_not_taken_from_another_until_i
     stolen = Standing(node="thief", number=1, name="a", job="train", state="running")
     said, hung_up = hall.say(thief, stolen, 1.0)
     assert hung_up == HangUp(link=thief) and "10.0.0.2 says that it is a, which is heard from 10.0.0.1" in said.text
-    assert "a-1" in hall.fleet.reporters and not hall.fleet.nodes["a"].is_lost
+    assert "a-1" in hall.fleet.state.reporters and not hall.fleet.state.nodes["a"].is_lost
     again = hall.link(standing("a"), peer="10.0.0.1")
     assert hall.reception.links["a-1"] == again > first, "its own agent comes over a newer link whenever it likes"
     hall.reception.observe(Tick(), hall.reception.deadline())
     moved = hall.link(peer="10.0.0.2")
     hall.say(moved, stolen, 60.0)
-    assert hall.fleet.reporters == {"thief": "a"}, "a pod that has moved, after its lease"
+    assert hall.fleet.state.reporters == {"thief": "a"}, "a pod that has moved, after its lease"
 
 
 def test_a_certificate_has_to_be_for_the_node_where_that_is_demanded():
@@ -92,10 +92,10 @@ def test_a_certificate_has_to_be_for_the_node_where_that_is_demanded():
     hall.reception.named = True
     link = hall.link(peer="10.0.0.2", names=("b.example", "c"))
     said, hung_up = hall.say(link, standing("a"), 1.0)
-    assert hung_up == HangUp(link=link) and "has a certificate for b.example, c" in said.text and not hall.fleet.nodes
+    assert hung_up == HangUp(link=link) and "has a certificate for b.example, c" in said.text and not hall.fleet.state.nodes
     for name in ("b", "c"):
         hall.link(standing(name), peer="10.0.0.2", names=("b.example", "c"))
-    assert sorted(hall.fleet.nodes) == ["b", "c"]
+    assert sorted(hall.fleet.state.nodes) == ["b", "c"]
 
 
 def test_nothing_that_an_agent_can_say_ends_the_supervisor():
@@ -112,7 +112,7 @@ def test_nothing_that_an_agent_can_say_ends_the_supervisor():
             hall.say(rng.choice(links), made_up(rng), now)
             if now >= hall.reception.deadline():
                 hall.reception.observe(Tick(), now)
-            for task in list(hall.fleet.queues.host_of):
+            for task in list(hall.fleet.state.queues.host_of):
                 if rng.random() < 0.3:
                     hall.reception.observe(Called(task=task, ok=rng.random() < 0.5, text="?"), now)
 
@@ -122,7 +122,7 @@ def made_up(rng: random.Random) -> FleetMessage:
     nodes, odd = ("a", "b", "c", "", "\n\x1b[2J", "x" * 300), (-1, 0, 1, 2, 1 << 62)
     node, name, job = rng.choice(nodes), rng.choice(nodes), rng.choice(("train", "other", ""))
     kinds = ("worker", "hang", "device", "unfit", "lost", "operator", "", "?")
-    match rng.randrange(6):
+    match rng.randrange(7):
         case 0 | 1:
             return Standing(
                 node=node,
@@ -149,4 +149,6 @@ def made_up(rng: random.Random) -> FleetMessage:
             return Did(node=node, order=order, ok=rng.random() < 0.5, text="?")
         case 4:
             return Bye(node=node, reason="?")
+        case 5:  # what only a supervisor says, under the name of nobody
+            return rng.choice((Heed(lease_s=1.0, generation=1), Heard(number=1)))
     return Alive(node=node)

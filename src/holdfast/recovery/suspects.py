@@ -7,11 +7,9 @@ that was lost is nobody's fault here.
 
 from __future__ import annotations
 
-from holdfast.core.machine import NEVER
+from collections.abc import Mapping, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from holdfast.core.machine import NEVER
 
 
 class Suspects:

@@ -8,17 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.machine import NEVER
+from holdfast.core.machine import NEVER, Observation
+from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
 
 FIRST_S, LONGEST_S = 0.25, 60.0
 """Before the first start after an end, and the longest pause: it doubles from each to the next."""

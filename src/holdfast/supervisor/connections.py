@@ -1,22 +1,19 @@
-"""Who speaks over which link? Between links and the fleet, which knows reporters by their names for themselves.
+"""Which reporter speaks over which link? Stands between the links and the fleet, which knows reporters by name.
 
-One link speaks for one reporter, and a reporter's newest link is the live one. All agents know the same token; so that one does
-not stand for another's node, a node that is heard from one address is not taken from another, and a certificate has to be for
-the node, where that is demanded.
+One link speaks for one reporter, and a reporter's newest link is the live one. All agents share one token. So that none takes
+another's node, a node that is heard from one address is not accepted from another, and a certificate has to name the node where
+that is demanded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.core.machine import Action, Observation, Say
 from holdfast.core.wire.fleet import FleetMessage, Standing
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
+from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Said, Tell, Unlinked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.supervisor.fleet.machine import Fleet
 
 
 class Reception:
@@ -97,9 +94,8 @@ class Reception:
             return ""
         if self.named and not any(one == name or one.startswith(f"{name}.") for one in came.names):
             return f"{came.peer} says that it is {name}, and has a certificate for {', '.join(came.names) or 'nobody'}"
-        node = self.fleet.nodes.get(name)
         others = [peer for peer in there.values() if peer != came.peer]
-        if others and node is not None and node.linked and not node.is_lost:
+        if others and self.fleet.state.is_heard(name):
             return f"{came.peer} says that it is {name}, which is heard from {others[0]}"
         self._leave(link)
         self.nodes.setdefault(name, {})[link], self.stands[link] = came.peer, name

@@ -7,14 +7,11 @@ polls.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from holdfast.agent.control.control_client import ask_at
 from holdfast.core.errors import HoldfastError
 from holdfast.supervisor.snapshot import Picture
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 SOCKET = "supervisor.sock"
 """In the supervisor's state directory: where people and processes on its host ask it."""

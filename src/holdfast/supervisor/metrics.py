@@ -7,18 +7,15 @@ many. What reporters call themselves is cut, and shown without control character
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
 
 from holdfast.core.value import Value
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any
-
-    from prometheus_client.core import Metric as Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Of what `exposition` returns."""

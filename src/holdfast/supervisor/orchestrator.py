@@ -10,31 +10,29 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from typing import Protocol
 
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Protocol
 
-    class Orchestrator(Protocol):
-        """See the module's text. Each call returns what was done, in words, or raises HoldfastError."""
+class Orchestrator(Protocol):
+    """See the module's text. Each call returns what was done, in words, or raises HoldfastError."""
 
-        name: str
+    name: str
 
-        def nodes(self) -> tuple[NodeView, ...]:
-            """The nodes that it knows, in order of their names."""
+    def nodes(self) -> tuple[NodeView, ...]:
+        """The nodes that it knows, in order of their names."""
 
-        def drain(self, node: str, reason: str) -> str:
-            """Give that node no more work, and show people why."""
+    def drain(self, node: str, reason: str) -> str:
+        """Give that node no more work, and show people why."""
 
-        def uncordon(self, node: str, reason: str) -> str:
-            """Give it work again."""
+    def uncordon(self, node: str, reason: str) -> str:
+        """Give it work again."""
 
-        def replace(self, node: str, key: str, reason: str) -> str:
-            """Ask for another node to take its place: once for each key, however often it is called."""
+    def replace(self, node: str, key: str, reason: str) -> str:
+        """Ask for another node to take its place: once for each key, however often it is called."""
 
 
 class NodeView(Value):

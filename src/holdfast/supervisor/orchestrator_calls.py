@@ -8,13 +8,10 @@ import select
 from collections import deque
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.machine import Observation
+from holdfast.runtime.host import Host
 from holdfast.supervisor.fleet.messages import Call, Called
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.machine import Observation
-    from holdfast.runtime.host import Host
-    from holdfast.supervisor.orchestrator import Orchestrator
+from holdfast.supervisor.orchestrator import Orchestrator
 
 MOST = 256
 """Threads at a time: calls that hang for ever must not take all there are. Beyond, a call fails at once."""

@@ -1,10 +1,10 @@
-"""The supervisor's process: the loop between the fleet's machine and this host, its store, and whoever asks.
+"""The supervisor's process: the loop between the fleet's machine, this host, the store, and operators.
 
     while not told to end:  for each thing that `host.wait(deadline)` saw:  perform what `reception.observe` makes of it
 
-What the machine wants kept is on disk before the next of its actions is performed. If it cannot be kept this life of it ends:
-what it did afterwards the next would not know of. So it is, too, before anything is done, where another supervisor may lead by
-now (`LeadLost`). No job depends on it.
+What the machine wants stored is on disk before its next action is performed. If it cannot be stored, this life ends: the next
+one would not know what was done. It also ends before any action if another supervisor may lead by now (`LeadLost`). No job
+depends on it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from holdfast.agent.control.control_socket import ControlSocket, Request
 from holdfast.core.errors import UsageError
 from holdfast.core.job.injection import injection
-from holdfast.core.machine import NEVER, Say, Signalled, Tick
-from holdfast.core.wire.fleet import FLEET, FleetMessage
+from holdfast.core.machine import NEVER, Action, Observation, Say, Signalled, Tick
+from holdfast.core.wire.fleet import FLEET, Act, FleetMessage
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
@@ -25,25 +28,28 @@ from holdfast.supervisor.child import Child
 from holdfast.supervisor.connections import Reception
 from holdfast.supervisor.feed import SOCKET
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import Call, Keep, Reply
+from holdfast.supervisor.fleet.messages import (
+    Asked,
+    AskedToDrain,
+    AskedToInject,
+    AskedToOrder,
+    AskedToUncordon,
+    Call,
+    Keep,
+    Reply,
+)
 from holdfast.supervisor.fleet.node import HISTORY
+from holdfast.supervisor.fleet.policies.case import Policy
+from holdfast.supervisor.orchestrator import Orchestrator
 from holdfast.supervisor.orchestrator_calls import Calls
 from holdfast.supervisor.snapshot import DEEDS
-from holdfast.supervisor.store import LeadLost
+from holdfast.supervisor.store import LeadLost, Store
 from holdfast.supervisor.waiting_requests import Held
 from holdfast.supervisor.web import view
 from holdfast.telemetry.report.safe_text import plain
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from holdfast.agent.control.control_socket import ControlSocket, Request
-    from holdfast.core.machine import Action, Observation
     from holdfast.runtime.net.tls import Shelter
-    from holdfast.supervisor.fleet.policies import Policy
-    from holdfast.supervisor.orchestrator import Orchestrator
-    from holdfast.supervisor.store import Store
 
 
 class Service:
@@ -76,17 +82,16 @@ class Service:
         now, now_unix = self.host.now(), self.host.unix()
         self.fleet = Fleet(policy, generation=generation, lease_s=lease_s, now=now, now_unix=now_unix, kept=kept)
         self.reception = Reception(self.fleet, named=named)
-        self.held = Held(self.fleet)
+        self.held = Held(self.fleet.state)
         self.control: ControlSocket | None = None
         beside = (("the HTTP API", "web", web), ("who tells webhooks and OpenTelemetry", "notify", notify))
         self.children = [Child(self.host, say, what, (command, *words)) for what, command, words in beside if words]
-        self.waiting: dict[str, Request] = {}
-        """Deed → who is to be told what came of it."""
+        self.asked: dict[int, Request] = {}
+        """Operators' requests that the fleet has not answered yet, by number."""
+        self.asks = 0
 
     def listen(self) -> bool:
         """Be there for reporters and for people. False: the port is taken."""
-        from holdfast.agent.control.control_socket import ControlSocket
-
         if not self.network.listen():
             return False
         self.network.warm()
@@ -138,9 +143,9 @@ class Service:
                     self.calls.begin(action)
                 case Say(text=text):
                     self.say(text)
-                case Reply(deed=deed, ok=ok, text=text):
-                    if (asked := self.waiting.pop(deed, None)) is not None:
-                        asked.reply({"text": text}) if ok else asked.refuse(text)
+                case Reply(ask=ask, ok=ok, text=text):
+                    request = self.asked.pop(ask)
+                    request.reply({"text": text}) if ok else request.refuse(text)
                 case _:
                     raise AssertionError(f"a supervisor cannot do {action!r}")
         if kept:
@@ -166,46 +171,44 @@ class Service:
     def _answer(self, request: Request) -> None:
         name, job, reason = (str(request.arguments.get(word) or "") for word in ("node", "job", "reason"))
         reason = plain(reason, keep="")[:400] or f"an operator asked for it ({request.ask})"
-        fleet, now = self.fleet, self.host.now()
+        fleet, now = self.fleet.state, self.host.now()
         match request.ask:
             case "fleet":
                 self.held.take(request, now)
             case "nodes":
                 nodes = [view.node(fleet.nodes[name]) for name in sorted(fleet.nodes)]
-                request.reply({"generation": fleet.generation, "nodes": nodes})
+                request.reply({"generation": fleet.rules.generation, "nodes": nodes})
             case "why" if name in fleet.nodes:
                 shown = view.node(fleet.nodes[name], HISTORY)
-                request.reply({"node": shown, "deeds": fleet.ledger.about(node=name)[-DEEDS :]})
+                request.reply({"node": shown, "deeds": fleet.ledger.about(node=name)[-DEEDS:]})
             case "why":
-                deeds = fleet.ledger.about(job=name)[-DEEDS :]
+                deeds = fleet.ledger.about(job=name)[-DEEDS:]
                 request.reply({"node": None, "deeds": deeds, "job": name in fleet.jobs})
             case "deeds":
-                request.reply({"deeds": fleet.ledger.about(node=name, job=job)[-DEEDS :]})
-            case "drain" | "uncordon" if name:
-                act = fleet.wishes.drain if request.ask == "drain" else fleet.wishes.uncordon
-                self._wish(request, act(name, reason, now))
+                request.reply({"deeds": fleet.ledger.about(node=name, job=job)[-DEEDS:]})
+            case "drain" if name:
+                self._ask_fleet(request, AskedToDrain(ask=self.asks, node=name, reason=reason))
+            case "uncordon" if name:
+                self._ask_fleet(request, AskedToUncordon(ask=self.asks, node=name, reason=reason))
             case "restart" | "stop" if job:
-                self._wish(request, fleet.wishes.order_job(request.ask, job, reason, now))
+                self._ask_fleet(request, AskedToOrder(ask=self.asks, act=Act(request.ask), job=job, reason=reason))
             case "inject" if name:
-                self._inject(request, name, now)
+                self._inject(request, name)
             case _:
                 known = "fleet, nodes, why, deeds, drain, uncordon, restart, stop and inject"
                 request.refuse(f"this supervisor knows no {request.ask!r}; it knows {known}")
 
-    def _inject(self, request: Request, name: str, now: float) -> None:
+    def _inject(self, request: Request, name: str) -> None:
         try:
             wanted = injection(request.arguments)
         except UsageError as error:
             request.refuse(str(error))
             return
-        deed, text, actions = self.fleet.wishes.inject(name, wanted, str(request.arguments.get("job") or ""), now)
-        if text:
-            request.refuse(text)
-            return
-        self.waiting[deed] = request
-        self.perform(self.reception.sent(actions))
+        job = str(request.arguments.get("job") or "")
+        self._ask_fleet(request, AskedToInject(ask=self.asks, node=name, job=job, injection=wanted))
 
-    def _wish(self, request: Request, done: tuple[str, list[Action]]) -> None:
-        text, actions = done
-        self.perform(self.reception.sent(actions))
-        request.reply({"text": text}) if actions else request.refuse(text)
+    def _ask_fleet(self, request: Request, asked: Asked) -> None:
+        """Its `Reply` answers the request."""
+        self.asked[asked.ask] = request
+        self.asks += 1
+        self.perform(self.reception.observe(asked, self.host.now()))

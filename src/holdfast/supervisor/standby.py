@@ -9,18 +9,13 @@ import _thread
 import os
 import select
 import signal
+from collections.abc import Callable
 
 from holdfast.agent.control.control_socket import ControlSocket
-from holdfast.core.machine import NEVER, Signalled
+from holdfast.core.machine import NEVER, Observation, Signalled
 from holdfast.runtime.host import Host
 from holdfast.supervisor.feed import SOCKET
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.core.machine import Observation
-    from holdfast.supervisor.store import Store
+from holdfast.supervisor.store import Store
 
 
 class Standby:

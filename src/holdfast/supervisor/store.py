@@ -1,8 +1,8 @@
 """What does the supervisor remember when it is killed? A table of values for each kind of thing, in SQLite.
 
-Behind a protocol, so that a replicated store can stand in its place (`--store etcd://…`). What is kept by one `keep` is kept
-whole or not at all, and is on disk when it returns: what is done afterwards may rely on it. A store also says who may act: of
-several supervisors over one store only the one that leads.
+A protocol, so that a replicated store can stand in its place (`--store etcd://…`). One `keep` is stored whole or not at all,
+and is on disk when it returns: later actions may rely on it. A store also decides who may act: of several supervisors over one
+store only the leader.
 """
 
 from __future__ import annotations
@@ -10,44 +10,42 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Protocol
 
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.machine import NEVER
-from holdfast.core.value import to_plain
+from holdfast.core.value import Value, to_plain
 from holdfast.core.wire.fleet import Deed, JobKept, NodeKept, Swap
-from holdfast.supervisor.fleet.machine import Kept
+from holdfast.runtime.net.codec import build
+from holdfast.supervisor.fleet.messages import Keep
+from holdfast.supervisor.fleet.state import Kept
+from holdfast.telemetry.record import locks
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, Protocol
 
-    from holdfast.core.value import Value
-    from holdfast.supervisor.fleet.messages import Keep
+class Store(Protocol):
+    """Where the fleet's state is stored."""
 
-    class Store(Protocol):
-        """Where the fleet's state is kept."""
+    def seek(self) -> str:
+        """Try to lead, for some seconds at most. Empty: we lead; else why not, in words. HoldfastError: we never can."""
 
-        def seek(self) -> str:
-            """Try to lead, for some seconds at most. Empty: we do; else why not, in words. HoldfastError: it cannot ever be."""
+    def left_s(self) -> float:
+        """For how long from now nobody else can lead; 0 or less: somebody else may. Returns at once."""
 
-        def left_s(self) -> float:
-            """For how long from now nobody else can lead; 0 or less: somebody else may. No time at all passes in here."""
+    def load(self) -> tuple[int, Kept]:
+        """The number of this life, which no earlier life had, and what those have stored. HoldfastError: it cannot be read."""
 
-        def load(self) -> tuple[int, Kept]:
-            """The number of this life, which no life before has had, and what those have kept. HoldfastError: it cannot be."""
+    def keep(self, changes: Sequence[Keep]) -> None:
+        """Store these, all or none. HoldfastError: it failed, and nothing that relies on it may be done; LeadLost, if somebody
+        else may lead by now."""
 
-        def keep(self, changes: Sequence[Keep]) -> None:
-            """Write these down, all or none. HoldfastError: it cannot be done, and nothing may be done that relies on it;
-            LeadLost, if somebody else may lead by now."""
-
-        def close(self) -> None:
-            """Let go of it, and of the lead."""
+    def close(self) -> None:
+        """Let go of it, and of the lead."""
 
 
 class LeadLost(HoldfastError):
     """Another supervisor may act for the fleet: this one must not, until it leads anew."""
-
 
 
 TABLES: dict[str, type[Value]] = {"nodes": NodeKept, "jobs": JobKept, "swaps": Swap, "deeds": Deed}
@@ -72,8 +70,6 @@ def open_store(where: str, folder: str, name: str) -> Store:
         raise UsageError(
             f"--store: {where!r} is no store", hint="leave it out for a file under --state, or etcd://HOST:PORT[,…]/PREFIX"
         )
-    from importlib import import_module
-
     claim(folder)  # for as long as this process lives: its socket is there
     opened: Store = import_module(KNOWN[scheme]).open_store(rest, name)
     return opened
@@ -81,8 +77,6 @@ def open_store(where: str, folder: str, name: str) -> Store:
 
 def claim(folder: str) -> int:
     """Make the state directory and hold it, as long as the descriptor that is returned is open. UsageError: another does."""
-    from holdfast.telemetry.record import locks
-
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
         lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -119,8 +113,6 @@ class SqliteStore:
 
     def load(self) -> tuple[int, Kept]:
         """See `Store`."""
-        from holdfast.runtime.net.codec import build
-
         try:
             found: dict[str, Any] = {
                 table: tuple(build(kind, json.loads(text)) for (text,) in self._base.execute(f"SELECT value FROM {table}"))
@@ -154,5 +146,5 @@ class SqliteStore:
         os.close(self._lock)
 
 
-if TYPE_CHECKING:
-    _STORES: tuple[type[Store], ...] = (SqliteStore,)
+_STORES: tuple[type[Store], ...] = (SqliteStore,)
+"""For mypy: these keep to the protocol."""

@@ -1,17 +1,14 @@
-"""Who waits to be told what changes in the fleet? Requests that are answered when something has, or after a time.
+"""Requests that wait for a change in the fleet: they are answered when something changes, or after a time.
 
-However fast things change, they are answered five times a second: what came in between is one answer.
+However fast things change, there are at most five answers a second: each tells everything since the last.
 """
 
 from __future__ import annotations
 
+from holdfast.agent.control.control_socket import Request
 from holdfast.core.machine import NEVER
+from holdfast.supervisor.fleet.state import FleetState
 from holdfast.supervisor.web import view
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.agent.control.control_socket import Request
-    from holdfast.supervisor.fleet.machine import Fleet
 
 PAUSE_S = 0.2
 """Between two answers about what has changed."""
@@ -23,7 +20,7 @@ LONGEST_S = 60.0
 class Held:
     """Requests `fleet`, with `since` (a version) and `wait_s`."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: FleetState) -> None:
         self.fleet = fleet
         self.waiting: list[tuple[Request, int, float]] = []
         """Each with the version that it knows, and until when it is held."""

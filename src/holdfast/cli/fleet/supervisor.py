@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
                 hint = "does another supervisor run? choose another port"
                 raise HoldfastError(f"--listen: {options.listen} is taken", hint=hint)
             _, port = service.network.endpoint
-            life = f"policy {chosen.name}, generation {service.fleet.generation}"
+            life = f"policy {chosen.name}, generation {service.fleet.state.rules.generation}"
             print(f"listening at {service.network.listens_at}, {life}", flush=True)
             service.run()
         finally:

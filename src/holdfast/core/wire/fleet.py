@@ -7,6 +7,8 @@ same then: reports and troubles are numbered, orders have ids, and an id that is
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.job.injection import Injection
 from holdfast.core.value import Value
 from holdfast.core.wire.messages import Message
@@ -17,6 +19,88 @@ FLEET = "holdfast supervisor"
 
 class FleetMessage(Message):
     """Base of all of them. No agent of a job takes one from another."""
+
+
+class ReporterState(StrEnum):
+    """What a node does for a job, as its reporter says: the states of an agent's group."""
+
+    JOINING = "joining"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    SUCCEEDED = "succeeded"
+    ENDED = "ended"
+
+
+class TroubleKind(StrEnum):
+    """What has gone wrong."""
+
+    WORKER = "worker"
+    HANG = "hang"
+    LOST = "lost"
+    """The node is not heard."""
+    DEVICE = "device"
+    UNFIT = "unfit"
+    """The node's own checks say so."""
+    OPERATOR = "operator"
+    """Nothing: a person wants something done."""
+
+
+class Verb(StrEnum):
+    """What an agent can be ordered to do."""
+
+    RESTART = "restart"
+    EXCLUDE = "exclude"
+    READMIT = "readmit"
+    STOP = "stop"
+    INJECT = "inject"
+
+
+class NodeState(StrEnum):
+    """How a node is. Of a device: fit, suspect or unfit."""
+
+    FIT = "fit"
+    SPARE = "spare"
+    SUSPECT = "suspect"
+    DRAINING = "draining"
+    UNFIT = "unfit"
+    LOST = "lost"
+
+
+class HeldBy(StrEnum):
+    """Who holds something against a node."""
+
+    POLICY = "policy"
+    OPERATOR = "operator"
+    ITSELF = "itself"
+    DEVICE = "device"
+
+
+class SwapStep(StrEnum):
+    """Steps by which a node is taken out, in their order."""
+
+    EXCLUDE = "exclude"
+    DRAIN = "drain"
+    REPLACE = "replace"
+    WATCH = "watch"
+
+
+class Act(StrEnum):
+    """What can be done about a trouble, by the policy or for an operator."""
+
+    NONE = "none"
+    RESTART_WORKERS = "restart-workers"
+    """The job's own agents do, unless they cannot."""
+    RESTART_JOB = "restart-job"
+    """All its ranks, on the same nodes."""
+    SWAP = "swap"
+    SHRINK = "shrink"
+    """The job goes on without the node."""
+    STOP = "stop"
+    UNCORDON = "uncordon"
+    """An operator's, as the next two."""
+    RESTART = "restart"
+    INJECT = "inject"
 
 
 class RankSaid(Value):
@@ -155,7 +239,7 @@ class Order(FleetMessage):
         return f"the supervisor orders: {f'{self.verb} {self.target}'.rstrip()}: {self.reason}"
 
 
-VERBS = ("restart", "exclude", "readmit", "stop", "inject")
+VERBS = tuple(Verb)
 
 # --- what is kept ---------------------------------------------------------------------------------------------------
 
@@ -229,8 +313,7 @@ class Swap(Value):
     """Who is to take over. Empty: nobody waits; the job shrinks, or a new node is asked for."""
     round: int = 0
     """The round in which the node's ranks were."""
-    step: str = "exclude"
-    """exclude · drain · replace · watch"""
+    step: SwapStep = SwapStep.EXCLUDE
     replaces: bool = False
     """Another node is asked for."""
 

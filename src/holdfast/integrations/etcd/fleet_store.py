@@ -24,7 +24,7 @@ from holdfast.core.value import to_plain
 from holdfast.integrations.etcd.client import WATCH_S, Client, Gone, Refused, words
 from holdfast.integrations.etcd.election import PORT, access, number, text
 from holdfast.runtime.net.codec import build
-from holdfast.supervisor.fleet.machine import Kept
+from holdfast.supervisor.fleet.state import Kept
 from holdfast.supervisor.store import TABLES, LeadLost
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.core.wire.fleet import Deed, NodeKept, Swap
-    from holdfast.supervisor.fleet.machine import Kept
+    from holdfast.supervisor.fleet.state import Kept
 
 QUIET_S = OUTCOME_S + 10.0
 """Longer than anything that has been done can go on to have an effect."""

@@ -14,9 +14,10 @@ from holdfast.core.machine import NEVER, Action, Say, Tick
 from holdfast.sim.fleet.hosts import Process, Scene
 from holdfast.sim.world import EPOCH, Clock
 from holdfast.supervisor.connections import Reception
-from holdfast.supervisor.fleet.machine import Fleet, Kept
+from holdfast.supervisor.fleet.machine import Fleet
 from holdfast.supervisor.fleet.messages import Call, Keep
 from holdfast.supervisor.fleet.policies.default import Default
+from holdfast.supervisor.fleet.state import Kept
 
 LEASE_S = 5.0
 """In which a host has to be heard."""

@@ -16,13 +16,15 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterable
+from typing import Any
 
 from holdfast.agent.control.control_client import ask
-from holdfast.agent.control.control_socket import ControlSocket
+from holdfast.agent.control.control_socket import ControlSocket, Request
 from holdfast.agent.logs.stderr import Voice
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError, ProtocolError
-from holdfast.core.machine import NEVER, Say, Tick
+from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.google_wire import Command, Message, WorkerInfo, WorkloadInfo
 from holdfast.supervisor.daemon.google_service import GOODBYE, serve
@@ -40,20 +42,12 @@ from holdfast.supervisor.daemon.host_table import (
     WorkloadTold,
     shown,
 )
+from holdfast.supervisor.daemon.host_uplink import HostUplink
 from holdfast.supervisor.daemon.journal import Journal
 from holdfast.telemetry.record import locks
 from holdfast.telemetry.record.io_thread import Aside
 from holdfast.telemetry.record.state_dir import daemon_socket, job_dirs, make_home, running_nodes
 from holdfast.telemetry.report.safe_text import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from holdfast.agent.control.control_socket import Request
-    from holdfast.core.machine import Action, Observation
-    from holdfast.supervisor.daemon.host_uplink import HostUplink
 
 ADOPT_S = 1.0
 """How long an agent has to say that it is there, when it is looked for."""

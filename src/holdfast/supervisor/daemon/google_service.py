@@ -8,15 +8,12 @@ wire: whoever has a process on this host can say anything about ranks, and nothi
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.wire.google_wire import METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, WorkerInfo
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
 
 AT_ONCE = 4
 """Calls that are answered at a time; each takes microseconds."""

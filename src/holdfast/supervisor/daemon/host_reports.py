@@ -8,23 +8,17 @@ ranks are not ours to stop. What has gone wrong is owed to the supervisor until 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
-from holdfast.core.machine import NEVER, Action, Say, Tick
+from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import RankSaid, Standing, Trouble
+from holdfast.core.wire.fleet import Order, RankSaid, Standing, Trouble
 from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, UNDEFINED, WorkloadInfo
 from holdfast.core.wire.links import HangUp
-from holdfast.supervisor.daemon.host_table import CordonTold, TroubleHeard, state_name
+from holdfast.supervisor.daemon.host_table import CordonTold, HostTable, TroubleHeard, Worker, state_name
 from holdfast.supervisor.fleet.policies.google_limits import limits_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from holdfast.core.machine import Observation
-    from holdfast.core.wire.fleet import Order
-    from holdfast.supervisor.daemon.host_table import HostTable, Worker
 
 UNNAMED = "unnamed workload"
 """The job of workers that have never told of any."""

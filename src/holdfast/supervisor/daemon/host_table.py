@@ -10,6 +10,9 @@ host keep apart though both call their ranks by the same addresses. Unknown work
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.value import Value, replace, to_plain
 from holdfast.core.wire.google_wire import (
@@ -23,11 +26,6 @@ from holdfast.core.wire.google_wire import (
     WorkerInfo,
     WorkloadInfo,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 MOST_WORKERS, MOST_WORKLOADS, MOST_AGENTS, MOST_PEERS = 1024, 64, 256, 4096
 """Nothing on the wire says who speaks, so what is kept is bounded: who has been silent longest makes room. The largest hosts

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from holdfast.core.machine import Say, Tick
+from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.wire.fleet import FLEET, FleetMessage
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.net import Network
 from holdfast.supervisor.daemon.host_reports import HostReports, ShowTable
+from holdfast.supervisor.daemon.host_table import HostTable
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from holdfast.core.machine import Action, Observation
     from holdfast.runtime.net.tls import Shelter
-    from holdfast.supervisor.daemon.host_table import HostTable
 
 
 class HostUplink:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 SLACK_LINES = 1_000
 """Lines more than four times the rows, until the file is written anew."""

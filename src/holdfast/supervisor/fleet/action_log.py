@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from holdfast.core.machine import Action
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import Deed
 from holdfast.supervisor.fleet.messages import Keep
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.core.machine import Action
 
 MOST = 5000
 """Deeds that are held in memory, and so can be asked for and count for policies: a year of a fleet that has some ten a day."""

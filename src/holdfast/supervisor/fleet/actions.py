@@ -1,203 +1,209 @@
-"""What is done about a trouble, and what came of it?
+"""What is done about a trouble, and what comes of it?
 
-A trouble becomes a `Case`, the policy's choice about it a `Deed`: written down before anything is done, and again when its
-outcome is known. What does not help within its time is followed by the policy's next choice.
+A trouble becomes a `Case`, and the policy's choice about it a `Deed`: stored before anything is done, and again when its
+outcome is known. An act that does not help within its time is followed by the policy's next choice.
 """
 
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import Deed, Heard, Swap, Trouble
-from holdfast.supervisor.fleet.messages import Keep, Tell
-from holdfast.supervisor.fleet.node import SUSPECT, UNFIT, FleetNode
+from holdfast.core.wire.fleet import Act, Deed, Heard, HeldBy, NodeState, Swap, Trouble, TroubleKind, Verb
+from holdfast.supervisor.fleet import node_swap
+from holdfast.supervisor.fleet.job import FleetJob
+from holdfast.supervisor.fleet.messages import InVain, Keep, Tell
+from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Case, Choice
+from holdfast.supervisor.fleet.state import FleetState, OpenDeed
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.supervisor.fleet.job import FleetJob
-    from holdfast.supervisor.fleet.machine import Fleet
+# --- from a trouble to a deed -----------------------------------------------------------------------------------------
 
 
-class Open:
-    """A deed of which it is not known yet what came of it."""
+def reported(fleet: FleetState, node: FleetNode, trouble: Trouble, now: float) -> list[Action]:
+    """A node has reported a trouble."""
+    if not fleet.is_settled(now):
+        fleet.early[trouble.node, trouble.number] = trouble
+        return []
+    heard = Tell(node=trouble.node, message=Heard(number=trouble.number))
+    if not node.is_new(trouble.node, trouble.number):
+        return [heard]
+    node.suffer(trouble, fleet.unix(now))
+    kept: list[Action] = [Keep(table="nodes", key=node.name, value=node.kept())]
+    case = case_of(fleet, trouble.kind, node.name, fleet.job_of(trouble.node), trouble.what)
+    case = replace(case, handled=trouble.handled, round=trouble.round, xid=trouble.xid, device=trouble.device)
+    return [*kept, *consider(fleet, case, now), *fleet.keep(node, now), heard]
 
-    def __init__(self, case: Case, round: int, until: float, act_at: float) -> None:
-        self.case, self.round, self.until = case, round, until
-        self.act_at = act_at
-        """When it is to be done; NEVER: it has been."""
+
+def case_of(fleet: FleetState, trouble: str, node: str, job_name: str, what: str) -> Case:
+    """What a policy needs to know about a trouble."""
+    job = fleet.jobs.get(job_name)
+    if job is None:
+        return Case(trouble=trouble, node=node, job="", what=what)
+    is_out = job.is_running and any(one.job == job_name and not one.ranks for one in fleet.nodes[node].reports.values())
+    return Case(
+        trouble=trouble,
+        node=node,
+        job=job_name,
+        what=what,
+        spares=_spares(fleet, job, node),
+        nodes=len(job.ranked) + (node not in job.ranked),
+        least=job.least,
+        limits=job.limits,
+        goes_on=is_out and trouble in (TroubleKind.DEVICE, TroubleKind.UNFIT, TroubleKind.OPERATOR),
+    )
 
 
-class Acts:
-    """What is under way, but for swaps."""
+def _spares(fleet: FleetState, job: FleetJob, node: str) -> tuple[str, ...]:
+    """Nodes that may take the node's place in the job."""
+    taken = {node, *fleet.promised}
+    waiting = [name for name in (fleet.nodes if job.is_watched else job.spares) if name not in taken]
+    return tuple(name for name in waiting if fleet.nodes[name].spares_for(job.name, is_watched=job.is_watched))
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet, self.policy = fleet, fleet.policy
-        self.nodes, self.jobs, self.ledger = fleet.nodes, fleet.jobs, fleet.ledger
-        self.queues, self.swaps = fleet.queues, fleet.swaps
-        self.open: dict[str, Open] = {}
-        """By the deed's id."""
 
-    # --- from a trouble to a deed -----------------------------------------------------------------------------------------
+def consider(fleet: FleetState, case: Case, now: float) -> list[Action]:
+    """Ask the policy. Not about a node that was taken out already, or is on its way."""
+    node = fleet.nodes[case.node]
+    if fleet.swap_of(case.node) is not None or (node.standing == NodeState.UNFIT and node.by != HeldBy.ITSELF):
+        return []
+    before = fleet.ledger.about(node=case.node, job=case.job)
+    return decided(fleet, case, fleet.rules.policy.decide(case, before, fleet.unix(now)), now)
 
-    def trouble(self, node: FleetNode, trouble: Trouble, now: float) -> list[Action]:
-        """A node has told of one."""
-        if now < self.fleet.settled_at:
-            self.fleet.early[trouble.node, trouble.number] = trouble
-            return []
-        heard = Tell(node=trouble.node, message=Heard(number=trouble.number))
-        if not node.is_new(trouble.node, trouble.number):
-            return [heard]
-        report = node.reports.get(trouble.node)
-        if trouble.xid or trouble.kind == "device":
-            state = node.device(trouble.device or "?", trouble.xid, trouble.what, self.fleet.unix(now))
-            if state == UNFIT and node.standing == "fit":
-                node.hold(SUSPECT, trouble.what, "device")
-        elif trouble.kind == "unfit":
-            node.hold(UNFIT, trouble.what, "itself")
-        kept: list[Action] = [Keep(table="nodes", key=node.name, value=node.kept())]
-        case = self.case(trouble.kind, node.name, report.job if report is not None else "", trouble.what)
-        case = replace(case, handled=trouble.handled, round=trouble.round, xid=trouble.xid, device=trouble.device)
-        return kept + self.consider(case, now) + self.fleet.keep(node) + [heard]
 
-    def case(self, trouble: str, node: str, job_name: str, what: str) -> Case:
-        """What a policy has to know of it."""
-        job = self.jobs.get(job_name)
-        if job is None:
-            return Case(trouble=trouble, node=node, job="", what=what)
-        taken = {node, *self.swaps.promised}
-        waiting = self.nodes if job.is_watched else job.spares
-        may_have = [name for name in waiting if name not in taken]
-        spares = tuple(name for name in may_have if self.nodes[name].spares_for(job_name, is_watched=job.is_watched))
-        size = len(job.ranked) + (node not in job.ranked)
-        case = Case(trouble=trouble, node=node, job=job_name, what=what, spares=spares, nodes=size, least=job.least)
-        is_out = job.is_running and any(one.job == job_name and not one.ranks for one in self.nodes[node].reports.values())
-        return replace(case, limits=job.limits, goes_on=is_out and trouble in ("device", "unfit", "operator"))
+def decided(fleet: FleetState, case: Case, choice: Choice, now: float) -> list[Action]:
+    """Store what the policy or an operator decided, and do it."""
+    deed = new_deed(fleet, case, choice, now)
+    said = Say(text=f"{case.node or case.job}: {choice.act}: {choice.reason}", level="warning")
+    return [*fleet.ledger.write(deed), said, *_do(fleet, deed, case, choice, now)]
 
-    def consider(self, case: Case, now: float) -> list[Action]:
-        """What is to be done about it? Nothing more, where the node has been taken out, or is on its way."""
-        node = self.nodes[case.node]
-        if self.swaps.of(case.node) is not None or (node.standing == UNFIT and node.by != "itself"):
-            return []
-        before = self.ledger.about(node=case.node, job=case.job)
-        return self.decided(case, self.policy.decide(case, before, self.fleet.unix(now)), now)
 
-    def decided(self, case: Case, choice: Choice, now: float) -> list[Action]:
-        """Write down what was decided, by the policy or by an operator, and do it."""
-        deed = self.deed(case, choice, now)
-        said = Say(text=f"{case.node or case.job}: {choice.act}: {choice.reason}", level="warning")
-        return [*self.ledger.write(deed), said, *self._do(deed, case, choice, now)]
+def new_deed(fleet: FleetState, case: Case, choice: Choice, now: float) -> Deed:
+    """The record of a decision, yet to be written."""
+    return Deed(
+        id=fleet.ledger.fresh_id(),
+        at_unix=fleet.unix(now),
+        node=case.node,
+        job=case.job,
+        trouble=case.trouble,
+        seen=case.what,
+        policy=fleet.rules.policy.name,
+        act=choice.act,
+        reason=choice.reason,
+    )
 
-    def deed(self, case: Case, choice: Choice, now: float) -> Deed:
-        """The record of it, to be written."""
-        return Deed(
-            id=self.ledger.fresh_id(),
-            at_unix=self.fleet.unix(now),
-            node=case.node,
-            job=case.job,
-            trouble=case.trouble,
-            seen=case.what,
-            policy=self.policy.name,
-            act=choice.act,
-            reason=choice.reason,
-        )
 
-    def _do(self, deed: Deed, case: Case, choice: Choice, now: float) -> list[Action]:
-        round = self.jobs[case.job].round if case.job in self.jobs else 0
-        if case.trouble == "lost" and case.round:
-            round = case.round  # its job may be in another by now, without it
-        elif case.goes_on:
-            round -= 1  # the one that runs is without it
-        match choice.act:
-            case "none":
-                return self.ledger.close(deed.id, "nothing was to be done", self.fleet.unix(now))
-            case "swap" | "shrink":
-                spare = case.spares[0] if choice.act == "swap" and case.spares and not case.goes_on else ""
-                swap = Swap(
-                    id=deed.id,
-                    node=case.node,
-                    job=case.job,
-                    reason=case.what,
-                    spare=spare,
-                    round=round,
-                    replaces=len(case.spares) < 2,
-                )
-                by = "operator" if case.trouble == "operator" else "policy"
-                return self.swaps.begin(swap, by, now)
-            case "restart-workers" if case.handled:
-                # By the time that it is heard of they may have done it: another node's news of the next round was faster.
-                until = now + self.policy.patience_s(case)
-                self.open[deed.id] = Open(case, case.round or round, until, NEVER)
-                noted = self.ledger.note(deed.id, "left to the job's own agents")
-                return noted + self.fleet.job_spoke(self.jobs[case.job], now)
-        act_at = now + choice.delay_s
-        waits = self.open[deed.id] = Open(case, round, act_at + self.policy.patience_s(case), act_at)
-        return self._order_for(deed.id, waits, now) if not choice.delay_s else []
+def _do(fleet: FleetState, deed: Deed, case: Case, choice: Choice, now: float) -> list[Action]:
+    round = _round_of(fleet, case)
+    match choice.act:
+        case Act.NONE:
+            return fleet.close(deed.id, "nothing was to be done", now)
+        case Act.SWAP | Act.SHRINK:
+            by = HeldBy.OPERATOR if case.trouble == TroubleKind.OPERATOR else HeldBy.POLICY
+            return node_swap.begin(fleet, _swap(deed, case, choice, round), by, now)
+        case Act.RESTART_WORKERS if case.handled:
+            return _leave_to_agents(fleet, deed, case, case.round or round, now)
+    act_at = now + choice.delay_s
+    until = act_at + fleet.rules.policy.patience_s(case)
+    fleet.open_deeds[deed.id] = OpenDeed(case=case, round=round, until=until, act_at=act_at)
+    return _give_order(fleet, deed.id, now) if not choice.delay_s else []
 
-    def _order_for(self, id: str, waits: Open, now: float) -> list[Action]:
-        """Tell the job's agents what was decided about it."""
-        waits.act_at = NEVER
-        deed, job = self.ledger.deeds[id], self.jobs[waits.case.job]
-        verb = "stop" if deed.act == "stop" else "restart"
-        if job.round > waits.round and verb == "restart":
-            return self._close(id, f"round {job.round} runs already", now)
-        speakers = [one for one in job.speakers(but="") if self.fleet.is_linked(one)]
-        if not speakers:
-            return self.failed(id, "no agent of the job is heard", now)
-        # Only where ranks run there is something to restart, which the coordinator's node need not be one of.
-        speaker = next((one for one in speakers if verb == "stop" or job.reports[one].ranks), speakers[0])
-        order = self.fleet.order(f"{id}.{verb}", verb, deed.reason, round=waits.round)
-        return self.queues.push(self.fleet.told(speaker, order), now)
 
-    def deadline(self) -> float:
-        """When to call `due`."""
-        return min((min(one.until, one.act_at) for one in self.open.values()), default=NEVER)
+def _round_of(fleet: FleetState, case: Case) -> int:
+    """The round in which the node's ranks were."""
+    round = fleet.jobs[case.job].round if case.job in fleet.jobs else 0
+    if case.trouble == TroubleKind.LOST and case.round:
+        return case.round  # its job may be in another by now, without it
+    return round - 1 if case.goes_on else round  # the running one is without it
 
-    def due(self, now: float) -> list[Action]:
-        """What the passing of time has brought."""
-        actions: list[Action] = []
-        for id, waits in list(self.open.items()):
-            if now >= waits.act_at:
-                actions += self._order_for(id, waits, now)
-            elif now >= waits.until:
-                patience_s = self.policy.patience_s(waits.case)
-                actions += self.failed(id, f"no other round ran within {patience_s:g} s", now)
+
+def _swap(deed: Deed, case: Case, choice: Choice, round: int) -> Swap:
+    spare = case.spares[0] if choice.act == Act.SWAP and case.spares and not case.goes_on else ""
+    replaces = len(case.spares) < 2
+    return Swap(id=deed.id, node=case.node, job=case.job, reason=case.what, spare=spare, round=round, replaces=replaces)
+
+
+def _leave_to_agents(fleet: FleetState, deed: Deed, case: Case, round: int, now: float) -> list[Action]:
+    """The job's own agents restart the ranks. They may have done so: another node's news of the next round can be faster."""
+    until = now + fleet.rules.policy.patience_s(case)
+    fleet.open_deeds[deed.id] = OpenDeed(case=case, round=round, until=until, act_at=NEVER)
+    return fleet.ledger.note(deed.id, "left to the job's own agents") + job_reported(fleet, fleet.jobs[case.job], now)
+
+
+def _give_order(fleet: FleetState, id: str, now: float) -> list[Action]:
+    """Order the job's agents to do what was decided."""
+    waits = fleet.open_deeds[id] = replace(fleet.open_deeds[id], act_at=NEVER)
+    deed, job = fleet.ledger.deeds[id], fleet.jobs[waits.case.job]
+    verb = Verb.STOP if deed.act == Act.STOP else Verb.RESTART
+    if job.round > waits.round and verb == Verb.RESTART:
+        return _close(fleet, id, f"round {job.round} runs already", now)
+    speakers = [one for one in job.speakers(but="") if fleet.is_linked(one)]
+    if not speakers:
+        return failed(fleet, id, "no agent of the job is heard", now)
+    # A restart needs ranks, which the coordinator's node may not have.
+    speaker = next((one for one in speakers if verb == Verb.STOP or job.reports[one].ranks), speakers[0])
+    return fleet.send(speaker, fleet.order(f"{id}.{verb}", verb, deed.reason, round=waits.round), now)
+
+
+# --- what comes of it -------------------------------------------------------------------------------------------------
+
+
+def job_reported(fleet: FleetState, job: FleetJob, now: float) -> list[Action]:
+    """Something new is known about a job: it may be the outcome of a deed."""
+    actions: list[Action] = []
+    for id, waits in list(fleet.open_deeds.items()):
+        if waits.case.job != job.name or waits.act_at != NEVER:
+            continue
+        if job.is_running and job.round > waits.round:
+            actions += _close(fleet, id, f"round {job.round} runs", now)
+        elif not job.reports or (job.outcome and not job.is_running):
+            actions += _close(fleet, id, f"the job ended{job.outcome and f': {job.outcome}'}", now)
+    return actions
+
+
+def answered(fleet: FleetState, id: str, verb: str, ok: bool, text: str, now: float) -> list[Action]:
+    """An order or a call for a deed was answered."""
+    actions = fleet.ledger.note(id, f"{verb}: {text}")
+    if not ok and id in fleet.open_deeds:
+        return actions + failed(fleet, id, text, now)
+    if id in fleet.ledger.deeds and id not in fleet.open_deeds:
+        actions += fleet.close(id, text, now)
+    return actions
+
+
+def due(fleet: FleetState, now: float) -> list[Action]:
+    """Time has passed."""
+    actions: list[Action] = []
+    for id, waits in list(fleet.open_deeds.items()):
+        if now >= waits.act_at:
+            actions += _give_order(fleet, id, now)
+        elif now >= waits.until:
+            patience_s = fleet.rules.policy.patience_s(waits.case)
+            actions += failed(fleet, id, f"no other round ran within {patience_s:g} s", now)
+    return actions
+
+
+def failed(fleet: FleetState, id: str, text: str, now: float) -> list[Action]:
+    """An act has not helped: ask the policy for the next one. What an operator ordered is left at that."""
+    waits, deed = fleet.open_deeds.pop(id, None), fleet.ledger.deeds[id]
+    actions = fleet.close(id, f"in vain: {text}", now)
+    if deed.trouble == TroubleKind.OPERATOR:
         return actions
+    case = case_of(fleet, deed.trouble, deed.node, deed.job, deed.seen)
+    if waits is not None:  # the spares are counted anew: one may have been promised to another node meanwhile
+        case = replace(waits.case, spares=case.spares, nodes=case.nodes)
+    return actions + consider(fleet, replace(case, in_vain=(*case.in_vain, Act(deed.act))), now)
 
-    # --- what came of it ------------------------------------------------------------------------------------------------
 
-    def look(self, job: FleetJob, now: float) -> list[Action]:
-        """Something new is known of a job: does it answer what is waited for?"""
-        actions: list[Action] = []
-        for id, waits in list(self.open.items()):
-            if waits.case.job != job.name or waits.act_at != NEVER:
-                continue
-            if job.is_running and job.round > waits.round:
-                actions += self._close(id, f"round {job.round} runs", now)
-            elif not job.reports or (job.outcome and not job.is_running):
-                actions += self._close(id, f"the job ended{job.outcome and f': {job.outcome}'}", now)
-        return actions
+def next_choices(fleet: FleetState, actions: list[Action], now: float) -> list[Action]:
+    """`actions`, with the policy's next choice in the place of each `InVain`."""
+    done: list[Action] = []
+    for action in actions:
+        if isinstance(action, InVain):
+            done += next_choices(fleet, failed(fleet, action.deed, action.text, now), now)
+        else:
+            done.append(action)
+    return done
 
-    def answered(self, id: str, verb: str, ok: bool, text: str, now: float) -> list[Action]:
-        """What came of an order or a call for it."""
-        actions = self.ledger.note(id, f"{verb}: {text}")
-        if not ok and id in self.open:
-            return actions + self.failed(id, text, now)
-        if id in self.ledger.deeds and id not in self.open:
-            actions += self.ledger.close(id, text, self.fleet.unix(now))
-        return actions
 
-    def failed(self, id: str, text: str, now: float) -> list[Action]:
-        """What was done for a deed has not helped: what else is there?"""
-        waits, deed = self.open.pop(id, None), self.ledger.deeds[id]
-        actions = self.ledger.close(id, f"in vain: {text}", self.fleet.unix(now))
-        if deed.trouble == "operator":
-            return actions
-        case = self.case(deed.trouble, deed.node, deed.job, deed.seen)
-        if waits is not None:  # what it was about; who waits may have been promised to another node meanwhile
-            case = replace(waits.case, spares=case.spares, nodes=case.nodes)
-        return actions + self.consider(replace(case, in_vain=(*case.in_vain, deed.act)), now)
-
-    def _close(self, id: str, outcome: str, now: float) -> list[Action]:
-        del self.open[id]
-        return self.ledger.close(id, outcome, self.fleet.unix(now))
+def _close(fleet: FleetState, id: str, outcome: str, now: float) -> list[Action]:
+    del fleet.open_deeds[id]
+    return fleet.close(id, outcome, now)

@@ -7,18 +7,13 @@ a node says nothing about whether the job does.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import JobKept, JobLife
+from holdfast.core.wire.fleet import JobKept, JobLife, ReporterState, Standing
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import TypeVar
-
-    from holdfast.core.wire.fleet import Standing
-
-    K = TypeVar("K")
+K = TypeVar("K")
 
 LIVES = 20
 """Runs that are remembered of a job."""
@@ -27,12 +22,13 @@ LIVES = 20
 class FleetJob:
     """One job."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, lives: Iterable[JobLife] = ()) -> None:
+        """`lives`: its runs that were stored."""
         self.name = name
-        self.lives: list[JobLife] = []
+        self.lives = list(lives)
         self.reports: dict[str, Standing] = {}
         """By reporter, of those that have not gone."""
-        # Thousands of nodes say something new when a round has formed, and at each word somebody asks how the job is now.
+        # Counted, not searched: thousands of nodes report when a round has formed, and each report asks how the job is now.
         self.ranked: Counter[str] = Counter()
         """Names of the nodes on which ranks run, and how many reporters say so."""
         self._rounds: Counter[int] = Counter()
@@ -120,9 +116,9 @@ class FleetJob:
 
     def _count(self, report: Standing, by: int) -> None:
         _add(self._rounds, report.round, by)
-        if report.state == "running":
+        if report.state == ReporterState.RUNNING:
             _add(self._running, report.round, by)
-        if report.ranks and report.state != "ended":
+        if report.ranks and report.state != ReporterState.ENDED:
             _add(self.ranked, report.name, by)
         self._watchers += by * report.is_watcher
         _add(self._leasts, report.least, by)
@@ -146,15 +142,8 @@ class FleetJob:
     # --- what is kept ---------------------------------------------------------------------------------------------------
 
     def kept(self) -> JobKept:
-        """What another life of the supervisor must know of it."""
+        """What is stored of it."""
         return JobKept(name=self.name, lives=tuple(self.lives))
-
-    @classmethod
-    def of(cls, kept: JobKept) -> FleetJob:
-        """As it was kept."""
-        job = cls(kept.name)
-        job.lives = list(kept.lives)
-        return job
 
 
 def _by_name(reports: Iterable[Standing], name: str, is_own: bool) -> list[str]:

@@ -1,12 +1,13 @@
-"""What is the fleet shown, and what does it want done? The words between the machine (`supervisor.fleet.machine`) and its
-service.
-"""
+"""What does the fleet's machine observe, and what does it want done? Its words with the service."""
 
 from __future__ import annotations
 
+from holdfast.core.job.injection import Injection
 from holdfast.core.machine import Action, Observation
 from holdfast.core.value import Value
-from holdfast.core.wire.fleet import FleetMessage
+from holdfast.core.wire.fleet import Act, FleetMessage
+
+# --- observations -----------------------------------------------------------------------------------------------------
 
 
 class Said(Observation):
@@ -22,11 +23,53 @@ class Unlinked(Observation):
 
 
 class Called(Observation):
-    """What came of a call to the orchestrator."""
+    """A call of the orchestrator has ended."""
 
     task: str
     ok: bool
     text: str
+
+
+class Asked(Observation):
+    """Base: an operator asks for something. A `Reply` with the same number follows."""
+
+    ask: int
+    """Number of the request."""
+
+
+class AskedToDrain(Asked):
+    """Take a node out of its job and of the scheduler's hands."""
+
+    node: str
+    reason: str
+
+
+class AskedToUncordon(Asked):
+    """Let a node be used again."""
+
+    node: str
+    reason: str
+
+
+class AskedToOrder(Asked):
+    """Restart all ranks of a job, or stop it. The policy is not asked, and no budget is spent."""
+
+    act: Act
+    """restart · stop"""
+    job: str
+    reason: str
+
+
+class AskedToInject(Asked):
+    """Play a fault on a node, for practice."""
+
+    node: str
+    job: str
+    """How the job's name begins, where several work there. Empty: there is one."""
+    injection: Injection
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
 
 
 class Tell(Action):
@@ -37,7 +80,7 @@ class Tell(Action):
 
 
 class Call(Action):
-    """Have the orchestrator do something, in a thread; `Called` follows, or never."""
+    """Call the orchestrator, in a thread; `Called` follows, or never."""
 
     task: str
     """Its id. The same one, called again, is the same call."""
@@ -49,17 +92,25 @@ class Call(Action):
 
 
 class Reply(Action):
-    """Tell whoever asked for a deed what came of it."""
+    """Answer an operator's request."""
 
-    deed: str
+    ask: int
     ok: bool
+    """Whether it was done, or begun. False: it was refused, or failed."""
     text: str
 
 
 class Keep(Action):
-    """Write this down before the next action is performed. `value` None: strike it out."""
+    """Store this before the next action is performed. `value` None: delete it."""
 
     table: str
     """nodes · jobs · swaps · deeds"""
     key: str
     value: Value | None
+
+
+class InVain(Action):
+    """A deed has not helped. Never leaves the machine: the policy's next choice stands in its place."""
+
+    deed: str
+    text: str

@@ -1,105 +1,105 @@
-"""What may an operator ask of the fleet, and what is he told? Each wish is a deed, in the record of all."""
+"""What may an operator ask of the fleet, and what is the answer? A granted request is a deed, in the record of all."""
 
 from __future__ import annotations
 
+from holdfast.core.machine import Action
 from holdfast.core.value import replace
-from holdfast.supervisor.fleet.messages import Call, Reply
-from holdfast.supervisor.fleet.node import DRAINING, UNFIT
+from holdfast.core.wire.fleet import Act, NodeState, TroubleKind, Verb
+from holdfast.supervisor.fleet import actions as deeds
+from holdfast.supervisor.fleet.messages import AskedToDrain, AskedToInject, AskedToOrder, AskedToUncordon, Reply
 from holdfast.supervisor.fleet.policies.case import Case, Choice
-from holdfast.supervisor.fleet.queues import Task
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.job.injection import Injection
-    from holdfast.core.machine import Action
-    from holdfast.supervisor.fleet.machine import Fleet
+from holdfast.supervisor.fleet.state import FleetState
 
 
-class Wishes:
-    """Those of operators. Each call returns what to tell him, and what is done; nothing is done: it was refused."""
+def drain(fleet: FleetState, asked: AskedToDrain, now: float) -> list[Action]:
+    """Take a node out of its job and of the scheduler's hands."""
+    name, node = asked.node, fleet.nodes.get(asked.node)
+    if node is None:
+        return _refuse(asked.ask, f"no node {name} has ever been heard of")
+    if node.standing in (NodeState.DRAINING, NodeState.UNFIT):
+        return _refuse(asked.ask, f"{name} is {node.standing} already: {node.reason}")
+    if not fleet.is_settled(now):
+        return _too_early(fleet, asked.ask)
+    worked = sorted({report.job for report in node.reports.values() if report.job})
+    case = deeds.case_of(fleet, TroubleKind.OPERATOR, name, worked[0] if worked else "", asked.reason)
+    done = deeds.consider(fleet, case, now)
+    told = f"{name} is {node.state}: `holdfast why {name}` tells what comes of it"
+    return [*done, *fleet.keep(node, now), Reply(ask=asked.ask, ok=True, text=told)]
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet, self.acts = fleet, fleet.acts
-        self.nodes, self.jobs, self.ledger = fleet.nodes, fleet.jobs, fleet.ledger
-        self.queues, self.swaps = fleet.queues, fleet.swaps
 
-    def drain(self, name: str, reason: str, now: float) -> tuple[str, list[Action]]:
-        """Take a node out of its job and of the scheduler's hands. What an operator is told, and what is done."""
-        node, self.fleet.at_unix = self.nodes.get(name), self.fleet.unix(now)
-        if node is None:
-            return f"no node {name} has ever been heard of", []
-        if node.standing in (DRAINING, UNFIT):
-            return f"{name} is {node.standing} already: {node.reason}", []
-        if now < self.fleet.settled_at:
-            return self._too_early(), []
-        worked = sorted({report.job for report in node.reports.values() if report.job})
-        actions = self.acts.consider(self.acts.case("operator", name, worked[0] if worked else "", reason), now)
-        told = f"{name} is {node.state}: `holdfast why {name}` tells what comes of it"
-        return told, self.fleet.noted(actions + self.fleet.keep(node))
+def uncordon(fleet: FleetState, asked: AskedToUncordon, now: float) -> list[Action]:
+    """Let a node be used again. What the node holds against itself is not the operator's to forgive."""
+    name, reason, node = asked.node, asked.reason, fleet.nodes.get(asked.node)
+    if node is None:
+        return _refuse(asked.ask, f"no node {name} has ever been heard of")
+    if node.standing == NodeState.FIT:
+        return _refuse(asked.ask, f"nothing is held against {name}")
+    if (swap := fleet.swap_of(name)) is not None:
+        return _refuse(asked.ask, f"{name} is just being drained ({swap.step}): wait for the end of it")
+    node.pardon(reason, fleet.unix(now))
+    case = Case(trouble=TroubleKind.OPERATOR, node=name, job="", what=reason)
+    deed = deeds.new_deed(fleet, case, Choice(act=Act.UNCORDON, reason="an operator wants it"), now)
+    own = node.reason
+    actions = [*fleet.ledger.write(deed), *fleet.keep(node, now, "" if own else reason)]
+    actions += fleet.call(deed.id, "uncordon", name, reason, now)
+    for index, job in enumerate(fleet.jobs.values()):
+        if speaker := next(filter(fleet.is_linked, job.speakers(but="")), ""):
+            order = fleet.order(f"{deed.id}.{index}.readmit", Verb.READMIT, reason, target=name)
+            actions += fleet.send(speaker, order, now)
+    once = f", once it no longer finds itself unfit: {own}" if own else ""
+    return [*actions, Reply(ask=asked.ask, ok=True, text=f"{name} may be used again{once}")]
 
-    def uncordon(self, name: str, reason: str, now: float) -> tuple[str, list[Action]]:
-        """Let a node be used again. As `drain`."""
-        node, self.fleet.at_unix = self.nodes.get(name), self.fleet.unix(now)
-        if node is None:
-            return f"no node {name} has ever been heard of", []
-        if node.standing == "fit":
-            return f"nothing is held against {name}", []
-        for swap in [swap for swap in self.swaps.by_id.values() if swap.node == name]:
-            return f"{name} is just being drained ({swap.step}): wait for the end of it", []
-        node.pardon(reason, self.fleet.at_unix)
-        case = Case(trouble="operator", node=name, job="", what=reason)
-        deed = self.acts.deed(case, Choice(act="uncordon", reason="an operator wants it"), now)
-        own = node.reason  # what it holds against itself is not the operator's to forgive
-        actions = [*self.ledger.write(deed), *self.fleet.keep(node, "" if own else reason)]
-        call = Call(task=f"{deed.id}.uncordon", verb="uncordon", target=name, reason=reason)
-        actions += self.queues.push(Task(id=call.task, host=f"orchestrator {name}", action=call), now)
-        for index, job in enumerate(self.jobs.values()):
-            if speaker := next((one for one in job.speakers(but="") if self.fleet.is_linked(one)), ""):
-                order = self.fleet.order(f"{deed.id}.{index}.readmit", "readmit", reason, target=name)
-                actions += self.queues.push(self.fleet.told(speaker, order), now)
-        once = f", once it no longer finds itself unfit: {own}" if own else ""
-        return f"{name} may be used again{once}", self.fleet.noted(actions)
 
-    def order_job(self, act: str, name: str, reason: str, now: float) -> tuple[str, list[Action]]:
-        """`restart` all ranks of a job, or `stop` it. As `drain`. Its policy is not asked, nor are its budgets spent."""
-        job, self.fleet.at_unix = self.jobs.get(name), self.fleet.unix(now)
-        if job is None:
-            return f"no job {name} has ever been heard of", []
-        if now < self.fleet.settled_at:
-            return self._too_early(), []
-        if not any(map(self.fleet.is_linked, job.reports)):
-            ended = f"it {job.outcome}" if job.outcome else "it has ended, or cannot reach the supervisor"
-            return f"no agent of job {name} is heard: {ended}", []
-        if any(one.case.job == name and self.ledger.deeds[id].act == act for id, one in self.acts.open.items()):
-            return f"job {name}: an operator has asked for a {act} already, and it is not over", []
-        case = Case(trouble="operator", node="", job=name, what="an operator asked for it")
-        actions = self.acts.decided(case, Choice(act=act, reason=reason), now)
-        return f"job {name} was told to {act}: `holdfast why {name}` tells what comes of it", self.fleet.noted(actions)
+def order_job(fleet: FleetState, asked: AskedToOrder, now: float) -> list[Action]:
+    """Restart all ranks of a job, or stop it."""
+    act, name, job = asked.act, asked.job, fleet.jobs.get(asked.job)
+    if job is None:
+        return _refuse(asked.ask, f"no job {name} has ever been heard of")
+    if not fleet.is_settled(now):
+        return _too_early(fleet, asked.ask)
+    if not any(map(fleet.is_linked, job.reports)):
+        ended = f"it {job.outcome}" if job.outcome else "it has ended, or cannot reach the supervisor"
+        return _refuse(asked.ask, f"no agent of job {name} is heard: {ended}")
+    if any(one.case.job == name and fleet.ledger.deeds[id].act == act for id, one in fleet.open_deeds.items()):
+        return _refuse(asked.ask, f"job {name}: an operator has asked for a {act} already, and it is not over")
+    case = Case(trouble=TroubleKind.OPERATOR, node="", job=name, what="an operator asked for it")
+    actions = deeds.decided(fleet, case, Choice(act=act, reason=asked.reason), now)
+    told = f"job {name} was told to {act}: `holdfast why {name}` tells what comes of it"
+    return [*actions, Reply(ask=asked.ask, ok=True, text=told)]
 
-    def inject(self, name: str, wanted: Injection, job: str, now: float) -> tuple[str, str, list[Action]]:
-        """Have a fault played on a node, for practice. The deed, what an operator is told if there is none, and what is done; a
-        `Reply` follows."""
-        node, self.fleet.at_unix = self.nodes.get(name), self.fleet.unix(now)
-        reports = node.reports if node is not None else {}
-        linked = {one: said.job for one, said in reports.items() if self.fleet.is_linked(one) and said.job.startswith(job)}
-        if len(linked) != 1:
-            several = f"{name} works for {', '.join(sorted(linked.values()))}: say which is meant (--job)"
-            of = f" of job {job}" if job else ""
-            return "", several if linked else f"no agent{of} is heard on {name}", []
-        ((reporter, worked),) = linked.items()
-        what = f"{wanted.fault}, for practice, as {wanted.by or 'an operator'} asked for"
-        case = Case(trouble="operator", node=name, job=worked, what=what)
-        deed = self.acts.deed(case, Choice(act="inject", reason="what follows is not the hardware's doing"), now)
-        order = self.fleet.order(f"{deed.id}.inject", "inject", deed.seen, target=name)
-        told = self.fleet.told(reporter, replace(order, injection=wanted))
-        actions = [*self.ledger.write(deed), *self.queues.push(told, now)]
-        return deed.id, "", self.fleet.noted(actions)
 
-    def _too_early(self) -> str:
-        wait_s = self.fleet.lease_s
-        return f"the supervisor has just started, and does not know yet who is there: ask again in {wait_s:g} s"
+def inject(fleet: FleetState, asked: AskedToInject, now: float) -> list[Action]:
+    """Play a fault on a node, for practice. The reply follows once its agent has answered."""
+    name, node = asked.node, fleet.nodes.get(asked.node)
+    reports = node.reports if node is not None else {}
+    linked = {one: said.job for one, said in reports.items() if fleet.is_linked(one) and said.job.startswith(asked.job)}
+    if not linked:
+        of = f" of job {asked.job}" if asked.job else ""
+        return _refuse(asked.ask, f"no agent{of} is heard on {name}")
+    if len(linked) > 1:
+        return _refuse(asked.ask, f"{name} works for {', '.join(sorted(linked.values()))}: say which is meant (--job)")
+    ((reporter, job),) = linked.items()
+    what = f"{asked.injection.fault}, for practice, as {asked.injection.by or 'an operator'} asked for"
+    case = Case(trouble=TroubleKind.OPERATOR, node=name, job=job, what=what)
+    choice = Choice(act=Act.INJECT, reason="what follows is not the hardware's doing")
+    deed = deeds.new_deed(fleet, case, choice, now)
+    fleet.asked[deed.id] = asked.ask
+    order = fleet.order(f"{deed.id}.inject", Verb.INJECT, deed.seen, target=name)
+    return [*fleet.ledger.write(deed), *fleet.send(reporter, replace(order, injection=asked.injection), now)]
 
-    def injected(self, id: str, ok: bool, text: str, now: float) -> list[Action]:
-        """What its agent has made of that."""
-        outcome = text.split("\n")[0] if ok else f"refused: {text}"
-        return [*self.ledger.close(id, outcome, self.fleet.unix(now)), Reply(deed=id, ok=ok, text=text)]
+
+def injected(fleet: FleetState, id: str, ok: bool, text: str, now: float) -> list[Action]:
+    """The node's agent has answered that order, or has not in time."""
+    outcome = text.split("\n")[0] if ok else f"refused: {text}"
+    ask = fleet.asked.pop(id, None)
+    replies: list[Action] = [Reply(ask=ask, ok=ok, text=text)] if ask is not None else []
+    return fleet.close(id, outcome, now) + replies
+
+
+def _refuse(ask: int, why: str) -> list[Action]:
+    return [Reply(ask=ask, ok=False, text=why)]
+
+
+def _too_early(fleet: FleetState, ask: int) -> list[Action]:
+    wait_s = fleet.rules.lease_s
+    return _refuse(ask, f"the supervisor has just started, and does not know yet who is there: ask again in {wait_s:g} s")

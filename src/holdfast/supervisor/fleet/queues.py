@@ -1,7 +1,7 @@
-"""Who is told what next, so that nobody waits for anybody? One queue for each host, in which one thing is done at a time.
+"""Which order or call comes next? Each host has a queue, and one task of it runs at a time.
 
-A task has a deadline that begins when it begins; what has not been done by then has failed, and an answer that comes later is
-to a question that nobody asks any more. So a host that hangs delays what is meant for it, and nothing else.
+A task's deadline starts when the task does. A task that is late has failed, and a later answer to it is ignored. So a host that
+hangs delays its own tasks, and no other's.
 """
 
 from __future__ import annotations
@@ -35,6 +35,15 @@ class Queue:
         self.current: Task | None = None
         self.until = NEVER
 
+    def begin_next(self, now: float) -> list[Action]:
+        """Begin the next task. None is left: nothing."""
+        self.current, self.until = None, NEVER
+        if not self.waiting:
+            return []
+        self.current = self.waiting.popleft()
+        self.until = now + self.current.within_s
+        return [self.current.action]
+
 
 class Queues:
     """Of all."""
@@ -54,7 +63,7 @@ class Queues:
         queue = self.by_host.setdefault(task.host, Queue())
         self.host_of[task.id] = task.host
         queue.waiting.append(task)
-        return self._next(queue, now) if queue.current is None else []
+        return queue.begin_next(now) if queue.current is None else []
 
     def asked(self, task_id: str) -> Action | None:
         """What began a task that is under way. None: it is not."""
@@ -67,8 +76,7 @@ class Queues:
         queue = self.by_host.get(self.host_of.get(task_id, ""))
         if queue is None or queue.current is None or queue.current.id != task_id:
             return False, []
-        del self.host_of[task_id]
-        return True, self._next(queue, now)
+        return True, self._next(task_id, queue, now)
 
     def again(self, host: str) -> list[Action]:
         """That host is back: say again what it may have missed."""
@@ -82,20 +90,16 @@ class Queues:
         for queue in list(self.by_host.values()):
             if now >= queue.until and queue.current is not None:
                 late.append(queue.current.id)
-                del self.host_of[queue.current.id]
-                actions += self._next(queue, now)
+                actions += self._next(queue.current.id, queue, now)
         return late, actions
 
     def deadline(self) -> float:
         """When the next task's time is up."""
         return min((queue.until for queue in self.by_host.values()), default=NEVER)
 
-    def _next(self, queue: Queue, now: float) -> list[Action]:
-        queue.current, queue.until = None, NEVER
-        if queue.waiting:
-            queue.current = queue.waiting.popleft()
-            queue.until = now + queue.current.within_s
-            return [queue.current.action]
-        for host in [host for host, one in self.by_host.items() if one is queue]:
+    def _next(self, over: str, queue: Queue, now: float) -> list[Action]:
+        """That task is over."""
+        host = self.host_of.pop(over)
+        if not queue.waiting:
             del self.by_host[host]
-        return []
+        return queue.begin_next(now)

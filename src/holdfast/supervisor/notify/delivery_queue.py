@@ -8,13 +8,11 @@ then comes twice, with the same id, and none is lost while no more than `WAITING
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
 
 FIRST_S, LONGEST_S = 1.0, 60.0
 """Before the second attempt, and the longest pause between two; it doubles in between."""

@@ -12,18 +12,15 @@ import hashlib
 import os
 import socket
 import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.supervisor.feed import Feed
 from holdfast.supervisor.notify.webhook import Webhook
 from holdfast.supervisor.notify.webhook_sender import Courier
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    Say = Callable[[str], None]
+Say = Callable[[str], None]
 
 WAIT_S = 30.0
 """How long a question waits for news."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.core.value import Value, replace
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
+from holdfast.core.value import Value, replace
 
 
 class RoundSeen(Value):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from holdfast.core.value import Value
+from holdfast.supervisor.notify.delivery_queue import Letter
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from holdfast.supervisor.notify.delivery_queue import Letter
 
 TRY_S = 10.0
 """All that one attempt may take, from the name's resolution to the answer's first line. GitHub allows 10 s."""

@@ -9,26 +9,22 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from holdfast.core.machine import NEVER
-from holdfast.supervisor.notify.delivery_queue import PHASES, Outbox
+from holdfast.supervisor.notify.delivery_queue import PHASES, Letter, Outbox
+from holdfast.supervisor.notify.webhook import Answer
 from holdfast.telemetry.report.phrasing import span
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, Protocol
 
-    from holdfast.supervisor.notify.delivery_queue import Letter
-    from holdfast.supervisor.notify.webhook import Answer
+class Receiver(Protocol):
+    """Somebody who is told."""
 
-    class Receiver(Protocol):
-        """Somebody who is told."""
+    name: str
 
-        name: str
-
-        def deliver(self, letter: Letter) -> Answer:
-            """Try once; may block, and raises nothing."""
+    def deliver(self, letter: Letter) -> Answer:
+        """Try once; may block, and raises nothing."""
 
 
 class Courier:

@@ -12,13 +12,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+from collections.abc import Mapping
 
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.runtime.net.addresses import is_loopback
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 READ, OPERATE = "read", "operate"
 ROLES = (READ, OPERATE)

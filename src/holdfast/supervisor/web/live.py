@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from typing import Any
 
 from holdfast.agent.control.control_client import Reachable
 from holdfast.core.value import to_plain
@@ -18,11 +20,6 @@ from holdfast.supervisor.snapshot import Picture
 from holdfast.supervisor.versions import Changes
 from holdfast.supervisor.web.auth import Refused
 from holdfast.supervisor.web.view import Beat
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from typing import Any
 
 ANSWER_S, HOLD_S = 10.0, 5.0
 """How long the supervisor has for an answer, and for how long it is asked to hold a request: what is watched is never known

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from inspect import get_annotations
+from typing import Any
 
 from holdfast.core.value import Required, Value
 from holdfast.core.wire import fleet
 from holdfast.supervisor.web import view
 from holdfast.supervisor.web.auth import OPERATE, READ
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class Route(Value):
@@ -154,6 +151,8 @@ def _typed(hint: str) -> dict[str, Any]:
         return {"type": "array", "items": _typed(rest.removesuffix(", ...]"))}
     if kind == "dict":
         return {"type": "object", "additionalProperties": _typed(rest.removesuffix("]").partition(", ")[2])}
+    if kind == fleet.SwapStep.__name__:
+        return {"type": "string", "enum": [str(step) for step in fleet.SwapStep]}
     return {"type": PLAIN[kind]} if kind in PLAIN else {"$ref": f"#/components/schemas/{kind}"}
 
 

@@ -9,25 +9,18 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 
-from holdfast.core.job.failure import describe
+from holdfast.core.job.failure import Failure, describe
+from holdfast.core.job.finding import Finding
 from holdfast.core.value import replace
 from holdfast.supervisor.web.view import Culprit, Goodput, Incident, IncidentBrief, LogTail, Round, StackGroup
 from holdfast.telemetry.goodput.accounting import goodput as folded
 from holdfast.telemetry.goodput.published import by_checkpoints, by_steps, steps_told
-from holdfast.telemetry.record.reader import read
+from holdfast.telemetry.record.reader import Record, read
 from holdfast.telemetry.record.state_dir import events_files, homes, incident_dir, job_dirs, running_nodes, safe_name, split_run
 from holdfast.telemetry.report.safe_text import one_line
-from holdfast.telemetry.report.timeline import timeline
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from holdfast.core.job.failure import Failure
-    from holdfast.core.job.finding import Finding
-    from holdfast.telemetry.record.reader import Record
-    from holdfast.telemetry.report.timeline import Life, Timeline
+from holdfast.telemetry.report.timeline import Life, Timeline, timeline
 
 KEPT = 256
 """Findings that are remembered: a round that is over is diagnosed once."""

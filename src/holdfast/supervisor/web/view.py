@@ -5,19 +5,15 @@ What is kept is shown as it is kept (`core.wire.fleet`: `Deed`, `Swap`, `DeviceK
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from holdfast.core.value import Value, to_plain
-from holdfast.core.wire.fleet import Change, Deed, DeviceKept, JobLife, RankSaid, Swap
+from holdfast.core.wire.fleet import Change, Deed, DeviceKept, JobLife, RankSaid, ReporterState, Standing, Swap
+from holdfast.supervisor.fleet.job import FleetJob
+from holdfast.supervisor.fleet.node import FleetNode
+from holdfast.supervisor.fleet.state import FleetState
 from holdfast.supervisor.snapshot import DEEDS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from holdfast.core.wire.fleet import Standing
-    from holdfast.supervisor.fleet.job import FleetJob
-    from holdfast.supervisor.fleet.machine import Fleet
-    from holdfast.supervisor.fleet.node import FleetNode
 
 HISTORY = 20
 """Changes of a node in a list of all nodes; asked about by itself it tells all."""
@@ -273,7 +269,7 @@ def node(known: FleetNode, history: int = HISTORY) -> Node:
 
 def job(known: FleetJob) -> Job:
     """One job."""
-    here = [report for report in known.reports.values() if report.state != "ended"]
+    here = [report for report in known.reports.values() if report.state != ReporterState.ENDED]
     newest = [report for report in here if report.round == known.round]
     return Job(
         name=known.name,
@@ -296,24 +292,24 @@ def _state(known: FleetJob, newest: Iterable[Standing]) -> str:
     return states[0][1] if states else "ended" if known.outcome else "silent"
 
 
-def totals(known: Fleet) -> tuple[Total, ...]:
+def totals(known: FleetState) -> tuple[Total, ...]:
     """The counts of its deeds."""
     rows = known.ledger.totals.items()
     return tuple(Total(act=act, trouble=trouble, result=result, count=count) for (act, trouble, result), count in rows if count)
 
 
-def fleet(known: Fleet, at_unix: float) -> dict[str, Any]:
+def fleet(known: FleetState, at_unix: float) -> dict[str, Any]:
     """All of it, as plain data."""
     shown: dict[str, Any] = to_plain(
         FleetShown(
             version=known.changes.version,
-            generation=known.generation,
-            policy=known.policy.name,
-            lease_s=known.lease_s,
+            generation=known.rules.generation,
+            policy=known.rules.policy.name,
+            lease_s=known.rules.lease_s,
             at_unix=at_unix,
             nodes=tuple(node(known.nodes[name]) for name in sorted(known.nodes)),
             jobs=tuple(job(known.jobs[name]) for name in sorted(known.jobs)),
-            swaps=tuple(known.swaps.by_id.values()),
+            swaps=tuple(one.swap for one in known.open_swaps.values()),
             deeds=tuple(list(known.ledger.deeds.values())[-DEEDS:]),
             totals=totals(known),
         )
@@ -321,8 +317,8 @@ def fleet(known: Fleet, at_unix: float) -> dict[str, Any]:
     return shown
 
 
-def changed(known: Fleet, since: int, at_unix: float) -> dict[str, Any]:
-    """What whoever knows that version lacks, as plain data; all of it (`fleet`) where it knows none of this life."""
+def changed(known: FleetState, since: int, at_unix: float) -> dict[str, Any]:
+    """Changes since a version, as plain data; the whole `fleet` if the version is not of this life."""
     if not known.changes.knows(since):
         return fleet(known, at_unix)
     keys = known.changes.since(since)
@@ -333,7 +329,7 @@ def changed(known: Fleet, since: int, at_unix: float) -> dict[str, Any]:
             at_unix=at_unix,
             nodes=tuple(node(known.nodes[name]) for name in nodes if name in known.nodes),
             jobs=tuple(job(known.jobs[name]) for name in jobs if name in known.jobs),
-            swaps=tuple(known.swaps.by_id.values()),
+            swaps=tuple(one.swap for one in known.open_swaps.values()),
             deeds=tuple(known.ledger.deeds[id] for id in reversed(deeds) if id in known.ledger.deeds),
             totals=totals(known),
             gone=Gone(

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from holdfast.core.value import Value
+from collections.abc import Sequence
+from typing import Protocol
 
-HARDWARE = ("lost", "device", "unfit")
+from holdfast.core.value import Value
+from holdfast.core.wire.fleet import Act, Deed, TroubleKind
+
+HARDWARE = (TroubleKind.LOST, TroubleKind.DEVICE, TroubleKind.UNFIT)
 """Troubles that are the node's, and not a program's."""
+
+SOFTWARE = (TroubleKind.WORKER, TroubleKind.HANG)
+"""Troubles of ranks, whose cause is not known."""
 
 
 class Case(Value):
     """Something that has gone wrong, with what there is to mend it."""
 
     trouble: str
-    """worker · hang · lost · device · unfit · operator"""
+    """A `TroubleKind`, or what a newer reporter calls one."""
     node: str
     job: str
     """Empty: the node does not work for any."""
@@ -32,7 +39,7 @@ class Case(Value):
     device: str = ""
     goes_on: bool = False
     """Its job runs without the node already: a job's own lease is shorter than the supervisor's."""
-    in_vain: tuple[str, ...] = ()
+    in_vain: tuple[Act, ...] = ()
     """Acts that have been tried for this case, and did not help."""
     limits: dict[str, int] = {}  # noqa: RUF012
     """What the job itself has told of how it may be treated, by Google's names."""
@@ -46,8 +53,18 @@ class Case(Value):
 class Choice(Value):
     """What next, and why."""
 
-    act: str
-    """none · restart-workers (where the job's own policy does not) · restart-job (all its ranks, on the same nodes) · swap (the
-    node) · shrink (the job, by the node) · stop (the job)"""
+    act: Act
     reason: str
     delay_s: float = 0.0
+
+
+class Policy(Protocol):
+    """Decides what is done about a trouble."""
+
+    name: str
+
+    def decide(self, case: Case, before: Sequence[Deed], now_unix: float) -> Choice:
+        """What to do about `case`; `before`: deeds about its job or its node, the oldest first."""
+
+    def patience_s(self, case: Case) -> float:
+        """How long a restart may take until a round runs again, before the next act is tried."""

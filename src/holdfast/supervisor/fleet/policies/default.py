@@ -7,20 +7,16 @@ a rank fails       3 in an hour   2 failures on one node in an hour;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.core.job.xid import NONE, RESTART, WATCH, xid
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
+from holdfast.core.wire.fleet import Act, Deed, TroubleKind
 from holdfast.supervisor.fleet.action_log import result
-from holdfast.supervisor.fleet.policies.case import HARDWARE, Case, Choice
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.core.wire.fleet import Deed
+from holdfast.supervisor.fleet.policies.case import HARDWARE, SOFTWARE, Case, Choice
 
 HOUR_S = 3600.0
-
 
 OUTCOME_S = 120.0
 """How long a restart may take until a round runs again, before the next thing is tried: imports and a checkpoint's restore are
@@ -30,7 +26,7 @@ a matter of minutes, and the job's own agents know of them what the supervisor d
 class Rung(Value):
     """One act, and how often it may come."""
 
-    act: str
+    act: Act
     times: float = NEVER
     """At most so often for one job within `within_s`."""
     within_s: float = HOUR_S
@@ -39,11 +35,11 @@ class Rung(Value):
 
 
 LADDER = (
-    Rung(act="restart-workers", times=3),
-    Rung(act="restart-job", times=2, delay_s=5.0),
-    Rung(act="swap"),
-    Rung(act="shrink"),
-    Rung(act="stop"),
+    Rung(act=Act.RESTART_WORKERS, times=3),
+    Rung(act=Act.RESTART_JOB, times=2, delay_s=5.0),
+    Rung(act=Act.SWAP),
+    Rung(act=Act.SHRINK),
+    Rung(act=Act.STOP),
 )
 
 NODE_FAULTS = 2
@@ -51,10 +47,10 @@ NODE_FAULTS = 2
 their own fail on any node."""
 
 WORDS = {
-    "restart-workers": "its job's own agents restart the ranks",
-    "restart-job": "all ranks are restarted, on the same nodes",
-    "shrink": "no spare waits: the job goes on with one node less",
-    "stop": "nothing else is left",
+    Act.RESTART_WORKERS: "its job's own agents restart the ranks",
+    Act.RESTART_JOB: "all ranks are restarted, on the same nodes",
+    Act.SHRINK: "no spare waits: the job goes on with one node less",
+    Act.STOP: "nothing else is left",
 }
 
 
@@ -69,13 +65,13 @@ class Default:
 
     def decide(self, case: Case, before: Sequence[Deed], now_unix: float) -> Choice:
         """See `Policy`."""
-        if case.trouble == "device" and (row := xid(case.xid, case.what)).action in (NONE, RESTART, WATCH):
+        if case.trouble == TroubleKind.DEVICE and (row := xid(case.xid, case.what)).action in (NONE, RESTART, WATCH):
             whose = "the node is looked after" if row.action == WATCH else "the GPU is well"
-            return Choice(act="none", reason=f"Xid {row.number} ({row.what}): {whose}")
+            return Choice(act=Act.NONE, reason=f"Xid {row.number} ({row.what}): {whose}")
         if not case.job:
-            return Choice(act="swap", reason="no job runs there: nobody has to take over")
+            return Choice(act=Act.SWAP, reason="no job runs there: nobody has to take over")
         if case.goes_on:
-            return Choice(act="swap", reason=f"{case.what}; its job goes on without it already")
+            return Choice(act=Act.SWAP, reason=f"{case.what}; its job goes on without it already")
         first, why = self._first(case, before, now_unix)
         for rung in LADDER[first:]:
             if rung.act in case.in_vain:
@@ -84,29 +80,29 @@ class Default:
             if len(lately) >= rung.times or not _possible(rung.act, case):
                 continue
             delay_s = rung.delay_s * 2.0 ** (len(lately) - 1) if lately else 0.0
-            words = f"{case.spares[0]} takes over" if rung.act == "swap" else WORDS[rung.act]
+            words = f"{case.spares[0]} takes over" if rung.act == Act.SWAP else WORDS[rung.act]
             return Choice(act=rung.act, reason=f"{why}; {words}", delay_s=delay_s)
         left = "no spare waits, and the job cannot be smaller: the node is left where it is"
-        return Choice(act="none", reason=f"{why}; {left if first else 'what could be tried has been tried'}")
+        return Choice(act=Act.NONE, reason=f"{why}; {left if first else 'what could be tried has been tried'}")
 
     def _first(self, case: Case, before: Sequence[Deed], now_unix: float) -> tuple[int, str]:
-        if case.trouble in HARDWARE or case.trouble == "operator":
+        if case.trouble in HARDWARE or case.trouble == TroubleKind.OPERATOR:
             return 2, case.what
         lately = [deed for deed in before if deed.node == case.node and now_unix - deed.at_unix < HOUR_S]
         # What was done in vain was followed by another deed for the same failure.
-        faults = sum(deed.trouble in ("worker", "hang") and result(deed) != "in_vain" for deed in lately)
+        faults = sum(deed.trouble in SOFTWARE and result(deed) != "in_vain" for deed in lately)
         if faults >= NODE_FAULTS and case.spares:
             return 2, f"{case.what}; that is the {faults + 1}th failure on {case.node} within an hour"
         return 0, case.what
 
 
-def _possible(act: str, case: Case) -> bool:
+def _possible(act: Act, case: Case) -> bool:
     match act:
-        case "swap":
+        case Act.SWAP:
             return bool(case.spares)
-        case "shrink":
+        case Act.SHRINK:
             return case.can_shrink
-        case "stop":
-            # Somebody who drains a node, or a check, does not mean to end the job; ranks that fail end it by themselves.
-            return case.trouble in ("worker", "hang")
+        case Act.STOP:
+            # Neither a drain nor a check means to end the job; ranks that fail end it by themselves.
+            return case.trouble in SOFTWARE
     return True

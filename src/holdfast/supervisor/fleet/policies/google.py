@@ -16,14 +16,11 @@ operator's where he has given one, else the job's own, as its clients have told 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from holdfast.core.wire.fleet import Act, Deed, TroubleKind
 from holdfast.supervisor.fleet.policies.case import HARDWARE, Case, Choice
 from holdfast.supervisor.fleet.policies.google_limits import DEFAULTS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from holdfast.core.wire.fleet import Deed
 
 
 class Google:
@@ -45,39 +42,39 @@ class Google:
 
     def decide(self, case: Case, before: Sequence[Deed], now_unix: float) -> Choice:
         """See `Policy`."""
-        if case.trouble == "operator" or not case.job:
-            act = "swap" if case.spares or not case.job else "shrink"
+        if case.trouble == TroubleKind.OPERATOR or not case.job:
+            act = Act.SWAP if case.spares or not case.job else Act.SHRINK
             return Choice(act=act, reason=case.what)
         limits = self.limits(case)
         if case.trouble not in HARDWARE:
             restarts, allowed = self._in_job_restarts(before), limits["max_in_job_restarts"]
-            if restarts < allowed and "restart-workers" not in case.in_vain:
-                return Choice(act="restart-workers", reason=f"in-job restart {restarts + 1} of {allowed}")
+            if restarts < allowed and Act.RESTART_WORKERS not in case.in_vain:
+                return Choice(act=Act.RESTART_WORKERS, reason=f"in-job restart {restarts + 1} of {allowed}")
             return self._reset(case, limits, f"no in-job restart is left ({restarts} of {allowed})")
         return self._node_failed(case, limits, before)
 
     def _in_job_restarts(self, before: Sequence[Deed]) -> int:
-        return _since(before, "restart-job", [deed for deed in before if deed.act == "restart-workers"])
+        return _since(before, Act.RESTART_JOB, [deed for deed in before if deed.act == Act.RESTART_WORKERS])
 
     def _node_failed(self, case: Case, limits: Mapping[str, int], before: Sequence[Deed]) -> Choice:
         mine = [deed for deed in before if deed.node == case.node and deed.trouble in HARDWARE]
-        failures, allowed = _since(mine, "swap", mine) + 1, limits["max_workload_restarts"]
-        if failures <= allowed and "restart-job" not in case.in_vain:
+        failures, allowed = _since(mine, Act.SWAP, mine) + 1, limits["max_workload_restarts"]
+        if failures <= allowed and Act.RESTART_JOB not in case.in_vain:
             return self._reset(case, limits, f"failure {failures} of {case.node}, {allowed} allowed")
         why = f"failure {failures} of {case.node}, more than {allowed}"
         if case.spares and not _too_many(case, limits):
-            return Choice(act="swap", reason=f"{why}; {case.spares[0]} takes over")
+            return Choice(act=Act.SWAP, reason=f"{why}; {case.spares[0]} takes over")
         if _may_shrink(case, limits):
             gone = "the job has more replicas than it may have" if case.spares else "no spare waits, and the job may be smaller"
-            return Choice(act="shrink", reason=f"{why}; {gone}")
+            return Choice(act=Act.SHRINK, reason=f"{why}; {gone}")
         return self._reset(case, limits, f"{why}; no spare waits")
 
     def _reset(self, case: Case, limits: Mapping[str, int], why: str) -> Choice:
-        if "restart-job" not in case.in_vain:
-            return Choice(act="restart-job", reason=why)
-        if "shrink" not in case.in_vain and _may_shrink(case, limits):
-            return Choice(act="shrink", reason=f"{why}; the job does not run again, and may be smaller")
-        return Choice(act="none", reason=f"{why}; a restart of the job has not helped")
+        if Act.RESTART_JOB not in case.in_vain:
+            return Choice(act=Act.RESTART_JOB, reason=why)
+        if Act.SHRINK not in case.in_vain and _may_shrink(case, limits):
+            return Choice(act=Act.SHRINK, reason=f"{why}; the job does not run again, and may be smaller")
+        return Choice(act=Act.NONE, reason=f"{why}; a restart of the job has not helped")
 
 
 def _may_shrink(case: Case, limits: Mapping[str, int]) -> bool:
@@ -92,7 +89,7 @@ def _too_many(case: Case, limits: Mapping[str, int]) -> bool:
     return bool(most and limits["workload_scaling_enabled"]) and case.nodes > nodes
 
 
-def _since(before: Sequence[Deed], act: str, counted: Sequence[Deed]) -> int:
+def _since(before: Sequence[Deed], act: Act, counted: Sequence[Deed]) -> int:
     """How many of `counted` have come after the last deed of that act."""
     last = max((deed.at_unix for deed in before if deed.act == act), default=float("-inf"))
     return sum(1 for deed in counted if deed.at_unix > last)

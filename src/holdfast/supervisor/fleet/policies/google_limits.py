@@ -1,19 +1,16 @@
 """Which limits has the policy `google`, and where do they come from? Google's own names, from options and GCP_* variables.
 
-    --policy-option max_in_job_restarts=3        GCP_MAX_IN_JOB_RESTARTS=3        or, told by a job's clients, of that job alone
+--policy-option max_in_job_restarts=3        GCP_MAX_IN_JOB_RESTARTS=3        or, told by a job's clients, of that job alone
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from holdfast.agent.reporting.google_rank_reports import NUMBERS, SCALING
 from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from holdfast.core.wire.google_wire import WorkloadInfo
+from holdfast.core.wire.google_wire import WorkloadInfo
 
 DEFAULTS = {
     "max_in_job_restarts": 0,

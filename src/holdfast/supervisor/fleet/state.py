@@ -1,0 +1,238 @@
+"""What does the supervisor know? The fleet's state, in one value: nodes, jobs, reporters, and what is under way.
+
+The functions of the other modules take this value, change it by its tables and methods, and return the actions to perform.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.machine import NEVER, Action
+from holdfast.core.value import Value
+from holdfast.core.wire.fleet import Deed, Heed, JobKept, NodeKept, NodeState, Order, Swap, Trouble, Verb
+from holdfast.supervisor.fleet.action_log import Ledger
+from holdfast.supervisor.fleet.job import FleetJob
+from holdfast.supervisor.fleet.messages import Call, Keep, Tell
+from holdfast.supervisor.fleet.node import FleetNode
+from holdfast.supervisor.fleet.policies.case import Case, Policy
+from holdfast.supervisor.fleet.queues import Queues, Task
+from holdfast.supervisor.versions import Changes
+
+
+class FleetRules(Value):
+    """What one life of the supervisor goes by."""
+
+    policy: Policy
+    generation: int
+    """Number of this life."""
+    lease_s: float
+    """A node that is silent for so long is lost."""
+    ahead_unix: float
+    """The time of day, less monotonic time."""
+
+
+class Kept(Value):
+    """What earlier lives have stored."""
+
+    nodes: tuple[NodeKept, ...] = ()
+    jobs: tuple[JobKept, ...] = ()
+    swaps: tuple[Swap, ...] = ()
+    deeds: tuple[Deed, ...] = ()
+
+
+class Missing(Value):
+    """A node that the supervisor does not hear, while its job has not said whether it does."""
+
+    case: Case
+    until: float
+    """When to act without the job's word."""
+
+
+class OpenDeed(Value):
+    """A restart or stop whose outcome is not known yet."""
+
+    case: Case
+    round: int
+    """A newer one is the outcome."""
+    until: float
+    act_at: float
+    """When to order it; NEVER: it was ordered."""
+
+
+class OpenSwap(Value):
+    """A swap that is under way, and what this life of the supervisor knows of it."""
+
+    swap: Swap
+    until: float
+    """When the takeover is given up."""
+    tried: tuple[str, ...] = ()
+    """Reporters that were asked in vain."""
+    tries: int = 0
+    """How often all of them were."""
+    look_at: float = NEVER
+    """When to look again."""
+    is_settled: bool = False
+    """A round without the node has run for long enough that all its nodes have reported."""
+
+
+class Leases:
+    """Until when each node counts as present. All leases are equally long, so the first in the table ends first."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    @property
+    def first(self) -> float:
+        """When the next one ends."""
+        return next(iter(self._until.values()), NEVER)
+
+    def renew(self, node: str, until: float) -> None:
+        """A node was heard."""
+        self._until.pop(node, None)
+        self._until[node] = until
+
+    def extend(self, until: float) -> None:
+        """All nodes are present until then."""
+        self._until = dict.fromkeys(self._until, until)
+
+    def end(self, node: str) -> None:
+        """Stop waiting for a node."""
+        self._until.pop(node, None)
+
+    def over(self, now: float) -> list[str]:
+        """Nodes whose lease has ended."""
+        over: list[str] = []
+        for node, until in self._until.items():
+            if now < until:
+                break
+            over.append(node)
+        return over
+
+
+class FleetState:
+    """See the module's text."""
+
+    def __init__(self, rules: FleetRules, kept: Kept, now: float) -> None:
+        self.rules = rules
+        self.nodes = {node.name: FleetNode.of(node) for node in kept.nodes}
+        self.jobs = {job.name: FleetJob(job.name, job.lives) for job in kept.jobs}
+        self.reporters: dict[str, str] = {}
+        """Reporter → name of its node, of those that were heard in this life."""
+        self.leases = Leases()
+        self.missing: dict[str, Missing] = {}
+        """By node."""
+        self.ledger = Ledger(rules.generation, kept.deeds)
+        self.open_deeds: dict[str, OpenDeed] = {}
+        """By the deed's id."""
+        self.open_swaps = {swap.id: open_swap(swap, now) for swap in kept.swaps}
+        """By the deed's id."""
+        self.asked: dict[str, int] = {}
+        """Deed → number of the operator's request that is answered once its outcome is known."""
+        self.early: dict[tuple[str, int], Trouble] = {}
+        """Troubles that came before `settled_at`. They are not answered yet: the next life hears them if this one ends."""
+        self.changes = Changes(rules.generation)
+        """Versions of nodes, jobs, swaps and deeds, as they are shown."""
+        self.queues = Queues()
+        self.awake_at = now
+        """When this process last observed anything."""
+        self.settled_at = now + rules.lease_s
+        """By then every live reporter has connected. Before, the supervisor does not know who is present."""
+        for name in [node.name for node in kept.nodes if node.state == NodeState.FIT]:
+            self.leases.renew(name, self.settled_at)
+        for swap in kept.swaps:
+            self.nodes.setdefault(swap.node, FleetNode(swap.node))
+
+    # --- questions ------------------------------------------------------------------------------------------------------
+
+    def unix(self, now: float) -> float:
+        """The time of day."""
+        return now + self.rules.ahead_unix
+
+    def is_settled(self, now: float) -> bool:
+        """Whether every live reporter has had time to connect."""
+        return now >= self.settled_at
+
+    def reporter_node(self, reporter: str) -> FleetNode | None:
+        """The node of a reporter. None: it was not heard in this life, or was succeeded by another."""
+        name = self.reporters.get(reporter)
+        return self.nodes[name] if name is not None else None
+
+    def job_of(self, reporter: str) -> str:
+        """The job that a reporter works for. Empty: none."""
+        node = self.reporter_node(reporter)
+        report = node.reports.get(reporter) if node is not None else None
+        return report.job if report is not None else ""
+
+    def is_linked(self, reporter: str) -> bool:
+        """Whether a message would reach a reporter."""
+        node = self.reporter_node(reporter)
+        return node is not None and reporter in node.linked and not node.is_lost
+
+    def is_heard(self, name: str) -> bool:
+        """Whether a node has a live link."""
+        node = self.nodes.get(name)
+        return node is not None and bool(node.linked) and not node.is_lost
+
+    def swap_of(self, node: str) -> Swap | None:
+        """The swap of a node that is under way."""
+        return next((one.swap for one in self.open_swaps.values() if one.swap.node == node), None)
+
+    @property
+    def promised(self) -> set[str]:
+        """Spares that are to take over somewhere."""
+        return {one.swap.spare for one in self.open_swaps.values() if one.swap.spare}
+
+    def deadline(self) -> float:
+        """When time alone changes something."""
+        waits = [self.leases.first, self.queues.deadline()]
+        waits += [self.settled_at] if self.early else []
+        waits += [one.until for one in self.missing.values()]
+        waits += [min(one.until, one.act_at) for one in self.open_deeds.values()]
+        waits += [min(one.until, one.look_at) for one in self.open_swaps.values()]
+        return min(waits)
+
+    # --- small steps ----------------------------------------------------------------------------------------------------
+
+    def wake(self, now: float) -> float:
+        """Note that this process runs. When it last did."""
+        awake_at, self.awake_at = self.awake_at, now
+        return awake_at
+
+    def take_early(self) -> list[Trouble]:
+        """The troubles that came too early. From now on there are none."""
+        early, self.early = self.early, {}
+        return list(early.values())
+
+    def keep(self, node: FleetNode, now: float, why: str = "") -> list[Action]:
+        """Store a node, if it has changed since it was stored last."""
+        return [Keep(table="nodes", key=node.name, value=node.kept())] if node.changed(self.unix(now), why) else []
+
+    def heed(self, reporter: str) -> Tell:
+        """Tell a reporter that it is known, and by what lease."""
+        return Tell(node=reporter, message=Heed(lease_s=self.rules.lease_s, generation=self.rules.generation))
+
+    def order(self, id: str, verb: Verb, reason: str, *, target: str = "", round: int = 0) -> Order:
+        """An order of this life of the supervisor."""
+        reason = reason[:400]
+        return Order(order=id, generation=self.rules.generation, verb=verb, target=target, round=round, reason=reason)
+
+    def send(self, reporter: str, order: Order, now: float) -> list[Action]:
+        """Queue an order for the reporter's node."""
+        host = self.reporters.get(reporter, reporter)
+        return self.queues.push(Task(id=order.order, host=host, action=Tell(node=reporter, message=order)), now)
+
+    def call(self, id: str, verb: str, node: str, reason: str, now: float) -> list[Action]:
+        """Queue a call of the orchestrator about a node."""
+        call = Call(task=f"{id}.{verb}", verb=verb, target=node, reason=reason)
+        return self.queues.push(Task(id=call.task, host=f"orchestrator {node}", action=call), now)
+
+    def close(self, id: str, outcome: str, now: float) -> list[Action]:
+        """Record a deed's outcome. The first one stands."""
+        return self.ledger.close(id, outcome, self.unix(now))
+
+
+TAKEOVER_S = 300.0
+"""How long a round without the node may take to run: a new node's start is among what it may have to wait for."""
+
+
+def open_swap(swap: Swap, now: float) -> OpenSwap:
+    """A swap that begins, or goes on in another life of the supervisor."""
+    return OpenSwap(swap=swap, until=now + TAKEOVER_S)
