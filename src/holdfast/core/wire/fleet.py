@@ -314,6 +314,7 @@ class Swap(Value):
     round: int = 0
     """The round in which the node's ranks were."""
     step: SwapStep = SwapStep.EXCLUDE
+    """exclude · drain · replace · watch"""
     replaces: bool = False
     """Another node is asked for."""
 
