@@ -139,7 +139,7 @@ def test_a_full_disk_is_said_in_a_line(holdfast, line):
     command = [sys.executable, "-m", "holdfast", line]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=os.environ)
-    said = f"holdfast {line}: what it has to say cannot be written: No space left on device\n"
+    said = f"holdfast {line}: cannot write its output: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 

@@ -88,7 +88,7 @@ def test_the_file_of_the_guide_is_read_and_the_command_line_goes_before_it(holdf
 def test_a_file_that_is_no_yaml_is_an_error(holdfast, script, tmp_path):
     (tmp_path / "ft.yaml").write_text("a: [1")
     done = holdfast("ft_launcher", "--ft-cfg-path", "ft.yaml", script(""))
-    assert done.returncode == 2 and "ft.yaml is no YAML" in done.stderr
+    assert done.returncode == 2 and "ft.yaml is not valid YAML" in done.stderr
 
 
 def test_several_launchers_on_one_node_are_refused_unless_they_are_wanted(holdfast, script, tmp_path):

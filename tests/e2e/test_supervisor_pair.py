@@ -152,7 +152,7 @@ def test_what_is_no_store_is_said(holdfast, tmp_path):
     for where, said in (
         ("ftp://x/y", "is no store"),
         ("etcd://h:1/p?colour=red", "colour= is not known"),
-        ("etcd://h:1/p", "127.0.0.1:0 with --store is a port that nobody knows"),
+        ("etcd://h:1/p", "127.0.0.1:0 with --store: agents could not find a random port"),
     ):
         told = holdfast.run("supervisor", "--listen", "127.0.0.1:0", "--state", tmp_path / "fleet", "--store", where)
         assert told.returncode == 2 and said in told.stderr, told.output

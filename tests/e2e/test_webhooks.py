@@ -142,7 +142,7 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(holdfast, tmp_pat
     ):
         refused = holdfast.run("supervisor", "--listen", "127.0.0.1:0", "--http", "off", "--state", tmp_path / "fleet", *flags)
         assert refused.returncode == 2 and said in refused.stderr, refused.output
-    assert "nobody is to be told" in holdfast.run("notify", "--state", tmp_path).stderr
+    assert "no receiver is given" in holdfast.run("notify", "--state", tmp_path).stderr
 
 
 def test_the_swap_of_a_real_node_is_told_and_counted_and_once_though_all_are_killed(holdfast, job, tmp_path, wait_until, hook):

@@ -305,4 +305,4 @@ def test_gpus_per_numa_is_a_number(wrong):
 def test_the_flag_goes_before_the_variable():
     resolved = told(*TWO_RANKS, "--numa-binding", "node", env={"NVRX_GPUS_PER_NUMA": "2"}, on=host(topology=NEAR))
     assert cpus(resolved.config.bindings) == ["0-1", "2-3"]
-    assert any("NVRX_GPUS_PER_NUMA is not looked at" in notice.text for notice in resolved.notices)
+    assert any("NVRX_GPUS_PER_NUMA is ignored" in notice.text for notice in resolved.notices)

@@ -137,7 +137,7 @@ def test_durations_of_rdzv_conf_are_used():
     found = told(*TWO, "--rdzv-conf", conf)
     assert (found.config.join_timeout_s, found.config.last_call_s, found.config.is_host) == (7.0, 2.0, True)
     assert found.origins["join_timeout_s"] == "--rdzv-conf"
-    assert "close_timeout means nothing here" in str([notice.text for notice in found.notices])
+    assert "close_timeout has no effect" in str([notice.text for notice in found.notices])
     assert not [notice for notice in found.notices if notice.level == "WARNING"]
 
 

@@ -226,7 +226,7 @@ def test_the_monitor_is_on_unless_it_is_switched_off():
 
 
 def test_a_regular_expression_that_is_none_is_an_error():
-    assert "--progress-regex: '(' is no regular expression" in error("--progress-regex", "(")
+    assert "--progress-regex: '(' is not a regular expression" in error("--progress-regex", "(")
 
 
 def test_lines_that_are_gathered_anyway_are_searched_without_being_shown():

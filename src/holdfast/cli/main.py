@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        _complain(f"holdfast {command}: what it has to say cannot be written: {error.strerror}")
+        _complain(f"holdfast {command}: cannot write its output: {error.strerror}")
         _print_nowhere()
         return 1
     except KeyboardInterrupt:

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not is_loopback(options.host):
         raise UsageError(
-            f"--host: {options.host} is not of the loopback interface, and Google's wire knows no secret",
+            f"--host: {options.host} is not a loopback address, and Google's protocol has no authentication",
             hint="each host has a daemon of its own, which its ranks reach at 127.0.0.1",
         )
     silence_s = SILENCE_S if options.silence is None else options.silence
@@ -81,7 +81,7 @@ def _uplink(options: argparse.Namespace) -> Callable[[Daemon], HostUplink] | Non
 def _port(given: int | None) -> int:
     text = str(given) if given is not None else os.environ.get(PORT_VARIABLE) or str(PORT)
     if not text.isdigit() or int(text) > 65535:
-        raise UsageError(f"{'--port' if given is not None else PORT_VARIABLE}: {text!r} is no port")
+        raise UsageError(f"{'--port' if given is not None else PORT_VARIABLE}: {text!r} is not a port")
     return int(text)
 
 

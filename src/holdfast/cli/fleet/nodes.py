@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         show_json(nodes)
         return 0
     if not nodes:
-        print("no node has been heard of yet: start jobs with --supervisor HOST:PORT")
+        print("no node has reported yet: start jobs with --supervisor HOST:PORT")
         return 0
     show(("node", "state", "job", "ranks", "gpus", "reason"), [_row(node) for node in nodes])
     return 0

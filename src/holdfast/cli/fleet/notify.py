@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     if options.parent and not tied_to(options.parent):
         return 0
     if not options.webhook and options.otlp is None:
-        raise UsageError("nobody is to be told", hint="give --webhook URL or --otlp URL")
+        raise UsageError("no receiver is given", hint="give --webhook URL or --otlp URL")
 
     def say(text: str) -> None:
         print(f"holdfast notify: {plain(text)}", file=sys.stderr, flush=True)
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def checked(options: argparse.Namespace, folder: str) -> list[str]:
-    """The arguments of the process that tells them; empty: nobody is to be told. UsageError: it could not."""
+    """The arguments of the process that tells them; empty: no receiver is given. UsageError: it could not."""
     _secret(options)
     for url in options.webhook:
         webhook(url)
@@ -62,8 +62,8 @@ def checked(options: argparse.Namespace, folder: str) -> list[str]:
     has_sdk = find_spec("opentelemetry") is not None and find_spec("opentelemetry.exporter") is not None
     if options.otlp is not None and not has_sdk:
         if options.otlp:
-            raise UsageError("--otlp: OpenTelemetry is not there", hint="pip install 'holdfast[otel]'")
-        print("holdfast supervisor: OTEL_EXPORTER_OTLP_ENDPOINT is set, but the extra `otel` is not there", file=sys.stderr)
+            raise UsageError("--otlp: OpenTelemetry is not installed", hint="pip install 'holdfast[otel]'")
+        print("holdfast supervisor: OTEL_EXPORTER_OTLP_ENDPOINT is set, but the extra `otel` is not installed", file=sys.stderr)
         options.otlp = None
     if not options.webhook and options.otlp is None:
         return []

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     token = token_of(options.token_file, "--token-file")
     if not token and not is_loopback(host):
         raise UsageError(
-            f"--listen: without a token, whoever reaches {options.listen} could speak for your nodes",
+            f"--listen: without a token, anybody who reaches {options.listen} could speak for your nodes",
             hint="make one with `holdfast token --write FILE`, and give it here and to each agent (--supervisor-token-file)",
         )
     if not options.lease >= 0.1:
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     store = open_store(options.store, folder, f"{socket.gethostname()} ({options.listen})")
     if options.store and not port:
         hint = "choose a port: agents are told where each of several supervisors is before it leads"
-        raise UsageError(f"--listen: {options.listen} with --store is a port that nobody knows", hint=hint)
+        raise UsageError(f"--listen: {options.listen} with --store: agents could not find a random port", hint=hint)
     told = notify(options, folder)
 
     def one_life() -> None:

@@ -42,13 +42,13 @@ def run(options: argparse.Namespace) -> int:
     for _, about, reason in sorted([*map(_decided, job.decisions), *map(_told, told := _only_told(job))]):
         print(f"{about}\n    {plain(reason, keep='')}")
     if told:
-        print(f"told by the coordinator at {job.coordinator}: what it decided, and when, is in the record of its own node")
+        print(f"told by the coordinator at {job.coordinator}: the record of its own node has the decisions and their times")
     elif not job.decisions:
-        print(f"nothing had to be decided in job {job.job} ({job.state})")
+        print(f"no decision was taken in job {job.job} ({job.state})")
     if job.state == "ended" and job.reason not in [decision.reason for decision in job.decisions]:
         print(f"it {job.outcome}, exit code {job.exit_code}: {plain(job.reason, keep='')}")
     if job.state == "lost":
-        print("then its agents were gone without a word: killed from outside, or the host went down")
+        print("then its agents vanished: they were killed, or the host went down")
     return 0
 
 

@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         mode = int(options.mode, 8)
     except ValueError:
-        raise UsageError(f"--mode: {options.mode!r} is no octal number", hint="600: only this user; 666: everybody") from None
+        hint = "600: only this user; 666: everybody"
+        raise UsageError(f"--mode: {options.mode!r} is not an octal number", hint=hint) from None
     root = os.environ.get(ROOT, "/")
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # before gRPC's threads begin, so that none of them takes one
     asked = [with_deadline(one, options.deadline) for one in wanted(options.checks or USUAL, root)]

@@ -90,4 +90,4 @@ def _read_yaml(path: str) -> object:
         try:
             return yaml.safe_load(file)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is no YAML: {error}") from error
+            raise UsageError(f"{path} is not valid YAML: {error}") from error

@@ -34,7 +34,7 @@ class HostFacts(Value):
     full_name: Callable[[], str]
     """This host's name with its domain, where it has one."""
     read_yaml: Callable[[str], object]
-    """What stands in a YAML file, given its absolute path. OSError: it cannot be read. UsageError: it is no YAML."""
+    """What stands in a YAML file, given its absolute path. OSError: it cannot be read. UsageError: it is not valid YAML."""
     slurm_address: Callable[[str], str]
     """Where a node of Slurm is reached: its name, or where that does not resolve, what Slurm says."""
     topology: Callable[[str], Topology]

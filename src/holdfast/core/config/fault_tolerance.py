@@ -133,7 +133,7 @@ def regex(text: str, name: str) -> str | None:
     try:
         re.compile(text)
     except re.error as error:
-        raise UsageError(f"{name}: {text!r} is no regular expression: {error}") from None
+        raise UsageError(f"{name}: {text!r} is not a regular expression: {error}") from None
     return text or None
 
 

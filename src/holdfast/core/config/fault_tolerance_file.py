@@ -37,7 +37,7 @@ def read_file(draft: Draft) -> None:
     found = section(document)
     if found is None:
         if not missing_is_fine:
-            draft.tell("WARNING", f"{draft.name('ft_cfg_path')}: {path} has no mapping {SECTION}: nothing is taken from it")
+            draft.tell("WARNING", f"{draft.name('ft_cfg_path')}: {path} has no mapping {SECTION}: the file has no effect")
         return
     for key, raw in found.items():
         _take(draft, path, str(key), raw)

@@ -79,7 +79,8 @@ def memory(text: str, name: str) -> str:
     except ValueError:
         number = -1.0
     if not 0 <= number <= (100 if unit == "%" else 1e15):
-        raise UsageError(f"{name}: {text!r} is no amount of memory", hint="give a share such as 40%, a size such as 64GB, or 0")
+        hint = "give a share such as 40%, a size such as 64GB, or 0"
+        raise UsageError(f"{name}: {text!r} is not an amount of memory", hint=hint)
     if unit == "%":
         return f"{number:g}%" if number else "0"
     return str(int(number * units.get(unit, 1.0)))

@@ -217,7 +217,7 @@ def _log_level(draft: Draft) -> None:
         return draft.put("log_level", "DEBUG", "NVRX_LOG_DEBUG")
     given = draft.environ.get("LOGLEVEL", "")
     if given and given.upper() not in LOG_LEVELS:
-        draft.tell("WARNING", f"LOGLEVEL={given} is no level ({grammar.did_you_mean(given, LOG_LEVELS)}); using WARNING")
+        draft.tell("WARNING", f"LOGLEVEL={given} is not a level ({grammar.did_you_mean(given, LOG_LEVELS)}); using WARNING")
     known = given.upper() in LOG_LEVELS
     return draft.put("log_level", given.upper() if known else "WARNING", "LOGLEVEL" if known else "default")
 

@@ -14,7 +14,7 @@ def choose_binding(draft: Draft) -> None:
     origin = draft.origins.get("ft.gpus_per_numa", "")
     if mode:
         if origin:
-            draft.tell("NOTE", f"{origin} is not looked at: {draft.name('numa_binding')} was given")
+            draft.tell("NOTE", f"{origin} is ignored: {draft.name('numa_binding')} is given")
         return _by_topology(draft, mode, nproc, ft.numa_bind_strict)
     if not ft.gpus_per_numa:
         return None

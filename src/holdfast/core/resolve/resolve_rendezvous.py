@@ -205,7 +205,7 @@ def _embedded(draft: Draft) -> None:
             f"{name}: port 0: the other nodes would not know which port it is", hint=f"give one, such as {host}:{EMBEDDED_PORT}"
         )
     if not text and not alone:
-        draft.tell("WARNING", f"no --rdzv-endpoint: nodes meet at {host}:{port}, which only agents on this host can reach")
+        draft.tell("WARNING", f"no --rdzv-endpoint: nodes meet at {host}:{port}, which only agents on this host reach")
     if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
         draft.tell(
             "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
@@ -280,7 +280,7 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
     name = draft.name("rdzv_conf")
     durations = _durations(draft, conf, backend) if backend in BACKENDS else {}
     if "close_timeout" in durations:
-        draft.tell("NOTE", f"{name} close_timeout means nothing here: a job ends by itself, and no rendezvous has to be closed")
+        draft.tell("NOTE", f"{name} close_timeout has no effect: a job ends by itself")
     said = {"static": ("timeout", "join_timeout"), "etcd": ("join_timeout", "timeout")}.get(backend, ("join_timeout",))
     join = next((key for key in said if key in durations), "")
     fixed = draft.fields["membership"] == "fixed"
