@@ -7,8 +7,23 @@ import pytest
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Say
+from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp
-from holdfast.core.wire.messages import Assigned, Failed, Finish, Join, Leave, Renew, Renewed, Stop, StopJob, Stopped, Waiting
+from holdfast.core.wire.messages import (
+    Assigned,
+    Failed,
+    Finish,
+    Join,
+    Leave,
+    Renew,
+    Renewed,
+    Request,
+    RequestKind,
+    Stop,
+    Stopped,
+    Waiting,
+    is_of_a_member,
+)
 from holdfast.rendezvous.server import Server
 
 REPORT = JobReport(job="secure", outcome="failed", exit_code=1, started_at_unix=0, ended_at_unix=1, reason="because I say so")
@@ -87,7 +102,7 @@ def test_a_node_s_name_cannot_move_the_cursor_or_forge_a_line(job):
     peer.say(join("b-1-aa", evil))
     peer.say(Renew(node="b-1-aa", round=0, sent_at=1.0))
     assert [type(peer.told()) for _ in range(2)] == [Waiting, Renewed]
-    peer.say(StopJob(node="b-1-aa", reason=f"stopped by {evil}"))
+    peer.say(Request(node="b-1-aa", kind=RequestKind.STOP, reason=f"stopped by {evil}"))
     while not isinstance(peer.told(), Finish):
         pass
     peer.say(Leave(node="b-1-aa", round=0, reason="the job is over"))
@@ -134,7 +149,7 @@ def test_a_node_may_come_back_over_a_new_link():
         Leave(node="m", round=1, reason="bye"),
         Stopped(node="m", round=1),
         Failed(node="m", round=1, failure=Failure(node="m", rank=0, at_unix=0.0)),
-        StopJob(node="m", reason="bye"),
+        Request(node="m", kind=RequestKind.STOP, reason="bye"),
         join("m"),
     ],
     ids=lambda message: type(message).__name__,
@@ -150,7 +165,9 @@ def test_what_a_link_says_for_another_node_is_not_heard(stolen):
     assert serving.idle
 
 
-def test_what_only_a_coordinator_says_is_known_by_its_lack_of_a_node():
+def test_what_a_coordinator_says_is_known_by_its_lack_of_a_node():
     """`runtime.net.net` tells the two parts apart by this field."""
-    assert all("node" in kind.__fields__ for kind in (Join, Renew, Failed, Stopped, Leave, StopJob))
+    assert all("node" in kind.__fields__ for kind in (Join, Renew, Failed, Stopped, Leave, Request))
     assert not any("node" in kind.__fields__ for kind in (Assigned, Finish, Renewed))
+    stop = Request(kind=RequestKind.STOP)
+    assert is_of_a_member(replace(stop, node="n1-id")) and not is_of_a_member(stop)

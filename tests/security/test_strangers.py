@@ -113,7 +113,7 @@ def test_a_member_s_proof_cannot_be_relayed_into_a_session(job):
     job.begin()
     peer = job.peer()
     peer.prove("secure", TOKEN)
-    peer.send(frame(b'{"is":"StopJob","node":"x","reason":"because I can"}'))
+    peer.send(frame(b'{"is":"Request","kind":"stop","node":"x","reason":"because I can"}'))
     peer.until_closed()
     job.said("hung up on")
     assert "a frame without the other side's seal" in job.finish()

@@ -10,7 +10,7 @@ from tools.reference import succession
 from tools.reference.rounds import diagram, page
 from tools.reference.walk import Step, walk
 
-from holdfast.rendezvous.coordinator import exclusion
+from holdfast.rendezvous.coordinator import member_messages
 from holdfast.rendezvous.election.succession_state import LEADS, Role, State
 from holdfast.rendezvous.election.succession_state import Step as Taken
 
@@ -39,7 +39,7 @@ def test_the_walk_comes_through_every_phase_and_every_state_of_a_seat(steps: set
 
 
 def test_a_machine_that_does_otherwise_makes_another_page(steps: set[Step], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exclusion.Admission, "newcomer", lambda self, seat, now: [])
+    monkeypatch.setattr(member_messages, "newcomer", lambda job, seat, now: [])
     assert walk() != steps
 
 

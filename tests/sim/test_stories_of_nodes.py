@@ -6,7 +6,7 @@ import pytest
 from kit.stages.stories import FAILS, Start, decisions, formed_at, rounds, story, told
 
 from holdfast.core.job.events import NodeLost
-from holdfast.rendezvous.coordinator.growth import SETTLE_S
+from holdfast.rendezvous.coordinator.gathering import SETTLE_S
 from holdfast.rendezvous.lease import fence_after_loss_s
 from holdfast.sim.agent import SAVE_S
 from holdfast.sim.world import Life

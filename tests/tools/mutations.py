@@ -24,13 +24,13 @@ MUTATIONS = (
     # --- who takes part, and who leads ---
     Mutation(
         "a round forms without the pause after a crash loop",
-        "rendezvous/coordinator/machine.py",
-        "self.gathering.wait_until(now + decision.delay_s)",
+        "rendezvous/coordinator/job.py",
+        "self.gathering.wait_until(now + pause_s)",
         "self.gathering.wait_until(now)",
     ),
     Mutation(
         "the failure to blame is the last one borne with, not the first",
-        "rendezvous/coordinator/failure_handling.py",
+        "rendezvous/coordinator/first_failure.py",
         "self.borne = self.borne or (name, failure)",
         "self.borne = (name, failure)",
     ),

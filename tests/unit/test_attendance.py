@@ -6,7 +6,7 @@ from kit.stages.made_up import assigned, report
 
 from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.core.machine import NEVER, Say, Tick
-from holdfast.core.wire.messages import Finish, Join, Leave, Message, Refused, Stop, StopJob, Stopped, Succeeded, Waiting
+from holdfast.core.wire.messages import Finish, Join, Leave, Message, Refused, Request, Stop, Stopped, Succeeded, Waiting
 from holdfast.elastic.rendezvous.attendance import Attendance, Close, Depart, EndWorkers, Enter, Finished
 
 
@@ -96,7 +96,7 @@ def test_a_closed_job_forms_no_round_and_is_told_that_the_workers_are_gone():
 
 
 def test_closing_stops_the_job_and_departing_only_this_node():
-    assert [type(message) for message in said(seated().observe(Close(reason="failed"), 0.0))] == [StopJob, Stopped]
+    assert [type(message) for message in said(seated().observe(Close(reason="failed"), 0.0))] == [Request, Stopped]
     actions = seated().observe(Depart(reason="SIGTERM"), 0.0)
     assert [type(message) for message in said(actions)] == [Leave, Stopped] and isinstance(actions[0], Exit)
 

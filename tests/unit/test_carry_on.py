@@ -11,7 +11,18 @@ from kit.stages.round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.job.failure import Failure, Position
 from holdfast.core.job.policy import Health
-from holdfast.core.wire.messages import Exclude, Failed, HangFound, Leave, Noted, Positions, Stopped, Succeeded, Waiting
+from holdfast.core.wire.messages import (
+    Failed,
+    HangFound,
+    Leave,
+    Positions,
+    Reply,
+    Request,
+    RequestKind,
+    Stopped,
+    Succeeded,
+    Waiting,
+)
 from holdfast.recovery.min_healthy import verdict
 from holdfast.rendezvous.lease import FENCE_S
 
@@ -170,9 +181,7 @@ def test_it_succeeds_when_enough_have_whatever_became_of_the_rest(job: Tolerant)
     assert job.machine.phase == "ending"
     job.hear(Stopped(node="c", round=job.machine.round))
     assert (job.report.outcome, job.report.exit_code) == ("succeeded", 0)
-    assert job.report.reason == (
-        "b is the last to have done its part; 2 nodes succeeded, and that is enough (min-healthy: 2)"
-    )
+    assert job.report.reason == ("b is the last to have done its part; 2 nodes succeeded, and that is enough (min-healthy: 2)")
 
 
 def test_a_success_counts_although_its_node_has_left(job: Tolerant) -> None:
@@ -185,8 +194,8 @@ def test_a_success_counts_although_its_node_has_left(job: Tolerant) -> None:
 
 
 def test_an_excluded_node_is_stopped_alone(job: Tolerant) -> None:
-    said = job.hear(Exclude(node="a", ask=1, name="c", reason="its fan is broken"))
-    assert kinds(said) == ["Stop", "Noted"] and isinstance(said[-1], Noted)
+    said = job.hear(Request(node="a", kind=RequestKind.EXCLUDE, target="c", ask=1, reason="its fan is broken"))
+    assert kinds(said) == ["Stop", "Reply"] and isinstance(said[-1], Reply)
     assert said[-1].text == "c is excluded: the others carry on without it"
     number = job.machine.round
     job.hear(Stopped(node="c", round=number))
@@ -197,7 +206,11 @@ def test_an_excluded_node_is_stopped_alone(job: Tolerant) -> None:
 def test_a_spare_takes_its_place_only_when_the_others_cannot_carry_on() -> None:
     job = Tolerant("2:2")
     job.join("a", "b", "spare")
-    assert kinds(job.hear(Exclude(node="a", ask=1, name="b", reason="its fan is broken"))) == ["Stop", "Stop", "Noted"]
+    assert kinds(job.hear(Request(node="a", kind=RequestKind.EXCLUDE, target="b", ask=1, reason="its fan is broken"))) == [
+        "Stop",
+        "Stop",
+        "Reply",
+    ]
     job.stopped_and_back("a", "b")
     assert [node for node, seat in job.machine.seats.items() if seat.state == "running"] == ["a", "spare"]
 

@@ -28,15 +28,15 @@ from holdfast.core.job.failure import Evidence, Failure
 from holdfast.core.machine import NEVER
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import (
-    Exclude,
     Failed,
     Finish,
     Join,
     Message,
-    Noted,
-    Readmit,
     Refused,
     Renew,
+    Reply,
+    Request,
+    RequestKind,
     Stop,
     Stopped,
     Succeeded,
@@ -223,11 +223,12 @@ def test_a_failure_knows_its_node_round_and_attempt(stage: Stage) -> None:
 # --- spares and operators -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Exclude, Readmit])
+@pytest.mark.parametrize("kind", [RequestKind.EXCLUDE, RequestKind.READMIT])
 def test_an_operators_request_about_a_node_goes_to_the_coordinator_and_its_answer_back(stage, kind) -> None:
-    stage.see(ToCoordinator(message=kind(node="n1-id", ask=3, name="n2", reason="its fan is broken")))
-    assert stage.said == [kind(node="n1-id", ask=3, name="n2", reason="its fan is broken")]
-    answer = Noted(ask=3, ok=True, text="so be it")
+    wanted = Request(node="n1-id", kind=kind, target="n2", ask=3, reason="its fan is broken")
+    stage.see(ToCoordinator(message=wanted))
+    assert stage.said == [wanted]
+    answer = Reply(ask=3, ok=True, text="so be it")
     assert stage.told(answer) == [FromCoordinator(message=answer)]
 
 

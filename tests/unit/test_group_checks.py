@@ -9,7 +9,7 @@ from kit.stages.group_stage import Stage, assigned
 
 from holdfast.agent.group.messages import CheckNode, Exit, NodeChecked, StartWorkers
 from holdfast.core.machine import Say
-from holdfast.core.wire.messages import OWN_ASK, Exclude, Join, Noted, Stop, Waiting
+from holdfast.core.wire.messages import OWN_ASK, Join, Reply, Request, RequestKind, Stop, Waiting
 
 
 def joins(stage: Stage) -> list[Join]:
@@ -70,8 +70,10 @@ def test_a_node_that_becomes_unfit_while_it_trains_asks_to_be_left_out_and_says_
     stage.run()
     stage.see(NodeChecked(unfit="nic: mlx5_0 is DOWN"))
     (asked,) = stage.said
-    assert asked == Exclude(node="n1-id", ask=OWN_ASK, name="n1", reason="nic: mlx5_0 is DOWN", by="itself")
-    refused = Noted(ask=OWN_ASK, ok=False, text="n1 is not excluded, since the job cannot go on without it")
+    assert asked == Request(
+        node="n1-id", kind=RequestKind.EXCLUDE, target="n1", ask=OWN_ASK, reason="nic: mlx5_0 is DOWN", by="itself"
+    )
+    refused = Reply(ask=OWN_ASK, ok=False, text="n1 is not excluded, since the job cannot go on without it")
     stage.told(refused)
     assert "cannot go on without it" in stage.only(Say).text
     stage.see(NodeChecked(unfit="nic: mlx5_0 is DOWN"))

@@ -13,7 +13,7 @@ from holdfast.agent.group.signal_forwarding import HELD_S
 from holdfast.agent.group.state import Phase
 from holdfast.core.job.events import GuardianLost, JobEnded, SignalReceived
 from holdfast.core.machine import NEVER, Say, Signalled, Tick
-from holdfast.core.wire.messages import Finish, Leave, Stop, StopJob, Stopped
+from holdfast.core.wire.messages import Finish, Leave, Request, RequestKind, Stop, Stopped
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_hosting_agent_stops_the_whole_job_and_stays_to_the_end() -> None:
     stage = Stage(hosting=True)
     stage.run()
     stage.see(Signalled(signum=signal.SIGTERM))
-    assert stage.said == [StopJob(node="n1-id", reason="n1 received SIGTERM")]
+    assert stage.said == [Request(node="n1-id", kind=RequestKind.STOP, reason="n1 received SIGTERM")]
     stage.end(0, -15)
     stage.end(1, -15)
     assert not stage.does(Exit)
@@ -142,9 +142,7 @@ def test_after_the_end_a_signal_changes_nothing(stage: Stage) -> None:
     [((), signal.SIGTERM, True), ((), signal.SIGUSR1, False), ((signal.SIGTERM,), signal.SIGTERM, False)],
     ids=["by the first signal", "not by one that is the script's", "not by the echo of what has ended it"],
 )
-def test_after_the_end_the_last_lines_are_hurried(
-    stage: Stage, before: tuple[int, ...], signum: int, hurries: bool
-) -> None:
+def test_after_the_end_the_last_lines_are_hurried(stage: Stage, before: tuple[int, ...], signum: int, hurries: bool) -> None:
     for each in before:
         stage.see(Signalled(signum=each))
     stage.told(Finish(report=REPORT))
@@ -176,4 +174,4 @@ def test_where_a_whole_step_is_signalled_workers_are_not_told_again() -> None:
 
 def test_an_operators_stop_is_passed_to_the_coordinator(stage: Stage) -> None:
     stage.see(StopAsked(reason="alice asked"))
-    assert stage.said == [StopJob(node="n1-id", reason="alice asked")]
+    assert stage.said == [Request(node="n1-id", kind=RequestKind.STOP, reason="alice asked")]

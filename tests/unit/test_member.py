@@ -10,15 +10,16 @@ from kit.stages.made_up import assigned, report
 from holdfast.core.machine import NEVER, Tick
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import (
-    Exclude,
     Finish,
     Join,
     Leave,
     Message,
-    Noted,
     Refused,
     Renew,
     Renewed,
+    Reply,
+    Request,
+    RequestKind,
     Stop,
     Stopped,
     Succeeded,
@@ -158,10 +159,10 @@ def test_everything_since_the_last_assignment_is_said_again_over_a_new_link(runn
 
 
 def test_an_operators_request_is_said_again_until_it_is_answered(running: Talk) -> None:
-    asked = Exclude(node="n1", ask=1, name="n2", reason="its fan is broken")
+    asked = Request(node="n1", kind=RequestKind.EXCLUDE, target="n2", ask=1, reason="its fan is broken")
     running.say(asked)
     assert running.member.outbox[-1] == asked
-    answer = Noted(ask=1, ok=True, text="so be it")
+    answer = Reply(ask=1, ok=True, text="so be it")
     assert running.hear(answer) == [Deliver(message=answer)]
     assert asked not in running.member.outbox
 

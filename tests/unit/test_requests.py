@@ -11,16 +11,18 @@ from kit.stages.round_stage import Job, kinds
 from holdfast.agent.group.messages import ControlAsked, Reached, SignalWorkers
 from holdfast.agent.group.state import Phase
 from holdfast.agent.group.stopping import LAST_WORDS_S
+from holdfast.core.errors import ProtocolError
 from holdfast.core.job.events import ControlRequested, NodeExcluded
 from holdfast.core.machine import NEVER, Tick
-from holdfast.core.wire.messages import Join, Message, Requested, Stop, Stopped, Waiting
+from holdfast.core.wire.messages import Join, Message, Request, RequestKind, Stop, Stopped, Waiting
+from holdfast.runtime.net.codec import decode
 
 WHO = "rank 3 on b asked to"
 
 
 def asks(job: Job, kind: str, *, node: str = "b", number: int | None = None) -> list[Message]:
     number = job.machine.round if number is None else number
-    return job.hear(Requested(node=node, round=number, kind=kind, rank=3, reason="uncorrectable ECC error"))
+    return job.hear(Request(node=node, round=number, kind=RequestKind(kind), rank=3, reason="uncorrectable ECC error"))
 
 
 @pytest.fixture
@@ -102,8 +104,10 @@ def test_without_a_restart_left_a_wish_for_one_ends_the_job() -> None:
     assert job.machine.outcome == "failed" and "no restarts allowed" in job.decided[-1][1]
 
 
-def test_a_kind_that_nobody_knows_is_ignored(job: Job) -> None:
-    assert asks(job, "dance") == [] and job.machine.phase == "running"
+def test_a_kind_that_nobody_knows_is_no_message() -> None:
+    assert decode(b'{"is":"Request","node":"a","kind":"stop"}') == Request(node="a", kind=RequestKind.STOP)
+    with pytest.raises(ProtocolError, match="dance"):
+        decode(b'{"is":"Request","node":"a","kind":"dance"}')
 
 
 # --- a node -----------------------------------------------------------------------------------------------------------------
@@ -123,7 +127,7 @@ def stage() -> Stage:
 
 def test_a_wish_is_passed_on_and_recorded(stage: Stage) -> None:
     assert asked(stage, "exclude") == [
-        Requested(node="n1-id", round=1, kind="exclude", rank=5, reason="uncorrectable ECC error")
+        Request(node="n1-id", round=1, kind=RequestKind.EXCLUDE, rank=5, reason="uncorrectable ECC error")
     ]
     assert stage.recorded == [ControlRequested(rank=5, local_rank=1, kind="exclude", reason="uncorrectable ECC error")]
     assert stage.group.phase is Phase.RUNNING
@@ -135,7 +139,7 @@ def test_one_to_continue_is_recorded_only(stage: Stage) -> None:
 
 def test_a_wish_of_a_worker_that_has_failed_is_passed_on_too(stage: Stage) -> None:
     stage.end(1, 1)
-    assert [message.kind for message in asked(stage, "stop") if isinstance(message, Requested)] == ["stop"]
+    assert [message.kind for message in asked(stage, "stop") if isinstance(message, Request)] == ["stop"]
 
 
 def test_whoever_has_asked_may_end_by_itself_for_a_second_and_is_asked_to_stop_then(stage: Stage) -> None:

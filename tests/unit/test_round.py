@@ -9,7 +9,7 @@ from kit.stages.round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.job.failure import Failure
 from holdfast.core.machine import NEVER, Say, Tick
-from holdfast.core.wire.messages import Assigned, Join, Leave, Refused, Stop, StopJob, Stopped, Succeeded
+from holdfast.core.wire.messages import Assigned, Join, Leave, Refused, Request, RequestKind, Stop, Stopped, Succeeded
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.rules import Heard, HostLeaves, Unlinked
 
@@ -127,8 +127,8 @@ def test_a_thousand_restarts_are_not_kept_in_memory() -> None:
         job.fail("a", now=job.now + 60.0)
         job.stopped_and_back("a")
     job.fail("a", number=7)  # late news, of a round long over
-    judge = job.machine.judge
-    assert len(judge.failures) == 1 and judge.borne is None
+    failures = job.machine.failures
+    assert len(failures) == 1 and failures.borne is None
     job.fail("a")
     job.hear(Stopped(node="a", round=job.machine.round))
     assert [failure.exitcode for failure in job.report.failures] == [1]
@@ -213,7 +213,7 @@ def test_two_with_the_same_given_rank_do_not_stand_in_for_a_missing_one() -> Non
 
 
 def test_an_operator_stops_the_job_through_any_node_even_one_without_a_seat(job: Job) -> None:
-    assert kinds(job.hear(StopJob(node="stranger", reason="alice asked"))) == ["Stop", "Stop"]
+    assert kinds(job.hear(Request(node="stranger", kind=RequestKind.STOP, reason="alice asked"))) == ["Stop", "Stop"]
     job.hear(Stopped(node="a", round=1))
     job.hear(Stopped(node="b", round=1))
     assert (job.report.outcome, job.report.reason, job.report.exit_code) == ("stopped", "alice asked", 1)
@@ -224,7 +224,7 @@ def test_when_its_host_goes_the_job_is_stopped(job: Job) -> None:
 
 
 def test_the_end_waits_for_workers_that_may_live_and_for_no_longer(job: Job) -> None:
-    job.hear(StopJob(node="a", reason="enough"), 1.0)
+    job.hear(Request(node="a", kind=RequestKind.STOP, reason="enough"), 1.0)
     job.hear(Stopped(node="a", round=1))
     assert job.machine.phase == "ending" and job.machine.deadline() == LEASE_S
     job.renew("a", now=2.0)

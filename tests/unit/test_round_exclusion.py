@@ -9,19 +9,19 @@ from kit.stages.round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.job.events import NodeExcluded, NodeReadmitted
 from holdfast.core.machine import NEVER
-from holdfast.core.wire.messages import Exclude, Join, Leave, Message, Noted, Readmit, Stop, Stopped, Succeeded, Waiting
+from holdfast.core.wire.messages import Join, Leave, Message, Reply, Request, RequestKind, Stop, Stopped, Succeeded, Waiting
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.rules import Heard
 
 
 def asked(job: Job, name: str, *, readmit: bool = False, now: float | None = None) -> list[Message]:
-    kind = Readmit if readmit else Exclude
-    return job.hear(kind(node="a", ask=7, name=name, reason="its fan is broken"), now)
+    kind = RequestKind.READMIT if readmit else RequestKind.EXCLUDE
+    return job.hear(Request(node="a", kind=kind, target=name, ask=7, reason="its fan is broken"), now)
 
 
-def answer(said: list[Message]) -> Noted:
-    return next(message for message in said if isinstance(message, Noted))
+def answer(said: list[Message]) -> Reply:
+    return next(message for message in said if isinstance(message, Reply))
 
 
 def join(job: Job, node: str, name: str, **rest: Any) -> list[Message]:
@@ -42,7 +42,7 @@ def job() -> Job:
 
 def test_a_spare_takes_the_place_of_an_excluded_member(job: Job) -> None:
     said = asked(job, "b")
-    assert kinds(said) == ["Stop", "Stop", "Noted"] and answer(said).ok
+    assert kinds(said) == ["Stop", "Stop", "Reply"] and answer(said).ok
     job.stopped_and_back("a", "b")
     assert job.members() == "ac"
     assert job.decided[-1] == ("rejoin", "b is excluded: its fan is broken")
@@ -65,7 +65,7 @@ def test_a_node_that_is_needed_is_not_excluded() -> None:
 
 
 def test_an_excluded_spare_costs_nobody_anything(job: Job) -> None:
-    assert kinds(asked(job, "c")) == ["Noted"]
+    assert kinds(asked(job, "c")) == ["Reply"]
     job.hear(Leave(node="b", round=1, reason="goes"))
     job.stopped_and_back("a")
     job.tick(FENCE_S)

@@ -8,20 +8,20 @@ from kit.stages.round_stage import LEASE_S, Job, kinds
 from holdfast.core.job.events import NodeLeft, NodeLost
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import (
-    Exclude,
     Finish,
     Join,
     Leave,
     Renew,
     Renewed,
+    Request,
+    RequestKind,
     Saving,
     Stop,
-    StopJob,
     Stopped,
     Succeeded,
     Waiting,
 )
-from holdfast.rendezvous.coordinator.growth import SETTLE_S
+from holdfast.rendezvous.coordinator.gathering import SETTLE_S
 from holdfast.rendezvous.lease import FENCE_S, KILL_S, fence_after_loss_s, granted
 from holdfast.rendezvous.rules import Heard, Unlinked
 from holdfast.runtime.process.guardian import STRIKE_S
@@ -280,7 +280,7 @@ def test_before_the_hold_off_is_over_a_checkpoint_is_passed_by(growing: Job, at:
 
 def test_a_job_that_ends_waits_for_no_checkpoint(growing: Job) -> None:
     growing.hear(Saving(node="a", round=1, open=False), now=20.0)
-    growing.hear(StopJob(node="a", reason="enough"))
+    growing.hear(Request(node="a", kind=RequestKind.STOP, reason="enough"))
     assert growing.machine.deadline() > 20.0 + SETTLE_S
 
 
@@ -291,7 +291,7 @@ def test_what_was_written_in_another_round_or_by_a_spare_counts_for_nothing(grow
 
 
 def test_nobody_restarts_after_a_checkpoint_for_a_node_that_is_excluded(growing: Job) -> None:
-    growing.hear(Exclude(node="a", ask=1, name="c", reason="sick"))
+    growing.hear(Request(node="a", kind=RequestKind.EXCLUDE, target="c", ask=1, reason="sick"))
     growing.hear(Saving(node="a", round=1, open=False), now=20.0)
     assert growing.tick(25.0) == [] and growing.machine.phase == "running"
 

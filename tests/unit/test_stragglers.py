@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.job.events import Decided, NodeExcluded, StragglerOver, StragglerSeen
+from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.machine import NEVER, Record
 from holdfast.core.outliers import median, too_slow
 from holdfast.core.wire.messages import Assigned, Join, Pace, Paced
@@ -16,6 +17,7 @@ from holdfast.monitor.stragglers import OTHERS, OWN_PAST, PERIOD_S, PERIODS, Str
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.coordinator.pace import DAY_S, KINDS, Paces
+from holdfast.rendezvous.coordinator.rounds import carry_out
 from holdfast.rendezvous.rules import Heard, Rules, Tell
 
 # --- the test -----------------------------------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ def test_a_node_hears_what_the_job_needs_and_so_does_whoever_starts_next() -> No
     rendezvous = running()
     rendezvous.observe(Heard(message=pace(node="a", longest_s={"beat": 9.0})), 60.0)
     assert said(rendezvous.observe(Heard(message=pace(node="b")), 61.0)) == [Paced(round=1, longest_s={"beat": 9.0})]
-    actions = rendezvous._regroup("rejoin", "told to", 62.0)
+    actions = carry_out(rendezvous, Decision(then=Verdict.REJOIN, reason="told to"), 62.0)
     for name in ("a", "b", "c"):
         join = Join(node=name, name=name, addr=name, master_port=1, nproc=1, role="default", round=1)
         actions += rendezvous.observe(Heard(message=join), 63.0)

@@ -46,7 +46,7 @@ from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signa
 from holdfast.core.resolve.slurm import started_by
 from holdfast.core.signals import signal
 from holdfast.core.wire.links import Arrived, Connect, HangUp, Transmit
-from holdfast.core.wire.messages import Assigned, NodeHealth, Noted
+from holdfast.core.wire.messages import Assigned, Reply
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import guardian
 from holdfast.telemetry.record.state_dir import open_job
@@ -264,10 +264,8 @@ class Agent:
             case Sweep():
                 self.workers.sweep()
                 self.parts.swept()
-            case FromCoordinator(message=NodeHealth() as answer):
-                self.desk.examined(answer)
-            case FromCoordinator(message=Noted() as answer):
-                self.desk.answered(answer)
+            case FromCoordinator(message=Reply() as reply):
+                self.desk.replied(reply)
             case Exit():
                 self.exit, self.leave_at = action, self.host.now() + FAREWELL_S
             case FromCoordinator() | CheckNode() | HeedPace() | LearnImports() | LookAtWorkers() | KeepStacks():

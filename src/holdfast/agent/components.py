@@ -25,7 +25,7 @@ from holdfast.agent.workers.start_times import Beginnings
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.events import Event
 from holdfast.core.machine import NEVER, Action, Observation
-from holdfast.core.wire.messages import Assigned, CheckYourself, InjectHere
+from holdfast.core.wire.messages import Assigned, Request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,10 +160,8 @@ class Components:
         match action:
             case CheckNode(after_failure=after_failure):
                 return self.checking.get().before_join(after_failure)
-            case FromCoordinator(message=CheckYourself(ask=ask, checks=checks)):
-                return self.checking.get().run_for(self.around.node.group.join.node, ask, checks)
-            case FromCoordinator(message=InjectHere(ask=ask, injection=wanted)):
-                return [self.injections.get().play(ask, wanted)]
+            case FromCoordinator(message=Request() as request):
+                return self.desk.carry_out(request)
             case HeedPace(longest_s=longest_s, busy_s=busy_s):
                 if self.late is not None and self.late.monitoring is not None:
                     self.late.monitoring.heed(longest_s, busy_s)

@@ -76,7 +76,7 @@ class Node:
         """How far the wall clock is ahead of the other nodes'. None: it is not known, or there are none."""
         if self.member is not None:
             return self.member.clock.lead
-        return self.server.rendezvous.hearing.clocks.lead if self.server is not None else None
+        return self.server.rendezvous.clocks.lead if self.server is not None else None
 
     @property
     def done(self) -> bool:

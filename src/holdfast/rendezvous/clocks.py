@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.rendezvous.coordinator.membership import Seat, Seats
+from holdfast.rendezvous.coordinator.membership import Seat, Seats
 
 KEPT = 8
 """Comparisons of which the one with the shortest way there and back counts."""
@@ -97,7 +94,7 @@ class Clocks:
     def heard(self, seat: Seat, ahead_s: float | None, now: float) -> None:
         """What a member knows of its clock."""
         if ahead_s is not None and abs(ahead_s) < MOST_S:
-            seat.ahead_s = ahead_s
+            seat.know_clock(ahead_s)
         if now >= self._look_at:
             self._look_at = now + AFRESH_S
             ours = 0.0  # a member that shares our process has our clock

@@ -17,11 +17,12 @@ from holdfast.core.wire.messages import (
     Join,
     Leave,
     Message,
-    Noted,
     Pace,
     Refused,
     Renew,
     Renewed,
+    Reply,
+    Request,
     Saving,
     Waiting,
 )
@@ -244,8 +245,8 @@ class Member:
                     return []  # it is over at this moment: `_due` makes the link anew, and this may be a stale answer
                 self.held = message
                 return self._release(now)
-            case Noted(ask=ask):
-                self.outbox = [said for said in self.outbox if getattr(said, "ask", None) != ask]
+            case Reply(ask=ask):
+                self.outbox = [said for said in self.outbox if not (isinstance(said, Request) and said.ask == ask)]
             case Waiting():
                 self.is_spare = True
             case Finish():
@@ -277,43 +278,65 @@ class Member:
         return [Deliver(message=assigned)]
 
     def _due(self, now: float) -> list[Action | Deliver]:
-        out: list[Action | Deliver] = []
         if self.closed:
-            return out
-        if self.leased_at is None and now >= self.notice_at:
-            self.notice_at = NEVER
-            trying = f"no answer yet from the coordinator at {self.endpoint} ({self.trouble or 'connecting'})"
-            out.append(Say(text=f"{trying}; trying for up to {self.answer_by - self.began_at:g} s", level="warning"))
-        if now >= self._patience_ends():
-            silent_s = now - (self.began_at if self.leased_at is None else self.leased_at)
-            if self.lease_over and now >= self._abandoned_at:
-                gone = f"nobody serves {self.endpoint} any more, though its host answers: {LIKELY}"
-                return [self._give_up(gone, hint=ASK_THERE)]
-            if self.lease_ends is None or self.lease_over:
-                trouble = f" ({self.trouble})" if self.trouble else ""
-                lost = f"the coordinator at {self.endpoint} is out of reach: no answer for {silent_s:.0f} s{trouble}"
-                if self.lease_over:
-                    lost += "; whether the job goes on without this node, or has ended, is not known here"
-                is_taken = self.lease_ends is None and now < self.join_by
-                hint = LED_BY_NONE if self.has_met and not self.lease_over else TAKEN if is_taken else self.hint
-                return [self._give_up(lost, hint=hint)]
-            self.lease_over = True
-            silence = f"the coordinator at {self.endpoint} has not answered for {silent_s:.1f} s"
-            out.append(Deliver(lease_over=silence, until=self.lease_ends + KILL_S, patience_s=self.give_up_s))
-            if self.up:
-                # It may be up in name only: a firewall that forgot it, a host that lost its power.
-                out.append(HangUp(link=self.link))
-                self.up, self.connect_at = False, now
-        if self.up and now >= self.renew_at:
-            self.renew_at = now + max(SOONEST_S, renew_every_s(self.lease_s, self.nodes))
-            ahead_s = self.clock.ahead_s
-            renew = Renew(node=self.node, round=self.round, sent_at=now, mark=self.mark, roster=self.roster, ahead_s=ahead_s)
-            out.append(Transmit(link=self.link, message=renew))
-        if not self.up and now >= self.connect_at:
-            self.link += 1
-            self.connect_at = NEVER
-            out.append(Connect(link=self.link, endpoint=self.moved_to))
-        return out
+            return []
+        if now >= self._patience_ends() and (self.lease_ends is None or self.lease_over):
+            return [self._give_up_at(now)]
+        return [*self._notice(now), *self._lease_ends_at(now), *self._renew(now), *self._connect(now)]
+
+    def _notice(self, now: float) -> list[Action | Deliver]:
+        """Say that there is no first answer yet, once."""
+        if self.leased_at is not None or now < self.notice_at:
+            return []
+        self.notice_at = NEVER
+        trying = f"no answer yet from the coordinator at {self.endpoint} ({self.trouble or 'connecting'})"
+        return [Say(text=f"{trying}; trying for up to {self.answer_by - self.began_at:g} s", level="warning")]
+
+    def _lease_ends_at(self, now: float) -> list[Action | Deliver]:
+        """Where the lease has just ended, the agent is told, and the link made anew."""
+        if self.lease_ends is None or now < self._patience_ends():
+            return []
+        self.lease_over = True
+        silence = f"the coordinator at {self.endpoint} has not answered for {self._silent_s(now):.1f} s"
+        over = Deliver(lease_over=silence, until=self.lease_ends + KILL_S, patience_s=self.give_up_s)
+        if not self.up:
+            return [over]
+        # It may be up in name only: a firewall that forgot it, a host that lost its power.
+        self.up, self.connect_at = False, now
+        return [over, HangUp(link=self.link)]
+
+    def _renew(self, now: float) -> list[Action | Deliver]:
+        if not self.up or now < self.renew_at:
+            return []
+        self.renew_at = now + max(SOONEST_S, renew_every_s(self.lease_s, self.nodes))
+        ahead_s = self.clock.ahead_s
+        renew = Renew(node=self.node, round=self.round, sent_at=now, mark=self.mark, roster=self.roster, ahead_s=ahead_s)
+        return [Transmit(link=self.link, message=renew)]
+
+    def _connect(self, now: float) -> list[Action | Deliver]:
+        if self.up or now < self.connect_at:
+            return []
+        self.link += 1
+        self.connect_at = NEVER
+        return [Connect(link=self.link, endpoint=self.moved_to)]
+
+    def _silent_s(self, now: float) -> float:
+        """Seconds without an answer."""
+        return now - (self.began_at if self.leased_at is None else self.leased_at)
+
+    def _give_up_at(self, now: float) -> Deliver:
+        """The coordinator has been looked for long enough."""
+        if self.lease_over and now >= self._abandoned_at:
+            gone = f"nobody serves {self.endpoint} any more, though its host answers: {LIKELY}"
+            return self._give_up(gone, hint=ASK_THERE)
+        trouble = f" ({self.trouble})" if self.trouble else ""
+        lost = f"the coordinator at {self.endpoint} is out of reach: no answer for {self._silent_s(now):.0f} s{trouble}"
+        if self.lease_over:
+            unknown = "whether the job goes on without this node, or has ended, is not known here"
+            return self._give_up(f"{lost}; {unknown}", self.hint)
+        if self.has_met:
+            return self._give_up(lost, LED_BY_NONE)
+        return self._give_up(lost, TAKEN if now < self.join_by else self.hint)
 
     def _give_up(self, reason: str, hint: str = "") -> Deliver:
         self.closed = True

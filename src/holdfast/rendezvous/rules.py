@@ -1,4 +1,4 @@
-"""What is a rendezvous to keep to, what is it shown, and what does it ask for? The values at its edge, without the machine."""
+"""Which rules does a rendezvous keep, what does it see, and what does it ask for? The values at its edge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.rendezvous.placement.placement import PlacementRules
 
 
 class Rules(Growth, Placement):
-    """What a rendezvous is to keep to."""
+    """The rules of a rendezvous."""
 
     job: str
     min_nodes: int
@@ -35,7 +35,7 @@ class Rules(Growth, Placement):
     """exclude: a node that is much slower than the others, or has a rank that is, gives way to a spare."""
 
     def placement(self, unhealthy_groups: Iterable[str] = (), most: int = 0) -> PlacementRules:
-        """What its placements are to keep to. `most`: no more nodes than that, though max_nodes are allowed; 0: as many."""
+        """Those of its placements. `most`: no more nodes than that, though max_nodes are allowed; 0: as many."""
         return PlacementRules(
             min_nodes=self.min_nodes,
             max_nodes=min(self.max_nodes, most or self.max_nodes),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Finish, Join, Leave, Message, Refused, Renew, StoreAsk
+from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.coordinator.machine import Rendezvous
+from holdfast.rendezvous.coordinator.membership import Seat
 from holdfast.rendezvous.rules import Heard, Tell, Unlinked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from holdfast.core.job.report import JobReport
-    from holdfast.rendezvous.coordinator.membership import Seat
     from holdfast.rendezvous.kvstore.machine import KeyValues
 
 TO_HOST = -1
@@ -85,7 +86,7 @@ class Server:
             self.guests[link] = node
         if isinstance(message, Leave):
             self.owed.discard(node)
-            self.rendezvous.seats.cut_off.pop(node, None)
+            self.rendezvous.seats.found(node)
         if isinstance(message, Join) and message.life in self.ended and message.life != self.rendezvous.life:
             # Cut off when that run ended, and back only now. It is no node of this one, whatever it was in that.
             return [Transmit(link=link, message=Finish(report=self.ended[message.life]))]
@@ -94,10 +95,11 @@ class Server:
         return self._sent(self.rendezvous.observe(Heard(message=message, here=link == TO_HOST), now))
 
     def renewing(self, renew: Renew, link: int) -> Seat | None:
-        """The seat of a member whose `Renew` leads to nothing but an answer (`Hearing.renewed`): thousands say so each second.
+        """The seat of a member whose `Renew` leads to nothing but an answer: thousands say so each second.
         None: that is not so, or not known, and `observe` is to be asked."""
         node, job = renew.node, self.rendezvous
-        if self.guests.get(link) != node or self.links.get(node) != link or job.phase != "running" or job.gathering.unsure:
+        is_calm = job.phase is Phase.RUNNING and not job.gathering.unsure
+        if not is_calm or self.guests.get(link) != node or self.links.get(node) != link:
             return None
         seat = job.seats.get(node)
         return seat if seat is not None and seat.stop is None else None
@@ -122,7 +124,7 @@ class Server:
 
     def _open_store(self) -> KeyValues:
         if self.store is None:
-            from holdfast.rendezvous.kvstore.machine import KeyValues  # most jobs never need it
+            from holdfast.rendezvous.kvstore.machine import KeyValues  # a package that `holdfast run` never needs
 
             self.store = KeyValues()
             self.store.begin_round(self.rendezvous.round)

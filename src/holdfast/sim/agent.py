@@ -36,7 +36,7 @@ from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.core.wire.links import Connect, HangUp, Transmit
-from holdfast.core.wire.messages import Assigned, Noted
+from holdfast.core.wire.messages import Assigned, Reply
 from holdfast.health.examiner import Answered
 from holdfast.rendezvous.election.store_election import Await, Campaign, Keep, Persist, Resign
 from holdfast.rendezvous.election.witness_claims import Claim
@@ -245,7 +245,7 @@ class SimAgent(Watched):
                     seen += self.world.look_at_memory()
                 case HeedPace(longest_s=longest_s, busy_s=busy_s):
                     self.monitoring.monitor.heed(longest_s, busy_s, self.world.now())
-                case FromCoordinator(message=Noted(text=text)):
+                case FromCoordinator(message=Reply(text=text)):
                     self.scene.transcript.note(self.scene.timeline.now, self.place, f"answers: {text}")
                 case Exit():
                     self.exit, self.leave_at = action, self.world.now() + FAREWELL_S

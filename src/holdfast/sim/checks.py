@@ -11,7 +11,7 @@ from holdfast.agent.spares.machine import SlotState
 from holdfast.core.job.events import Decided, Event, NodeLost
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Assigned, Finish, Message, Refused, Stop
-from holdfast.rendezvous.coordinator.exclusion import SAVED
+from holdfast.rendezvous.coordinator.admission import SAVED
 from holdfast.runtime.process.guardian import SLACK_S, STRIKE_S
 from holdfast.sim.checking import DEADLINE_S
 
@@ -267,7 +267,7 @@ class Checks:
                 continue
             calm = max(self.stormy_until, self.troubled.get(agent.place, 0.0), self.troubled.get(life.place, 0.0)) < now
             done = any(seat.state == "succeeded" for seat in job.seats.values())
-            return calm and not life.stands_still and not done and not job.admission.lacking(agent.place)
+            return calm and not life.stands_still and not done and not job.seats.lacking(agent.place, job.round)
         return False
 
     def _nobody_restarts_for_a_few(self, agent: Watched, decision: str, reason: str) -> None:

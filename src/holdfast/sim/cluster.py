@@ -21,7 +21,7 @@ from holdfast.agent.node import Node
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER
 from holdfast.core.value import replace
-from holdfast.core.wire.messages import Exclude, Join, Readmit
+from holdfast.core.wire.messages import Join, Request, RequestKind
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.recovery.progress import Progress
 from holdfast.rendezvous.coordinator.machine import Rendezvous
@@ -211,9 +211,10 @@ class Cluster(Scene):
     def exclude(self, place: str, *, through: str, readmit: bool = False) -> None:
         """An operator wants a node left out, or taken again, and says so to an agent."""
         self.asks += 1
-        agent, kind = self.agents[through], Readmit if readmit else Exclude
-        asked = kind(node=agent.node.group.join.node, ask=self.asks, name=place, reason="its fan is broken")
-        agent.world.see(ToCoordinator(message=asked))
+        agent, kind = self.agents[through], RequestKind.READMIT if readmit else RequestKind.EXCLUDE
+        node, reason = agent.node.group.join.node, "its fan is broken"
+        wanted = Request(node=node, kind=kind, target=place, ask=self.asks, reason=reason)
+        agent.world.see(ToCoordinator(message=wanted))
 
     def ask(self, place: str, kind: str, local_rank: int = 0) -> None:
         """A worker asks for something, if it lives."""

@@ -19,9 +19,10 @@ from holdfast.core.config.flags import by_dest
 from holdfast.recovery import policy
 from holdfast.rendezvous import lease, member, rules
 from holdfast.rendezvous.coordinator import gathering, hang_blame
+from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.election import store_election
 from holdfast.runtime.process import guardian
-from tools.reference.walk import Step
+from tools.reference.walk import HEEDED, IGNORED, Step
 
 HEAD = """\
 # Rounds: states and timeouts
@@ -43,6 +44,13 @@ SEATS = """
 "Another" is another node of the job.
 """
 
+SEEN = """
+## What may be seen in which phase
+
+Something comes of it (●), in one of the phase's states at least; nothing does (○); or it cannot be seen there. Late news of an
+older round comes to nothing everywhere.
+"""
+
 TIMEOUTS = """
 ## Timeouts, and where they come from
 
@@ -61,7 +69,7 @@ FIXED = (lease, member, gathering, store_election, policy, hang_blame, hang_resp
 def page(steps: Iterable[Step]) -> str:
     """The whole page."""
     steps = sorted(steps, key=lambda step: (step.before, step.after, step.event))
-    parts = [HEAD, diagram(steps), _table("phase", steps), SEATS, _table("seat", steps), TIMEOUTS]
+    parts = [HEAD, diagram(steps), _table("phase", steps), SEATS, _table("seat", steps), SEEN, _seen(steps), TIMEOUTS]
     rows = [*_settings(), *(row for module in FIXED for row in _constants(module))]
     return "\n".join(parts) + "".join(f"| {what} | {value} | {text} |\n" for what, value, text in rows)
 
@@ -90,6 +98,18 @@ def _table(machine: str, steps: Iterable[Step]) -> str:
             found.setdefault((step.before, step.after), []).append(step.event)
     rows = [f"| {before} | {after} | {' · '.join(events)} |" for (before, after), events in found.items()]
     return "\n".join(["", "| from | to | when |", "|---|---|---|", *rows])
+
+
+def _seen(steps: Iterable[Step]) -> str:
+    found = {(step.event, step.before, step.after) for step in steps if step.machine == "seen"}
+    phases = [str(phase) for phase in Phase]
+
+    def mark(event: str, phase: str) -> str:
+        return "●" if (event, phase, HEEDED) in found else "○" if (event, phase, IGNORED) in found else ""
+
+    events = sorted({event for event, _, _ in found})
+    rows = [f"| {event} | {' | '.join(mark(event, phase) for phase in phases)} |" for event in events]
+    return "\n".join(["", f"| what is seen | {' | '.join(phases)} |", "|---|" + "---|" * len(phases), *rows])
 
 
 def _settings() -> Iterator[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from holdfast.core.job.events import Decided, NodeLeft, NodeLost
 from holdfast.core.job.failure import Failure
 from holdfast.core.machine import NEVER, Action, Observation, Record, Tick
 from holdfast.core.value import Value
-from holdfast.core.wire.messages import Exclude, Failed, Join, Leave, Message, Readmit, Requested, StopJob, Stopped, Succeeded
+from holdfast.core.wire.messages import Failed, Join, Leave, Message, Request, RequestKind, Stopped, Succeeded
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.rules import Heard, HostLeaves, Rules
@@ -21,6 +21,8 @@ from holdfast.rendezvous.rules import Heard, HostLeaves, Rules
 NODES = ("a", "b")
 RULES = Rules(job="job", min_nodes=1, max_nodes=len(NODES), lease_s=3.0)
 MAX_RESTARTS = 1
+HEEDED, IGNORED = "heeded", "ignored"
+"""What comes of an event in a phase: something, in one of its states at least; or nothing in any."""
 WAITED = "what was waited for is over: the last call, a pause, the fence of a lost node"
 
 
@@ -28,7 +30,7 @@ class Step(Value):
     """One thing that happens in one state, and what it leads to."""
 
     machine: str
-    """phase (of the rendezvous) · seat (of a node in it)"""
+    """phase (of the rendezvous) · seat (of a node in it) · seen (in a phase: something comes of it, or nothing)"""
     before: str
     event: str
     after: str
@@ -56,10 +58,17 @@ def walk() -> set[Step]:
             after.phases = [after.phase]
             actions = after.observe(what, at)
             steps.update(_steps(machine, node, text, actions, after))
-            if after.phase != "ended" and (state := _state(after)) not in seen:
+            is_heeded = bool(actions) or _state(after) != _state(machine)
+            heeded = HEEDED if is_heeded else IGNORED
+            steps.add(Step(machine="seen", before=machine.phase, event=_in_general(text), after=heeded))
+            if (state := _state(after)) not in seen:
                 seen.add(state)
                 left.append((after, at))
     return steps
+
+
+def _in_general(text: str) -> str:
+    return text.replace("IT", "a node")
 
 
 def _everything(machine: Watched, now: float) -> Iterator[tuple[str, str, Observation, float]]:
@@ -67,7 +76,7 @@ def _everything(machine: Watched, now: float) -> Iterator[tuple[str, str, Observ
     for node in NODES:
         for text, message in _messages(node, machine):
             yield node, text, Heard(message=message), now
-    yield "", "an operator stops the job", Heard(message=StopJob(node="a", reason="told to")), now
+    yield "", "an operator stops the job", Heard(message=Request(node="a", kind=RequestKind.STOP, reason="told to")), now
     yield "", "the coordinator's agent ends", HostLeaves(reason="told to"), now
     if machine.deadline() != NEVER:
         yield "", "time passes", Tick(), max(now, machine.deadline())
@@ -84,8 +93,8 @@ def _messages(node: str, machine: Watched) -> Iterator[tuple[str, Message]]:
         return
     yield "IT leaves", Leave(node=node, round=number, reason="told to")
     if node == NODES[-1]:  # one will do
-        yield "IT is excluded", Exclude(node="a", ask=1, name=node, reason="told to")
-        yield "IT is readmitted", Readmit(node="a", ask=1, name=node, reason="told to")
+        yield "IT is excluded", Request(node="a", kind=RequestKind.EXCLUDE, target=node, ask=1, reason="told to")
+        yield "IT is readmitted", Request(node="a", kind=RequestKind.READMIT, target=node, ask=1, reason="told to")
     if seat.state in ("running", "stopping", "leaving", "succeeded"):
         yield "IT has no workers left", Stopped(node=node, round=number)
     if seat.state == "running":
@@ -93,7 +102,7 @@ def _messages(node: str, machine: Watched) -> Iterator[tuple[str, Message]]:
         yield "IT has a worker that failed", Failed(node=node, round=number, failure=failure)
         yield "IT has workers that all exited with 0", Succeeded(node=node, round=number)
         for kind, wish in (("exclude", "to leave its node out"), ("restart", "a restart"), ("stop", "the job stopped")):
-            asked = Requested(node=node, round=number, kind=kind, rank=0, reason="told to")
+            asked = Request(node=node, round=number, kind=RequestKind(kind), rank=0, reason="told to")
             yield f"IT has a worker that wants {wish}", asked
 
 

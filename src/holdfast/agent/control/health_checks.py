@@ -201,7 +201,7 @@ def _harmless(one: Wanted) -> bool:
 
 
 def _examined(node: str, ask: int, *verdicts: wire.Checked, trouble: str = "") -> ToCoordinator:
-    return ToCoordinator(message=wire.Examined(node=node, ask=ask, verdicts=verdicts, trouble=trouble))
+    return ToCoordinator(message=wire.Reply(node=node, ask=ask, ok=not trouble, text=trouble, verdicts=verdicts))
 
 
 def _told(one: Verdict) -> wire.Checked:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.wire.messages import NodeHealth
+from holdfast.core.wire.messages import Reply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,17 +28,15 @@ class Examination:
         """Who has been asked. None: the coordinator has not said yet."""
         self.told: dict[str, list[dict[str, Any]]] = {}
 
-    def asked(self, names: list[str]) -> None:
-        """The coordinator has asked these."""
-        self.names = names
-
-    def hear(self, answer: NodeHealth) -> None:
-        """One node's answer."""
-        if answer.trouble:
-            self.told[answer.name] = [_row("-", "degraded", answer.trouble)]
+    def hear(self, reply: Reply) -> None:
+        """What one node has found; or, from the coordinator, which nodes were asked."""
+        if not reply.name:
+            self.names = reply.text.split("\n")
+        elif not reply.ok:
+            self.told[reply.name] = [_row("-", "degraded", reply.text)]
         else:
             fields = ("check", "state", "reason", "advice", "took_s")
-            self.told[answer.name] = [{field: getattr(one, field) for field in fields} for one in answer.verdicts]
+            self.told[reply.name] = [{field: getattr(one, field) for field in fields} for one in reply.verdicts]
 
     def is_over(self, now: float) -> bool:
         """All have answered, or it is too late."""

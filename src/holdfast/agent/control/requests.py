@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
+from typing import Any
 
 from holdfast.agent.control.health_query import MARGIN_S, Examination
 from holdfast.agent.group.machine import Group
@@ -15,7 +16,8 @@ from holdfast.core.errors import UsageError
 from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Observation, Signalled
 from holdfast.core.signals import NUMBERS
-from holdfast.core.wire.messages import Examine, Exclude, Inject, NodeHealth, Noted, Readmit, Requested
+from holdfast.core.wire import messages as wire
+from holdfast.core.wire.messages import EVERY_NODE, Reply, RequestKind
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.runtime.host import Host
 
@@ -135,19 +137,30 @@ class Desk(Part):
         request.refuse(f"this agent knows no {request.ask!r}; it knows {known}")
         return []
 
-    def answered(self, answer: Noted) -> None:
-        """The coordinator has answered one that it was asked for."""
-        if (examination := self.examinations.get(answer.ask)) is not None:
-            examination.asked(answer.text.split("\n"))
+    def replied(self, reply: Reply) -> None:
+        """The coordinator says what came of a request, or a node does."""
+        if (examination := self.examinations.get(reply.ask)) is not None:
+            examination.hear(reply)
             self.due()
             return
-        request = self.asked.pop(answer.ask, None)
+        request = self.asked.pop(reply.ask, None)
         if request is None:
             return
-        if answer.ok:
-            request.reply({"text": answer.text})
+        if reply.ok:
+            request.reply({"text": reply.text})
         else:
-            request.refuse(answer.text)
+            request.refuse(reply.text)
+
+    def carry_out(self, request: wire.Request) -> list[Observation]:
+        """Do what another node has asked of this one."""
+        ask, node = request.ask or 0, self.group.join.node
+        match request.kind:
+            case RequestKind.CHECK:
+                return self.checking().run_for(node, ask, request.checks)
+            case RequestKind.INJECT if request.injection is not None:
+                return [self.injections().play(ask, request.injection)]
+        text = f"{self.name} cannot {request.kind} at another node's request"
+        return [ToCoordinator(message=Reply(node=node, ask=ask, ok=False, text=text))]
 
     def _restart(self, request: Request | OrderRequest) -> list[Observation]:
         """All ranks of the job anew, if its budget allows it: the coordinator decides, as when a rank asks for it."""
@@ -156,9 +169,11 @@ class Desk(Part):
             return []
         request.reply({"text": f"the coordinator was asked to restart round {self.group.round}"})
         reason = str(request.arguments.get("reason") or "an operator asked for it (holdfast restart)")
-        node, number = self.group.join.node, self.group.round
-        wish = Requested(node=node, round=number, kind="restart", rank=-1, reason=reason[:LONGEST_REASON])
-        return [ToCoordinator(message=wish)]
+        return [self._request(RequestKind.RESTART, reason=reason[:LONGEST_REASON])]
+
+    def _request(self, kind: RequestKind, **what: Any) -> ToCoordinator:
+        """To the coordinator, which decides about it or passes it on. `what`: as in `wire.Request`."""
+        return ToCoordinator(message=wire.Request(node=self.group.join.node, round=self.group.round, kind=kind, **what))
 
     def _exclusion(self, request: Request | OrderRequest) -> list[Observation]:
         name = str(request.arguments.get("node") or "")
@@ -166,10 +181,8 @@ class Desk(Part):
             request.refuse("which node? give its name, as `holdfast status` shows it")
             return []
         ask = self._await(request)
-        asked = Readmit if request.ask == "readmit" else Exclude
         reason = str(request.arguments.get("reason") or f"an operator asked for it (holdfast {request.ask})")
-        message = asked(node=self.group.join.node, ask=ask, name=name, reason=reason[:LONGEST_REASON])
-        return [ToCoordinator(message=message)]
+        return [self._request(RequestKind(request.ask), target=name, ask=ask, reason=reason[:LONGEST_REASON])]
 
     def _await(self, request: Request | OrderRequest) -> int:
         """The coordinator's answer, by this number."""
@@ -188,8 +201,8 @@ class Desk(Part):
             request.refuse(str(error))
             return []
         if name != self.name:
-            ask, node = self._await(request), self.group.join.node
-            return [ToCoordinator(message=Inject(node=node, ask=ask, name=name[:LONGEST_NAME], injection=wanted))]
+            ask, target = self._await(request), name[:LONGEST_NAME]
+            return [self._request(RequestKind.INJECT, target=target, ask=ask, injection=wanted)]
         ok, text = self.injections().ask(wanted)
         request.reply({"text": text}) if ok else request.refuse(text)
         return []
@@ -205,13 +218,7 @@ class Desk(Part):
             return []
         self.asks += 1
         self.examinations[self.asks] = Examination(request, self.host.now() + longest_s + MARGIN_S)
-        return [ToCoordinator(message=Examine(node=self.group.join.node, ask=self.asks, checks=checks))]
-
-    def examined(self, answer: NodeHealth) -> None:
-        """One of the nodes has said how it is."""
-        if (examination := self.examinations.get(answer.ask)) is not None:
-            examination.hear(answer)
-            self.due()
+        return [self._request(RequestKind.CHECK, target=EVERY_NODE, ask=self.asks, checks=checks)]
 
     def deadline(self) -> float:
         """When to call `due`, or to wake up and show that the loop is alive."""

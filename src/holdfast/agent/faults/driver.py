@@ -18,7 +18,7 @@ from holdfast.agent.part import Part
 from holdfast.core.job.events import StopSent, WorkerDying, WorkerExited
 from holdfast.core.machine import Tick
 from holdfast.core.signals import signal
-from holdfast.core.wire.messages import InjectionHeard
+from holdfast.core.wire.messages import Reply
 from holdfast.health.injected import WHERE
 from holdfast.runtime.hardware.gpus import names
 from holdfast.runtime.process.process import kill_group
@@ -75,7 +75,7 @@ class Injections(Part):
     def play(self, ask: int, wanted: Injection) -> Observation:
         """The same, for somebody elsewhere."""
         ok, text = self.ask(wanted)
-        return ToCoordinator(message=InjectionHeard(node=self.group.join.node, ask=ask, ok=ok, text=text))
+        return ToCoordinator(message=Reply(node=self.group.join.node, ask=ask, ok=ok, text=text))
 
     def _looks(self) -> dict[str, float | None]:
         checker = self.checker()

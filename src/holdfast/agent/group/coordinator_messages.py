@@ -16,15 +16,13 @@ from holdfast.core.value import replace
 from holdfast.core.wire.messages import (
     OWN_ASK,
     Assigned,
-    CheckYourself,
     Finish,
-    InjectHere,
     LookAround,
     Message,
-    NodeHealth,
-    Noted,
     Paced,
     Refused,
+    Reply,
+    Request,
     Stop,
     ToImport,
     Waiting,
@@ -67,9 +65,9 @@ def _of_others(state: State, message: Message) -> Step | None:
     match message:
         case ToImport(modules=modules) if state.phase is Phase.JOINING:
             return state, [LearnImports(modules=modules)]
-        case Noted(ask=ask, text=text) if ask == OWN_ASK:
+        case Reply(ask=ask, text=text) if ask == OWN_ASK:
             return node_health.noted(state, text)
-        case CheckYourself() | InjectHere() | NodeHealth() | Noted():
+        case Request() | Reply():
             return state, [FromCoordinator(message=message)]
     return None
 

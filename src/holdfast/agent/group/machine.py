@@ -54,8 +54,9 @@ from holdfast.core.wire.messages import (
     Join,
     Message,
     Pace,
+    Request,
+    RequestKind,
     Saving,
-    StopJob,
 )
 
 
@@ -223,7 +224,7 @@ def _of_operators(state: State, seen: Observation, now: float) -> Step | None:
         case StopAsked(reason=reason, grace_s=grace_s):
             if grace_s is not None:
                 state = replace(state, grace_s=grace_s, term_grace_s=grace_s)
-            return _says(state, StopJob(node=state.join.node, reason=reason))
+            return _says(state, Request(node=state.join.node, kind=RequestKind.STOP, reason=reason))
     return None
 
 

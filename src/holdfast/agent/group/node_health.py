@@ -1,7 +1,7 @@
 """Is this node fit? Checked before each round, where the user wants that, and heard whenever it changes.
 
     joining ──CheckNode──▶ (checks run) ──NodeChecked──▶ Join, with the reason if it is unfit
-    running ──NodeChecked: unfit──▶ Exclude, of itself; again each time that it is found, since a spare may have come
+    running ──NodeChecked: unfit──▶ Request to exclude it; again each time that it is found, since a spare may have come
 
 The node does not join before the checks have answered, whatever the coordinator says meanwhile.
 """
@@ -14,7 +14,7 @@ from holdfast.agent.group.state import Phase, State, Step, joined_with
 from holdfast.core.job.report import Outcome
 from holdfast.core.machine import Say
 from holdfast.core.value import replace
-from holdfast.core.wire.messages import OWN_ASK, Exclude
+from holdfast.core.wire.messages import OWN_ASK, Request, RequestKind
 
 LONGEST_WHY = 500
 """Characters of a reason that a coordinator takes."""
@@ -36,8 +36,9 @@ def checked(state: State, seen: NodeChecked) -> Step:
     if state.phase is Phase.JOINING:
         return state, [Send(message=state.join)] if is_news else []
     if state.phase is Phase.RUNNING and unfit:
-        name = state.join.name
-        return state, [Send(message=Exclude(node=state.join.node, ask=OWN_ASK, name=name, reason=unfit, by="itself"))]
+        node, kind = state.join.node, RequestKind.EXCLUDE
+        wanted = Request(node=node, kind=kind, target=state.join.name, ask=OWN_ASK, reason=unfit, by="itself")
+        return state, [Send(message=wanted)]
     return state, []
 
 

@@ -15,7 +15,7 @@ from holdfast.core.job.events import GuardianLost, SignalReceived
 from holdfast.core.machine import Action, Record, Say
 from holdfast.core.signals import name_of, signal
 from holdfast.core.value import replace
-from holdfast.core.wire.messages import Leave, StopJob, Stopped
+from holdfast.core.wire.messages import Leave, Request, RequestKind, Stopped
 
 ECHO_S = 1.0
 """The same signal within this time is the same request: a scheduler that signals a whole cgroup (Slurm, systemd) reaches us
@@ -112,7 +112,7 @@ def _hurry(state: State, now: float) -> Step:
 def _goodbye(state: State, why: str) -> list[Action]:
     node, name, number = state.join.node, state.join.name, state.round
     if state.hosting:
-        return [Send(message=StopJob(node=node, reason=f"{name} {why}"))]
+        return [Send(message=Request(node=node, kind=RequestKind.STOP, reason=f"{name} {why}"))]
     goodbye: list[Action] = [Send(message=Leave(node=node, round=number, reason=why))]
     if not state.workers.alive:
         # Said at once: an assignment may be on its way to us that makes others wait for our workers.

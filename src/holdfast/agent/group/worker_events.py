@@ -32,7 +32,7 @@ from holdfast.core.job.failure import Cause, Evidence
 from holdfast.core.machine import Action, Record, Say
 from holdfast.core.signals import name_of
 from holdfast.core.value import fields_of, replace
-from holdfast.core.wire.messages import Failed, Requested
+from holdfast.core.wire.messages import Failed, Request, RequestKind
 
 
 def started(state: State, seen: Started) -> Step:
@@ -122,5 +122,5 @@ def asked(state: State, seen: ControlAsked, now: float) -> Step:
     noted = Record(event=ControlRequested(rank=rank, local_rank=local_rank, kind=kind, reason=reason))
     if kind == "continue" or state.phase is Phase.ENDED:
         return state, [noted]
-    wish = Requested(node=state.join.node, round=state.round, kind=kind, rank=rank, reason=reason)
-    return state, [noted, Send(message=wish)]
+    wanted = Request(node=state.join.node, round=state.round, kind=RequestKind(kind), rank=rank, reason=reason)
+    return state, [noted, Send(message=wanted)]

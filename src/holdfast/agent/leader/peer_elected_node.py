@@ -34,6 +34,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Message, Past, Renew, Renewed, Seek, Stopped, Vote
 from holdfast.recovery.policy import RestartOnFailure
+from holdfast.rendezvous.coordinator.member_messages import renewed
 from holdfast.rendezvous.coordinator.membership import Seat
 from holdfast.rendezvous.election.leader_lease import LOOK_S
 from holdfast.rendezvous.election.messages import Reported
@@ -124,11 +125,11 @@ class PeerElectedNode(ElectedNode):
         if (seat := server.renewing(renew, link)) is None:
             return None
         self._renewed(seat, renew, now)
-        hearing = server.rendezvous.hearing
-        terms = mandate.terms(hearing.granted_s, _known_as(seat), self._past_of_late, now)
+        rendezvous = server.rendezvous
+        terms = mandate.terms(rendezvous.granted_s, _known_as(seat), self._past_of_late, now)
         if terms is None:
             return None
-        answer = hearing.renewed(seat, renew, now, lease_s=terms[0], mark=now, roster=terms[1])
+        answer = renewed(rendezvous, seat, renew, now, lease_s=terms[0], mark=now, roster=terms[1])
         self._keep(now)
         return Transmit(link=link, message=answer)
 

@@ -6,6 +6,8 @@ names the round that it is about.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.job.failure import Failure, Position
 from holdfast.core.job.injection import Injection
 from holdfast.core.job.report import JobReport
@@ -225,36 +227,65 @@ class Leave(Message):
     reason: str
 
 
-class StopJob(Message):
-    """An operator, through this agent, wants the whole job stopped."""
 
-    node: str
-    reason: str
+# --- what is asked of a node, or of the job -------------------------------------------------------------------------
 
+
+class RequestKind(StrEnum):
+    """What may be asked. The coordinator decides about the first four; about any other, the node that it passes it on to."""
+
+    STOP = "stop"
+    """The job ends."""
+    RESTART = "restart"
+    """All ranks of the running round start again."""
+    EXCLUDE = "exclude"
+    """The target takes no part any more, and a spare has its place."""
+    READMIT = "readmit"
+    """The target may take part again."""
+    CHECK = "check"
+    """The target runs checks of its health."""
+    INJECT = "inject"
+    """The target plays a fault, for practice."""
+
+
+EVERY_NODE = "*"
+"""A target: each node of the job."""
 
 OWN_ASK = 0
 """Number of what a node asks on its own account. Those of its operators count from 1."""
 
 
-class Exclude(Message):
-    """An operator, through this agent, wants a node left out of the job, and a spare in its place."""
+class Request(Message):
+    """An operator, a rank or a node wants this. From an agent to the coordinator, and from there to the target."""
 
-    node: str
-    ask: int
-    """Number of the request in this agent's life: `Noted` answers it."""
-    name: str
-    reason: str
+    node: str = ""
+    """The agent through which it is asked; empty from the coordinator, since an asker is not known to all."""
+    kind: RequestKind
+    target: str = ""
+    """Name of a node, or EVERY_NODE. Empty: the job."""
+    ask: int | None = None
+    """Its number in the life of the one that says it: `Reply` names it. None: no reply is wanted."""
+    round: int = 0
+    """The round that it is about, where it is about one."""
+    rank: int = -1
+    """The rank that asks. -1: an operator does, or the node itself."""
     by: str = "operator"
-    """operator · itself: the node that asks has found out that it is unfit"""
+    """operator · itself: the node has found out that it is unfit"""
+    reason: str = ""
+    checks: tuple[str, ...] = ()
+    """Those that CHECK runs."""
+    injection: Injection | None = None
+    """What INJECT plays."""
 
+    @property
+    def is_of_a_rank(self) -> bool:
+        """A script asks for it, not an operator."""
+        return self.rank >= 0
 
-class Readmit(Message):
-    """An operator, through this agent, wants an excluded node to be taken again."""
-
-    node: str
-    ask: int
-    name: str
-    reason: str
+    @property
+    def needs_no_seat(self) -> bool:
+        """An operator may ask for it through an agent that is no member (any more)."""
+        return not self.is_of_a_rank and self.kind in (RequestKind.STOP, RequestKind.EXCLUDE, RequestKind.READMIT)
 
 
 class Checked(Value):
@@ -267,53 +298,28 @@ class Checked(Value):
     took_s: float = 0.0
 
 
-class Examine(Message):
-    """An operator, through this agent, wants to know how all nodes are, by these checks."""
+class Reply(Message):
+    """What came of a request. From the target to the coordinator, and from there to the asker."""
 
-    node: str
     ask: int
-    """Number of the request in this agent's life: `Noted` says who is asked, and each `NodeHealth` names it."""
-    checks: tuple[str, ...]
+    node: str = ""
+    """The agent that says it; empty from the coordinator."""
+    name: str = ""
+    """The node that has done it. Empty: it is the coordinator's own word; to a request to EVERY_NODE the names of those that
+    were asked, one a line."""
+    ok: bool = True
+    text: str = ""
+    """What was done, or why it was not."""
+    verdicts: tuple[Checked, ...] = ()
+    """What checks have found."""
 
 
-class Examined(Message):
-    """How I am, as I was asked by `CheckYourself`."""
-
-    node: str
-    ask: int
-    verdicts: tuple[Checked, ...]
-    trouble: str = ""
-    """Why there are none."""
+def is_of_a_member(message: Message) -> bool:
+    """Whether an agent says it, which names itself; else the coordinator does."""
+    return bool(message.node) if isinstance(message, (Request, Reply)) else "node" in message.__fields__
 
 
-class Inject(Message):
-    """An operator, through this agent, wants a fault played on a node, for practice."""
-
-    node: str
-    ask: int
-    """Number of the request in this agent's life: `Noted` answers it."""
-    name: str
-    injection: Injection
-
-
-class InjectionHeard(Message):
-    """What became of an `InjectHere`."""
-
-    node: str
-    ask: int
-    ok: bool
-    text: str
-
-
-class Requested(Message):
-    """A worker of mine asks for something."""
-
-    node: str
-    round: int
-    kind: str
-    """exclude (its node) · stop (the job) · restart (all ranks)"""
-    rank: int
-    reason: str
+# --- from an agent to the coordinator, continued ------------------------------------------------------------------------
 
 
 class StoreAsk(Message):
@@ -489,37 +495,8 @@ class ToImport(Message):
     modules: tuple[str, ...]
 
 
-class Noted(Message):
-    """What became of an operator's request."""
-
-    ask: int
-    ok: bool
-    text: str
 
 
-class CheckYourself(Message):
-    """Somebody wants to know how you are, by these checks. Who it is need not be known to all."""
-
-    ask: int
-    """Number of the question in the coordinator's life: `Examined` names it."""
-    checks: tuple[str, ...]
-
-
-class InjectHere(Message):
-    """Somebody wants a fault played on your node. Whether that is allowed is yours to say."""
-
-    ask: int
-    """Number of the request in the coordinator's life: `InjectionHeard` names it."""
-    injection: Injection
-
-
-class NodeHealth(Message):
-    """How one of the nodes is that you wanted to know of."""
-
-    ask: int
-    name: str
-    verdicts: tuple[Checked, ...]
-    trouble: str = ""
 
 
 class Renewed(Message):

@@ -24,8 +24,9 @@ from holdfast.core.wire.messages import (
     Leave,
     Message,
     Refused,
+    Request,
+    RequestKind,
     Stop,
-    StopJob,
     Stopped,
     Succeeded,
     Waiting,
@@ -130,7 +131,8 @@ class Attendance:
                 return self._cannot_come_back()
             case _, Close(reason=reason):
                 self.state, self.closing, self.why, self.kill_at = Stage.LEFT, True, reason, NEVER
-                return [Send(message=StopJob(node=self.join.node, reason=reason)), *self._stopped()]
+                stop = Request(node=self.join.node, kind=RequestKind.STOP, reason=reason)
+                return [Send(message=stop), *self._stopped()]
             case _, Depart(reason=reason):
                 # First: where the coordinator is here too, no round may form that ends with it at once.
                 return [Exit(code=0, complaint=reason), *self._leave(reason)]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.core.job.failure import Cause
+from collections.abc import Iterable
+
+from holdfast.core.job.failure import Cause, Failure
 from holdfast.core.value import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.core.job.failure import Failure
 
 
 class Failures:
@@ -18,6 +14,8 @@ class Failures:
     def __init__(self) -> None:
         self._kept: dict[tuple[int, str, int], tuple[float, Failure]] = {}
         """By (round, node, local rank): since when it must have been so on *our* clock, which orders causes."""
+        self.borne: tuple[str, Failure] | None = None
+        """The first failure that the running round has carried on without, with its node's name."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -37,9 +35,14 @@ class Failures:
         first = min(since for (number, _, _), (since, _) in self._kept.items() if number == round)
         self._kept[round, node, failure.local_rank] = first - by_s, failure
 
-    def forget(self, before: int) -> None:
+    def bear(self, name: str, failure: Failure) -> None:
+        """The round carries on without that worker of the node `name`."""
+        self.borne = self.borne or (name, failure)
+
+    def begin_round(self, number: int) -> None:
         """Nobody asks for those of older rounds any more: their evidence is in each node's record."""
-        self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= before}
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= number}
+        self.borne = None
 
     def in_order(self, round: int) -> tuple[Failure, ...]:
         """Those of a round, the first one first, and those that we stopped ourselves last."""

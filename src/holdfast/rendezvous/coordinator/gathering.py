@@ -1,23 +1,29 @@
-"""When does the next round form, and for whom does everybody wait? What the rendezvous knows of it between two rounds.
+"""When does the next round form, and which nodes does everybody wait for?
 
 It forms at once where all members are ready and they suffice. It waits: in the first round for more than `min_nodes` (the
 last call); after a loss until the lost node's workers must be gone; under a new coordinator until its predecessor's members
 are back; and never longer than the join timeout.
+
+While a round runs, a job that grows after checkpoints takes in the nodes that wait when one has just been written (`Growth`).
 """
 
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action, Say
-from holdfast.rendezvous.placement.placement import SHOWN
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.rendezvous.coordinator.membership import Seat, Seats
-    from holdfast.rendezvous.placement.placement import Placement
-    from holdfast.rendezvous.rules import Rules
+from holdfast.core.wire.messages import Saving
+from holdfast.rendezvous.coordinator.membership import Seat, Seats
+from holdfast.rendezvous.placement.placement import SHOWN, Placement
+from holdfast.rendezvous.rules import Rules
 
 NOTICE_S, NOTICE_AGAIN_S = 5.0, 60.0
 """When to say that nodes are missing, first and then again: soon enough for whoever watches, seldom enough for a log."""
+
+SETTLE_S = 0.5
+"""A checkpoint is over when nobody has written for so long: ranks may have begun that have not been looked at yet (0.2 s), come
+to it a little later, or write another file next. It costs the steps of that time."""
+
+FORGIVABLE = ("failures", "slowness")
+"""Whose word an exclusion is that is taken back where too few nodes are left."""
 
 
 class Gathering:
@@ -40,6 +46,15 @@ class Gathering:
     def begin(self, now: float) -> None:
         """No round runs from now on."""
         self.since, self.notice_at, self.quorum_since = now, now + NOTICE_S, NEVER
+
+    def expect_back(self, members: int, *, until: float = NEVER) -> None:
+        """So many members of our predecessor's last round may come back, and are waited for until then."""
+        self.awaited, self.awaited_until = members, until
+
+    def came_back(self, node: str) -> None:
+        """One of them is here."""
+        if self.awaited:
+            self.back.add(node)
 
     def wait_until(self, at: float) -> None:
         """Form no round before then."""
@@ -92,7 +107,7 @@ class Gathering:
         if awaited or not seats.excluded or not seats.all_ready:
             return []
         ready = seats.ready
-        names = [seat.name for seat in ready if seats.excluded.by(seat.name) in ("failures", "slowness")]
+        names = [seat.name for seat in ready if seats.excluded.by(seat.name) in FORGIVABLE]
         return names if len(seats.fit(ready)) + len(names) >= self.rules.min_nodes else []
 
     # --- in words -------------------------------------------------------------------------------------------------------
@@ -133,6 +148,37 @@ class Gathering:
             "excluded": [f"{seat.name} ({why})" for seat in self.seats.ready if (why := self.seats.excluded.why(seat.name))],
         }
         return "".join(f"; {what}: {named(names)}" for what, names in groups.items() if names)
+
+
+class Growth:
+    """Is now a moment at which all ranks of the running round may start again for a node that waits?
+
+    Each node says when a rank of it begins to write a checkpoint, and when none does any more
+    (`agent.workers.checkpoint_writes`). When nobody writes, what the job has done is kept, as far as anybody can tell.
+    """
+
+    def __init__(self) -> None:
+        self.writing: set[str] = set()
+        """Nodes of which a rank writes."""
+        self.due_at = NEVER
+        """When that moment is there. NEVER: nothing has been written since the last, or somebody still writes."""
+
+    def heard(self, saving: Saving, now: float) -> None:
+        """A node of the running round has spoken."""
+        self.due_at = NEVER
+        if saving.open:
+            self.writing.add(saving.node)
+            return
+        self.writing.discard(saving.node)
+        if not self.writing:
+            self.due_at = now + SETTLE_S
+
+    def is_due(self, now: float) -> bool:
+        """The moment is there: once after each checkpoint."""
+        if now < self.due_at:
+            return False
+        self.due_at = NEVER
+        return True
 
 
 def _in_brackets(names: list[str]) -> str:

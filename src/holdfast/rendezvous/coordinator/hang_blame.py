@@ -18,14 +18,10 @@ of the first whose limit was exceeded, with words that say so (`undecided`).
 
 from __future__ import annotations
 
-from holdfast.core.job.failure import Cause, Failure, Position, hung
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from holdfast.core.job.failure import Cause, Failure, Position, Reached, hung
 from holdfast.core.value import Value, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from holdfast.core.job.failure import Reached
 
 FEW = 0.25
 """At most this share of the ranks is out of place; one always may be, where most of the others are in one place."""
@@ -71,6 +67,10 @@ class Inquiry:
         where they were, and that counts."""
         self.silent.discard(node)
         self.positions[node] = positions or self.positions.get(node, ())
+
+    def hold(self, node: str, failure: Failure) -> None:
+        """A rank of that node has exceeded its limit: nothing is decided about it before all have answered."""
+        self.held.append((node, failure))
 
     def is_over(self, now: float) -> bool:
         """Whether there is something to judge, and nothing to wait for."""

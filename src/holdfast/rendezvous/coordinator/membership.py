@@ -1,39 +1,59 @@
-"""What is known of each member, and who of them could make a round? Says so when asked; `rendezvous.coordinator.machine`
-decides.
-"""
+"""What is known of each member, and which of them could make a round? One seat per member; here nothing is decided."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
 from holdfast.core.job.policy import Health
 from holdfast.core.machine import NEVER
+from holdfast.core.page.stash import agreed
 from holdfast.core.wire.messages import Assigned, Join, Refused, Stop
+from holdfast.rendezvous.coordinator.exclusion import Excluded
 from holdfast.rendezvous.placement.placement import Candidate, Place, Placement, place
+from holdfast.rendezvous.rules import Rules
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-    from holdfast.rendezvous.coordinator.exclusion import Excluded
-    from holdfast.rendezvous.rules import Rules
+class SeatState(StrEnum):
+    """Where a member is."""
+
+    READY = "ready"
+    """It has no workers, and waits for the next round."""
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    """All its workers have exited with 0."""
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    """Its workers are gone; it has not asked for another round yet."""
+    LEAVING = "leaving"
+    """It goes when its workers have stopped."""
+
+
+WITH_WORKERS = (SeatState.RUNNING, SeatState.STOPPING, SeatState.LEAVING)
+"""Workers of the last round may be alive there."""
 
 
 class Tally:
     """How many seats are in which state: kept up, so that nobody has to count thousands after each message."""
 
     def __init__(self) -> None:
-        self.seats: dict[str, int] = {}
+        self.seats: dict[SeatState | None, int] = {}
         self.changes = 0
         """How often the seats that are ready have become others."""
         self.impaired = 0
         """Seats that are running, with a worker that has failed."""
 
-    def moved(self, before: str, after: str) -> None:
-        """A seat's state was `before` and is `after`; empty: there was, or is, no seat."""
+    def moved(self, before: SeatState | None, after: SeatState | None) -> None:
+        """A seat's state was `before` and is `after`. None: there was, or is, no seat."""
         self.seats[before] = self.seats.get(before, 0) - 1
         self.seats[after] = self.seats.get(after, 0) + 1
-        self.changes += (before == "ready") != (after == "ready")
+        self.changes += (before is SeatState.READY) != (after is SeatState.READY)
 
-    def of(self, *states: str) -> int:
+    def more_impaired(self, by: int) -> None:
+        """So many more; or fewer, if it is negative."""
+        self.impaired += by
+
+    def of(self, *states: SeatState) -> int:
         """Seats in any of these states."""
         return sum(self.seats.get(state, 0) for state in states)
 
@@ -46,17 +66,18 @@ class Seat:
         "stop", "tally",
     )
 
-    def __init__(self, join: Join, arrival: int, now: float, tally: Tally) -> None:
+    def __init__(self, join: Join, arrival: int, now: float, tally: Tally, *, here: bool) -> None:
         self.join = join
         self.arrival = arrival
         self.came_at = self.heard_at = now
         self.linked = True
-        self.here = False
+        self.here = here
+        """It shares our process."""
         self.ahead_s: float | None = None
         """How far its wall clock is ahead of the coordinator's, as it says."""
         self.tally = tally
-        self._state, self._is_impaired = "", False
-        self.state = "ready"
+        self._state, self._is_impaired = SeatState.READY, False
+        tally.moved(None, SeatState.READY)
         self.place: Place | None = None
         self.assigned: Assigned | None = None
         self.stop: Stop | None = None
@@ -67,30 +88,67 @@ class Seat:
         return self.join.name
 
     @property
-    def state(self) -> str:
-        """ready (for the next round) · running · succeeded · stopping · stopped (not ready yet) · leaving"""
+    def state(self) -> SeatState:
         return self._state
-
-    @state.setter
-    def state(self, state: str) -> None:
-        self.tally.moved(self._state, state)
-        self.tally.impaired += self._is_impaired * ((state == "running") - (self._state == "running"))
-        self._state = state
 
     @property
     def is_impaired(self) -> bool:
         """A worker of it has failed in its last round."""
         return self._is_impaired
 
-    @is_impaired.setter
-    def is_impaired(self, is_impaired: bool) -> None:
-        self.tally.impaired += (self._state == "running") * (is_impaired - self._is_impaired)
-        self._is_impaired = is_impaired
-
     @property
     def has_workers(self) -> bool:
         """Whether workers of its last round may be alive."""
-        return self.state in ("running", "stopping", "leaving")
+        return self._state in WITH_WORKERS
+
+    # --- what happens to it ---------------------------------------------------------------------------------------------
+
+    def move(self, state: SeatState) -> None:
+        """From the state in which it is to that one."""
+        self.tally.moved(self._state, state)
+        if self._is_impaired:
+            self.tally.more_impaired((state is SeatState.RUNNING) - (self._state is SeatState.RUNNING))
+        self._state = state
+
+    def impair(self, is_impaired: bool = True) -> None:
+        """A worker of it has failed; or none has, in its round."""
+        if self._state is SeatState.RUNNING:
+            self.tally.more_impaired(is_impaired - self._is_impaired)
+        self._is_impaired = is_impaired
+
+    def assign(self, place: Place, assigned: Assigned) -> None:
+        """It takes part in a round."""
+        self.move(SeatState.RUNNING)
+        self.impair(False)
+        self.place, self.assigned, self.stop = place, assigned, None
+
+    def must_stop(self, stop: Stop) -> None:
+        """It is told to stop its workers, unless they are gone already."""
+        self.stop = stop
+        if self._state is not SeatState.STOPPED:
+            self.move(SeatState.STOPPING)
+
+    def is_ready(self) -> None:
+        """It has no workers, and waits for the next round."""
+        self.move(SeatState.READY)
+        self.impair(False)
+
+    def says(self, join: Join) -> None:
+        """What it says of itself."""
+        self.join = join
+
+    def heard(self, now: float) -> bool:
+        """It has spoken: whether its link had been broken."""
+        was_linked, self.linked, self.heard_at = self.linked, True, now
+        return not was_linked
+
+    def unlink(self) -> None:
+        """Its link has broken."""
+        self.linked = False
+
+    def know_clock(self, ahead_s: float) -> None:
+        """How far its wall clock is ahead, as it says."""
+        self.ahead_s = ahead_s
 
     def candidate(self, last_round: int, excluded: str) -> Candidate:
         """As placement sees it. A rank in an older round than the last is nobody's any more."""
@@ -143,11 +201,10 @@ class Seats(dict[str, Seat]):
 
     def add(self, join: Join, *, here: bool, now: float) -> Seat:
         """A seat for a node that has none."""
-        seat = self[join.node] = Seat(join, self.arrivals, now, self.tally)
+        seat = self[join.node] = Seat(join, self.arrivals, now, self.tally, here=here)
         self.arrivals += 1
         self.known.add(join.node)
         self.cut_off.pop(join.node, None)
-        seat.here = here
         self.heard(seat, now)
         self.know(seat, join)
         return seat
@@ -159,31 +216,64 @@ class Seats(dict[str, Seat]):
 
     def heard(self, seat: Seat, now: float) -> None:
         """Its lease begins anew."""
-        seat.heard_at = now
+        self.link_changes += seat.heard(now)
         if not seat.here:
             self.look_at = min(self.look_at, now + self.rules.lease_s)
-        if not seat.linked:
-            seat.linked = True
-            self.link_changes += 1
 
-    def unlinked(self, seat: Seat) -> None:
-        """Its link has broken; it may come back within its lease."""
-        seat.linked = False
-        self.link_changes += 1
+    def unlinked(self, node: str) -> None:
+        """A link has broken. If it was a member's, that may come back within its lease."""
+        if (seat := self.get(node)) is not None:
+            seat.unlink()
+            self.link_changes += 1
 
     def know(self, seat: Seat, join: Join) -> None:
         """Keep what a node said of itself."""
         if self.rules.ranks_given:
             self.of_rank.get(seat.join.wanted_rank, {}).pop(join.node, None)
             self.of_rank.setdefault(join.wanted_rank, {})[join.node] = seat
-        seat.join = join
+        seat.says(join)
+
+    def stop(self, seat: Seat, stop: Stop) -> None:
+        """A node is told to stop: from now on its lease counts, though one that had succeeded needed none."""
+        seat.must_stop(stop)
+        self.look_at = min(self.look_at, self.lease_ends(seat))
+
+    def begin_round(self, size: int) -> None:
+        """A round of so many forms."""
+        self.size, self.done_and_gone = size, 0
+        self.largest = max(self.largest, size)
+
+    def resume(self, largest: int) -> None:
+        """Take over from a coordinator whose largest round had so many nodes."""
+        self.largest = largest
+
+    def overdue(self, now: float) -> Iterator[Seat]:
+        """Those whose leases are over, one by one: where one is lost, those that had succeeded count again."""
+        for seat in list(self.values()):
+            if now >= self.lease_ends(seat):
+                yield seat
+
+    def look_again(self) -> None:
+        """Those that were overdue have been dealt with."""
+        self.look_at = min(map(self.lease_ends, self.values()), default=NEVER)
+
+    def lose(self, seat: Seat, now: float) -> None:
+        """It was given up, and is a member no longer."""
+        self.remove(seat)
+        self.lost.append(seat.name)
+        if seat.linked:  # else its agent is gone, as far as its host knows
+            self.cut_off[seat.join.node] = now
+
+    def found(self, node: str) -> None:
+        """One that was cut off has been told how the job ended."""
+        self.cut_off.pop(node, None)
 
     def remove(self, seat: Seat) -> None:
         """It is a member no longer."""
         del self[seat.join.node]
-        self.done_and_gone += seat.state == "succeeded"
-        seat.is_impaired = False
-        self.tally.moved(seat.state, "")
+        self.done_and_gone += seat.state is SeatState.SUCCEEDED
+        seat.impair(False)
+        self.tally.moved(seat.state, None)
         self.of_rank.get(seat.join.wanted_rank, {}).pop(seat.join.node, None)
 
     def refusal(self, join: Join) -> Refused | None:
@@ -201,7 +291,7 @@ class Seats(dict[str, Seat]):
 
     def lease_ends(self, seat: Seat) -> float:
         """NEVER: one that shares our process, or has done its part and has nothing left to lose."""
-        return NEVER if seat.here or seat.state == "succeeded" else seat.heard_at + self.rules.lease_s
+        return NEVER if seat.here or seat.state is SeatState.SUCCEEDED else seat.heard_at + self.rules.lease_s
 
     def stash(self, places: Iterable[Place], world_size: int) -> tuple[tuple[int, int], dict[int, str]] | None:
         """Round and step of the newest state that all ranks can restore at these places, and for the base rank of each node
@@ -209,8 +299,6 @@ class Seats(dict[str, Seat]):
         joins = [(self[given.node].join, given.base_rank) for given in places]
         if not any(join.stash for join, _ in joins):
             return None  # as in most jobs
-        from holdfast.core.page.stash import agreed
-
         kept = [(seat.join.stash_at, seat.join.kept) for seat in self.values() if seat.join.kept]
         if not all(join.stash_at for join, _ in joins):
             kept = []  # somebody has no part in it, or could not fetch what it was to have
@@ -226,23 +314,24 @@ class Seats(dict[str, Seat]):
     @property
     def all_ready(self) -> bool:
         """Nobody has workers, or has not said yet that it wants another round."""
-        return self.tally.of("ready") == len(self)
+        return self.tally.of(SeatState.READY) == len(self)
 
     @property
     def members(self) -> list[Seat]:
         """Those of the round that runs."""
-        return [seat for seat in self.values() if seat.state != "ready"]
+        return [seat for seat in self.values() if seat.state is not SeatState.READY]
 
     @property
     def health(self) -> Health:
         """How the nodes of the round that runs are."""
-        healthy, done = self.tally.of("running") - self.tally.impaired, self.tally.of("succeeded") + self.done_and_gone
+        healthy = self.tally.of(SeatState.RUNNING) - self.tally.impaired
+        done = self.tally.of(SeatState.SUCCEEDED) + self.done_and_gone
         return Health(needed=self.rules.min_nodes, healthy=healthy, succeeded=done, size=self.size)
 
     @property
     def ready(self) -> list[Seat]:
         """Those of the next round, if all have a place; one of each rank where ranks are given."""
-        ready = [seat for seat in self.values() if seat.state == "ready"]
+        ready = [seat for seat in self.values() if seat.state is SeatState.READY]
         if not self.rules.ranks_given:
             return ready
         by_rank: dict[int | None, Seat] = {}
@@ -258,7 +347,7 @@ class Seats(dict[str, Seat]):
     def fit_count(self) -> int:
         """How many are ready and may take part. They are looked at one by one only if they may be enough, and where that
         matters: two may have brought the same rank, or some are excluded."""
-        count = self.tally.of("ready")
+        count = self.tally.of(SeatState.READY)
         if count < self.rules.min_nodes or not (self.rules.ranks_given or self.excluded):
             return count
         return len(self.fit(self.ready))
@@ -300,7 +389,16 @@ class Seats(dict[str, Seat]):
 
     def place_without(self, name: str, last_round: int) -> Placement:
         """Who would take part of those that stay, were it not for that one."""
-        return self.place([seat for seat in self.values() if seat.state != "leaving"], last_round, without=name)
+        return self.place([seat for seat in self.values() if seat.state is not SeatState.LEAVING], last_round, without=name)
+
+    def lacking(self, name: str, last_round: int) -> str:
+        """Why no round could be made without that node. Empty: one could."""
+        left = self.place_without(name, last_round)
+        return "" if left.active else left.reason
+
+    def is_replaceable(self, name: str, last_round: int) -> bool:
+        """Whether the job would be as large without that node as it is now."""
+        return len(self.place_without(name, last_round).active) >= len(self.members)
 
     def no_place_yet(self, seat: Seat, last_round: int, *, saved: bool = False) -> str:
         """Why the running round goes on without it. Empty: it would gain from that node, now. `saved`: a checkpoint was just
@@ -314,7 +412,7 @@ class Seats(dict[str, Seat]):
             return f"the job takes it in after a checkpoint, {self.rules.grow_after_s:g} s from now at the earliest"
         if self.rules.grow not in ("at-once", "at-checkpoint"):
             return f"the job takes in more nodes only when it restarts anyway (--grow {self.rules.grow})"
-        if any(member.state == "succeeded" for member in members):
+        if any(member.state is SeatState.SUCCEEDED for member in members):
             return "some nodes have finished their part already"
         together = self.place(list(self.values()), last_round)
         if len(together.active) > len(members):

@@ -7,17 +7,12 @@ the limits that the script itself has calculated, which are not judged here: the
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from holdfast.core.job.events import StragglerOver, StragglerSeen
 from holdfast.core.outliers import LEAST, too_slow
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from holdfast.core.job.events import Event
-    from holdfast.core.wire.messages import Pace
+from holdfast.core.wire.messages import Pace
 
 DAY_S = 86400.0
 """What has not come again for so long is forgotten: one outlier must not raise a limit for ever."""
@@ -103,7 +98,7 @@ class Paces:
             if seconds >= known or now - since > DAY_S:
                 self.longest[kind] = seconds, now
 
-    def compare(self, now: float) -> Iterable[Event]:
+    def compare(self, now: float) -> Iterator[StragglerSeen | StragglerOver]:
         """Whose steps or sections take much longer than the other nodes', for a while now; and who is as fast as they again."""
         if now < self.compare_at:
             return

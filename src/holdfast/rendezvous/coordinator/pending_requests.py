@@ -1,25 +1,63 @@
-"""Who has asked what others answer? Members know one another by name only: an asker is a number to the others."""
+"""How does a request reach the node that is to do it, and its reply the node that has asked? The coordinator passes both on.
+
+Nothing is decided by it: whether a node does what is asked is its own agent's to say. Members know one another by name only:
+the asker is a number to the others.
+"""
 
 from __future__ import annotations
 
+from holdfast.core.machine import Action
+from holdfast.core.value import replace
+from holdfast.core.wire.messages import EVERY_NODE, Checked, Reply, Request
+from holdfast.rendezvous.coordinator.membership import Seats
+from holdfast.rendezvous.rules import Tell
+
 MOST = 16
-"""Questions whose answers still find who asked."""
+"""Requests whose replies still find the node that asked."""
+
+SHOWN = 16
+"""Names that a refusal gives."""
 
 
-class Tickets:
+class PendingRequests:
     """Those that are under way."""
 
-    def __init__(self) -> None:
-        self._asked: dict[int, tuple[str, int]] = {}
+    def __init__(self, seats: Seats) -> None:
+        self.seats = seats
+        self._asked: dict[int, Request] = {}
+        """Number → the request, as it came."""
         self._last = 0
 
-    def draw(self, node: str, ask: int) -> int:
-        """A number for the question that `node` has asked as its own number `ask`."""
+    def pass_on(self, request: Request) -> list[Action]:
+        """To the node that it names, or to every node: then the asker hears which nodes have been asked."""
+        linked = {node: seat.name for node, seat in self.seats.items() if seat.linked}
+        if request.target == EVERY_NODE:
+            told = reply_to(request, text="\n".join(linked.values()))
+        else:
+            there = next((node for node, name in linked.items() if name == request.target), None)
+            linked, told = ({} if there is None else {there: request.target}), []
+        if not linked:
+            known = ", ".join(sorted(seat.name for seat in self.seats.values())[:SHOWN])
+            text = f"the job has no node {request.target}, or does not hear it; it knows {known}"
+            return reply_to(request, ok=False, text=text)
         self._last += 1
-        self._asked[self._last] = node, ask
+        self._asked[self._last] = request
         self._asked.pop(self._last - MOST, None)
-        return self._last
+        passed_on = replace(request, node="", ask=self._last)
+        return [*told, *(Tell(node=node, message=passed_on) for node in linked)]
 
-    def whose(self, ticket: int) -> tuple[str, int] | None:
-        """Who has asked it, and as which of its own. None: it is too long ago, or was never asked."""
-        return self._asked.get(ticket)
+    def replied(self, reply: Reply) -> list[Action]:
+        """A node has done what was asked, or says why not."""
+        request, seat = self._asked.get(reply.ask), self.seats.get(reply.node)
+        if request is None or seat is None:
+            return []  # it is too long ago, or was never asked
+        return reply_to(request, ok=reply.ok, text=reply.text, name=seat.name, verdicts=reply.verdicts)
+
+
+def reply_to(
+    request: Request, *, ok: bool = True, text: str, name: str = "", verdicts: tuple[Checked, ...] = ()
+) -> list[Action]:
+    """What came of it, said to the node that asked, if it wants to know."""
+    if request.ask is None:
+        return []
+    return [Tell(node=request.node, message=Reply(ask=request.ask, name=name, ok=ok, text=text, verdicts=verdicts))]

@@ -1,19 +1,16 @@
-"""What does the job's script import? The node of group rank 0 says so once it trains; who waits is told, for its warm spares.
+"""What does the job's script import? The node of group rank 0 says so once it trains; nodes that wait are told, for their warm
+spares.
 
-It is the latest word that counts, as long as it says more. A node that is told that it waits joins again (`Join.known_round`),
-and so does one whose link was broken: that is when it is told, or told again.
+The latest word counts, as long as it says more. A node that is told that it waits joins again (`Join.known_round`), and so does
+one whose link was broken: then it is told, or told again.
 """
 
 from __future__ import annotations
 
-from holdfast.core.wire.messages import IMPORTS_CHARS, ToImport
+from holdfast.core.machine import Action
+from holdfast.core.wire.messages import IMPORTS_CHARS, Imports, ToImport
+from holdfast.rendezvous.coordinator.membership import Seat, Seats, SeatState
 from holdfast.rendezvous.rules import Tell
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.machine import Action
-    from holdfast.core.wire.messages import Imports
-    from holdfast.rendezvous.coordinator.membership import Seat, Seats
 
 
 class KnownImports:
@@ -29,7 +26,7 @@ class KnownImports:
         if len(said.modules) <= len(known) or sum(map(len, said.modules)) > IMPORTS_CHARS:
             return []
         self.latest = ToImport(python=said.python, modules=said.modules)
-        return [action for seat in self.seats.values() if seat.state == "ready" for action in self.tell(seat)]
+        return [action for seat in self.seats.values() if seat.state is SeatState.READY for action in self.tell(seat)]
 
     def tell(self, seat: Seat) -> list[Action]:
         """To a node that waits, if it can use it."""

@@ -12,6 +12,8 @@ on their ranks: who came back whole is not moved for somebody else's loss.
 
 from __future__ import annotations
 
+import math
+
 from holdfast.core.value import Value
 
 TYPE_CHECKING = False
@@ -161,8 +163,6 @@ def _steps(rules: PlacementRules) -> tuple[int, int]:
     segment = rules.segment or 1
     if rules.unit == 1:
         return segment, segment
-    import math  # a library of its own, which few jobs need
-
     return segment, math.lcm(segment, rules.unit)
 
 
@@ -183,18 +183,25 @@ def _left_out(ordered: Sequence[Candidate], rules: PlacementRules) -> dict[str, 
         if one.group is not None:
             groups.setdefault(one.group, []).append(one)
     for group, members in groups.items():
-        size = rules.group_size or max(one.group_size for one in members)
         able = [one for one in members if one.node not in found]
-        why = ""
-        if group in rules.unhealthy_groups:
-            why = f"replacement group {group} is unhealthy"
-        elif len(groups) > 1 and len(able) < size:  # a job of one group has nothing to replace it by
-            why = f"replacement group {group} has {len(able)} of {size} nodes"
-        found |= {one.node: why for one in able if why}
+        if why := _unfit_group(group, members, able, rules, is_only=len(groups) == 1):
+            found |= {one.node: why for one in able}
     if _steps(rules)[0] > 1:
         lost = [one for one in ordered if not one.domain and one.node not in found]
         found |= {one.node: f"segment {rules.segment}: {one.name} names no domain (--domain)" for one in lost}
     return found
+
+
+def _unfit_group(
+    group: str, members: Sequence[Candidate], able: Sequence[Candidate], rules: PlacementRules, *, is_only: bool
+) -> str:
+    """Why a replacement group cannot take part, of which these members could. Empty: it can."""
+    if group in rules.unhealthy_groups:
+        return f"replacement group {group} is unhealthy"
+    size = rules.group_size or max(one.group_size for one in members)
+    if len(able) < size and not is_only:  # a job of one group has nothing to replace it by
+        return f"replacement group {group} has {len(able)} of {size} nodes"
+    return ""
 
 
 def _reason(

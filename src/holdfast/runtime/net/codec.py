@@ -52,7 +52,7 @@ _NAMES = vars(typing) | vars(failure) | vars(report) | vars(messages)
 
 
 LONGEST = {"node": 300, "name": 255, "addr": 255, "role": 255, "master_addr": 255, "job": 1000, "domain": 255, "group": 255}
-LONGEST |= {"unhealthy": 500, "life": 255, "stash_at": 300, "logs_at": 300, "warm": 4096, "python": 4096}
+LONGEST |= {"target": 255, "unhealthy": 500, "life": 255, "stash_at": 300, "logs_at": 300, "warm": 4096, "python": 4096}
 """Most characters of what names something: it is kept for the job's life, told to others and shown to people."""
 
 RANGES = {"round": (0, 2**31), "known_round": (0, 2**31), "master_port": (0, 65535), "nproc": (1, 65536)}

@@ -18,7 +18,7 @@ from holdfast.core.errors import ProtocolError, RendezvousError
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.value import quicken
 from holdfast.core.wire.links import Arrived, Connect, HangUp, LinkDown, LinkUp, Transmit
-from holdfast.core.wire.messages import Message
+from holdfast.core.wire.messages import Message, is_of_a_member
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loopback
 from holdfast.runtime.net.admission import Door
@@ -377,7 +377,7 @@ class Network:
     def _heard(self, wire: Wire, payload: bytes) -> Arrived:
         message = decode(payload, self.family)
         # Members say who speaks, the coordinator does not: neither may say the other's part.
-        if ("node" in message.__fields__) == wire.ours:
+        if is_of_a_member(message) == wire.ours:
             raise ProtocolError(f"it is not for it to say {type(message).__name__}")
         return Arrived(link=wire.link, message=message)
 

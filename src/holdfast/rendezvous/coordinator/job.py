@@ -1,0 +1,195 @@
+"""What does the coordinator know of its job? One state, which `rendezvous.coordinator.machine` leads from phase to phase.
+
+Each part of it is a value of its own: the members' seats, who is excluded, what is waited for, what has failed. Functions that
+are given the job ask these, and change them by methods that say what happens. Nothing in here holds a reference to the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from holdfast.core.job.events import Event, NodeExcluded
+from holdfast.core.job.report import JobReport, Outcome
+from holdfast.core.machine import NEVER, Record
+from holdfast.core.wire.messages import Exclusion
+from holdfast.rendezvous.clocks import Clocks
+from holdfast.rendezvous.coordinator.exclusion import Excluded
+from holdfast.rendezvous.coordinator.first_failure import Failures
+from holdfast.rendezvous.coordinator.gathering import Gathering, Growth
+from holdfast.rendezvous.coordinator.hang_blame import Inquiry
+from holdfast.rendezvous.coordinator.membership import Seats
+from holdfast.rendezvous.coordinator.pace import Paces
+from holdfast.rendezvous.coordinator.pending_requests import PendingRequests
+from holdfast.rendezvous.coordinator.script_imports import KnownImports
+from holdfast.rendezvous.lease import FENCE_S, granted
+from holdfast.rendezvous.placement.placement import Place
+from holdfast.rendezvous.rules import Rules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.core.job.policy import Policy  # a protocol, which types alone need
+
+
+class Phase(StrEnum):
+    """Where a job is."""
+
+    GATHERING = "gathering"
+    """No round runs; one forms when enough nodes are ready."""
+    RUNNING = "running"
+    ENDING = "ending"
+    """The outcome is known; the workers of some nodes may still live."""
+    ENDED = "ended"
+
+
+class Job:
+    """All that is known of it. `policy` judges failures."""
+
+    def __init__(self, rules: Rules, policy: Policy, *, life: str = "", now: float, now_unix: float) -> None:
+        self.rules = rules
+        self.policy = policy
+        self.life = life
+        """Names this run of the job: its members remember it."""
+        self.logs_at = ""
+        """Where this coordinator's node takes the lines of all ranks. Empty: it takes none."""
+        self.phase = Phase.GATHERING
+        self.round = 0
+        self.restarts = 0
+        self.attempt = 0
+        """Restarts before the round that runs, or ran last."""
+        self.granted_s = granted(rules.lease_s)
+        """The lease that a member is given."""
+        self.excluded = Excluded(back_after_s=rules.readmit_after_s)
+        self.seats = Seats(rules, self.excluded)
+        self.gathering = Gathering(rules, self.seats, now=now)
+        self.growth = Growth()
+        self.paces = Paces()
+        self.clocks = Clocks(self.seats)
+        self.imports = KnownImports(self.seats)
+        self.requests = PendingRequests(self.seats)
+        self.failures = Failures()
+        self._inquiry: Inquiry | None = None
+        self.started_at, self.started_at_unix = now, now_unix
+        self.ahead_unix = now_unix - now
+        """What the wall clock shows, less what the monotonic one does. It may be set meanwhile, and is compared only."""
+        self.formed_at = now
+        self.ended_at = NEVER
+        self.why = "first round"
+        """Why the next round forms, or how the job ends."""
+        self.outcome, self.exit_code = Outcome.FAILED, 1
+        """Unless it ends otherwise."""
+        self.is_restart = False
+        """The next round is one that the budget paid for."""
+        self.has_lost_some = False
+        """The running round carries on without some of its nodes, or may."""
+        self.report: JobReport | None = None
+        self.age_s = 0.0
+        """How long the job ran under other coordinators."""
+
+    def resume(
+        self,
+        *,
+        round: int,
+        restarts: int,
+        members: int = 0,
+        largest: int = 0,
+        fence_s: float = 0.0,
+        age_s: float = 0.0,
+        excluded: Iterable[Exclusion] = (),
+        longest_s: Mapping[str, float] | None = None,
+        calculated_s: Mapping[str, float] | None = None,
+        report: JobReport | None = None,
+        life: str = "",
+        logs_at: str = "",
+        why: str = "",
+        now: float,
+    ) -> None:
+        """Take over from a coordinator whose last round had `members` nodes. Their workers may live until they say otherwise,
+        or until the leases that it may have given a moment ago are over."""
+        self.round, self.restarts, self.age_s = round, restarts, age_s
+        self.life, self.logs_at = life or self.life, logs_at or self.logs_at
+        self.why = why or ("the coordinator has changed" if round else self.why)
+        self.seats.resume(largest)
+        self.gathering.wait_until(now + fence_s)
+        self.gathering.expect_back(members, until=now + self.rules.lease_s + FENCE_S)
+        self.excluded.resume(excluded, now)
+        self.paces.know(longest_s or {}, now)
+        self.paces.calculated(calculated_s or {}, round)
+        if report is not None:
+            self.outcome = report.outcome
+            self.over(report, now)
+
+    # --- from phase to phase --------------------------------------------------------------------------------------------
+
+    def regroup(self, why: str, now: float) -> None:
+        """The running round is over; the next forms when its members are ready again."""
+        self.phase, self.why = Phase.GATHERING, why
+        self.gathering.begin(now)
+
+    def spend_restart(self, pause_s: float, now: float) -> None:
+        """The budget pays for the next round, which does not form before the pause is over."""
+        self.restarts += 1
+        self.is_restart = True
+        # A fence may still stand, of a node lost while others carried on.
+        self.gathering.wait_until(now + pause_s)
+
+    def take_back_restart(self) -> None:
+        """It would be in vain."""
+        self.restarts -= 1
+
+    def begin_round(self, number: int, places: tuple[Place, ...], now: float) -> None:
+        """A round of these nodes runs."""
+        self.phase, self.round, self.formed_at, self.attempt = Phase.RUNNING, number, now, self.restarts
+        self.is_restart, self.has_lost_some = False, False
+        self.gathering.expect_back(0)
+        self.seats.begin_round(len(places))
+        self.paces.begin_round()
+        self.failures.begin_round(number)
+        self.growth = Growth()
+
+    def carry_on(self) -> None:
+        """The round does without some of its nodes, or may."""
+        self.has_lost_some = True
+
+    def begin_ending(self, outcome: Outcome, why: str) -> None:
+        """The job ends when the workers of all have stopped."""
+        self.phase, self.outcome, self.why = Phase.ENDING, outcome, why
+
+    def fail_with(self, exit_code: int) -> None:
+        """The code with which every agent ends, unless the job succeeds."""
+        self.exit_code = exit_code
+
+    def over(self, report: JobReport, now: float) -> None:
+        """The job has ended."""
+        self.phase, self.report, self.ended_at = Phase.ENDED, report, now
+
+    # --- a rank that hangs ----------------------------------------------------------------------------------------------
+
+    @property
+    def inquiry(self) -> Inquiry | None:
+        """Which of the round's ranks is to blame for a hang. None: nobody has told of one, or that round is over."""
+        asked = self._inquiry
+        return asked if asked is not None and asked.round == self.round and self.phase is Phase.RUNNING else None
+
+    def open_inquiry(self, inquiry: Inquiry) -> None:
+        """Nodes have been asked."""
+        self._inquiry = inquiry
+
+    def close_inquiry(self) -> None:
+        """It has been answered."""
+        self._inquiry = None
+
+    # --- what all parts of it say ---------------------------------------------------------------------------------------
+
+    def exclude(self, name: str, reason: str, by: str, now: float) -> Record:
+        """Remember it; whoever runs there goes on until it is dismissed."""
+        self.excluded.add(name, reason, by, now)
+        return self.record(NodeExcluded(name=name, reason=self.excluded.why(name), by=by))
+
+    def record(self, event: Event) -> Record:
+        """`event`, as one of the life that runs, or ran last."""
+        return Record(event=event, life=(self.round, self.attempt))
+
+    def unix(self, now: float) -> float:
+        """`now` as the time of day."""
+        return self.started_at_unix + now - self.started_at

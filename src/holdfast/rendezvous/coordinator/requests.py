@@ -1,0 +1,89 @@
+"""What does somebody want of the job or of a node, and what comes of it? An operator's request, or a rank's own.
+
+The coordinator decides about what concerns the whole job: its end, a restart, which nodes it may have. Anything else it passes
+on (`rendezvous.coordinator.pending_requests`).
+"""
+
+from __future__ import annotations
+
+from holdfast.core.job.policy import Decision, Verdict
+from holdfast.core.job.report import Outcome
+from holdfast.core.machine import Action
+from holdfast.core.wire.messages import Request, RequestKind
+from holdfast.rendezvous.coordinator.admission import dismiss, is_member, readmit
+from holdfast.rendezvous.coordinator.job import Job, Phase
+from holdfast.rendezvous.coordinator.pending_requests import reply_to
+from holdfast.rendezvous.coordinator.rounds import carry_out, end
+
+
+def requested(job: Job, request: Request, now: float) -> list[Action]:
+    """Whatever becomes of its round meanwhile, a request stands; but one restart fulfils all that ask for one."""
+    match request.kind:
+        case RequestKind.STOP:
+            return end(job, Outcome.STOPPED, _stop_reason(job, request), now)
+        case RequestKind.RESTART:
+            return _restart(job, request, now)
+        case RequestKind.EXCLUDE if request.is_of_a_rank:
+            return _exclude_for_rank(job, request, now)
+        case RequestKind.EXCLUDE:
+            return _exclude(job, request, now)
+        case RequestKind.READMIT:
+            return _readmit(job, request, now)
+        case _:
+            return job.requests.pass_on(request)
+
+
+def _stop_reason(job: Job, request: Request) -> str:
+    return f"{_who(job, request)} asked to stop the job: {request.reason}" if request.is_of_a_rank else request.reason
+
+
+def _restart(job: Job, request: Request, now: float) -> list[Action]:
+    if request.round != job.round or job.phase is not Phase.RUNNING:
+        return []
+    what = f"{_who(job, request)} asked for a restart: {request.reason}"
+    return carry_out(job, job.policy.consider_request(what, uptime_s=now - job.formed_at, now=now), now)
+
+
+def _exclude_for_rank(job: Job, request: Request, now: float) -> list[Action]:
+    """A rank wants its own node left out."""
+    name = job.seats[request.node].name
+    if job.excluded.why(name):
+        return []
+    what = f"{_who(job, request)} asked to exclude its node: {request.reason}"
+    if needed := job.seats.lacking(name, job.round):
+        why = f"{what}; not done, since the job cannot go on without it: {needed}"
+        return carry_out(job, Decision(then=Verdict.CARRY_ON, reason=why), now)
+    excluded = job.exclude(name, request.reason, "script", now)
+    return [excluded, *dismiss(job, name, what, now)]
+
+
+def _exclude(job: Job, request: Request, now: float) -> list[Action]:
+    """An operator wants a node left out, or a node itself has found out that it is unfit."""
+    name = request.target
+    if before := job.excluded.why(name):
+        return reply_to(request, text=f"{name} is excluded already: {before}")
+    if is_member(job, name) and (needed := job.seats.lacking(name, job.round)):
+        text = f"{name} is not excluded, since the job cannot go on without it: {needed}"
+        return reply_to(request, ok=False, text=text)
+    is_here = any(seat.name == name for seat in job.seats.values())
+    actions: list[Action] = [job.exclude(name, request.reason, "itself" if request.by == "itself" else "operator", now)]
+    dismissed = dismiss(job, name, f"{name} is excluded: {request.reason}", now)
+    then = "it takes part in no later round"
+    if dismissed:
+        carries_on = job.phase is Phase.RUNNING
+        then = "the others carry on without it" if carries_on else "the ranks are restarted without it"
+    text = f"{name} is excluded: {then}" if is_here else f"no node {name} is here now; it is excluded if it comes"
+    return [*actions, *dismissed, *reply_to(request, text=text)]
+
+
+def _readmit(job: Job, request: Request, now: float) -> list[Action]:
+    name = request.target
+    if not job.excluded.why(name):
+        return reply_to(request, ok=False, text=f"{name} is not excluded")
+    actions = readmit(job, name, request.reason, now)
+    return [*actions, *reply_to(request, text=f"{name} may take part again")]
+
+
+def _who(job: Job, request: Request) -> str:
+    name = job.seats[request.node].name
+    return f"rank {request.rank} on {name}" if request.is_of_a_rank else f"an operator of {name}"
