@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.agent.control.control_client import ask_at
-from holdfast.cli.fleet.supervisor_here import shelter_of, tls_arguments, token_of
+from holdfast.cli.fleet.supervisor_here import tls_arguments, token_of
 from holdfast.cli.table import show, show_json
 from holdfast.core.config import grammar
 from holdfast.core.config.own_options import SUPERVISOR_PORT
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
 from holdfast.runtime.net.addresses import is_loopback
+from holdfast.runtime.secrets import shelter_of
 from holdfast.supervisor.daemon.daemon import Daemon
 from holdfast.supervisor.daemon.host_table import SILENCE_S
 from holdfast.supervisor.daemon.host_uplink import HostUplink
@@ -73,7 +74,8 @@ def _uplink(options: argparse.Namespace) -> Callable[[Daemon], HostUplink] | Non
     if not options.supervisor:
         return None
     endpoints = grammar.endpoints(options.supervisor, "--supervisor", default_port=SUPERVISOR_PORT)
-    secret, shelter = token_of(options.supervisor_token_file, "--supervisor-token-file"), shelter_of(options)
+    secret = token_of(options.supervisor_token_file, "--supervisor-token-file")
+    shelter = shelter_of(options.tls_cert, options.tls_key, options.tls_ca)
     name = options.node_name or os.uname().nodename
     return lambda daemon: HostUplink(endpoints, name, secret=secret, shelter=shelter, say=daemon.say, see=daemon.see)
 

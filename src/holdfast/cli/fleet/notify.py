@@ -8,8 +8,9 @@ import signal
 import sys
 from importlib.util import find_spec
 
-from holdfast.cli.fleet.supervisor_here import folder_of, secret_in, state_argument
+from holdfast.cli.fleet.supervisor_here import folder_of, state_argument
 from holdfast.core.errors import UsageError
+from holdfast.runtime.secrets import secret_in
 from holdfast.supervisor.child import tied_to
 from holdfast.supervisor.notify.notify import Notify, check_otlp, webhook
 from holdfast.telemetry.report.safe_text import plain

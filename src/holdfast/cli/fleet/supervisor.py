@@ -10,12 +10,13 @@ import sys
 
 from holdfast.cli.fleet.notify import checked as notify
 from holdfast.cli.fleet.notify import receivers
-from holdfast.cli.fleet.supervisor_here import folder_of, shelter_of, state_argument, tls_arguments, token_of
+from holdfast.cli.fleet.supervisor_here import folder_of, state_argument, tls_arguments, token_of
 from holdfast.cli.fleet.web import checked, http_arguments
 from holdfast.core.config import grammar
 from holdfast.core.config.own_options import SUPERVISOR_PORT
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.runtime.net.addresses import is_loopback
+from holdfast.runtime.secrets import shelter_of
 from holdfast.supervisor.fleet.policies import policy
 from holdfast.supervisor.orchestrator import orchestrator
 from holdfast.supervisor.service import Service
@@ -66,7 +67,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--lease: {options.lease:g} is too short", hint="give at least 0.1 s")
     folder, web = folder_of(options), _web(options)
     chosen = policy(options.policy, options.policy_option, os.environ)
-    calls, shelter = orchestrator(options.orchestrator, folder, shlex.split(options.replace_with)), shelter_of(options)
+    calls = orchestrator(options.orchestrator, folder, shlex.split(options.replace_with))
+    shelter = shelter_of(options.tls_cert, options.tls_key, options.tls_ca)
     if options.tls_names and shelter is None:
         raise UsageError("--tls-names: there are no certificates", hint="give --tls-cert, --tls-key and --tls-ca too")
     store = open_store(options.store, folder, f"{socket.gethostname()} ({options.listen})")

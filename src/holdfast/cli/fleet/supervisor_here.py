@@ -7,7 +7,8 @@ import os
 from typing import Any
 
 from holdfast.agent.control.control_client import ask_at
-from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.core.errors import HoldfastError, ProtocolError
+from holdfast.runtime.secrets import secret_in, take_secret
 from holdfast.supervisor.feed import SOCKET
 from holdfast.telemetry.record.state_dir import state_home
 from holdfast.telemetry.report.safe_text import plain
@@ -53,29 +54,4 @@ def ask_supervisor(options: argparse.Namespace, request: dict[str, Any], within_
 
 def token_of(path: str | None, flag: str) -> bytes:
     """The secret of its links; it is taken out of the environment. UsageError."""
-    if path is None:
-        return os.environb.pop(b"HOLDFAST_SUPERVISOR_TOKEN", b"").strip()
-    return secret_in(path, flag)
-
-
-def secret_in(path: str, flag: str) -> bytes:
-    """The secret in a file. UsageError: there is none."""
-    try:
-        with open(path, "rb") as file:
-            token = file.read().strip()
-    except OSError as error:
-        raise UsageError(f"{flag}: {path} cannot be read: {error.strerror}") from error
-    if not token:
-        raise UsageError(f"{flag}: {path} is empty", hint="`holdfast token --write FILE` makes one")
-    return token
-
-
-def shelter_of(options: argparse.Namespace) -> Any:
-    """Of its links: TLS, or None. UsageError."""
-    if not (options.tls_cert and options.tls_ca):
-        if options.tls_cert or options.tls_ca or options.tls_key:
-            raise UsageError("--tls-cert and --tls-ca are needed together")
-        return None
-    from holdfast.runtime.net.tls import shelter  # ssl takes 20 ms, and few give a certificate
-
-    return shelter(options.tls_cert, options.tls_key, options.tls_ca)
+    return take_secret(b"HOLDFAST_SUPERVISOR_TOKEN") or b"" if path is None else secret_in(path, flag)

@@ -11,6 +11,7 @@ import threading
 from holdfast.core.errors import StartError, UsageError
 from holdfast.diagnosis.rule import load, own_files
 from holdfast.diagnosis.service import Service
+from holdfast.runtime.secrets import secret_in
 
 HELP = "serve NVRx's attribution API over our rules: which logs say that a job should stop"
 
@@ -52,13 +53,4 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _token(path: str | None) -> str:
-    if path is None:
-        return os.environ.get(TOKEN, "")
-    try:
-        with open(path, encoding="utf-8") as file:
-            token = file.read().strip()
-    except OSError as error:
-        raise UsageError(f"--token-file: {path} cannot be read: {error.strerror}") from error
-    if not token:
-        raise UsageError(f"--token-file: {path} is empty")
-    return token
+    return os.environ.get(TOKEN, "") if path is None else secret_in(path, "--token-file").decode()

@@ -1,0 +1,40 @@
+"""How does a process read its secrets? From a file that a flag names, or from the environment, which then has them no more."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.core.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.runtime.net.tls import Shelter
+
+
+def secret_in(path: str, flag: str) -> bytes:
+    """The secret in a file. UsageError: there is none."""
+    try:
+        with open(path, "rb") as file:
+            secret = file.read().strip()
+    except OSError as error:
+        raise UsageError(f"{flag}: {path} cannot be read: {error.strerror}") from error
+    if not secret:
+        raise UsageError(f"{flag}: {path} is empty", hint="`holdfast token --write FILE` makes one")
+    return secret
+
+
+def take_secret(variable: bytes) -> bytes | None:
+    """The secret in a variable, which nothing that this process starts inherits. None: the variable is not set."""
+    secret = os.environb.pop(variable, None)
+    return None if secret is None else secret.strip()
+
+
+def shelter_of(cert: str | None, key: str | None, ca: str | None) -> Shelter | None:
+    """What encrypts links, by --tls-cert, --tls-key and --tls-ca. None: nothing does. UsageError: the files are of no use."""
+    if not (cert and ca):
+        if cert or ca or key:
+            raise UsageError("--tls-cert and --tls-ca are needed together")
+        return None
+    from holdfast.runtime.net.tls import shelter  # `ssl` takes 20 ms, and few give a certificate
+
+    return shelter(cert, key, ca)
