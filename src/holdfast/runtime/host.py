@@ -1,6 +1,6 @@
 """This host as a World: one epoll for processes, sockets and signals; the only clock and the only sleep there is.
 
-`Ready` is that epoll with what is to be done about each descriptor. A `Crowd` is another, behind a descriptor of this one.
+`Ready` is that epoll with what is to be done about each descriptor. A `LinkPool` is another, behind a descriptor of this one.
 """
 
 from __future__ import annotations

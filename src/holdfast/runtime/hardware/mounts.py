@@ -1,4 +1,4 @@
-"""Does a path lie on a disk of this host? Any other may stop answering for minutes, and hold up whoever touches it."""
+"""Does a path lie on a disk of this host? Any other may stop answering for minutes, and block its readers."""
 
 from __future__ import annotations
 

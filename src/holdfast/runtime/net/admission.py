@@ -1,4 +1,4 @@
-"""Which connections were bad? Each complaint about those once, the rest counted, however many knock."""
+"""Which connections were turned away? Each reason is told once for each address, and the rest is counted."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How are thousands of links waited for, without waking up for every word? Together, behind one descriptor of the host's.
+"""How does a host wait for thousands of links without waking up for every message? Behind one descriptor.
 
-While many links say a little each (leases that are renewed), what has come is taken in every few milliseconds: to be woken, to
-look at the clock and to sleep again costs more than a message. Whatever else the host waits for, such as the death of a worker
-of ours, wakes it all the same. A job of ordinary size, and one in which much is said, is not made to wait.
+While many links say little each (lease renewals), the pool reads every few milliseconds: to wake up, look at the clock and
+sleep again costs more than a message. Anything else, such as a worker's death, wakes the host at once. A job of ordinary size, or one
+with much traffic, never waits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Pace(Value):
     """Nor are so many times a second for each of them."""
 
 
-class Crowd(Ready):
+class LinkPool(Ready):
     """Descriptors that are waited for behind one of `host`'s.
 
     Their handlers may only take in what has come; `taken_in` then tells what is made of all of it. For thousands of messages

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.core.wire.messages import Message
 
 
-class Mirror:
+class Loopback:
     """Links whose other end is here."""
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Which addresses does a name have? Asked in a thread: a name server that does not answer, having gone with the host that is
-looked for, holds whoever asks for seconds. An agent that waited would lose its lease, and a coordinator everybody's.
+"""Which addresses does a name have? Asks in a thread: a name server that does not answer blocks its client for seconds, in
+which an agent would lose its lease, and a coordinator everybody's.
 """
 
 from __future__ import annotations

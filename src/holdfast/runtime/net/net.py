@@ -24,8 +24,8 @@ from holdfast.runtime.net.addresses import bind_addresses, host_and_port, is_loo
 from holdfast.runtime.net.admission import Door
 from holdfast.runtime.net.codec import decode, encode, warm
 from holdfast.runtime.net.frames import FRAME_BYTES, SEAL_BYTES, TOKEN_BYTES, Identity, Turned
-from holdfast.runtime.net.link_pool import Crowd
-from holdfast.runtime.net.loopback_link import Mirror
+from holdfast.runtime.net.link_pool import LinkPool
+from holdfast.runtime.net.loopback_link import Loopback
 from holdfast.runtime.net.names import Addresses, Names
 from holdfast.runtime.net.strangers import LIMITS, Limits, Strangers
 from holdfast.runtime.net.wire import Wire
@@ -81,7 +81,7 @@ class Network:
         self.endpoint = endpoint
         self.shelter = shelter
         self.names = Names(host)
-        self.crowd = Crowd(host, self._heard_together)
+        self.pool = LinkPool(host, self._heard_together)
         """Those that have come to us and proved themselves."""
         self.came: list[tuple[Wire, bytes]] = []
         """What they have said at this look."""
@@ -98,7 +98,7 @@ class Network:
         """When to accept again; NEVER: we do."""
         self.door = Door(host.complain)
         self.next_guest = GUESTS_FROM
-        self.mirror = Mirror()
+        self.loopback = Loopback()
         self.room = memoryview(bytearray(READ_BYTES))
         """What comes is taken in here: to have room made for each of thousands of messages costs more than the messages."""
         self.encoded: tuple[Message | None, bytes] = None, b""
@@ -167,7 +167,7 @@ class Network:
         """Begin a link to `endpoint`, or to the job's; its `LinkUp` or `LinkDown` follows."""
         name, port = host_and_port(endpoint) if endpoint else self.endpoint
         if self.listeners and (name, port) == self.endpoint:
-            self.mirror.open(link, self._guest())
+            self.loopback.open(link, self._guest())
             return []
         self.sought.add(link)
         return self.names.ask(name, port, lambda found: self._reach(link, name, port, found))
@@ -191,8 +191,8 @@ class Network:
 
     def transmit(self, link: int, message: Message, *, more: bool = False) -> None:
         """Send a message; it is lost when the link is down. `more`: with the next one."""
-        if link in self.mirror.pairs:
-            self.mirror.say(link, message)
+        if link in self.loopback.pairs:
+            self.loopback.say(link, message)
         elif (wire := self.wires.get(link)) and not wire.closing:
             if self.encoded[0] is not message:
                 self.encoded = message, encode(message, FRAME_BYTES - SEAL_BYTES)
@@ -201,7 +201,7 @@ class Network:
                 wire.flush()  # a failure shows again as an event of the socket
 
     def transmit_all(self, those: Sequence[Transmit]) -> None:
-        """Send many messages: all are made ready before the first goes, for the reason that `Crowd` gives."""
+        """Send many messages: all are made ready before the first goes, for the reason that `LinkPool` gives."""
         for one in those:
             self.transmit(one.link, one.message, more=True)
         for one in those:
@@ -211,7 +211,7 @@ class Network:
     def hang_up(self, link: int) -> None:
         """Say no more over a link; it goes down once everything has been sent and the other side has closed it too."""
         self.sought.discard(link)
-        self.mirror.close(link)
+        self.loopback.close(link)
         wire = self.wires.get(link)
         if wire is not None and wire.ours and not wire.is_proven:
             wire.leave()
@@ -226,17 +226,17 @@ class Network:
         self.names.close()
         for wire in list(self.wires.values()):
             self._drop(wire)
-        self.crowd.close()
+        self.pool.close()
         self.door.tell()
 
     # --- asked for by time ----------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
         """When the next handshake or goodbye runs out, or something is to be told or heard."""
-        if self.mirror.said:
+        if self.loopback.said:
             return 0.0
         first = next(iter(self.timed.values()), None)
-        return min(NEVER if first is None else first.until, self.door.tell_at, self.rest_until, self.crowd.look_at)
+        return min(NEVER if first is None else first.until, self.door.tell_at, self.rest_until, self.pool.look_at)
 
     def due(self) -> list[Observation]:
         """What the passing of time has brought."""
@@ -249,7 +249,7 @@ class Network:
             self.rest_until = NEVER
             for sock in self.listeners:
                 self._welcome(sock)
-        seen = [*self.mirror.heard(), *self.crowd.due(now)]
+        seen = [*self.loopback.heard(), *self.pool.due(now)]
         for wire in list(self.timed.values()):
             if now < wire.until:
                 break
@@ -328,7 +328,7 @@ class Network:
             return []
         except OSError as error:
             return self._lost(wire, error.strerror or "broken")
-        if wire.is_watched_by(self.crowd):
+        if wire.is_watched_by(self.pool):
             self.came.append((wire, data))
             return []
         return self._made_of(wire, data)
@@ -366,7 +366,7 @@ class Network:
     def _proven(self, wire: Wire) -> list[Observation]:
         self._known_now(wire)
         if not wire.ours:
-            wire.move(self.crowd)
+            wire.move(self.pool)
         if wire.leaving:
             self.hang_up(wire.link)
             return []

@@ -1,4 +1,4 @@
-"""Who came to us and has proved nothing yet, and who of them goes when there is no room? Counted by address."""
+"""Which connections have proved nothing yet, and which of them goes when there is no room? Counted by address."""
 
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp
 from holdfast.core.wire.messages import Renew, Renewed
-from holdfast.runtime.net.loopback_link import Mirror
+from holdfast.runtime.net.loopback_link import Loopback
 
 OURS, GUEST = 1, 1 << 20
 RENEW, RENEWED = Renew(node="a", round=1), Renewed(lease_s=3.0)
 
 
-def opened() -> Mirror:
-    mirror = Mirror()
+def opened() -> Loopback:
+    mirror = Loopback()
     mirror.open(OURS, GUEST)
     assert mirror.heard() == [LinkUp(link=GUEST, ours=False), LinkUp(link=OURS, ours=True)]
     return mirror

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.machine import NEVER
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.link_pool import Crowd, Pace
+from holdfast.runtime.net.link_pool import LinkPool, Pace
 
 
 class Links:
@@ -20,7 +20,7 @@ class Links:
     def __init__(self, count: int, pace: Pace) -> None:
         self.host = Host(print)
         self.heard: list[int] = []
-        self.crowd = Crowd(self.host, self.taken_in, pace)
+        self.crowd = LinkPool(self.host, self.taken_in, pace)
         self.pairs = [socket.socketpair() for _ in range(count)]
         for number, (ours, _) in enumerate(self.pairs):
             self.crowd.watch(ours.fileno(), select.EPOLLIN, lambda events, number=number: self.hear(number))
