@@ -1,8 +1,8 @@
 """How does a host wait for thousands of links without waking up for every message? Behind one descriptor.
 
 While many links say little each (lease renewals), the pool reads every few milliseconds: to wake up, look at the clock and
-sleep again costs more than a message. Anything else, such as a worker's death, wakes the host at once. A job of ordinary size, or one
-with much traffic, never waits.
+sleep again costs more than a message. Anything else, such as a worker's death, wakes the host at once. A job of ordinary size,
+or one with much traffic, never waits.
 """
 
 from __future__ import annotations
