@@ -78,8 +78,6 @@ class Components:
             EndStacks(around.node.group, self.workers, telling.showed),
             *(part for part in (replicas, self.log_receiver, self.watchdog) if part is not None),
             *wished_for(around, self.log_is_whole),
-            self.checking,
-            self.injections,
         ]
         if config.check_before or config.check_after or config.check_during:
             self.checking.get()  # a check that does not exist is a usage error
@@ -200,14 +198,18 @@ class Components:
 
         config, host, node = self.around.config, self.around.host, self.around.node
         lead = (lambda: node.clock_lead) if self.around.network is not None else (lambda: None)
-        return Checking(config, host, self.around.perform, lead)
+        checking = Checking(config, host, self.around.perform, lead)
+        self.parts.append(checking)
+        return checking
 
     def _make_injections(self) -> Injections:
         from holdfast.agent.faults.driver import Injections  # most jobs never play a fault
 
         config, host, group = self.around.config, self.around.host, self.around.node.group
         checker, perform = lambda: self.checking.made, self.around.perform
-        return Injections(config, host, self.workers, group, checker=checker, perform=perform)
+        injections = Injections(config, host, self.workers, group, checker=checker, perform=perform)
+        self.parts.append(injections)
+        return injections
 
     def _made_with_links(self) -> tuple[Replicas | None, LogReceiver | None, Upstream | None]:
         config, complain, network = self.around.config, self.around.telling.degraded, self.around.network

@@ -72,7 +72,7 @@ def pids_of(started: Sequence[Observation]) -> set[int]:
 P = TypeVar("P", bound=Part)
 
 
-class OnDemand(Part, Generic[P]):
+class OnDemand(Generic[P]):
     """A part that most jobs never need: it is made when somebody first asks for it."""
 
     def __init__(self, make: Callable[[], P]) -> None:
@@ -84,25 +84,3 @@ class OnDemand(Part, Generic[P]):
         if self.made is None:
             self.made = self.make()
         return self.made
-
-    def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        """See `Part`."""
-        return self.made.begin_round(assigned, started) if self.made is not None else []
-
-    def recorded(self, event: Event, at_unix: float) -> None:
-        """See `Part`."""
-        if self.made is not None:
-            self.made.recorded(event, at_unix)
-
-    def deadline(self) -> float:
-        """See `Part`."""
-        return self.made.deadline() if self.made is not None else NEVER
-
-    def due(self) -> list[Observation]:
-        """See `Part`."""
-        return self.made.due() if self.made is not None else []
-
-    def close(self) -> None:
-        """See `Part`."""
-        if self.made is not None:
-            self.made.close()

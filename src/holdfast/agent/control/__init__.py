@@ -1,1 +1,1 @@
-"""What an agent is asked while it runs, and by whom."""
+"""What an agent is asked while it runs: the control socket, health checks, operators' requests."""

@@ -40,7 +40,7 @@ def ask(job_dir: str, node: str, request: Mapping[str, Any], timeout_s: float = 
 
 
 def ask_at(path: str, whom: str, request: Mapping[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
-    """The answer of whoever listens at the socket `path`; the same errors. `whom`: for people."""
+    """The answer of the program that listens at the socket `path`; the same errors. `whom`: its name, for messages."""
     text = _exchange(path, json.dumps(dict(request)).encode() + b"\n", timeout_s)
     try:
         answer = json.loads(text)

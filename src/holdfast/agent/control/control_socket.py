@@ -1,8 +1,8 @@
-"""How can somebody on this host ask the agent something? By a Unix socket in the job's directory; `ask` is its other end.
+"""How does a program on this host ask the agent something? By a Unix socket in the job's directory; `ask` is its other end.
 
 One JSON line in, one JSON line out, then the line is closed:
 
-    {"ask": "status"}                                        {"ok": true, "state": …}   nodes: whom the coordinator knows
+    {"ask": "status"}                                        {"ok": true, "state": …}   nodes: those that the coordinator knows
     {"ask": "restart", "reason": "…"}                        {"ok": true, "text": …}
     {"ask": "stop", "grace_s": 30, "reason": "…"}            {"ok": true}
     {"ask": "signal", "signal": "SIGUSR1"}                   {"ok": true}
@@ -12,7 +12,7 @@ One JSON line in, one JSON line out, then the line is closed:
     anything that cannot be served                           {"ok": false, "error": "…"}
 
 `ControlSocket` has one descriptor for the agent's loop, an epoll that holds the listener and the clients. It never
-blocks, and has no clock: whoever is silent keeps one of a few seats until somebody new needs it. Only the user who runs
+blocks, and has no clock: a silent client keeps one of a few seats until a new one needs it. Only the user who runs
 the job, and root, are listened to.
 """
 

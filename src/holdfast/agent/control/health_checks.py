@@ -1,7 +1,7 @@
-"""How does the agent get to know whether its node is fit? It runs checks beside its loop, and never waits for one.
+"""Is this node fit? The agent runs checks beside its loop, and never waits for one.
 
-Carries out what `health.examiner` asks for: each check is a process (`health.runner.Child`) whose end the loop hears of. What
-comes of it goes to the group, which tells the coordinator, and to whoever has asked on the control socket. Only jobs that check
+Carries out what `health.examiner` asks for: each check is a process (`health.runner.Child`) whose end the loop hears of. Its
+verdict goes to the group, which tells the coordinator, and to the client that asked on the control socket. Only jobs that check
 something load this module.
 """
 

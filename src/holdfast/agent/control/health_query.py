@@ -1,6 +1,6 @@
-"""What have all nodes said to an operator's question how they are? One `Examination` per question, at the desk that was asked.
+"""What have all nodes answered to `holdfast check`? One `Examination` per question, at the desk that was asked.
 
-The answer goes out when all have said it, or when the checks' deadlines have passed: who is silent by then is named.
+The answer goes out when all nodes have answered, or when the checks' deadlines have passed: it names the silent nodes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Examination:
         return now >= self.until or (self.names is not None and set(self.names) <= set(self.told))
 
     def reply(self) -> None:
-        """Tell whoever asked."""
+        """Answer the client."""
         if self.names is None and not self.told:
             self.request.refuse("the coordinator has not answered: see `holdfast status`")
             return

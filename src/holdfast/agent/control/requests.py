@@ -1,4 +1,4 @@
-"""Who wants to know how the agent is? People and programs on this host, by its Unix socket; a load balancer, by HTTP."""
+"""How are requests to the agent answered? From this host by its Unix socket, from a load balancer by HTTP."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_NODES = 16_384
 """Rows of an answer: some 2 MB, which take this agent some 50 ms, once and only when asked."""
 
 PULSE_S = 5.0
-"""How often the loop shows that it is alive, where somebody asks (TORCHELASTIC_HEALTH_CHECK_PORT)."""
+"""How often the loop shows that it is alive, where TORCHELASTIC_HEALTH_CHECK_PORT is set."""
 
 MOST_ASKED = 16
 """Requests whose answers are waited for: as many clients as there are seats (`control.SEATS`)."""
@@ -64,7 +64,7 @@ class Desk(Part):
         self.control: ControlSocket | None = None
         self.health: HealthHttpServer | None = None
         self.asked: dict[int, Request | OrderRequest] = {}
-        """Requests that the coordinator has not answered yet, by number."""
+        """Requests that wait for the coordinator's answer, by number."""
         self.examinations: dict[int, Examination] = {}
         """Those whose answers are not all there, by number."""
         self.asks = 0

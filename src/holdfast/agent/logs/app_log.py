@@ -1,9 +1,9 @@
-"""How do the lines of a cycle's ranks come into one file, each with its rank? By a thread that follows the ranks' own files.
+"""How do the lines of a cycle's ranks get into one file, each with its rank? A thread follows the ranks' own files.
 
     <prefix>_cycle<N>.log:     "3: loss 2.31"
 
 The workers write to files of their own, as under --redirects, so none waits for this log, and nothing is lost with it: what has
-not been gathered yet is still there, whoever crashes. A file server that hangs holds up the thread alone. Lines are appended
+not been gathered yet is still in those files. A file server that hangs holds up the thread alone. Lines are appended
 whole, with O_APPEND, so the agents of all nodes may share one file; or are sent to the coordinator's node
 (`agent.logs.sender`). After the round the thread gathers the rest and ends; the next round does not wait for it, the job's end
 does, for a while.
@@ -78,7 +78,7 @@ class AppLog:
                 if self.clock() < until and not cut():
                     continue
                 return False
-            self._done.put(None)  # for whoever asks again
+            self._done.put(None)  # for the next call
             return True
 
     def close(self) -> None:

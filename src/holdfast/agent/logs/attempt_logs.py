@@ -1,7 +1,6 @@
 """Which open files does each worker of one attempt start with, and what are the last lines in them?
 
-Where they lie is decided by `agent.logs.paths` (or by whoever else has a list of `RankPaths`); showing them is
-`agent.logs.tee`'s.
+`agent.logs.paths` decides where they lie; `agent.logs.tee` shows them.
 """
 
 from __future__ import annotations

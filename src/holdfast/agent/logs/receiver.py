@@ -1,4 +1,4 @@
-"""How do the lines of other nodes' ranks come into the log here? Over links of their own, each taken by a thread.
+"""How do the lines of other nodes' ranks get into the log here? Over links of their own, with a thread for each.
 
 A link brings the lines of one node and cycle (`agent.logs.sender`). Each piece is answered when it is in the file, not before:
 
@@ -49,12 +49,12 @@ MOST_STREAMS, NAME_CHARS = 4 * MOST_LINKS, 64
 """That are remembered, the newest; and of their names."""
 LAST_CYCLE = 1 << 31
 DISK_S = 5.0
-"""How long a piece waits for the one that came over an older link, before whoever sends it is told so."""
+"""How long a piece waits for the one before it, which came over an older link, until its sender is told to try again."""
 BEGIN_S = 5.0
 """How long after the job's end to wait for a node that has not come at all. It tries as its ranks start: by now it does not get
 through, and keeps its lines."""
 IDLE_S = 1e6
-"""How long ranks may say nothing: as long as the job. Keep-alive finds whoever is gone."""
+"""How long ranks may say nothing: as long as the job. Keep-alive finds a dead link."""
 
 
 class Stream:
@@ -96,7 +96,7 @@ class Stream:
 
 
 class LogReceiver(BlockingServer, Part):
-    """This node's part in it: it takes lines from its beginning on, for whoever comes."""
+    """Takes lines from every node that connects."""
 
     turn: Turn
     """There is a thread for each node, and all have something to do when the ranks end."""

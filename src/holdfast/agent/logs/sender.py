@@ -1,4 +1,4 @@
-"""How do the lines of this node's ranks come to the coordinator's node, and what if they do not?
+"""How do the lines of this node's ranks get to the coordinator's node, and what if they cannot?
 
 A thread for each cycle (`agent.logs.app_log`) reads the ranks' own files and gives the lines to a `LogSender`, which stands
 where a file would. What it has taken it sends in pieces (`agent.logs.receiver`), one after the other, and forgets each when the

@@ -1,8 +1,8 @@
-"""How does the agent speak on stderr, where nobody listens?
+"""How does the agent write to stderr, if nothing reads it?
 
-A reader that has gone (`2>&1 | head`), a disk that is full, a terminal that was closed, or stopped with Ctrl-S: none of them
-may end a job, hold it up, or change its exit code. So what does not go at once waits here, and what can never go is dropped.
-All of it is in the job's events and report too.
+A reader that has gone (`2>&1 | head`), a full disk, a terminal that was closed or stopped with Ctrl-S: none of them may end a
+job, hold it up, or change its exit code. What cannot be written at once waits here, and what can never be written is dropped.
+The job's events and report have all of it too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What did somebody who watched this log see last?"""
+"""What are the last lines of a log, as they stood on the screen?"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How do the workers' lines come from their files to our stdout and stderr, prefixed?
+"""How do the workers' lines get from their files to our stdout and stderr, prefixed?
 
 The files are followed, so a worker never waits for our console, and what we have not shown yet waits on disk and not in our
 memory. Bytes pass through as they are. `pump` waits for no console, does a bounded amount of work, and `fileno` says when to
-call it again. It waits for the files' disk: whoever must not does it aside (`agent.logs.live_output`).
+call it again. It waits for the files' disk: the agent's loop calls it in a thread (`agent.logs.live_output`).
 
 A line is shown when it is complete, so ranks' lines are never joined. What stays without a line end for `PARTIAL_S` (a prompt,
 a program that prints dots) is shown as a line of its own, and what follows as another. A progress bar, redrawn with carriage

@@ -216,7 +216,7 @@ class Attribution(Part):
     def _request(
         self, method: str, path: str, body: bytes | None, timeout_s: float, url: str = ""
     ) -> tuple[int, dict[str, Any]]:
-        """(status, answer) of whoever serves `url`; empty: the service. Status 0: there was none."""
+        """(status, answer) of the server at `url`; empty: the service. Status 0: there was none."""
         to = urlsplit(url or self.url)
         kind = HTTPSConnection if to.scheme == "https" else HTTPConnection
         headers = {"Content-Type": "application/json"}

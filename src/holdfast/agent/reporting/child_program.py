@@ -1,5 +1,5 @@
-"""What runs a program of `integrations` beside the agent? An interpreter of its own, without `site` and without what the user's
-variables would have it load: whatever the job's environment is, the standard library and ours are there.
+"""How is a program of `integrations` started beside the agent? In an interpreter of its own, without `site` and without what
+the user's variables would load: it finds the standard library and ours in any environment.
 """
 
 from __future__ import annotations

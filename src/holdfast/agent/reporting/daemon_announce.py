@@ -1,6 +1,6 @@
-"""How does this host's daemon hear of an agent? The agent says once that it is there; a daemon that starts later looks for it.
+"""How does this host's daemon learn of an agent? The agent registers once; a daemon that starts later finds it by itself.
 
-A thread says it: nobody waits for the daemon, and whether it heard makes no difference to the job.
+A thread registers it: the job does not wait for the daemon, and does not depend on it.
 """
 
 from __future__ import annotations

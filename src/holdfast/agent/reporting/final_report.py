@@ -1,4 +1,4 @@
-"""What does an agent leave when it goes? The report on stderr, torchrun's box at its end, and the report as a file."""
+"""What does an agent leave at the job's end? The report on stderr, torchrun's box below it, and the report as a file."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def cause(failures: Sequence[Failure]) -> Finding | None:
 
 
 def ended_runs(config: RunConfig) -> dict[str, JobReport]:
-    """How the job's last runs have ended, by their lives, as their reports on this host tell: whoever was cut off at the end of
-    one of them may come back while the next one runs."""
+    """How the job's last runs ended, by their lives, as their reports on this host tell. A node that was cut off at the end of
+    one may come back while the next one runs."""
     found = []
     for path in last_runs(config.state_dir, config.rdzv_id, endpoint=config.rdzv_endpoint)[:ENDS_KNOWN]:
         try:

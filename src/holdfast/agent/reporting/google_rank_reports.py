@@ -4,8 +4,7 @@
     failed → FAILED: the one that did, not those that were stopped for it       stopped → no word, and goodbye at the end
 
 Setting GCP_HOST_DAEMON_PORT is all that a user does; other `GCP_*` variables, which Google's launcher would make of its flags,
-describe the workload. Nothing here waits for the daemon (`runtime.daemon_client`), and nothing is loaded before the first
-worker runs.
+describe the workload. Nothing here waits for the daemon (`runtime.daemon_client`).
 """
 
 from __future__ import annotations

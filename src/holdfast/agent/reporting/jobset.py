@@ -1,5 +1,5 @@
-"""How does this pod's JobSet hear of its part in restarts in place? A program beside the agent tells it, and knows what, and
-why (`integrations.kubernetes.jobset_in_place`). This module keeps that program running. No rank waits for it.
+"""How does this pod's JobSet learn of its restarts in place? A program beside the agent tells it
+(`integrations.kubernetes.jobset_in_place`). This module keeps that program running. No rank waits for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What does an agent say, and what does it leave on disk? Lines for people, events and incidents for the record, the report.
+"""What does an agent say, and what does it leave on disk? Lines for people, events, incidents and the report.
 
-What is to be recorded is only noted, and put on disk by `write_down`: nobody who must hear of a failure waits for a disk.
+Events are noted in memory, and `write_down` puts them on disk: the handling of a failure does not wait for a disk.
 """
 
 from __future__ import annotations

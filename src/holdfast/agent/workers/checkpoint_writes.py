@@ -1,4 +1,4 @@
-"""Does a rank of this node write a checkpoint at this moment? Asked where the job grows after one (`--grow at-checkpoint`).
+"""Is a rank of this node writing a checkpoint? Asked where the job grows after one (`--grow at-checkpoint`).
 
 What counts is in the ranks' pages: torch's saves (`client.hooks`), and the script's own sections of such a name. The
 coordinator is told when the first rank begins and when the last is done.

@@ -1,4 +1,4 @@
-"""Whose timer has expired? The agent's end of the named pipe that `torch.distributed.elastic.timer.expires` writes to.
+"""Which timers have expired? The agent's end of the named pipe that `torch.distributed.elastic.timer.expires` writes to.
 
 One line per request, as torch's clients write it:
 
@@ -77,7 +77,7 @@ class Watchdog(Part):
         self.rest = b""
         if os.path.lexists(path):
             os.unlink(path)
-        os.mkfifo(path, 0o600)  # whoever may write here may have our workers killed
+        os.mkfifo(path, 0o600)  # only this user: a line written here can have workers killed
         # For writing too, so that there is no end of file between two clients.
         self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         host.watch(self.fd, select.EPOLLIN, self._readable)
@@ -102,7 +102,7 @@ class Watchdog(Part):
             try:
                 self.timers.take(line)
             except ValueError:
-                continue  # a worker can write anything here; who sets a timer so has none, and no other's is touched
+                continue  # a worker can write anything here: such a line sets no timer, and touches no other
         return []
 
     def swept(self) -> None:

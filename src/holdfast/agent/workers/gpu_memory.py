@@ -1,5 +1,5 @@
-"""How much memory of the GPUs that workers here may use is taken, and by whom? `nvidia-smi` is asked, in children whose answers
-come through the agent's loop: on broken hardware it hangs, and the loop must not.
+"""How much memory of this node's GPUs is in use, and which processes use it? `nvidia-smi` runs in children, and the agent's
+loop hears of their ends: on broken hardware it hangs, and the loop must not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How does the monitor get to see this host's ranks? It is part of the agent's loop: no process and no socket of its own.
+"""How does the monitor see this host's ranks? In the agent's loop: it has no process and no socket of its own.
 
 Carries out what `monitor.machine` asks for: reads pages and logs, asks the kernel and the GPUs, and passes on what it says.
-Logs are read by a thread (`telemetry.record.io_thread`), for which the loop waits a moment, lest it hang with their file
-system; what is read too late for one look is seen at the next.
+A thread reads the logs (`telemetry.record.io_thread`), and the loop waits for it only a moment: their file system may hang.
+What is read too late for one look is seen at the next.
 
 When the monitor itself fails, that is recorded and another one made; the ranks notice nothing, since all they ever do is to
 write to their pages.
@@ -253,7 +253,7 @@ class Monitoring(Part):
         return LogProgress(attempt.files(local_rank), pattern)
 
     def _close_log(self, watched: Watched) -> None:
-        if watched.log is not None:  # by whoever may be reading it at this moment
+        if watched.log is not None:  # in the thread that may be reading it
             self.reader.do(watched.log.close)
 
     def _see(self, local_rank: int) -> RankSeen:

@@ -1,7 +1,7 @@
-"""How far has the job come, as this node can tell? By the file that its checkpoints leave, or by the steps of its own ranks.
+"""How far has the job come? By the file that its checkpoints leave, or by the steps of this node's ranks.
 
-Asked before the node's first `Join` and whenever the workers of a round are gone; what follows from it, the coordinator decides
-(`recovery.progress`). Where nobody asks for a no-progress stop there is none of this.
+Told before the node's first `Join` and whenever the workers of a round are gone. The coordinator decides what follows
+(`recovery.progress`). Made only where a job without progress is to be stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Mileage:
         self.aside = aside
         self.complain = complain
         self.began = False
-        """The file has been looked for: before that, a job that begins has none yet."""
+        """The file has been looked for once: a new job has none yet, and that is no trouble."""
         self.trouble = ""
         """What was told last of a file that could not be read."""
         self.driven = 0

@@ -1,8 +1,8 @@
-"""How long did the ranks of a round take to begin, and with what? And how far had they come in the end?
+"""How long did the ranks of a round take to begin, and how far had they come in the end?
 
-Ranks write the moments as they pass (`core.page.layout`), so it costs them nothing to be looked at late, and the agent looks
-ever more seldom until each has made its first step: after one second, two, four. When a rank ends before all have begun, what
-is known then is told. Where our bootstrap could not do its whole work in a rank, a person hears of it.
+Ranks write the moments into their pages (`core.page.layout`), so the agent may look late: after one second, two, four, until
+each has made its first step. When a rank ends before all have begun, what is known then is recorded. Where our bootstrap could
+not do all of its work in a rank, the user is told.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.runtime.host import Host
 from holdfast.runtime.shm.pages import Page
 
 FIRST_LOOK_S = 1.0
-"""Few ranks have made a step sooner; and until the report is asked for nobody waits."""
+"""Few ranks make a step sooner, and nothing waits for the answer."""
 
 
 class Beginnings(Part):
@@ -101,7 +101,7 @@ class Beginnings(Part):
         stepped = [moments.last_stepped_at - self.since for moments in known if moments.last_stepped_at is not None]
         saved = [moments.saved_at - self.since for moments in known if moments.saved_at is not None]
         if not stepped and not saved:
-            return  # nobody has told
+            return  # no rank has told
         told = [gone.step for gone in self.ended.values() if gone.step is not None and gone.step_told]
         event = RanksEnded(
             last_step=max(told, default=None), last_step_s=max(stepped, default=None), saved_s=max(saved, default=None)

@@ -1,4 +1,4 @@
-"""How does what this node's ranks save get into another node's memory, and back to whoever takes this node's place?
+"""How do saved states get into another node's memory, and back to the node that takes this one's place?
 
 By threads of the agent, so that it goes on when a rank dies: for each local rank one that sends what is new to the partner that
 the coordinator has named, and for each link from elsewhere one that takes, or gives. A link is as any other of the job's: the
@@ -44,7 +44,7 @@ LOOK_S = 0.01
 ANSWER_S, AGAIN_S = 10.0, 5.0
 """How long the other side may say nothing, and how long after that it is not asked again in the same round."""
 IDLE_S = 1e6
-"""How long a partner may have nothing to say: as long as the job. Keep-alive finds whoever is gone."""
+"""How long a partner may have nothing to say: as long as the job. Keep-alive finds a dead link."""
 MOST_LINKS = 256
 """From elsewhere, at a time: a node has one partner, with a link for each rank, and one may be fetched for."""
 SPARE_SHARE = 0.05

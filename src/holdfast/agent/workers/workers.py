@@ -1,4 +1,4 @@
-"""How are one node's workers started, watched and cleared away, round after round? Processes, pages, logs and ports.
+"""How are one node's workers started, watched and cleared away in each round? Processes, pages, logs and ports.
 
 Carries out what `agent.group.machine` decides and tells it, in its words, what became of it; fetches the evidence that a
 failure needs (error file, last lines of the log). Decides nothing.
@@ -60,10 +60,10 @@ TAIL_LINES = 20
 """Lines of a failed worker's log that go into the report."""
 
 ASK_S = 0.01
-"""So long after a signal, those are asked where they are that have not shown it: who handles the signal itself does not."""
+"""Seconds after a signal until workers are asked where they are: a script that handles the signal does not show it itself."""
 
 EVIDENCE_S = 0.5
-"""What a rank that has failed has left on disk is waited for so long at most. A lease lasts a second at least."""
+"""How long to read what a failed rank has left on disk, at most. A lease lasts a second at least."""
 
 
 class Workers(Part):
@@ -89,9 +89,9 @@ class Workers(Part):
         self.disk_is_local = False
         """Whether their logs, and what they leave when they fail, lie on a disk of this host."""
         self.shower, self.reader = Aside(), Aside()
-        """Touch the logs, whose disk may hang: to show them; and to find out why a rank has failed."""
+        """Threads that read the logs, whose disk may hang: to show them, and to find out why a rank failed."""
         self.settled = False
-        """The first workers have had their time: what was put off for their sake is done."""
+        """What was put off for the sake of the first workers is done."""
         self.unfollowed: Assigned | None = None
         """The round of workers that run unfollowed so far."""
         self.local_ranks: dict[int, int] = {}
@@ -111,9 +111,9 @@ class Workers(Part):
         """When to ask workers that have been signalled where they are."""
         limit_s = config.uninterruptible_timeout_s
         self.sleepers = None if limit_s is None else Sleepers(limit_s)
-        """None: whom the kernel does not let go is not looked for."""
+        """None: workers that are stuck in the kernel are not looked for."""
         self.stash = -1
-        """Where this node's ranks leave their states (`core.page.stash`): a file without a name, which goes with us."""
+        """Where this node's ranks leave their states (`core.page.stash`): a nameless file, which ends with the agent."""
 
     def first(self) -> list[Observation]:
         """See `Part`: hold a port, and say how far the job is."""
@@ -156,7 +156,7 @@ class Workers(Part):
                 break
         self.attempt.release()
         self.unfollowed = assigned
-        if self.settled or self.config.ft.per_cycle_applog_prefix:  # whoever asks for that file may look for it at once
+        if self.settled or self.config.ft.per_cycle_applog_prefix:  # the user may look for that file at once
             self._follow()
         return [*seen, self.hold_port()]
 
@@ -198,7 +198,7 @@ class Workers(Part):
                 self.host.complain(f"{error.what}: no state is stashed")
 
     def understood(self, seen: Observation) -> list[Observation]:
-        """What this host saw, in the words of the group."""
+        """What this host saw, as the group's observations."""
         match seen:
             case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0 and pid in self.local_ranks:
                 return [self._ended(pid, exitcode, gone=False)]
@@ -215,14 +215,14 @@ class Workers(Part):
         return [seen]
 
     def _how_far(self, gone: ProcessGone) -> list[Observation]:
-        """With the last of them: how far the job has come."""
+        """How far the job has come, once the last worker is gone."""
         if self.mileage is None:
             return []
         self.mileage.ended(gone)
         return [] if any(pid in self.host.children for pid in self.local_ranks) else [self.mileage.reached()]
 
     def _stashed(self) -> list[Observation]:
-        """With the last of them: what they have left."""
+        """The states that the workers have stashed, once the last is gone."""
         if any(pid in self.host.children for pid in self.local_ranks) or not shm.is_written(self.stash):
             return []
         mine = held(self.stash, self.config.nproc_per_node)
@@ -291,12 +291,12 @@ class Workers(Part):
     # --- asked for by time ----------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When to look after logs that cannot be watched, for workers that the kernel does not let go, or where they are."""
+        """See `Part`: for logs that cannot be watched, for workers stuck in the kernel, and to ask workers where they are."""
         logs_at = NEVER if self.shown is None else self.shown.look_at
         return min(logs_at, self.ask_at, NEVER if self.sleepers is None else self.sleepers.look_at)
 
     def due(self) -> list[Observation]:
-        """Show what is new in such logs; whom the kernel does not let go."""
+        """See `Part`: show what is new in such logs, and find workers that are stuck in the kernel."""
         if self.host.now() >= self.ask_at:
             self.ask_at = NEVER
             self.host.ask_where()

@@ -1,4 +1,4 @@
-"""How is something done that may hang, for want of a file server, without hanging whoever asked for it? In a thread.
+"""Runs blocking I/O in a thread: a file server that hangs does not hang the caller.
 
 `Aside.do` waits for the thread, so that what was recorded is on disk when the agent is killed a microsecond later; but for
 `PATIENCE_S` only. From then on it does not wait at all until the thread has caught up: an agent that waited for its disk

@@ -1,4 +1,4 @@
-"""Who holds this file? Locks that the kernel gives up by itself when their holder is gone, however it went.
+"""Is this file locked by a living process? The kernel frees the lock when its holder ends, however it ends.
 
 Open-file-description locks: flock cannot be looked at without being taken, and lockf is dropped by any close() of the file
 in the same process. Where only flock is known (gVisor) it has to do; where there are no locks at all nobody is held up.

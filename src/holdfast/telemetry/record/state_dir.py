@@ -286,7 +286,7 @@ def _note(path: str, where: str, lines: tuple[str, ...]) -> None:
         with open(os.path.join(path, where), "a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in fresh))
     except OSError:
-        pass  # a full disk: then whoever comes with this id is taken for one of us
+        pass  # a full disk: any agent that comes with this id is then taken for one of this run
 
 
 def _noted(path: str, where: str) -> list[str]:
