@@ -69,7 +69,8 @@ def _supervise(config: RunConfig) -> int:
             from holdfast.elastic.from_config import run as run_agent  # torch's interfaces, which few jobs need
         else:
             from holdfast.agent.agent import run as run_agent  # here, so that the guardian stays small
-        gc.enable()  # it was off for the guardian's sake; and to look at what is being loaded is of no use
+        gc.freeze()  # what is loaded stays, and each look at it would take 3 ms
+        gc.enable()
         try:
             code = run_agent(config)
             sys.stdout.flush()
