@@ -228,13 +228,19 @@ def _one(word: str) -> Wanted:
         raise UsageError(f"check {name}: it takes no argument, and was given {argument!r}", hint=f"write {name} alone")
     if check.needs_argument and not argument:
         raise UsageError(f"check {name}: about what?", hint=f"write {name}=…: {check.argument}")
-    if check.is_number and argument and not _is_number(argument):
+    if argument:
+        _refuse_argument(check, name, argument)
+    return Wanted(check=check, argument=argument)
+
+
+def _refuse_argument(check: Check, name: str, argument: str) -> None:
+    """UsageError: an argument is not of the kind that the check takes."""
+    if check.is_number and not _is_number(argument):
         raise UsageError(f"check {name}: {argument!r} is no number from 0 on", hint=f"write {name}=…: {check.argument}")
-    if check.is_number and argument and PER_CENT in check.argument and float(argument) > 100.0:
+    if check.is_number and PER_CENT in check.argument and float(argument) > 100.0:
         raise UsageError(f"check {name}: {argument} is more than 100 per cent", hint=f"write {name}=…: {check.argument}")
     if name == "paths" and (relative := [path for path in argument.split(":") if path and not path.startswith("/")]):
         raise UsageError(f"check {name}: {relative[0]} is not absolute", hint="give paths from / on, with : between them")
-    return Wanted(check=check, argument=argument)
 
 
 def _tuned(check: Check, options: str) -> Check:

@@ -89,7 +89,7 @@ class Cluster(Scene):
         world.memory_s = self.job.memory_s
         world.died = lambda worker, exitcode: self.on_worker_death(agent, worker, exitcode)
         links = SimLinks(self.ether, world, place, lambda: agent.paused)
-        succeeds = self.job.succession and not (self.job.ranks_given or self.job.elected) and self.job.max_nodes > 1
+        succeeds = self._may_succeed()
         join = Join(
             node=f"{place}#{number}",
             name=place,
@@ -122,14 +122,22 @@ class Cluster(Scene):
         self.transcript.note(self.timeline.now, place, "starts" + (", hosts the coordinator" if hosting else ""))
         if self.job.elected:
             node: Node = self._elected(agent, machine, world, links)
+        elif succeeds:
+            known = self._round_on_disk(place) if hosting else 0
+            node = self._heir(machine, links.endpoint or ENDPOINT, world, known_round=known)
         else:
-            # As the record on its disk tells it: somebody was here who did not see the job's end.
-            rounds = [life.node.group.round for life in self.lives[:-1] if life.place == place and life.report is None]
-            known = max(rounds, default=0) if hosting else 0
-            endpoint = links.endpoint or ENDPOINT
-            node = self._heir(machine, endpoint, world, known_round=known) if succeeds else self._node(machine, world)
+            node = self._node(machine, world)
         agent.begin(world, links, node)
         return agent
+
+    def _may_succeed(self) -> bool:
+        """Whether another agent may host the coordinator when the first is lost."""
+        return self.job.succession and not (self.job.ranks_given or self.job.elected) and self.job.max_nodes > 1
+
+    def _round_on_disk(self, place: str) -> int:
+        """The newest round in the record of earlier agents there that did not see the job's end."""
+        rounds = [life.node.group.round for life in self.lives[:-1] if life.place == place and life.report is None]
+        return max(rounds, default=0)
 
     def _node(self, group: Group, world: SimHost) -> Node:
         if group.state.hosting:

@@ -171,6 +171,13 @@ class Scenario:
         for number, place in enumerate(self.places):
             begin = rng.uniform(0, 2.0) + (rng.uniform(3, 12) if late and number else 0.0)
             self._at(begin, lambda place=place, number=number: self._start(place, number))  # type: ignore[misc]
+        self._plan(rng)
+        self._at(self.calm_at, self._calm)
+        self.cluster.run(max(self.calm_at, 15.0))
+        self.cluster.finish(within_s=self._patience_s())
+
+    def _plan(self, rng: random.Random) -> None:
+        """Plan what happens to the job, each kind of event from a generator of its own."""
         for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
             self._trouble(rng.uniform(1.0, TROUBLE_S))
         for _ in range(self.choices.choice((0, 0, 1, 1, 2, 4))):
@@ -188,9 +195,6 @@ class Scenario:
         if self.job.elected:
             for _ in range(self.choices.choice((0, 0, 1, 1, 2))):
                 self._store_trouble(self.choices.uniform(1.0, TROUBLE_S))
-        self._at(self.calm_at, self._calm)
-        self.cluster.run(max(self.calm_at, 15.0))
-        self.cluster.finish(within_s=self._patience_s())
 
     def _patience_s(self) -> float:
         job = self.job

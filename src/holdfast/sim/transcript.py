@@ -66,9 +66,14 @@ class Transcript:
 
 def said(what: Event | str) -> str:
     """One event in words."""
+    if isinstance(what, str):
+        return what
+    return _of_node(what) or _of_job(what) or repr(what)
+
+
+def _of_node(what: Event) -> str:
+    """Who takes part. Empty: it is about something else."""
     match what:
-        case str():
-            return what
         case NodeJoined(name=name):
             return f"{name} joined"
         case NodeLeft(name=name, reason=reason):
@@ -81,6 +86,12 @@ def said(what: Event | str) -> str:
             return f"{name} excluded ({by}): {reason}"
         case NodeReadmitted(name=name, reason=reason):
             return f"{name} readmitted: {reason}"
+    return ""
+
+
+def _of_job(what: Event) -> str:
+    """What its ranks and agents do. Empty: it is about something else."""
+    match what:
         case ControlRequested(rank=rank, kind=kind, reason=reason):
             return f"rank {rank} asks to {kind}: {reason}"
         case Decided(decision=decision, reason=reason):
@@ -98,4 +109,4 @@ def said(what: Event | str) -> str:
             return "its guardian was killed"
         case JobEnded():
             return f"ends with {what.exit_code} ({what.outcome}): {what.reason}"
-    return repr(what)
+    return ""

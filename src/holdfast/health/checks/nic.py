@@ -40,14 +40,7 @@ def nic(look: Look) -> Verdict:
     before = look.before or now
     for name, port in now.items():
         was = before.get(name, port)
-        if port["state"] != ACTIVE and ACTIVE in (was["state"], was.get("best", "")):
-            found.unfit(f"{name} is {port['state']} and was {ACTIVE}, {port['physical']}", CABLE)
-        elif times := max(port["downed"] - was["downed"], port["carrier"] - was["carrier"], 0):
-            found.unfit(f"{name} has lost its link {times} times since the last look", CABLE)
-        elif port["state"] == ACTIVE and port["rate"] < was["rate"]:
-            found.degraded(f"{name} runs at {port['rate']:g} Gb/s, and was at {was['rate']:g}", CABLE)
-        if (more := port["errors"] - was["errors"]) > BURST:
-            found.degraded(f"{name} had {more} errors since the last look", CABLE)
+        _compare(found, name, port, was)
         port["best"] = ACTIVE if ACTIVE in (port["state"], was.get("best", "")) else ""
     up = [name for name, port in now.items() if port["state"] == ACTIVE]
     if not up and not look.before:
@@ -56,6 +49,18 @@ def nic(look: Look) -> Verdict:
     if gone:
         found.unfit(f"{', '.join(gone)} is gone", "is the device still on the PCI bus? `lspci`, and the kernel's log")
     return found.verdict(f"{len(up)} of {len(now)} ports are active", **(now | {name: before[name] for name in gone}))
+
+
+def _compare(found: Findings, name: str, port: dict[str, Any], was: dict[str, Any]) -> None:
+    """Find what has become worse about a port since the last look."""
+    if port["state"] != ACTIVE and ACTIVE in (was["state"], was.get("best", "")):
+        found.unfit(f"{name} is {port['state']} and was {ACTIVE}, {port['physical']}", CABLE)
+    elif times := max(port["downed"] - was["downed"], port["carrier"] - was["carrier"], 0):
+        found.unfit(f"{name} has lost its link {times} times since the last look", CABLE)
+    elif port["state"] == ACTIVE and port["rate"] < was["rate"]:
+        found.degraded(f"{name} runs at {port['rate']:g} Gb/s, and was at {was['rate']:g}", CABLE)
+    if (more := port["errors"] - was["errors"]) > BURST:
+        found.degraded(f"{name} had {more} errors since the last look", CABLE)
 
 
 def _ports(look: Look) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from holdfast.health.verdict import DEGRADED, UNFIT, Findings, degraded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from holdfast.health.check import Look
@@ -29,6 +29,9 @@ GPUD_URL = "https://localhost:15132/v1/states"
 
 WELL = {"Ready": "True"}
 """Condition → the status that is well; for all others that is False (Kubernetes' own, and by convention everybody's)."""
+
+NOT_KNOWN = "Unknown"
+"""The status of a condition when the node does not answer."""
 
 HARMLESS = ("node.kubernetes.io/unschedulable", "nvidia.com/gpu", "amd.com/gpu")
 """Taints by which nodes are kept for certain pods. A cordon, too, keeps new pods away and leaves those that run."""
@@ -48,21 +51,30 @@ def kubernetes(look: Look) -> Verdict:
         return degraded(f"not known: {trouble or 'that is no node'}", "may we read nodes? `kubectl auth can-i get nodes`")
     found = Findings()
     conditions = [one for one in node["status"].get("conditions") or () if isinstance(one, dict)]
+    spec = node.get("spec") or {}
+    _judge_conditions(found, conditions)
+    _judge_taints(found, spec.get("taints") or ())
+    if spec.get("unschedulable"):
+        found.degraded("it is cordoned", "kubectl uncordon, once it is mended")
+    return found.verdict(f"{len(conditions)} conditions, all well")
+
+
+def _judge_conditions(found: Findings, conditions: Iterable[dict[str, Any]]) -> None:
     for one in conditions:
         kind, status = str(one.get("type")), str(one.get("status"))
         if status == WELL.get(kind, "False"):
             continue
         what = f"condition {kind} is {status}: {one.get('reason', '')}: {one.get('message', '')}"
-        found.degraded(what) if status == "Unknown" else found.unfit(what)
-    for taint in (node.get("spec") or {}).get("taints") or ():
+        found.degraded(what) if status == NOT_KNOWN else found.unfit(what)
+
+
+def _judge_taints(found: Findings, taints: Iterable[dict[str, Any]]) -> None:
+    for taint in taints:
         key, effect = str(taint.get("key")), str(taint.get("effect"))
         if key in HARMLESS:
             continue
         what = f"taint {key}={taint.get('value', '')}:{effect}"
         found.unfit(what) if effect == "NoExecute" else found.degraded(what)
-    if (node.get("spec") or {}).get("unschedulable"):
-        found.degraded("it is cordoned", "kubectl uncordon, once it is mended")
-    return found.verdict(f"{len(conditions)} conditions, all well")
 
 
 def gpud(look: Look) -> Verdict:
@@ -115,15 +127,19 @@ def _results(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str, str]]
         return
     if not isinstance(node, dict):
         return
-    name = node.get("category") or node.get("name") or (f"GPU {node['gpu_id']}" if "gpu_id" in node else "")
-    here = (*path, str(name)) if name else path
+    name = _named(node)
+    here = (*path, name) if name else path
     word = node.get("status") or node.get("health") or node.get("value")
-    children = [(key, child) for key, child in node.items() if isinstance(child, (dict, list))]
     if isinstance(word, str) and word.lower() in DCGM_WORDS:
         yield " ".join(here) or "overall", word, _detail(node)
-    for key, child in children:
-        if key not in ("warnings", "info"):
+    for key, child in node.items():
+        if isinstance(child, (dict, list)) and key not in ("warnings", "info"):
             yield from _results(child, here if isinstance(child, list) or key in FRAMES else (*here, key))
+
+
+def _named(node: dict[str, Any]) -> str:
+    """What a part of the report is about. Empty: it does not say."""
+    return str(node.get("category") or node.get("name") or (f"GPU {node['gpu_id']}" if "gpu_id" in node else ""))
 
 
 def _detail(node: dict[str, Any]) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.core.wire.fleet import Act, HeldBy, NodeState
 from holdfast.sim.fleet.hosts import JOB_LEASE_S, Scene, SimJob, SimReporter
 from holdfast.sim.fleet.supervisor import SimStore, SimSupervisor
+from holdfast.supervisor.fleet.action_log import result
 from holdfast.supervisor.fleet.messages import Call, Called
 from holdfast.supervisor.fleet.policies.default import OUTCOME_S
 
@@ -160,7 +162,7 @@ class FleetWorld(Scene):
         """A round of the job begins: who has got a rank must not be one that has been taken out."""
         for name in self.job.ranks:
             kept = self.store.tables["nodes"].get(name)
-            if kept is not None and kept.standing == "unfit" and kept.by == "policy":  # type: ignore[attr-defined]
+            if kept is not None and kept.standing == NodeState.UNFIT and kept.by == HeldBy.POLICY:  # type: ignore[attr-defined]
                 self.wrong.append(f"{self.timeline.now:.3f}: {name} is unfit and was given a rank")
 
     def check_at_rest(self) -> list[str]:
@@ -170,15 +172,18 @@ class FleetWorld(Scene):
             return [*wrong, "no supervisor leads"]
         wrong += [f"the swap of {swap.node} is not over ({swap.step})" for swap in self.swaps]
         wrong += [f"it is not known what came of {deed}" for deed in self.deeds() if not deed.outcome]
-        taken = [deed for deed in self.deeds() if deed.act in ("swap", "shrink")]
+        taken = [deed for deed in self.deeds() if deed.act in (Act.SWAP, Act.SHRINK)]
         wrong += [f"{deed.node} was taken out without a cause: {deed}" for deed in taken if deed.node not in self.guilty]
         for name in {deed.node for deed in taken}:
-            done = [deed for deed in taken if deed.node == name and not deed.outcome.startswith("in vain")]
-            if len(done) > 1:
-                wrong.append(f"{name} was taken out {len(done)} times")
-            if done and (self.node(name).standing != "unfit" or name in self.job.ranks):
-                wrong.append(f"{name} was taken out, and is {self.node(name).standing}; ranks: {self.job.ranks}")
+            wrong += self._check_taken(name, sum(deed.node == name and result(deed) != "in_vain" for deed in taken))
         alive = [name for name, host in self.hosts.items() if host.alive]
-        wrong += [f"{name} lives and is lost" for name in alive if self.node(name).state == "lost"]
+        wrong += [f"{name} lives and is lost" for name in alive if self.node(name).state == NodeState.LOST]
         wrong += [f"{name} was replaced twice" for name in set(self.replaced) if self.replaced.count(name) > 1]
+        return wrong
+
+    def _check_taken(self, name: str, times: int) -> list[str]:
+        """What is wrong about a node that was taken out so often."""
+        wrong = [f"{name} was taken out {times} times"] if times > 1 else []
+        if times and (self.node(name).standing != NodeState.UNFIT or name in self.job.ranks):
+            wrong.append(f"{name} was taken out, and is {self.node(name).standing}; ranks: {self.job.ranks}")
         return wrong

@@ -187,29 +187,21 @@ class HostTable:
                 return self._beaten(seen, now)
             case WorkloadTold(peer=peer, workload=workload):
                 return self._workload_told(peer, workload)
-            case TroubleHeard(key=key) if key in self.workers:
-                worker = self.workers[key] = replace(self.workers[key], owed="")
-                return [worker.kept()]
-            case TroubleHeard():
-                return []
+            case TroubleHeard(key=key):
+                return self._trouble_heard(key)
             case Left(peer=peer, worker=worker):
                 return self._forget(self._key_of(peer, worker))
             case ResetTold():
                 return [Say(text="all workers of this host were reset, at the actuator's word"), *self._forget(*self.workers)]
             case CordonTold(on=on):
-                was, self.cordoned = self.cordoned, on
-                said = "was cordoned, at the actuator's word" if on else "is cordoned no more"
-                return [Say(text=f"this host {said}"), Keep(key="cordoned", row={} if on else None)] if was != on else []
+                return self._cordon_told(on)
             case AgentTold(agent=agent):
-                key = f"agent/{agent.job_dir}/{agent.node}"
-                known, self.agents[key] = self.agents.get(key), agent
-                return _oldest(self.agents, MOST_AGENTS) + ([] if known == agent else [Keep(key=key, row=to_plain(agent))])
+                return self._agent_told(agent)
             case AgentGone(job_dir=job_dir, node=node):
                 key = f"agent/{job_dir}/{node}"
                 return [Keep(key=key, row=None)] if self.agents.pop(key, None) else []
             case Tick():
-                late = [one for one in self.workers.values() if now >= one.heard_at + self._patience_s(one)]
-                return self._forget(*(one.key for one in late if not _is_awaited(one))) + self._fall_silent(late)
+                return self._late(now)
         raise AssertionError(f"a host table cannot see {seen!r}")
 
     def deadline(self) -> float:
@@ -278,6 +270,27 @@ class HostTable:
         if known == workload:
             return []
         return [Keep(key=f"workload/{name}", row=to_plain(workload)), *_oldest(self.workloads, MOST_WORKLOADS, "workload/")]
+
+    def _trouble_heard(self, key: str) -> list[Action]:
+        if key not in self.workers:
+            return []
+        worker = self.workers[key] = replace(self.workers[key], owed="")
+        return [worker.kept()]
+
+    def _cordon_told(self, on: bool) -> list[Action]:
+        was, self.cordoned = self.cordoned, on
+        said = "was cordoned, at the actuator's word" if on else "is cordoned no more"
+        return [Say(text=f"this host {said}"), Keep(key="cordoned", row={} if on else None)] if was != on else []
+
+    def _agent_told(self, agent: Agent) -> list[Action]:
+        key = f"agent/{agent.job_dir}/{agent.node}"
+        known, self.agents[key] = self.agents.get(key), agent
+        return _oldest(self.agents, MOST_AGENTS) + ([] if known == agent else [Keep(key=key, row=to_plain(agent))])
+
+    def _late(self, now: float) -> list[Action]:
+        """Workers that are done are forgotten, those that should be heard are silent."""
+        late = [one for one in self.workers.values() if now >= one.heard_at + self._patience_s(one)]
+        return self._forget(*(one.key for one in late if not _is_awaited(one))) + self._fall_silent(late)
 
     def _forget(self, *keys: str) -> list[Action]:
         return [Keep(key=key, row=None) for key in keys if self.workers.pop(key, None)]
