@@ -111,3 +111,8 @@ def test_deeds_are_counted_over_all_lives_and_those_that_are_forgotten_too():
 
 def test_the_page_is_made_from_the_list() -> None:
     assert PAGE.read_text() == page(), "run: make reference"
+
+
+def test_a_fault_for_practice_is_counted_by_its_own_name():
+    shown = fleet(totals=[{"act": "inject", "trouble": "operator", "result": "done", "count": 2}])
+    assert told(shown)["holdfast_deeds_total", "inject", "operator"] == 2

@@ -15,6 +15,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
 
 from holdfast.core.value import Value
+from holdfast.core.wire.fleet import Act, NodeState, SwapStep, TroubleKind
 from holdfast.telemetry.report.safe_text import one_line
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,13 +27,13 @@ NODES, JOBS = 4096, 512
 LABEL = 128
 """Characters of a label's value."""
 
-NODE_STATES = ("fit", "spare", "suspect", "draining", "unfit", "lost")
-DEVICE_STATES = ("fit", "suspect", "unfit")
+NODE_STATES = tuple(map(str, NodeState))
+DEVICE_STATES = (NodeState.FIT, NodeState.SUSPECT, NodeState.UNFIT)
 JOB_STATES = ("joining", "running", "stopping", "stopped", "succeeded", "ended", "silent")
 RANK_STATES = ("starting", "running", "dying", "gone")
-STEPS = ("exclude", "drain", "replace", "watch")
-ACTS = ("none", "restart-workers", "restart-job", "swap", "shrink", "stop", "uncordon", "restart")
-TROUBLES = ("worker", "hang", "lost", "device", "unfit", "operator")
+STEPS = tuple(map(str, SwapStep))
+ACTS = tuple(map(str, Act))
+TROUBLES = tuple(map(str, TroubleKind))
 RESULTS = ("done", "in_vain", "unknown")
 OTHER = "other"
 """Stands for any word that is not in these lists, so that nobody can add series by making up words."""
@@ -147,7 +148,8 @@ def _samples(fleet: Mapping[str, Any]) -> Iterator[Sample]:
     devices = [device.get("state") for node in nodes for device in node.get("devices") or ()]
     yield from _counted("holdfast_devices", (), devices, DEVICE_STATES)
     yield from _counted("holdfast_jobs", (), (job.get("state") for job in jobs), JOB_STATES)
-    for node in sorted(nodes, key=lambda one: (one.get("state") in ("fit", "spare"), str(one.get("name"))))[:NODES]:
+    well = (NodeState.FIT, NodeState.SPARE)
+    for node in sorted(nodes, key=lambda one: (one.get("state") in well, str(one.get("name"))))[:NODES]:
         yield from _of_node(node, at_unix)
     ranks = _ranks(nodes)
     for job in sorted(jobs, key=lambda one: (one.get("state") != "running", str(one.get("name"))))[:JOBS]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Protocol
 
 from holdfast.core.errors import HoldfastError, UsageError
@@ -61,8 +62,6 @@ def orchestrator(name: str, folder: str, command: Sequence[str]) -> Orchestrator
         raise UsageError(f"--orchestrator: there is no {name!r}", hint=f"known: local, {', '.join(KNOWN)}")
     if command:
         raise UsageError("--replace-with is for --orchestrator local", hint=f"{name} finds other nodes by itself")
-    from importlib import import_module
-
     try:
         made: Orchestrator = import_module(KNOWN[name]).Adapter()
     except ModuleNotFoundError as error:

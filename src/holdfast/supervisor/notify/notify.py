@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
@@ -73,8 +74,6 @@ class Notify:
 
 def open_otlp(url: str) -> Any:
     """The receiver at that URL; empty: as OpenTelemetry's variables say. UsageError: its SDK is not there."""
-    from importlib import import_module
-
     check_otlp(url)
     try:
         return import_module("holdfast.integrations.otlp").Otlp(url)
