@@ -8,10 +8,11 @@ import pytest
 
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.finding import Finding
-from holdfast.diagnosis.attribute import LIVED_ON, attribute
+from holdfast.diagnosis.attribute import attribute
 from holdfast.diagnosis.collect import diagnose
 from holdfast.diagnosis.gather import gather, of_text
 from holdfast.diagnosis.logs.prefix import Speaker
+from holdfast.diagnosis.precedence import LIVED_ON
 from holdfast.diagnosis.rule import load
 
 SKIPPED = [

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cache
 
 from holdfast.core.errors import UsageError
-from holdfast.core.job.failure import Cause
+from holdfast.core.job.failure import Cause, Failure
+from holdfast.core.job.finding import Finding
 from holdfast.core.value import replace
 from holdfast.diagnosis import incident
-from holdfast.diagnosis.attribute import CAUSE, attribute
-from holdfast.diagnosis.evidence import End, Evidence, merged
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.evidence import End, Evidence, Sighting, merged
 from holdfast.diagnosis.gather import gather, of_text
 from holdfast.diagnosis.logs.prefix import Speaker
+from holdfast.diagnosis.rule import Rules, load, own_files
+from holdfast.diagnosis.tables import CAUSE
+from holdfast.telemetry.record.io_thread import Aside
 from holdfast.telemetry.record.state_dir import incident_dir
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.core.job.failure import Failure
-    from holdfast.core.job.finding import Finding
-    from holdfast.diagnosis.rule import Rules
 
 
 def end_of(failure: Failure, *, first: bool = False) -> End:
@@ -36,21 +33,27 @@ def end_of(failure: Failure, *, first: bool = False) -> End:
 def of_failures(failures: Sequence[Failure], rules: Rules) -> Evidence:
     """What failures themselves carry: their tracebacks and last lines."""
     guilty = [failure for failure in failures if not failure.innocent]
-    ends = tuple(end_of(failure, first=number == 0) for number, failure in enumerate(guilty))
-    sightings = []
-    for failure in guilty:
-        speaker = Speaker(rank=max(failure.rank, 0), local=failure.local_rank, node=failure.node, pid=failure.pid)
-        last = "\n".join(filter(None, (failure.traceback, failure.message)))
-        ended = of_text(last, rules, source=failure.error_file or failure.log_path or "", speaker=speaker).sightings
-        logged = of_text("\n".join(failure.log_tail), rules, source=failure.log_path or "", speaker=speaker).sightings
-        if any(one.rule.depth >= CAUSE for one in ended):
-            # It did not die of another error that it had only logged; of what broke below it, it may have.
-            known = {one.rule.name for one in ended}
-            logged = tuple(replace(one, recovered=one.recovered or one.rule.depth <= CAUSE) for one in logged)
-            logged = tuple(one for one in logged if one.rule.name not in known)
-        sightings += [replace(one, node=one.node or failure.node) for one in (*logged, *ended)]
     ranks = tuple(sorted({failure.rank for failure in failures if failure.rank >= 0}))
-    return Evidence(sightings=tuple(sightings), ends=ends, ranks=ranks, writers=len(ranks))
+    return Evidence(
+        sightings=tuple(one for failure in guilty for one in _words_of(failure, rules)),
+        ends=tuple(end_of(failure, first=number == 0) for number, failure in enumerate(guilty)),
+        ranks=ranks,
+        writers=len(ranks),
+    )
+
+
+def _words_of(failure: Failure, rules: Rules) -> list[Sighting]:
+    """What its log's last lines say, and then its traceback and message."""
+    speaker = Speaker(rank=max(failure.rank, 0), local=failure.local_rank, node=failure.node, pid=failure.pid)
+    last = "\n".join(filter(None, (failure.traceback, failure.message)))
+    ended = of_text(last, rules, source=failure.error_file or failure.log_path or "", speaker=speaker).sightings
+    logged = of_text("\n".join(failure.log_tail), rules, source=failure.log_path or "", speaker=speaker).sightings
+    if any(one.rule.depth >= CAUSE for one in ended):
+        # It did not die of another error that it had only logged; of what broke below it, it may have.
+        known = {one.rule.name for one in ended}
+        others = (one for one in logged if one.rule.name not in known)
+        logged = tuple(replace(one, recovered=one.recovered or one.rule.depth <= CAUSE) for one in others)
+    return [replace(one, node=one.node or failure.node) for one in (*logged, *ended)]
 
 
 def of_round(path: str, round: int, failures: Sequence[Failure], rules: Rules) -> Evidence:
@@ -89,9 +92,6 @@ def trouble() -> str:
 @cache
 def _rules() -> tuple[Rules, str]:
     """Ours with the user's. Theirs are on a disk that may hang, and may be wrong, while a job waits to go on: then without."""
-    from holdfast.diagnosis.rule import load, own_files
-    from holdfast.telemetry.record.io_thread import Aside
-
     ours, said = load(), ["the disk does not answer"]
     found: list[Rules] = []
 

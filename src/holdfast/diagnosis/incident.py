@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from holdfast.core.job.failure import Failure, in_order
 from holdfast.core.value import to_plain
 from holdfast.runtime.hardware import cgroups
 from holdfast.runtime.hardware.kmsg import records as of_kernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
+from holdfast.telemetry.record.reader import from_plain
 
 BEFORE_S, AFTER_S = 600.0, 60.0
 """Around the failure, the kernel's log is kept: what came before it may be its cause, and of what it says of dying GPUs and
@@ -79,8 +77,6 @@ def keep(
 
 def failures(folder: str) -> list[Failure]:
     """Those that were kept in `folder` or in folders of it. What is none is left out."""
-    from holdfast.telemetry.record.reader import from_plain
-
     found = []
     for place, _, names in os.walk(folder):
         for name in names:

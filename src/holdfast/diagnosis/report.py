@@ -1,20 +1,15 @@
-"""What does somebody need to read of a finding? One sentence, then what it rests on."""
+"""A finding as text and as JSON: one sentence, then what it rests on."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
-from holdfast.core.job.finding import ACTIONS, CLASSES
+from holdfast.core.job.finding import ACTIONS, CLASSES, Finding, Quote
 from holdfast.core.value import to_plain
 from holdfast.telemetry.report.phrasing import count
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from holdfast.core.job.finding import Finding, Quote
 
 SCHEMA = 1
 """Version of `as_json`: raised when a key changes its meaning or goes."""

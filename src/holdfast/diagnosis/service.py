@@ -17,24 +17,20 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Full, Queue
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from holdfast.core.job.finding import Action
+from holdfast.core.job.finding import Action, Finding
 from holdfast.core.value import Value
 from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.evidence import Evidence
 from holdfast.diagnosis.gather import gather
 from holdfast.diagnosis.report import as_json
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from holdfast.core.job.finding import Finding
-    from holdfast.diagnosis.evidence import Evidence
-    from holdfast.diagnosis.rule import Rules
+from holdfast.diagnosis.rule import Rules
 
 INTENTS = ("progressive", "terminal", "track_only")
 MOST_BODY = 64 << 10
@@ -72,12 +68,20 @@ class Refused(Exception):
         self.status, self.code, self.words = status, code, words
 
 
+class Status(StrEnum):
+    """How far the reading of a log has come."""
+
+    PENDING = "pending"
+    IN_FLIGHT = "in_flight"
+    COMPLETED = "completed"
+
+
 class Job:
-    """One log that was told of."""
+    """One log that was submitted."""
 
     def __init__(self, path: str, said: dict[str, Any]) -> None:
         self.path, self.said = path, said
-        self.status = "pending"
+        self.status = Status.PENDING
         self.answer: dict[str, Any] = {}
         self.done = threading.Event()
         self.begun = 0.0
@@ -85,7 +89,16 @@ class Job:
 
     def is_slow(self, now: float, slow_s: float) -> bool:
         """Whether it is still being read, after so long that something must be wrong."""
-        return self.status == "in_flight" and now - self.begun > slow_s
+        return self.status == Status.IN_FLIGHT and now - self.begun > slow_s
+
+    def begin(self, now: float) -> None:
+        """It begins to be read."""
+        self.status, self.begun = Status.IN_FLIGHT, now
+
+    def end(self, result: dict[str, Any] | None, recommendation: dict[str, str]) -> None:
+        """It was read, or cannot be (`result` None)."""
+        self.answer = {"result": result, "recommendation": recommendation}
+        self.status = Status.COMPLETED
 
 
 class Service:
@@ -103,9 +116,10 @@ class Service:
         limits: Limits = Limits(),  # noqa: B008 (a value)
         read: Callable[..., Evidence] = gather,
         find: Callable[[str], str] = os.path.realpath,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root, self.rules, self.token = os.path.realpath(root), rules, token
-        self.limits, self.read, self.find = limits, read, find
+        self.limits, self.read, self.find, self.clock = limits, read, find, clock
         self.jobs: OrderedDict[str, Job] = OrderedDict()
         self.counts = {"submitted": 0, "completed": 0, "failed": 0, "refused": 0}
         self._waiting: Queue[Job] = Queue(limits.most_waiting)
@@ -115,7 +129,6 @@ class Service:
         self._looking = threading.Semaphore(limits.most_looking)
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer((host, port), _handler(self))
-        self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._reader = threading.Thread(target=self._read_all, name="attribution", daemon=True)
 
@@ -135,7 +148,7 @@ class Service:
         """A log is told of. Refused."""
         path = self._allowed(said.get("log_path"))
         slow_s = self.limits.slow_s
-        if (job := self.jobs.get(path)) is not None and job.is_slow(time.monotonic(), slow_s):
+        if (job := self.jobs.get(path)) is not None and job.is_slow(self.clock(), slow_s):
             raise Refused(503, "STALLED", f"that log has been read for {slow_s:g} s already: does its file server answer?")
         intent = said.get("analysis_intent", "terminal")
         if intent not in INTENTS:
@@ -213,19 +226,17 @@ class Service:
             job.done.wait(self.limits.slow_s)
 
     def _read(self, job: Job) -> None:
-        job.status, job.begun = "in_flight", time.monotonic()
+        job.begin(self.clock())
         try:
             evidence = self.read([job.path], self.rules, most_bytes=MOST_LOG)
             finding = attribute(evidence)
-            job.answer = {
-                "result": as_json(finding, sources=1) | {"processing_s": round(time.monotonic() - job.begun, 3)},
-                "recommendation": recommendation(finding, evidence, terminal=job.said["analysis_intent"] == "terminal"),
-            }
+            took_s = round(self.clock() - job.begun, 3)
+            advised = recommendation(finding, evidence, terminal=job.said["analysis_intent"] == "terminal")
+            job.end(as_json(finding, sources=1) | {"processing_s": took_s}, advised)
             self.counts["completed"] += 1
         except Exception as error:  # the next log must be read all the same
-            job.answer = {"result": None, "recommendation": _recommend("UNKNOWN", f"it could not be read: {error}")}
+            job.end(None, _recommend("UNKNOWN", f"it could not be read: {error}"))
             self.counts["failed"] += 1
-        job.status = "completed"
         self._slow.release()
         job.done.set()
 
@@ -277,7 +288,7 @@ def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
                 case "/jobs" | "/print":
                     return {"jobs": service.listed()}
                 case "/inflight":
-                    return {"jobs": service.listed("pending", "in_flight")}
+                    return {"jobs": service.listed(Status.PENDING, Status.IN_FLIGHT)}
             raise Refused(404, "NOT_FOUND", "there is /logs, /healthz, /stats, /jobs and /inflight")
 
         def _post(self) -> Any:

@@ -1,0 +1,119 @@
+"""Which rank is a message about, where its line does not say so? Knows which rank sits where; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.core.job.finding import Class
+from holdfast.diagnosis.evidence import End, Evidence, Sighting
+from holdfast.diagnosis.precedence import first
+from holdfast.diagnosis.tables import SYMPTOM
+
+BESIDE = (Class.GPU, Class.USER_CODE, Class.FRAMEWORK)
+"""Classes of what a rank may complain of when something below it broke; and the same class as that."""
+
+
+class Places:
+    """Which rank sits where, as far as anybody has said so."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.nodes: dict[int, str] = {}
+        self.locals: dict[tuple[str, int], int] = {}
+        self.pids: dict[tuple[str, int], int] = {}
+        everybody: list[End | Sighting] = [*evidence.ends, *evidence.sightings]
+        self.several = len({one.node for one in everybody if one.node}) > 1
+        for one in everybody:
+            if one.rank is not None:
+                self._note(one, one.rank)
+        self.pids = {**evidence.pids, **self.pids}
+
+    def _note(self, one: End | Sighting, rank: int) -> None:
+        if one.node:
+            self.nodes.setdefault(rank, one.node)
+        if one.local is not None:
+            self.locals.setdefault((one.node, one.local), rank)
+        if one.pid is not None:
+            self.pids.setdefault((one.node, one.pid), rank)
+
+    def rank(self, one: Sighting) -> int | None:
+        """Whose it is."""
+        if one.rank is not None:
+            return one.rank
+        for found in (self._by_pid(one), self._by_place(one)):
+            if found is not None:
+                return found
+        return self._dead_on(one)
+
+    def _by_pid(self, one: Sighting) -> int | None:
+        if one.pid is None:
+            return None
+        return _only(self.pids, one.pid, one.node)
+
+    def _by_place(self, one: Sighting) -> int | None:
+        if one.local is None:
+            return None
+        at = {rank for (node, local), rank in self.locals.items() if local == one.local and one.node in ("", node)}
+        if len(at) == 1:
+            return at.pop()
+        if not self.several:  # one node: a local rank is a rank
+            return one.local
+        return self._in_order(one.node, one.local)
+
+    def _in_order(self, node: str, local: int) -> int | None:
+        """Which rank has that place on a node of which enough is known: they are given out in order."""
+        by_node: dict[str, list[int]] = {}
+        for rank, at in self.nodes.items():
+            by_node.setdefault(at, []).append(rank)
+        size = max(map(len, by_node.values()), default=0)
+        blocks = {at: {rank // size for rank in ranks} for at, ranks in by_node.items()}
+        # Whose node it is may not have heard of all of its own: others' nodes tell how many there are on each.
+        together = sorted(block for of_node in blocks.values() for block in of_node)
+        known = len(blocks) > 1 and together == list(range(together[0], together[0] + len(blocks)))
+        return size * min(blocks[node]) + local if known and node in blocks and local < size else None
+
+    def _dead_on(self, one: Sighting) -> int | None:
+        """The one rank of that node that ended as it would have by that, or complained first."""
+        if one.rule.kind in (Class.PREEMPTED, Class.NODE_LOST):
+            return None
+        ends = self.evidence.ends
+        named = {*self.nodes.values(), *(end.node for end in ends)}
+        # Of what its kernel says of a GPU: ranks may know that host by its address only.
+        at = "" if one.rule.kind == Class.GPU and one.node not in named else one.node
+        here = [end for end in ends if end.rank is not None and not end.innocent and at in ("", end.node)]
+        if one.rule.kind == Class.OOM_HOST:
+            return _only_one([end for end in here if end.exitcode in (-9, -7)])
+        complaints = self._complaints(one, at)
+        if complaints and (at or len({seen.rank for seen in complaints}) == 1):
+            return first(complaints, self.evidence).rank
+        return _only_one(here)
+
+    def _complaints(self, one: Sighting, at: str) -> list[Sighting]:
+        """What ranks say that `one` may have brought about, of the node `at`; empty: of any."""
+        return [
+            seen
+            for seen in self.evidence.sightings
+            if seen is not one and seen.rank is not None and seen.rule.depth >= SYMPTOM
+            and seen.rule.kind in (one.rule.kind, *BESIDE)
+            and at in ("", seen.node or self.nodes.get(seen.rank, ""))
+        ]  # fmt: skip
+
+
+def _only(pids: Mapping[tuple[str, int], int], pid: int, node: str) -> int | None:
+    """The one rank with that pid: on that node, else where no node is known."""
+    at = {rank for (where, its), rank in pids.items() if its == pid and node in ("", where)}
+    at = at or {rank for (where, its), rank in pids.items() if its == pid and not where}
+    return at.pop() if len(at) == 1 else None
+
+
+def _only_one(ends: list[End]) -> int | None:
+    """The one rank that failed first, or alone."""
+    ranks = {end.rank for end in ends if end.first} or {end.rank for end in ends}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def whom(rank: int | None, node: str) -> str:
+    """`rank 17 on n7`"""
+    if rank is None:
+        return f"node {node}" if node else "a rank that is not named"
+    return f"rank {rank} on {node}" if node else f"rank {rank}"
