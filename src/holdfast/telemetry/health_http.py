@@ -1,7 +1,7 @@
 """Is the agent alive, for a load balancer, Kubernetes or a person with curl? One tiny HTTP server in a thread.
 
 Every path answers alike: 200 while the last progress is fresh, 503 once it is older than `stale_after_s`, each with a line of
-JSON that says how old it is. What counts as progress is the caller's matter.
+JSON that says how old it is. The caller decides what counts as progress.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 REQUEST_TIMEOUT_S = 5.0
@@ -39,7 +39,7 @@ class HealthHttpServer:
 
     def start(self) -> None:
         """Listen, and answer from now on. OSError: the port cannot be had."""
-        from http.server import ThreadingHTTPServer
+        from http.server import ThreadingHTTPServer  # it loads email, which no first worker shall wait for
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
@@ -74,7 +74,7 @@ class HealthHttpServer:
 
 
 def _handler_for(health: HealthHttpServer) -> type[BaseHTTPRequestHandler]:
-    from http.server import BaseHTTPRequestHandler
+    from http.server import BaseHTTPRequestHandler  # it loads email, which no first worker shall wait for
 
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_TIMEOUT_S

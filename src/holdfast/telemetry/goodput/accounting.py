@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.telemetry.report.timeline import Life, Timeline
 
-PRODUCTIVE, LOST, MISSING = "productive", "lost steps", "missing"
+PRODUCTIVE, LOST, MISSING, IDLE = "productive", "lost steps", "missing", "idle"
 
 STATES = {
     PRODUCTIVE: "steps that stayed; where no rank tells of steps: from its beginnings to its trouble or end",
@@ -48,7 +48,7 @@ STATES = {
     "restore": "loading a state",
     "first step": "until each rank had made one, with all that a script without a process group does before",
     "spare": "a node that waited while others had a place",
-    "idle": "done, while other ranks were not",
+    IDLE: "done, while other ranks were not",
     MISSING: "what the largest life had and this one has not",
 }
 """Each with what it means, in the order in which they are shown."""
@@ -166,7 +166,7 @@ def _of_life(records: list[Record], life: Life, sights: list[Record], *, has_ste
         cuts += _beginnings(first[WorkerStarted][0].at, first[RanksBegun], has_steps=has_steps)
     gone = max((record.at for kind in (WorkersStopped, WorkerExited) for record in first[kind]), default=None)
     if life.disturbed_at is None:
-        return cuts + ([(gone, "idle")] if gone is not None else [])
+        return cuts + ([(gone, IDLE)] if gone is not None else [])
     at = max(life.disturbed_at, cuts[0][0])
     seen = max(at, min((record.at for record in sights), default=at))
     trouble = "hang" if sights and isinstance(sights[0].event, RankHung) else "detect"
@@ -200,7 +200,7 @@ def _beginnings(since: float, told: Sequence[Record], *, has_steps: bool) -> lis
 
 def _early(cuts: Sequence[tuple[float, str]], exits: Sequence[float]) -> list[float]:
     """The moments at which ranks of the node's last life ended before its others did."""
-    return sorted(exits)[:-1] if cuts[-1][1] == "idle" else []
+    return sorted(exits)[:-1] if cuts[-1][1] == IDLE else []
 
 
 def _spans(node: str, cuts: Iterable[tuple[float, str]], early: Sequence[float], end: float, workers: int) -> list[Span]:
@@ -210,8 +210,8 @@ def _spans(node: str, cuts: Iterable[tuple[float, str]], early: Sequence[float],
     for (begin, state), (until, _) in zip(ordered, [*ordered[1:], (end, "")]):
         moments = [begin, *(at for at in early if begin < at < until), min(until, end)]
         for since, to in pairwise(moments):
-            done = sum(at <= since for at in early) if state != "idle" else 0
-            for count, name in ((workers - done, state), (done, "idle")):
+            done = sum(at <= since for at in early) if state != IDLE else 0
+            for count, name in ((workers - done, state), (done, IDLE)):
                 if to > since and count > 0:
                     found.append(Span(node=node, state=name, begin=since, end=to, workers=count))
     return found

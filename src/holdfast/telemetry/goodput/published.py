@@ -17,6 +17,7 @@ from statistics import median
 from holdfast.core.job.events import RanksBegun, RanksEnded, WorkerStarted
 from holdfast.core.value import Value
 from holdfast.telemetry.record.reader import Record
+from holdfast.telemetry.report.restarts import by_round
 
 
 class Steps(Value):
@@ -44,10 +45,7 @@ class Steps(Value):
 
 def steps_told(records: Iterable[Record]) -> list[Steps]:
     """Those of each life whose ranks have numbered their steps and that is over, in order."""
-    by_round: dict[int, list[Record]] = {}
-    for record in records:
-        by_round.setdefault(record.round, []).append(record)
-    return [found for _, own in sorted(by_round.items()) if (found := _steps(own)) is not None]
+    return [found for own in by_round(records).values() if (found := _steps(own)) is not None]
 
 
 def _steps(records: Sequence[Record]) -> Steps | None:
@@ -55,17 +53,22 @@ def _steps(records: Sequence[Record]) -> Steps | None:
     events = [record.event for record in records]
     begun = next((event for event in events if isinstance(event, RanksBegun) and event.first_step is not None), None)
     ended = max((event for event in events if isinstance(event, RanksEnded)), key=_last, default=None)
-    if began is None or begun is None or ended is None or begun.first_step is None or ended.last_step is None:
+    if began is None or begun is None or ended is None:
         return None
-    stepped_s, last_s, made = begun.stepped_s or 0.0, ended.last_step_s or 0.0, ended.last_step - begun.first_step
-    if made < 1 or last_s <= stepped_s:
+    return _between(began, begun, ended)
+
+
+def _between(began: float, begun: RanksBegun, ended: RanksEnded) -> Steps | None:
+    """The steps between these two, of ranks that were started at `began`. None: they made none."""
+    first, last = begun.first_step, ended.last_step
+    stepped_s, last_s = begun.stepped_s or 0.0, ended.last_step_s or 0.0
+    if first is None or last is None or last <= first or last_s <= stepped_s:
         return None
-    step_s = (last_s - stepped_s) / made
+    step_s = (last_s - stepped_s) / (last - first)
     saved = None
     if ended.saved_s is not None and ended.saved_s >= stepped_s:
-        saved = min(begun.first_step + int((ended.saved_s - stepped_s) / step_s), ended.last_step)
-    ends = {"began_at": began + stepped_s - step_s, "ended_at": began + last_s}
-    return Steps(first=begun.first_step, last=ended.last_step, saved=saved, **ends)
+        saved = min(first + int((ended.saved_s - stepped_s) / step_s), last)
+    return Steps(first=first, last=last, saved=saved, began_at=began + stepped_s - step_s, ended_at=began + last_s)
 
 
 def _last(ended: RanksEnded) -> int:

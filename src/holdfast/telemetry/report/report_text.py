@@ -8,22 +8,18 @@ the same for programs.
 
 from __future__ import annotations
 
+import json
 import os
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
 
-from holdfast.core.job.failure import Cause, describe
-from holdfast.core.job.report import Outcome
+from holdfast.core.job.failure import Cause, Failure, describe
+from holdfast.core.job.finding import Finding
+from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.value import to_plain
 from holdfast.telemetry.report.phrasing import count, moment, ranges, span
 from holdfast.telemetry.report.safe_text import one_line, plain, uncoloured
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any, TextIO
-
-    from holdfast.core.job.failure import Failure
-    from holdfast.core.job.finding import Finding
-    from holdfast.core.job.report import JobReport
 
 SCHEMA = 1
 """Version of `report_json`: raised when a key changes its meaning or goes."""
@@ -94,13 +90,9 @@ def _cause(found: Finding) -> dict[str, Any]:
 
 def report_from_json(text: str) -> JobReport | None:
     """What `report_json` has been made of. None: it is no such report, or another version's."""
-    import json
-
     import msgspec
 
-    from holdfast.core.job.failure import Failure
-    from holdfast.core.job.report import JobReport
-    from holdfast.runtime.net.codec import build
+    from holdfast.runtime.net.codec import build  # it loads msgspec with it
 
     try:
         said = json.loads(text)
@@ -154,8 +146,6 @@ class _Paint:
 
     def prose(self, text: str, *, first: str = "", indent: str = "") -> list[str]:
         """Wrapped to the width, but no word is cut: a path must be copied whole."""
-        import textwrap
-
         shape = {"subsequent_indent": indent + "  ", "break_long_words": False, "break_on_hyphens": False}
         return [self.put(first, line) for line in textwrap.wrap(text, self.width, **shape)]  # type: ignore[arg-type]
 
@@ -168,23 +158,29 @@ def _about_first(root: Failure, paint: _Paint) -> Iterator[str]:
     where = [_who([root]), f"pid {root.pid}" if root.pid > 0 else "", _ending(root), f"at {moment(root.at_unix)}"]
     where.append(f"attempt {root.attempt}, round {root.round}")
     yield from ("", paint.title("First failure"), *paint.prose("  " + " · ".join(filter(None, where)), indent="  "))
-    hint = HINTS.get(root.signal_name or "") if root.cause == Cause.SIGNAL else None
-    if hint:
-        yield from paint.prose(f"  {root.signal_name}: {hint}", indent="  ")
-    if root.cause in (Cause.EXIT, Cause.SIGNAL) and root.message:  # what kept its error file from being read
-        yield from paint.prose(f"  {one_line(root.message, 500)}", indent="  ")
+    yield from (line for text in _explained(root) for line in paint.prose(f"  {text}", indent="  "))
     if root.traceback:
         yield from ("", *paint.verbatim(_shortened(root.traceback.rstrip().split("\n"), root), "  "))
-    elif root.cause in (Cause.EXIT, Cause.SIGNAL) and not root.log_tail:
-        kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
-        advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
-        yield from paint.prose(f"  it left no traceback, and {kept}{advice}", indent="  ")
     if root.log_path and root.log_tail:
         yield from ("", paint.title("Last lines of its log"))
         tail = [line[:MAX_LOG_LINE] + ("…" if len(line) > MAX_LOG_LINE else "") for line in _without_traceback(root)]
         yield from paint.verbatim(tail, "  │ ", DIM)
     if root.log_path and (root.log_tail or root.traceback):
         yield f"  all of it: {one_line(root.node)}:{plain(root.log_path, keep='')}"
+
+
+def _explained(root: Failure) -> Iterator[str]:
+    """What there is to say of a bare exit or signal: what the signal usually means, and why more is not known."""
+    if root.cause not in (Cause.EXIT, Cause.SIGNAL):
+        return
+    if root.cause == Cause.SIGNAL and (hint := HINTS.get(root.signal_name or "")):
+        yield f"{root.signal_name}: {hint}"
+    if root.message:  # what kept its error file from being read
+        yield one_line(root.message, 500)
+    if not root.traceback and not root.log_tail:
+        kept = f"its log is empty: {plain(root.log_path, keep='')}" if root.log_path else "its output was not kept"
+        advice = "" if root.log_path else "; with --tee 3 its last lines would stand here"
+        yield f"it left no traceback, and {kept}{advice}"
 
 
 def _about_others(report: JobReport, paint: _Paint) -> Iterator[str]:

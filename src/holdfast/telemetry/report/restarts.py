@@ -6,7 +6,7 @@ is known. A phase whose end nobody told is None, and its time is in the next one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from holdfast.core.job.events import (
     Decided,
@@ -54,46 +54,71 @@ class Restart(Value):
 
 def restart(disturbed_at: float, before: Sequence[Record], after: Sequence[Record]) -> Restart:
     """The restart between two rounds, of which these are the records; the first was disturbed at that time."""
-    started = {record.node: record.at for record in reversed(after) if isinstance(record.event, WorkerStarted)}
-    begun = [(started.get(record.node, record.at), event) for record in after if isinstance(event := record.event, RanksBegun)]
-
-    def rank_moment(field: Callable[[RanksBegun], float | None]) -> float | None:
-        return max((at + after_s for at, event in begun if (after_s := field(event)) is not None), default=None)
-
-    restored, restore_s = rank_moment(lambda event: event.restored_s), max((event.restore_s for _, event in begun), default=0.0)
-    seen = [record.at for record in before if is_sight(record)]
-    formed = [record.at for record in after if isinstance(record.event, RoundFormed)]
+    ranks = _Ranks(after)
     moments = {
-        "detect": min(seen, default=None),
+        "detect": min((record.at for record in before if is_sight(record)), default=None),
         "tell": _last(before, StopSent),
         "stop": _last(before, WorkersStopped),
-        "rendezvous": max(formed, default=None),
+        "rendezvous": _last(after, RoundFormed),
         "reclaim": _last(after, GpuMemoryReclaimed),
-        "start": rank_moment(lambda event: event.booted_s) or max(started.values(), default=None),
-        "import": rank_moment(lambda event: event.joining_s),
-        "first collective": rank_moment(lambda event: event.joined_s),
-        "first step": rank_moment(lambda event: event.stepped_s),
+        "start": ranks.moment(lambda event: event.booted_s) or max(ranks.started.values(), default=None),
+        "import": ranks.moment(lambda event: event.joining_s),
+        "first collective": ranks.moment(lambda event: event.joined_s),
+        "first step": ranks.moment(lambda event: event.stepped_s),
     }
+    phases, end = _phases(disturbed_at, moments, ranks.moment(lambda event: event.restored_s), ranks.restore_s)
+    return Restart(
+        from_round=max((record.round for record in before), default=0),
+        round=max((record.round for record in after), default=0),
+        disturbed_at=disturbed_at,
+        phases=phases,
+        total_s=end - disturbed_at,
+    )
+
+
+class _Ranks:
+    """What the ranks of a round have told of their beginning."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.started = {record.node: record.at for record in reversed(records) if isinstance(record.event, WorkerStarted)}
+        """By node: when its first worker was started."""
+        told = ((self.started.get(record.node, record.at), record.event) for record in records)
+        self.begun = [(at, event) for at, event in told if isinstance(event, RanksBegun)]
+
+    @property
+    def restore_s(self) -> float:
+        """How long the longest took to load its state."""
+        return max((event.restore_s for _, event in self.begun), default=0.0)
+
+    def moment(self, field: Callable[[RanksBegun], float | None]) -> float | None:
+        """When the last rank had come so far. None: none has told."""
+        return max((at + after_s for at, event in self.begun if (after_s := field(event)) is not None), default=None)
+
+
+def _phases(
+    at: float, moments: Mapping[str, float | None], restored: float | None, restore_s: float
+) -> tuple[dict[str, float | None], float]:
+    """(seconds of each phase, the last known moment), from `at` on. The state was loaded by `restored`, within some phase."""
     phases: dict[str, float | None] = dict.fromkeys(PHASES)
-    at = disturbed_at
     for phase, end in moments.items():
         if end is None:
             continue
         took, begin, at = max(0.0, end - at), at, max(at, end)
-        if restored is not None and begin < restored <= at:  # the state was loaded within this one
+        if restored is not None and begin < restored <= at:
             phases["restore"], restored = min(restore_s, took), None
             took -= phases["restore"] or 0.0
         phases[phase] = took
     if restored is not None and restored > at:  # it has made no step yet
         phases["restore"], at = min(restore_s, restored - at), restored
-    number = max((record.round for record in after), default=0)
-    return Restart(
-        from_round=max((record.round for record in before), default=0),
-        round=number,
-        disturbed_at=disturbed_at,
-        phases=phases,
-        total_s=at - disturbed_at,
-    )
+    return phases, at
+
+
+def by_round(records: Iterable[Record]) -> dict[int, list[Record]]:
+    """The records of each round, in the rounds' order."""
+    found: dict[int, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.round, []).append(record)
+    return dict(sorted(found.items()))
 
 
 def is_sight(record: Record) -> bool:

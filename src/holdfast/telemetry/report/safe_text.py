@@ -1,8 +1,10 @@
-"""How is text that came from a worker shown, so that it can neither rewrite the terminal nor break a line of a log?"""
+"""Makes text of a worker safe to show: it can neither rewrite the terminal nor break a line of a log."""
 
 from __future__ import annotations
 
-_COLOUR = r"\x1b\[[0-9;:]*m"
+import re
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 """A change of colour. Programs mean it well, and as an escape it would only be in the way."""
 
 
@@ -17,9 +19,7 @@ def uncoloured(text: str) -> str:
     """`text` without changes of colour."""
     if "\x1b" not in text:
         return text
-    import re  # here, since a launcher that shows no such text starts without it
-
-    return re.sub(_COLOUR, "", text)
+    return _COLOUR.sub("", text)
 
 
 def one_line(text: str, limit: int = 300) -> str:

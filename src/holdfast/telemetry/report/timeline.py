@@ -8,6 +8,7 @@ started. Everything here is a pure function of records and of the nodes whose ag
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
 from itertools import pairwise
 
 from holdfast.core.job.events import (
@@ -36,14 +37,13 @@ from holdfast.core.job.report import Outcome
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.record.reader import Record
 from holdfast.telemetry.report.phrasing import span
-from holdfast.telemetry.report.restarts import Restart, is_sight, restart
+from holdfast.telemetry.report.restarts import Restart, by_round, is_sight, restart
 
 DECISIONS = (Decided, NodeExcluded, NodeReadmitted, FaultInjected)
 """Events that say what the coordinator has made up its mind to do; or an operator, for practice."""
 
 AGAIN = (Verdict.RESTART, Verdict.REJOIN)
 """Decisions after which there is another life."""
-
 
 ABOUT_NODES = (Verdict.EXCLUDE, Verdict.READMIT, Verdict.INJECT)
 """Decisions that end no life."""
@@ -72,6 +72,26 @@ class Exclusion(Value):
     since_unix: float
 
 
+class WorkerState(StrEnum):
+    """How far one worker has come."""
+
+    RUNNING = "running"
+    DYING = "dying"
+    EXITED = "exited"
+    UNKNOWN = "unknown"
+    """Its agent is gone."""
+
+
+class JobState(StrEnum):
+    """How far a job has come."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+    LOST = "lost"
+    """No agent lives, and none recorded the end."""
+
+
 class WorkerSeen(Value):
     """One worker of one life."""
 
@@ -79,8 +99,7 @@ class WorkerSeen(Value):
     local_rank: int
     pid: int
     node: str
-    state: str
-    """running · dying · exited · unknown (its agent is gone)"""
+    state: WorkerState
     exitcode: int | None = None
     log_dir: str | None = None
 
@@ -128,8 +147,7 @@ class Timeline(Value):
     """A whole job."""
 
     job: str
-    state: str
-    """starting · running · ended · lost (no agent lives, and none recorded the end)"""
+    state: JobState
     outcome: Outcome | None = None
     """None: it has not ended."""
     exit_code: int | None = None
@@ -166,32 +184,38 @@ class Timeline(Value):
 
 def timeline(job: str, records: Sequence[Record], running: Collection[str] = ()) -> Timeline:
     """The story of `job` from its records in order (see `reader.merge`); `running` names the nodes whose agents live."""
-    nodes = _nodes(records, running)
     decisions = tuple(_decision(record) for record in records if _is_decision(record))
     lives = _with_lost_time(_lives(records, decisions, running))
-    end = _end(records)
-    state = "running" if running else "ended" if end else "lost"
-    if state == "running" and not lives:
-        state = "starting"
-    degraded = [record.event for record in records if isinstance(record.event, Degraded)]
+    end = None if running else _end(records)
     return Timeline(
         job=job,
-        state=state,
-        outcome=end.outcome if end and state == "ended" else None,
-        exit_code=end.exit_code if end and state == "ended" else None,
-        reason=end.reason if end and state == "ended" else "",
+        state=_state(end, lives, running),
+        outcome=end.outcome if end else None,
+        exit_code=end.exit_code if end else None,
+        reason=end.reason if end else "",
         started_at=min((record.at for record in records), default=None),
         ended_at=None if running else max((record.at for record in records), default=None),
-        nodes=nodes,
+        nodes=_nodes(records, running),
         lives=lives,
         restarts=_restarts(records, lives),
         decisions=decisions,
-        degraded=tuple(dict.fromkeys(f"{event.what}: {event.instead}" if event.instead else event.what for event in degraded)),
+        degraded=_degraded(records),
         excluded=_excluded(records),
         stragglers=_stragglers(records) if running else (),
         coordinator=_coordinator(records),
         lost_s=sum(life.lost_s or 0.0 for life in lives),
     )
+
+
+def _state(end: JobEnded | None, lives: Sequence[Life], running: Collection[str]) -> JobState:
+    if running:
+        return JobState.RUNNING if lives else JobState.STARTING
+    return JobState.ENDED if end else JobState.LOST
+
+
+def _degraded(records: Iterable[Record]) -> tuple[str, ...]:
+    events = (record.event for record in records if isinstance(record.event, Degraded))
+    return tuple(dict.fromkeys(f"{event.what}: {event.instead}" if event.instead else event.what for event in events))
 
 
 def _end(records: Iterable[Record]) -> JobEnded | None:
@@ -282,11 +306,8 @@ def _decision(record: Record) -> Decision:
 
 def _lives(records: Sequence[Record], decisions: Sequence[Decision], running: Collection[str]) -> list[Life]:
     """Each round that was formed, in order. Rounds are numbered by the job: the number tells lives apart."""
-    by_round: dict[int, list[Record]] = {}
-    for record in records:
-        by_round.setdefault(record.round, []).append(record)
     lives = []
-    for _, own in sorted(by_round.items()):
+    for own in by_round(records).values():
         if formed := [record for record in own if isinstance(record.event, RoundFormed)]:
             lives.append(_life(formed, own, decisions, running))
     return lives
@@ -310,7 +331,7 @@ def _life(formed: list[Record], records: list[Record], decisions: Sequence[Decis
         formed_at=min(record.at for record in formed),
         started_at=max(started, default=None),
         disturbed_at=_disturbed_at(records, mine),
-        ended_at=max(exits) if exits and all(worker.state == "exited" for worker in workers) else None,
+        ended_at=max(exits) if exits and all(worker.state == WorkerState.EXITED for worker in workers) else None,
         workers=workers,
         failures=_failures(records),
         decision=mine[-1] if mine else None,
@@ -322,14 +343,14 @@ def _workers(records: Iterable[Record], running: Collection[str]) -> tuple[Worke
     for record in records:
         match record.event:
             case WorkerStarted(rank=rank, local_rank=local_rank, pid=pid, log_dir=log_dir):
-                state = "running" if record.node in running else "unknown"
+                state = WorkerState.RUNNING if record.node in running else WorkerState.UNKNOWN
                 seen[rank] = WorkerSeen(
                     rank=rank, local_rank=local_rank, pid=pid, node=record.node, state=state, log_dir=log_dir
                 )
             case WorkerDying(rank=rank, pid=pid, exitcode=exitcode) if rank in seen and seen[rank].pid == pid:
-                seen[rank] = replace(seen[rank], state="dying", exitcode=exitcode)
+                seen[rank] = replace(seen[rank], state=WorkerState.DYING, exitcode=exitcode)
             case WorkerExited(rank=rank, pid=pid, exitcode=exitcode) if rank in seen and seen[rank].pid == pid:
-                seen[rank] = replace(seen[rank], state="exited", exitcode=exitcode)
+                seen[rank] = replace(seen[rank], state=WorkerState.EXITED, exitcode=exitcode)
     return tuple(seen[rank] for rank in sorted(seen))
 
 
@@ -385,9 +406,7 @@ def _with_lost_time(lives: list[Life]) -> tuple[Life, ...]:
 
 
 def _restarts(records: Sequence[Record], lives: Sequence[Life]) -> tuple[Restart, ...]:
-    of_round: dict[int, list[Record]] = {}
-    for record in records:
-        of_round.setdefault(record.round, []).append(record)
+    of_round = by_round(records)
     return tuple(
         restart(life.disturbed_at, of_round[life.round], of_round[following.round])
         for life, following in pairwise(lives)
