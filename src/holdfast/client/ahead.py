@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+from _frozen_importlib_external import PathFinder
+from _thread import allocate_lock, get_native_id, start_new_thread
+from time import monotonic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,36 +79,53 @@ class Course:
 
 
 def prepare(lines: Iterable[str], course: Course | None = None) -> str:
-    """Import them: `core.page.layout` tells what stands in each line. Returns why that cannot be; empty: it is done."""
+    """Import the modules of `lines`: `core.page.layout` tells what stands in each. Returns why that cannot be; empty: done."""
     site = sys.modules.get("site")
     if getattr(site, "ENABLE_USER_SITE", False) and _findable("usercustomize"):
         return "this Python has a usercustomize module, which is to run once the environment is known"
-    course = course or Course(None, set())
-    folder, present = _folder(), os.getcwd()
-    local = _local_names(folder) if folder is not None else set()
-    raise_again, put_back = _lower(), _nothing
+    course, present = course or Course(None, set()), os.getcwd()
+    raise_again = _lower()
     try:
+        why = _import_as_script(lines, course)
+    finally:
+        raise_again()
+    if why:
+        return why
+    return "an import has changed the directory" if os.getcwd() != present else course.contradiction()
+
+
+def _import_as_script(lines: Iterable[str], course: Course) -> str:
+    """Import them where `sys.path` and `__main__` are as the script will find them. Why that cannot be; empty: done."""
+    folder, put_back = _folder(), _nothing
+    try:
+        local = set()
         if folder is not None:
+            local = _local_names(folder)
             sys.path.insert(0, folder)
         put_back = _show_script()
-        for line in lines:
-            if line[:1] in ("=", "?", AT_LOAD):
-                if not course.goes_on(line):
-                    break
-            elif line and line not in sys.modules and line.partition(".")[0] not in local:
-                try:
-                    __import__(line)
-                except BaseException as error:
-                    return f"importing {line} failed: {type(error).__name__}: {error}"
-        if folder is not None and sys.path[:1] != [folder]:
+        why = _import_each(lines, course, local)
+        if not why and folder is not None and sys.path[:1] != [folder]:
             return "an import has put something before the script's directory in sys.path"
+        return why
     finally:
         if folder is not None and folder in sys.path:
             sys.path.remove(folder)
             sys.path_importer_cache.pop(folder, None)
         put_back()
-        raise_again()
-    return "an import has changed the directory" if os.getcwd() != present else course.contradiction()
+
+
+def _import_each(lines: Iterable[str], course: Course, local: set[str]) -> str:
+    """Import all but the modules `local` to the script, as far as the course goes on. Why one cannot be; empty: done."""
+    for line in lines:
+        if line[:1] in ("=", "?", AT_LOAD):
+            if not course.goes_on(line):
+                break
+        elif line and line not in sys.modules and line.partition(".")[0] not in local:
+            try:
+                __import__(line)
+            except BaseException as error:
+                return f"importing {line} failed: {type(error).__name__}: {error}"
+    return ""
 
 
 def _folder() -> str | None:
@@ -142,8 +162,6 @@ def _local_names(folder: str) -> set[str]:
 
 
 def _findable(name: str) -> bool:
-    from _frozen_importlib_external import PathFinder
-
     return PathFinder.find_spec(name) is not None
 
 
@@ -167,9 +185,6 @@ def _lower() -> Callable[[], None]:
 
 def _may_rise(usual: int) -> bool:
     """Whether a thread of ours that has lowered its priority may take it back: tried by one that ends at once."""
-    from _thread import allocate_lock, get_native_id, start_new_thread
-    from time import monotonic
-
     ended, able, who = allocate_lock(), [], []
 
     def attempt() -> None:

@@ -40,12 +40,12 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` takes 5 ms to load
 import os
 import sys
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident, get_native_id
 from time import monotonic_ns, time_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ctypes
+    import ctypes  # only workers with a page need it
     from collections.abc import Callable, Mapping
     from types import ModuleType, TracebackType
 
@@ -184,7 +184,7 @@ def writer() -> Writer:
 def _open_page(fd: int) -> None:
     """Map the page, tie our life to the agent's, and take the mutex."""
     global words
-    import ctypes
+    import ctypes  # only workers with a page need it
 
     assert layout is not None
     libc = ctypes.CDLL(None, use_errno=True)
@@ -209,8 +209,8 @@ def _offer_stacks(fd: int) -> None:
     """Write our stacks behind the page whenever the agent's signal comes. It looks first whether the descriptor is ours yet."""
     if words is None:
         return
-    import faulthandler
-    import fcntl
+    import faulthandler  # only workers with a page need it
+    import fcntl  # only workers with a page need it
 
     assert layout is not None
     limit = os.sysconf("SC_OPEN_MAX")
@@ -246,7 +246,7 @@ def _offer_collectives() -> None:
 def _lock(libc: ctypes.CDLL, base: int) -> None:
     """Take the mutex of the page mapped at `base`, and tell the agent, who waits for that."""
     global _sleep, _wake_agent
-    import ctypes
+    import ctypes  # only workers with a page need it
 
     assert layout is not None
     mutex = ctypes.c_void_p(base + layout.MUTEX * 8)
@@ -285,8 +285,6 @@ def _lock(libc: ctypes.CDLL, base: int) -> None:
 
 def _lock_word(half: ctypes.Array[ctypes.c_uint32]) -> int:
     """Byte offset of the word that holds our thread id: the mutex's first in glibc, its second in musl."""
-    from _thread import get_native_id
-
     assert layout is not None
     mine = get_native_id()
     start = layout.MUTEX * 8
@@ -307,7 +305,7 @@ def _die_with(libc: ctypes.CDLL, agent: int) -> None:
 
 def _enable_faulthandler() -> None:
     if sys.stderr is not None:  # not given to it, though: it would hold on to it
-        import faulthandler
+        import faulthandler  # only workers with a page need it
 
         faulthandler.enable(2, all_threads=True)
 
@@ -321,8 +319,7 @@ def _tell(trouble: str) -> None:
 
 
 def _install_hooks(load: Callable[..., ModuleType]) -> None:
-    import atexit
-    from _thread import get_ident
+    import atexit  # only workers with a page need it
 
     main_thread = get_ident()
     judged: list[BaseException] = []  # exceptions that went through the hook, whatever came of it
@@ -388,6 +385,6 @@ def _forget() -> None:
         return
     words = None
     if _signal.getsignal(_SIGTERM) == _signal.SIG_DFL:
-        import faulthandler
+        import faulthandler  # only workers with a page need it
 
         faulthandler.unregister(_SIGTERM)

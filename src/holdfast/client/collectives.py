@@ -11,6 +11,9 @@ As all that the bootstrap loads: the standard library only, nothing newer than P
 
 from __future__ import annotations
 
+import gc
+from _thread import start_new_thread
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +30,7 @@ MOST_CHARACTERS = 200
 def offer(layout: ModuleType, words: Callable[[], memoryview | None], sleep: Callable[[int], None]) -> None:
     """Begin to answer. `words()`: the page, if it is ours still; `sleep(count)` returns once REQUEST_COUNT is another, or
     sooner. AttributeError: this torch cannot tell."""
-    from _thread import start_new_thread
-    from importlib import import_module
+    from importlib import import_module  # a rank without torch's collectives does without
 
     dump = import_module("torch._C._distributed_c10d")._dump_fr_trace
 
@@ -42,7 +44,7 @@ def offer(layout: ModuleType, words: Callable[[], memoryview | None], sleep: Cal
 def _answer(
     layout: ModuleType, words: Callable[[], memoryview | None], sleep: Callable[[int], None], dump: Callable[[], bytes]
 ) -> None:
-    import signal
+    import signal  # only the thread that answers needs it
 
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the script's threads
     while (page := words()) is not None:
@@ -58,9 +60,8 @@ def _answer(
 
 
 def _write(layout: ModuleType, page: memoryview, record: bytes) -> None:
-    import gc
-    import json
-    import pickle
+    import json  # only a rank that is asked needs it
+    import pickle  # only a rank that is asked needs it
 
     collects = gc.isenabled()
     gc.disable()  # so many new objects would have all of torch's looked through, which takes ten times as long as the rest

@@ -31,6 +31,6 @@ def _ask(kind: str, reason: str, what: str) -> None:
     if not isinstance(reason, str) or not reason.strip():
         raise ValueError(f"say why, in words: whoever looks after the job reads it; not {reason!r}")
     if not this_worker.ask(kind, reason):
-        import warnings
+        import warnings  # only where nobody can be asked
 
         warnings.warn(f"nobody to ask {what} ({reason}): this process is no worker of a Holdfast agent", RuntimeWarning, 3)

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import os
 import sys
+from _frozen_importlib_external import PathFinder
 from _thread import RLock
+from time import monotonic_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ def watch(
 
 
 def _stand_in(module: ModuleType) -> None:
-    from importlib import import_module
+    from importlib import import_module  # only for scripts that use NVRx
 
     import_module("holdfast.integrations.nvrx").stand_in(module)
 
@@ -137,7 +139,7 @@ def _counter(writer: Writer) -> Step:
 
 
 def _as_section(name: str, function: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
-    from functools import wraps
+    from functools import wraps  # only scripts with such a function need it
 
     @wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:
@@ -156,7 +158,7 @@ def _around(module: ModuleType, name: str, wrapped: Callable[..., Callable[..., 
 
 
 def _as_joining(function: Callable[..., Any], writer: Writer, joined: Callable[[], None]) -> Callable[..., Any]:
-    from functools import wraps
+    from functools import wraps  # only scripts with such a function need it
 
     @wraps(function)
     def joining(*args: Any, **kwargs: Any) -> Any:
@@ -170,8 +172,7 @@ def _as_joining(function: Callable[..., Any], writer: Writer, joined: Callable[[
 
 
 def _as_restore(function: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
-    from functools import wraps
-    from time import monotonic_ns
+    from functools import wraps  # only scripts with such a function need it
 
     @wraps(function)
     def restoring(*args: Any, **kwargs: Any) -> Any:
@@ -209,7 +210,7 @@ class Notebook:
         """Changes of variables since the last look: `NAME SUM` each."""
         if getattr(os.environ, "_data", self._last) == self._last:
             return set()
-        from binascii import crc32
+        from binascii import crc32  # only where a variable has changed
 
         before, self._last = self._last, self._variables()
         found = set()
@@ -259,8 +260,6 @@ class Notebook:
 
 def _when_loaded(actions: dict[str, Callable[[ModuleType], object]], note: Notebook | None) -> None:
     """Call `actions[name](module)` when the module `name` has run, for each of them, and note every one."""
-    from _frozen_importlib_external import PathFinder
-
     find = PathFinder.__dict__["find_spec"].__func__
 
     def find_spec(cls: type, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:

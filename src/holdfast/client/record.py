@@ -10,6 +10,7 @@ under torchrun as well. The first record of a worker stays: it is the one neares
 from __future__ import annotations
 
 import os
+from time import time_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 def record(fn: Callable[P, R]) -> Callable[P, R]:
     """Decorate a main function so that an exception leaving it is recorded. SystemExit and KeyboardInterrupt are not."""
-    from functools import wraps
+    from functools import wraps  # the bootstrap, which loads this at a failure, needs it not
 
     @wraps(fn)
     def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -33,8 +34,6 @@ def record(fn: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             path = os.environ.get(ERROR_FILE)
             if path:
-                from time import time_ns
-
                 write(path, error, time_ns())
             raise
 
@@ -43,7 +42,7 @@ def record(fn: Callable[P, R]) -> Callable[P, R]:
 
 def describe(error: BaseException, at_unix_ns: int) -> dict[str, Any]:
     """The record of `error`, ready for JSON."""
-    import traceback
+    import traceback  # only a failure needs it
 
     callstack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     extra = {"py_callstack": callstack, "timestamp": str(at_unix_ns // 1_000_000_000)}
@@ -52,7 +51,7 @@ def describe(error: BaseException, at_unix_ns: int) -> dict[str, Any]:
 
 def write(path: str, error: BaseException, at_unix_ns: int) -> bool:
     """Write the record of `error` to `path`, whole or not at all. False: there is one already, and it stays."""
-    import json
+    import json  # only a failure needs it
 
     if os.path.exists(path) and os.path.getsize(path):
         return False

@@ -18,13 +18,14 @@ As all that the bootstrap loads: the standard library only, nothing newer than P
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from time import monotonic, sleep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _socket
+    import _socket  # only warm spares need it
     from collections.abc import Callable
     from types import ModuleType
     from typing import Any, NoReturn
@@ -53,7 +54,7 @@ class _Spare:
     """What `begin` has found, for `park`."""
 
     def __init__(self, fd: int, agent: int) -> None:
-        import _socket
+        import _socket  # only warm spares need it
 
         os.set_inheritable(fd, False)
         self.link: _socket.socket = _socket.socket(fileno=fd)
@@ -70,7 +71,7 @@ class _Spare:
 
     def hear(self) -> tuple[list[bytes], list[int]]:
         """The agent's next order, and descriptors that come with it. When the agent is gone, so are we."""
-        import _socket
+        import _socket  # only warm spares need it
 
         said, control, _, _ = self.link.recvmsg(ORDER_BYTES, _socket.CMSG_SPACE(4 * MOST_FDS), _socket.MSG_CMSG_CLOEXEC)
         if not said:
@@ -176,7 +177,7 @@ def begin(die_with: Callable[[Any, int], None]) -> tuple[int, dict[str, Callable
     """As early as a worker's page is opened. Returns what of the script's doings is to be noted (HOOK_*), and what to do when a
     module has been loaded."""
     global _spare
-    import ctypes
+    import ctypes  # only warm spares need it
 
     fd, agent, hook = map(int, os.environ["HOLDFAST_SPARE"].split(","))
     _spare = _Spare(fd, agent)
@@ -208,8 +209,6 @@ def park(bootstrap: ModuleType) -> None:
     spare.reads.end()
     spare.seeds.end()
     if mode == b"fork":
-        import gc
-
         gc.collect()
         gc.freeze()  # so that the collector does not write to pages that are shared
     threads = len(os.listdir("/proc/self/task"))
@@ -256,8 +255,6 @@ def _fork(spare: _Spare, fds: list[int]) -> bool:
 
 def _forked(spare: _Spare) -> None:
     """In the child: of the agent, which takes in who has lost its parent, and in a session of its own."""
-    import gc
-
     gc.unfreeze()
     os.setsid()
     until = monotonic() + ADOPTED_WITHIN_S
@@ -298,7 +295,7 @@ def _contradicted(spare: _Spare, changes: list[bytes], identity: Callable[[str],
 
 def _become(spare: _Spare, bootstrap: ModuleType, streams: bytes, changes: list[bytes], fds: list[int]) -> None:
     """Everything that a worker gets at its start. `streams`: `p` (page), `1`, `2`: what the descriptors are."""
-    import ctypes
+    import ctypes  # only warm spares need it
 
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_NAME, spare.command, 0, 0, 0)
@@ -332,7 +329,7 @@ def _await_store(pause: Callable[[float], object] = sleep) -> None:
     half a second. Cold starts are some hundred milliseconds apart anyway. Who waits in vain loses LET_FIRST_S together."""
     if "torch.distributed" not in sys.modules or os.environ.get("RANK", "0") == "0":
         return
-    import _socket
+    import _socket  # only warm spares need it
 
     try:
         where = _socket.getaddrinfo(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 0, _socket.SOCK_STREAM)

@@ -228,7 +228,7 @@ class Stash:
     def _refuse(self, why: str) -> bool:
         if not self.warned:
             self.warned = True
-            import warnings
+            import warnings  # only where something is wrong
 
             warnings.warn(f"the state is not stashed: {why}", RuntimeWarning, 4)
         return False
@@ -314,7 +314,7 @@ class Stash:
             self._settle(slot)
 
     def _tell_why_not(self, newest: layout.Generation, stacklevel: int) -> None:
-        import warnings
+        import warnings  # only where something is wrong
 
         if newest.world_size != self.world_size or newest.rank != self.rank:
             why = (
@@ -344,7 +344,7 @@ def _open() -> Stash | None:
     try:
         region = memory.Region(path, int(local_rank), limit, _number("LOCAL_WORLD_SIZE") or 1)
     except OSError as error:
-        import warnings
+        import warnings  # only where something is wrong
 
         _complained = True
         warnings.warn(f"no state can be stashed: {path}: {error.strerror}", RuntimeWarning, 3)

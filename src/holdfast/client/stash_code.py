@@ -10,6 +10,7 @@ What is not JSON's own stands as a list whose first item is its kind; so does ev
 from __future__ import annotations
 
 import sys
+from collections import Counter, OrderedDict
 
 from holdfast.core.page.stash import ALIGN
 
@@ -19,6 +20,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 PLAIN = (type(None), bool, int, float, str)
+
+DICT, ORDERED_DICT, COUNTER = "d", "o", "C"
+LIST, TUPLE, SET, FROZENSET = "l", "t", "s", "f"
+BYTES, BYTEARRAY, COMPLEX = "b", "B", "c"
+TENSOR, SIZE, DTYPE, DEVICE = "T", "z", "y", "v"
+NUMBER, ARRAY = "n", "N"
+"""Kinds of what is not JSON's own, as they stand in a stash."""
+
+RECORD = "V"
+"""numpy's letter for types that are no plain numbers."""
+
+SEQUENCES: dict[type, str] = {list: LIST, tuple: TUPLE}
+SETS: dict[type, str] = {set: SET, frozenset: FROZENSET}
+MADE_OF_ITEMS: dict[str, Callable[[list[Any]], Any]] = {LIST: list, TUPLE: tuple, SET: set, FROZENSET: frozenset}
+MAPPINGS = {DICT: dict, ORDERED_DICT: OrderedDict, COUNTER: Counter}
 
 
 class Unstashable(TypeError):
@@ -41,21 +57,19 @@ class Coder:
         kind = type(value)
         if kind in PLAIN:
             return value
-        if kind is dict:
-            return ["d", self._items(value, path)]
-        if kind in (list, tuple):
-            return ["l" if kind is list else "t", [self.code(item, f"{path}[{at}]") for at, item in enumerate(value)]]
+        if kind in SEQUENCES:
+            return [SEQUENCES[kind], [self.code(item, f"{path}[{at}]") for at, item in enumerate(value)]]
+        if kind in SETS:
+            return [SETS[kind], [self.code(item, path) for item in value]]
         if kind in (bytes, bytearray):
-            return ["b" if kind is bytes else "B", self._place(len(value), value), len(value)]
+            return [BYTES if kind is bytes else BYTEARRAY, self._place(len(value), value), len(value)]
         if kind is complex:
-            return ["c", value.real, value.imag]
-        if kind in (set, frozenset):
-            return ["s" if kind is set else "f", [self.code(item, path) for item in value]]
-        if kind.__name__ == "OrderedDict" and kind.__module__ == "collections":
+            return [COMPLEX, value.real, value.imag]
+        if kind in (dict, Counter):  # MultiStepLR's milestones are a Counter
+            return [DICT if kind is dict else COUNTER, self._items(value, path)]
+        if kind is OrderedDict:
             # A module's state_dict() carries the versions of its parts beside its items.
-            return ["o", self._items(value, path), self.code(getattr(value, "_metadata", None), f"{path}._metadata")]
-        if kind.__name__ == "Counter" and kind.__module__ == "collections":  # MultiStepLR's milestones
-            return ["C", self._items(value, path)]
+            return [ORDERED_DICT, self._items(value, path), self.code(getattr(value, "_metadata", None), f"{path}._metadata")]
         return self._foreign(value, kind, path)
 
     def _items(self, items: dict[Any, Any], path: str) -> list[Any]:
@@ -67,11 +81,11 @@ class Coder:
             if isinstance(value, torch.Tensor):
                 return self._tensor(value, kind, path)
             if kind is torch.Size:
-                return ["z", list(value)]
+                return [SIZE, list(value)]
             if kind is torch.dtype:
-                return ["y", _short(value)]
+                return [DTYPE, _short(value)]
             if kind is torch.device:
-                return ["v", str(value)]
+                return [DEVICE, str(value)]
         if numpy is not None and (kind in (numpy.ndarray, numpy.memmap) or isinstance(value, numpy.generic)):
             return self._array(numpy.asarray(value), isinstance(value, numpy.generic), path)
         told = f"{kind.__module__}.{kind.__qualname__}"
@@ -99,16 +113,16 @@ class Coder:
         size = tensor.numel() * tensor.element_size()
         if known not in self._seen or not size:
             self._seen[known] = self._place(size, tensor.contiguous().resolve_conj().resolve_neg())
-        return ["T", self._seen[known], size, *told]
+        return [TENSOR, self._seen[known], size, *told]
 
     def _array(self, array: Any, is_number: bool, path: str) -> Any:
         dtype, descr = array.dtype, self._numpy.lib.format.dtype_to_descr
         if dtype.hasobject:
             raise Unstashable(f"{path} is an array of {dtype}: a stash holds arrays of numbers, text, times and their records")
         # bfloat16 and its like go by name
-        name = dtype.name if dtype.kind == "V" and not dtype.name.startswith("void") else descr(dtype)
+        name = dtype.name if dtype.kind == RECORD and not dtype.name.startswith("void") else descr(dtype)
         array = self._numpy.ascontiguousarray(array).reshape(array.shape)
-        return ["n" if is_number else "N", self._place(array.nbytes, array), array.nbytes, name, list(array.shape)]
+        return [NUMBER if is_number else ARRAY, self._place(array.nbytes, array), array.nbytes, name, list(array.shape)]
 
     def _place(self, size: int, source: Any) -> int:
         at = self.size
@@ -124,29 +138,27 @@ def decode(told: Any, array_of: Callable[[list[Any], Any], Any], into: Any = Non
     if not isinstance(told, list):
         return told
     kind, *rest = told
-    if kind in ("d", "o", "C"):
+    if kind in MAPPINGS:
         return _mapping(kind, rest, array_of, into)
-    if kind in ("l", "t", "s", "f"):
-        others = into if isinstance(into, (list, tuple)) and kind in ("l", "t") else ()
+    if kind in MADE_OF_ITEMS:
+        others = into if isinstance(into, (list, tuple)) and kind in (LIST, TUPLE) else ()
         items = [decode(item, array_of, others[at] if at < len(others) else None) for at, item in enumerate(rest[0])]
-        return items if kind == "l" else {"t": tuple, "s": set, "f": frozenset}[kind](items)
-    if kind == "c":
+        return items if kind == LIST else MADE_OF_ITEMS[kind](items)
+    if kind == COMPLEX:
         return complex(*rest)
-    if kind in ("z", "y", "v"):
+    if kind in (SIZE, DTYPE, DEVICE):
         torch = loaded("torch")
-        return torch.Size(rest[0]) if kind == "z" else getattr(torch, rest[0]) if kind == "y" else torch.device(rest[0])
+        return torch.Size(rest[0]) if kind == SIZE else getattr(torch, rest[0]) if kind == DTYPE else torch.device(rest[0])
     return array_of(told, into)
 
 
 def _mapping(kind: str, rest: list[Any], array_of: Callable[[list[Any], Any], Any], into: Any) -> dict[Any, Any]:
-    from collections import Counter, OrderedDict
-
     others = into if isinstance(into, dict) else {}
-    made: Any = {} if kind == "d" else OrderedDict() if kind == "o" else Counter()
+    made: Any = MAPPINGS[kind]()
     for told_key, told in rest[0]:
         key = decode(told_key, array_of)
         made[key] = decode(told, array_of, others.get(key))
-    if kind == "o" and rest[1] is not None:
+    if kind == ORDERED_DICT and rest[1] is not None:
         made._metadata = decode(rest[1], array_of)
     return made  # type: ignore
 

@@ -15,7 +15,7 @@ import sys
 from _thread import allocate_lock
 from weakref import ref
 
-from holdfast.client.stash_code import dtype_of, loaded
+from holdfast.client.stash_code import BYTEARRAY, BYTES, NUMBER, TENSOR, dtype_of, loaded
 from holdfast.client.stash_memory import STEP_BYTES, can_populate, copy, in_large_pages, make_own, populate, read
 
 TYPE_CHECKING = False
@@ -108,10 +108,10 @@ class Fetcher:
     def fetch(self, told: list[Any], into: Any) -> Any:
         """The array, bytes or number that `told` tells."""
         kind, at, size, *rest = told
-        if kind in ("b", "B"):
+        if kind in (BYTES, BYTEARRAY):
             found = self.area[self.begin + at : self.begin + at + size]
-            return found if kind == "b" else bytearray(found)
-        if kind == "T":
+            return found if kind == BYTES else bytearray(found)
+        if kind == TENSOR:
             return self._tensor(at, size, rest, into)
         return self._array(kind, at, size, rest, into)
 
@@ -138,7 +138,7 @@ class Fetcher:
         numpy = loaded("numpy")
         name, shape = told
         dtype = dtype_of(name)
-        if kind == "n":
+        if kind == NUMBER:
             return numpy.frombuffer(self.area[self.begin + at : self.begin + at + size], dtype)[0]
         fits = isinstance(into, numpy.ndarray) and list(into.shape) == shape and into.dtype == dtype
         if fits and into.flags.c_contiguous and into.flags.writeable:

@@ -8,7 +8,7 @@ from holdfast.core.page import layout as _layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.client.writer import Writer
+    from holdfast.client.writer import Writer  # the bootstrap's writer is used where there is one
 
 __all__ = ["this_worker"]
 
@@ -19,7 +19,7 @@ def _find_writer() -> Writer:
     if bootstrap is not None and getattr(bootstrap.layout, "VERSION", None) == _layout.VERSION:
         found: Writer = bootstrap.writer()
         return found
-    from holdfast.client.writer import Writer
+    from holdfast.client.writer import Writer  # the bootstrap's writer is used where there is one
 
     return Writer()
 

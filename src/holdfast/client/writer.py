@@ -343,7 +343,7 @@ class Section:
 
     def __call__(self, fn: F) -> F:
         """Decorate a function, a generator or a coroutine function: the section is open while it runs."""
-        from functools import wraps
+        from functools import wraps  # only scripts that decorate need it
 
         flags = getattr(getattr(fn, "__code__", None), "co_flags", 0)
         section, decorated = self, fn

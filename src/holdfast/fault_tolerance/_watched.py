@@ -1,26 +1,24 @@
-"""Does this one rank get on? How a standalone server sees it: its page, the machine that judges it, the signal that ends it.
+"""Does one rank make progress? For a server of its own: the rank's page, the machine that judges it, the signal that ends it.
 
-Not loaded in a rank: it stands on the agent's floors.
+No rank loads it: it uses the agent's packages.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from holdfast.client.writer import Writer
+from holdfast.core.machine import Action, Tick
 from holdfast.core.page import layout
 from holdfast.fault_tolerance._reach import write_limits
+from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import HeartbeatMsg, HeartbeatTimeouts, RankInfo, SectionAction, SectionMsg, SectionTimeouts
-
-if TYPE_CHECKING:
-    import logging
-
-    from holdfast.core.machine import Action
-    from holdfast.fault_tolerance.config import FaultToleranceConfig
 
 
 class Watched:
@@ -34,12 +32,13 @@ class Watched:
         page_fd: int,
         calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None],
         logger: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`page_fd`: what it has handed over; -1: nothing, so that its messages go into a page of ours."""
-        from holdfast.monitor.limits import Learner, Limits
-        from holdfast.monitor.liveness import Liveness
-        from holdfast.monitor.messages import RankStarted
-        from holdfast.runtime.shm.pages import Page, create_page
+        from holdfast.monitor.limits import Learner, Limits  # no rank loads the agent's packages
+        from holdfast.monitor.liveness import Liveness  # no rank loads the agent's packages
+        from holdfast.monitor.messages import RankStarted  # no rank loads the agent's packages
+        from holdfast.runtime.shm.pages import Page, create_page  # no rank loads the agent's packages
 
         if page_fd >= 0 and os.fstat(page_fd).st_size < layout.SIZE:
             os.close(page_fd)
@@ -56,7 +55,8 @@ class Watched:
         self._cfg, self._rank, self._pid, self._logger = cfg, rank_info.global_rank, pid, logger
         self._machine = Liveness(Limits(cfg.to_core(), Learner({})))
         self._kill_again_at = float("inf")
-        now = time.monotonic()
+        self._clock = clock
+        now = clock()
         self._perform(self._machine.observe(RankStarted(local_rank=0, rank=self._rank, started_at=now), now))
 
     def close(self) -> None:
@@ -104,8 +104,6 @@ class Watched:
 
     def look_if_due(self, now: float) -> None:
         """Look at it, if it is time, and end it if it hangs."""
-        from holdfast.core.machine import Tick
-
         if now >= self._machine.deadline():
             self._perform(self._machine.observe(Tick(), now))
         if now >= self._kill_again_at:
@@ -113,27 +111,27 @@ class Watched:
 
     def look(self) -> None:
         """Look at it now."""
-        from holdfast.monitor.messages import RankSeen
+        from holdfast.monitor.messages import RankSeen  # no rank loads the agent's packages
 
         seen = RankSeen(local_rank=0, signs=self._page.signs())
-        self._perform(self._machine.observe(seen, time.monotonic()))
+        self._perform(self._machine.observe(seen, self._clock()))
 
     def _perform(self, actions: list[Action]) -> None:
-        from holdfast.monitor.messages import AskGpus, GpusSeen, MeasureRanks, Overdue, RankMeasured, RanksMeasured, SeeRanks
-        from holdfast.runtime.process import process
+        from holdfast.monitor import messages  # no rank loads the agent's packages
+        from holdfast.runtime.process import process  # no rank loads the agent's packages
 
         for action in actions:
             match action:
-                case SeeRanks():
+                case messages.SeeRanks():
                     self.look()
-                case MeasureRanks():
+                case messages.MeasureRanks():
                     cpu_s, io_bytes = process.spent(self._pid)
                     state = process.state(self._pid) or ""
-                    measured = RankMeasured(local_rank=0, cpu_s=cpu_s, io_bytes=io_bytes, state=state)
-                    self._perform(self._machine.observe(RanksMeasured(ranks=(measured,)), time.monotonic()))
-                case AskGpus():  # nobody asks them here: the processors decide
-                    self._perform(self._machine.observe(GpusSeen(busy=None), time.monotonic()))
-                case Overdue(reason=reason):
+                    measured = messages.RankMeasured(local_rank=0, cpu_s=cpu_s, io_bytes=io_bytes, state=state)
+                    self._perform(self._machine.observe(messages.RanksMeasured(ranks=(measured,)), self._clock()))
+                case messages.AskGpus():  # nobody asks them here: the processors decide
+                    self._perform(self._machine.observe(messages.GpusSeen(busy=None), self._clock()))
+                case messages.Overdue(reason=reason):
                     self._logger.error("rank %s (pid %s) hangs: %s", self._rank, self._pid, reason)
                     self._kill()
 
@@ -149,4 +147,4 @@ class Watched:
             except OSError as error:
                 self._logger.error("rank %s (pid %s) does not get %s: %s", self._rank, self._pid, one.name, error)
         self._logger.info("sent SIGCONT and %s to rank %s (pid %s)", signum.name, self._rank, self._pid)
-        self._kill_again_at = time.monotonic() + self._cfg.workload_check_interval
+        self._kill_again_at = self._clock() + self._cfg.workload_check_interval

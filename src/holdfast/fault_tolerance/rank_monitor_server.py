@@ -244,7 +244,7 @@ class RankMonitorServer:
         return ErrorMsg(f"{type(word).__name__} is not expected here")
 
     def _begin(self, init: InitMsg, link: Link) -> OkMsg | ErrorMsg:
-        from holdfast.fault_tolerance._watched import Watched
+        from holdfast.fault_tolerance._watched import Watched  # no rank loads what watches it
 
         assert init.rank_info is not None
         if self._watched is not None:

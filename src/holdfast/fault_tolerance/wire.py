@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from holdfast.fault_tolerance import data
+from holdfast.fault_tolerance.config import FaultToleranceConfig
 
 LARGEST_FRAME = 16 * 1024 * 1024
 """Bytes. A configuration is some kilobytes; whoever announces more than this is no peer of ours."""
@@ -31,8 +32,6 @@ class WireError(ValueError):
 @cache
 def _words() -> dict[str, type]:
     """What may travel, by name."""
-    from holdfast.fault_tolerance.config import FaultToleranceConfig
-
     classes: tuple[type, ...] = (
         data.RankInfo,
         data.HeartbeatTimeouts,

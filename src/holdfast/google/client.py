@@ -58,7 +58,7 @@ class GoogleCloudResiliencyClient:
         workload_scaling_enabled: bool = False,
     ) -> None:
         """`port`: the daemon's + local rank + 1, by which it tells workers apart; `host_port`: the daemon's."""
-        from holdfast.runtime.daemon_client import worker_at
+        from holdfast.runtime.daemon_client import worker_at  # only a process with a daemon needs it
 
         self._worker = worker_at(f"localhost:{port}", local_rank, global_rank)
         self._workload = WorkloadInfo(
@@ -223,7 +223,7 @@ class GoogleCloudResiliencyClient:
 
 def _reports(port: int) -> HostReports:
     if port not in _shared:
-        from holdfast.runtime.daemon_client import HostReports
+        from holdfast.runtime.daemon_client import HostReports  # only a process with a daemon needs it
 
         _shared[port] = reports = HostReports(port)
         atexit.register(lambda: reports.close())  # the last word, often COMPLETE, has been left but perhaps not told yet

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from html import escape
+from io import BytesIO
+from typing import Any
+from xml.etree import ElementTree
 
 from holdfast.core.errors import UsageError
-from holdfast.telemetry.goodput.accounting import LOST, MISSING, PRODUCTIVE, STATES
+from holdfast.telemetry.goodput.accounting import LOST, MISSING, PRODUCTIVE, STATES, Goodput, Span
 from holdfast.telemetry.report.phrasing import span as words
 from holdfast.telemetry.report.safe_text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from holdfast.telemetry.goodput.accounting import Goodput, Span
 
 WIDE, LABEL, HIGH, GAP, AXIS = 1000, 140, 22, 6, 60
 """Pixels: of the time axis, of the nodes' names before it, of a node's bar, between two, and of what stands below."""
@@ -73,9 +70,6 @@ def png(job: str, found: Goodput) -> bytes:
         from PIL import Image, ImageDraw
     except ImportError as error:
         raise UsageError("a PNG needs Pillow, which is not installed", hint="pip install 'holdfast[png]', or --svg") from error
-    from io import BytesIO
-    from xml.etree import ElementTree
-
     drawn = ElementTree.fromstring(picture(job, found))
     image = Image.new("RGB", (int(drawn.attrib["width"]) * FINER, int(drawn.attrib["height"]) * FINER), "white")
     pen = ImageDraw.Draw(image)
