@@ -19,16 +19,12 @@ HEAVY = frozenset(
 """Third parties whose import takes long, or which not every user has installed."""
 UNEXPLAINED = {
     "agent": 7,
-    "client": 43,
-    "diagnosis": 3,
     "elastic": 5,
-    "fault_tolerance": 10,
-    "google": 2,
     "health": 5,
     "integrations": 1,
     "recovery": 1,
     "supervisor": 22,
-    "telemetry": 10,
+    "telemetry": 1,
 }
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 FOR_TOOLS = re.compile(r"#\s*(noqa|type:|pragma|ruff:|mypy:|fmt:)[^#]*")
