@@ -23,6 +23,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from holdfast.core.job.failure import Cause, Failure, Position, Reached, hung
 from holdfast.core.value import Value, replace
 
+BY_KERNEL, UNINTERRUPTIBLE = ("T", "t"), ("D",)
+"""States of a process in /proc: stopped by a signal or a debugger; asleep in the kernel, deaf to signals."""
+
 FEW = 0.25
 """At most this share of the ranks is out of place; one always may be, where most of the others are in one place."""
 
@@ -156,7 +159,7 @@ def _still(seen: list[tuple[str, Position]]) -> list[tuple[str, Position]]:
 
 
 def _stopped(seen: list[Position]) -> tuple[set[int], str]:
-    return {one.rank for one in seen if one.state in ("T", "t")}, ""
+    return {one.rank for one in seen if one.state in BY_KERNEL}, ""
 
 
 def _never_came(seen: list[Position]) -> tuple[set[int], str]:
@@ -184,7 +187,7 @@ def _behind(seen: list[Position]) -> tuple[set[int], str]:
 def _not_waiting(seen: list[Position]) -> tuple[set[int], str]:
     if not any(one.waits for one in seen):
         return set(), ""
-    busy = {one.rank for one in seen if one.waits is False or (one.state == "D" and not one.waits)}
+    busy = {one.rank for one in seen if one.waits is False or (one.state in UNINTERRUPTIBLE and not one.waits)}
     if busy:
         return busy, "others wait for it in a collective"
     return {one.rank for one in seen if one.waits is None}, "others wait in a collective, and it does not show its stacks"

@@ -142,6 +142,10 @@ class Seat:
         was_linked, self.linked, self.heard_at = self.linked, True, now
         return not was_linked
 
+    def share_process(self) -> None:
+        """Its agent is ours."""
+        self.here = True
+
     def unlink(self) -> None:
         """Its link has broken."""
         self.linked = False
@@ -212,7 +216,7 @@ class Seats(dict[str, Seat]):
     def share_process(self, node: str) -> None:
         """That node's agent is ours: if it is gone, so are we."""
         if (seat := self.get(node)) is not None:
-            seat.here = True
+            seat.share_process()
 
     def heard(self, seat: Seat, now: float) -> None:
         """Its lease begins anew."""

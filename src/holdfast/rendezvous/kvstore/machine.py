@@ -12,15 +12,12 @@ With the start of a round the tables of those before the last go, and who still 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, Transmit
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.kvstore.table import FULL, OVER, TIMEOUT, WRONG, Room, Table, refusal, unfit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 WAITING = ("get", "wait", "pop")
 """Operations that wait for their keys."""
@@ -41,6 +38,10 @@ class Waiter:
     def __init__(self, link: int, ask: StoreAsk, until: float) -> None:
         self.link, self.ask, self.until = link, ask, until
         self.missing: set[str] = set()
+
+    def misses(self, keys: set[str]) -> None:
+        """These are not there (any more)."""
+        self.missing = keys
 
 
 class KeyValues:
@@ -78,7 +79,7 @@ class KeyValues:
         """From now on `number` is the newest round. Its predecessor's keys stay: an agent may be about to read there."""
         self.round = number
         for old in [round for round in self.tables if round < number - 1]:
-            self.room.used -= self.tables.pop(old).weight()
+            self.room.give_back(self.tables.pop(old).weight())
         late = [waiter for asks in self.waiters.values() for waiter in asks.values() if waiter.ask.round < number - 1]
         return [self._answered(waiter, self._over(waiter.ask)) for waiter in late]
 
@@ -127,7 +128,7 @@ class KeyValues:
         return []
 
     def _miss(self, waiter: Waiter, missing: set[str]) -> None:
-        waiter.missing = missing
+        waiter.misses(missing)
         for key in sorted(missing):
             self.by_key.setdefault((waiter.ask.round, key), {})[waiter] = None
 

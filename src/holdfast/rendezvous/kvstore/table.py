@@ -34,6 +34,14 @@ class Room:
     def __init__(self) -> None:
         self.used = 0
 
+    def take(self, size: int) -> None:
+        """So many bytes more."""
+        self.used += size
+
+    def give_back(self, size: int) -> None:
+        """So many bytes less."""
+        self.used -= size
+
 
 class Table:
     """One round's keys."""
@@ -109,7 +117,7 @@ class Table:
         key = ask.keys[0]
         there = self.has(key)
         self._drop(key)
-        self.room.used -= sum(ENTRY_BYTES + len(key) + len(item) for item in self.queues.pop(key, ()))
+        self.room.give_back(sum(ENTRY_BYTES + len(key) + len(item) for item in self.queues.pop(key, ())))
         return StoreAnswer(ask=ask.ask, number=int(there))
 
     def _count(self, ask: StoreAsk) -> StoreAnswer:
@@ -134,7 +142,7 @@ class Table:
         added = ENTRY_BYTES + len(key) + len(item)
         if self.room.used + added > STORE_BYTES:
             return refusal(ask, FULL, f"the store holds {self.room.used} bytes (at most {STORE_BYTES})")
-        self.room.used += added
+        self.room.take(added)
         self.queues.setdefault(key, deque()).append(item)
         return StoreAnswer(ask=ask.ask)
 
@@ -144,7 +152,7 @@ class Table:
         if queue is None:
             return refusal(ask, EMPTY, f"the queue {key} is empty")
         item = queue.popleft()
-        self.room.used -= ENTRY_BYTES + len(key) + len(item)
+        self.room.give_back(ENTRY_BYTES + len(key) + len(item))
         if not queue:
             del self.queues[key]
         return StoreAnswer(ask=ask.ask, values=(item,))
@@ -176,12 +184,12 @@ class Table:
     def _put(self, key: str, value: bytes) -> None:
         self._drop(key)
         self.values[key] = value
-        self.room.used += ENTRY_BYTES + len(key) + len(value)
+        self.room.take(ENTRY_BYTES + len(key) + len(value))
 
     def _drop(self, key: str) -> None:
         old = self.values.pop(key, None)
         if old is not None:
-            self.room.used -= ENTRY_BYTES + len(key) + len(old)
+            self.room.give_back(ENTRY_BYTES + len(key) + len(old))
 
 
 OPERATIONS = ("set", "get", "wait", "check", "add", "append", "compare_set", "delete", "count", "list", "push", "pop", "length")
