@@ -16,10 +16,9 @@ from kit.waiting import PATIENCE_S
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.wire.links import LinkDown, LinkUp
 from holdfast.runtime.host import Host
-from holdfast.runtime.net.admission import AGAIN_S, IN_ALL, LONGEST_S, PER_PEER, Door
+from holdfast.runtime.net.admission import AGAIN_S, IN_ALL, LIMITS, LONGEST_S, PER_PEER, Door, Limits
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.net import GUESTS_FROM, HANDSHAKE_S, Network
-from holdfast.runtime.net.strangers import LIMITS, Limits
 
 
 class Place:
