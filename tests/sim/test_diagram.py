@@ -1,4 +1,4 @@
-"""Do the pages about rounds and succession say what the machines do?"""
+"""Do the pages about rounds, nodes and succession say what the machines do?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tools.reference import succession
+from tools.reference import group, succession
 from tools.reference.rounds import diagram, page
 from tools.reference.walk import Step, walk
 
@@ -41,6 +41,23 @@ def test_the_walk_comes_through_every_phase_and_every_state_of_a_seat(steps: set
 def test_a_machine_that_does_otherwise_makes_another_page(steps: set[Step], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_messages, "newcomer", lambda job, seat, now: [])
     assert walk() != steps
+
+
+# --- a node ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def node() -> set[group.Step]:
+    return group.walk()
+
+
+def test_the_reference_of_a_node_is_made_from_the_machine(node: set[group.Step]) -> None:
+    assert (DOCS / "reference" / "node.md").read_text() == group.page(node), "run: make reference"
+
+
+def test_the_walk_of_a_node_comes_through_every_phase_and_ends_in_one(node: set[group.Step]) -> None:
+    assert {step.after for step in node} == set(group.PHASES)
+    assert not {step for step in node if step.before == "ended" and step.after != "ended"}
 
 
 # --- succession -------------------------------------------------------------------------------------------------------------

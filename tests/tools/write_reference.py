@@ -19,6 +19,7 @@ from tools.reference import (
     fleet,
     fleet_walk,
     ft_launcher,
+    group,
     http_api,
     metrics,
     rounds,
@@ -45,6 +46,7 @@ def main() -> None:
         "rounds": rounds.page(steps),
         "succession": succession.page(roles),
         "fleet": fleet.page(fleet_walk.walk()),
+        "node": group.page(group.walk()),
     }
     for name, text in pages.items():
         (docs / "reference" / f"{name}.md").write_text(text)

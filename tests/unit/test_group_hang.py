@@ -195,3 +195,16 @@ def test_a_new_round_knows_nothing_of_the_hang_before(stage: Stage) -> None:
     stage.see(stale(1), 40.0)
     assert [action.event.pid for action in stage.did if isinstance(action, Record)] == [201]
     assert any(isinstance(message, HangFound) and message.round == 2 for message in stage.said)
+
+
+def test_what_a_look_had_put_off_does_not_stop_the_next_round(stage: Stage) -> None:
+    stage.see(stale(1), 20.0)
+    stage.end(0, 1)  # the others are stopped once they have been looked at; but they end by themselves
+    stage.end(1, 1)
+    stage.told(Stop(round=1, reason="x", rejoin=True))
+    stage.see(Told(message=assigned(2)))
+    for i in range(2):
+        stage.see(Started(local_rank=i, pid=200 + i, argv=("x",), log_dir=None))
+    stage.told(LookAround(round=2, reason="rank 9 on n3 hung: x"), 40.0)
+    stage.see(Looked(positions=()), 40.01)
+    assert not stage.does(SignalWorkers) and stage.group.phase is Phase.RUNNING
