@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.job.events import Decided, NodeExcluded, NodeReadmitted, SpareLost, WorkerStarted
 from holdfast.core.wire.messages import Assigned
-from holdfast.rendezvous.coordinator.exclusion import SAVED
+from holdfast.rendezvous.coordinator.admission import SAVED
 from holdfast.sim.__main__ import main
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checks import Checks, Violation

@@ -118,7 +118,7 @@ MUTATIONS = (
     # --- what happened ---
     Mutation(
         "of several complaints the last is taken for the cause",
-        "diagnosis/attribute.py",
+        "diagnosis/precedence.py",
         "return min(best, key=lambda one: one.line)",
         "return max(best, key=lambda one: one.line)",
     ),
