@@ -333,10 +333,12 @@ def test_a_node_that_joins_later_is_told_where_to_go(nodes, wait_until):
     alone = first.next_rendezvous()
     assert alone.world_size == 1
     thread, found = nodes.joining(second)
-    wait_until(lambda: first.num_nodes_waiting() == 1)
-    together = first.next_rendezvous()
+    together = alone
+    while together.world_size == 1:  # as an agent does: on a busy machine the newcomer may miss a last call of a second
+        wait_until(lambda: first.num_nodes_waiting() == 1)
+        together = first.next_rendezvous()
     thread.join()
-    assert together.world_size == found[0].world_size == 2 and second.round == first.round == 1
+    assert together.world_size == found[0].world_size == 2 and second.round == first.round >= 1
     assert together.bootstrap_store_info == found[0].bootstrap_store_info
 
 
