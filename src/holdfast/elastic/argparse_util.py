@@ -10,8 +10,6 @@ import os
 from argparse import Action, ArgumentParser, Namespace
 from typing import Any
 
-__all__ = ["check_env", "env"]
-
 
 class env(Action):
     """A flag with a value whose default the variable `PET_<dest>` overrules, for `add_argument(action=env)`."""

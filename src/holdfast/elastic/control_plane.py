@@ -12,8 +12,6 @@ from importlib import import_module
 
 from holdfast.elastic.multiprocessing.errors import record
 
-__all__ = ["worker_main"]
-
 TORCH_WORKER_SERVER_SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 
 

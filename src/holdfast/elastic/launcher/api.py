@@ -26,8 +26,6 @@ from holdfast.elastic.rendezvous import RendezvousParameters
 from holdfast.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from holdfast.elastic.utils.logging import get_logger
 
-__all__ = ["LaunchConfig", "elastic_launch", "launch_agent"]
-
 logger = get_logger(__name__)
 
 RENDEZVOUS_TIMEOUT_S = 900

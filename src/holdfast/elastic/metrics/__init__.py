@@ -13,36 +13,11 @@ A metric is named by its group and its name; the agent's own are in the group `t
 
 from __future__ import annotations
 
-from .api import (
-    ConsoleMetricHandler,
-    MetricData,
-    MetricHandler,
-    MetricsConfig,
-    NullMetricHandler,
-    configure,
-    get_elapsed_time_ms,
-    getStream,
-    prof,
-    profile,
-    publish_metric,
-    put_metric,
-)
+from .api import *  # noqa: F403 (its `__all__` is the list)
+from .api import MetricsConfig
+from .api import __all__ as _of_api
 
-__all__ = [
-    "ConsoleMetricHandler",
-    "MetricData",
-    "MetricHandler",
-    "MetricsConfig",
-    "NullMetricHandler",
-    "configure",
-    "getStream",
-    "get_elapsed_time_ms",
-    "initialize_metrics",
-    "prof",
-    "profile",
-    "publish_metric",
-    "put_metric",
-]
+__all__ = [*_of_api, "initialize_metrics"]
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:

@@ -21,8 +21,6 @@ from holdfast.elastic.multiprocessing.strays import MARK
 from holdfast.elastic.multiprocessing.tail_log import TailLog
 from holdfast.runtime.process.last_watch import LastWatch
 
-__all__ = ["SHUTDOWN_TIMEOUT_S", "PContext", "RunProcsResult", "tell_of_unkillable", "validate_full_rank", "warn_of_kill"]
-
 SHUTDOWN_TIMEOUT_S = 30
 """Seconds between asking workers to end and killing them, where nobody says otherwise. torchrun's."""
 

@@ -26,8 +26,6 @@ from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
 from holdfast.elastic.multiprocessing.strays import Strays, added, ends_within, living
 from holdfast.runtime.process.process import descendants
 
-__all__ = ["MultiprocessContext"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -26,8 +26,6 @@ from holdfast.elastic.multiprocessing.signal_exception import _terminate_process
 from holdfast.runtime.hardware.affinity import take
 from holdfast.runtime.process.process import die_with_parent
 
-__all__ = ["ProcessContext", "WorkerFailed", "get_std_cm", "start"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -20,8 +20,6 @@ from enum import IntFlag
 
 from holdfast.elastic.utils.logging import get_logger
 
-__all__ = ["DefaultLogsSpecs", "LogsDest", "LogsSpecs", "Std", "to_map"]
-
 logger = get_logger(__name__)
 
 _MAPPING_REGEX = r"^(\d+:[0123],)*(\d+:[0123])$"

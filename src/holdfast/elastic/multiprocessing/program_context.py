@@ -23,8 +23,6 @@ from holdfast.elastic.multiprocessing.strays import Strays, ends_within, living
 from holdfast.elastic.multiprocessing.subprocess_handler import SubprocessHandler, get_subprocess_handler
 from holdfast.runtime.process.process import pidfd_open
 
-__all__ = ["SubprocessContext"]
-
 SETTLE_S = 0.1
 """Seconds in which others may end by themselves after a first has, before they are stopped for it: what makes all ranks fail
 at once is not told as one failure and many SIGTERMs. torchrun's monitor interval, which has the same effect."""

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-__all__ = ["redirect", "redirect_stderr", "redirect_stdout"]
-
 
 @contextmanager
 def redirect(std: str, to_file: str) -> Iterator[None]:

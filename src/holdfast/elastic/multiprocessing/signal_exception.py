@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["SignalException", "signals_held"]
-
 
 class SignalException(Exception):
     """This process got one of the signals that shall end it, and the workers: `sigval`."""

@@ -16,8 +16,6 @@ from holdfast.elastic.multiprocessing.signal_exception import signals_held
 from holdfast.elastic.utils.process_state import read_proc_state
 from holdfast.runtime.process.process import pidfd_open
 
-__all__ = ["MARK", "Strays", "added", "ends_within", "is_alive", "living"]
-
 MARK = "HOLDFAST_WORKER_GROUP"
 """Variable in every worker's environment: a word for its own start of a group, after those of the groups around it."""
 

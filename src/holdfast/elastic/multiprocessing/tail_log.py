@@ -14,8 +14,6 @@ from concurrent.futures.thread import ThreadPoolExecutor
 from threading import Event
 from typing import TextIO
 
-__all__ = ["TailLog", "tail_logfile"]
-
 logger = logging.getLogger(__name__)
 
 PARTIAL_S = 0.5

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["RendezvousBackend", "RendezvousSettings", "RendezvousTimeout", "Token"]
-
 Token = Any
 """Says which version of the state a node has seen; opaque, each backend has its own kind."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.net.frames import Identity
     from holdfast.runtime.net.tls import Shelter
 
-__all__ = ["CoordinatorStore"]
-
 ANSWER_S = 30.0
 """How long an answer may take beyond the time that it is to wait for keys."""
 PATIENCE_S = 10.0

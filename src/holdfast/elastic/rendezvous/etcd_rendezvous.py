@@ -19,14 +19,6 @@ from .etcd_rendezvous_backend import EtcdRendezvousBackend
 from .etcd_store import EtcdStore
 from .etcd_store import cas_delay as cas_delay  # torch has it here too
 
-__all__ = [
-    "EtcdRendezvous",
-    "EtcdRendezvousHandler",
-    "EtcdRendezvousRetryImmediately",
-    "EtcdRendezvousRetryableFailure",
-    "create_rdzv_handler",
-]
-
 logger = get_logger(__name__)
 
 DEFAULT_TIMEOUT_S, DEFAULT_LAST_CALL_S = 600, 30

@@ -18,8 +18,6 @@ from .backend import RendezvousBackend, Token
 from .etcd_connection import Lease, connect, read, write
 from .etcd_store import EtcdStore
 
-__all__ = ["EtcdRendezvousBackend", "create_backend"]
-
 logger = get_logger(__name__)
 
 PREFIX, STORE_PREFIX = "/torch/elastic/rendezvous", "/torch/elastic/store"

@@ -19,8 +19,6 @@ from holdfast.elastic.utils.logging import get_logger
 
 from .etcd_connection import client_for, read
 
-__all__ = ["EtcdServer", "find_free_port", "stop_etcd"]
-
 logger = get_logger(__name__)
 
 BINARY_VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"

@@ -21,8 +21,6 @@ from .etcd_connection import Lease, after, plain, read, text, write
 from .store import Each, Store, StoreError, StoreTimeout, StoreUnreachable
 from .utils import _PeriodicTimer
 
-__all__ = ["EtcdStore", "EtcdStoreTimeout", "cas_delay"]
-
 TTL_S = 60
 """How long what is written outlives the last agent that uses it."""
 LONGEST_WATCH_S = 10.0

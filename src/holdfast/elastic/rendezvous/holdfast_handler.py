@@ -34,8 +34,6 @@ from .round_store import RoundServer, RoundStore
 from .store import Store
 from .utils import parse_rendezvous_endpoint
 
-__all__ = ["HoldfastRendezvousHandler", "create_handler"]
-
 logger = logging.getLogger(__name__)
 
 BACKEND = "holdfast"

@@ -9,8 +9,6 @@ from typing import Any
 
 from .api import RendezvousHandler, RendezvousParameters
 
-__all__ = ["create_handler", "get_handler"]
-
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     """A handler from torch's or our parameters; its settings stand in the plug-in's documentation. Backend `memory`: for one

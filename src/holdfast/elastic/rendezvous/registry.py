@@ -14,8 +14,6 @@ from .stores import torch_is_there
 
 log = logging.getLogger(__name__)
 
-__all__ = ["get_rendezvous_handler"]
-
 
 def _create_etcd_v2_handler(params: RendezvousParameters) -> RendezvousHandler:
     backend, store = etcd_rendezvous_backend.create_backend(params)

@@ -20,8 +20,6 @@ from .memory_store import MemoryStore
 from .stores import torch_distributed, torch_is_loaded, wait_for_keys, with_prefix
 from .utils import parse_rendezvous_endpoint
 
-__all__ = ["StaticTCPRendezvous", "create_rdzv_handler"]
-
 logger = get_logger(__name__)
 
 DEFAULT_TIMEOUT_S = 600

@@ -17,8 +17,6 @@ from typing import Any
 from holdfast.core.wire.messages import StoreAnswer
 from holdfast.rendezvous.kvstore.table import EMPTY, OVER, TIMEOUT
 
-__all__ = ["PrefixedStore", "Store", "StoreEmpty", "StoreError", "StoreTimeout", "StoreUnreachable"]
-
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 """How long a read waits for its key; torch's Store: 300 s."""
 

@@ -13,8 +13,6 @@ from datetime import timedelta
 from threading import Event, Thread, current_thread
 from typing import Any
 
-__all__ = ["parse_rendezvous_endpoint"]
-
 
 def _parse_rendezvous_config(config_str: str) -> dict[str, str]:
     """`k=v,k=v` as a dict. Both are trimmed; a value may contain `=` but no comma."""

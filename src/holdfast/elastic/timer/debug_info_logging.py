@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from holdfast.elastic.utils.logging import get_logger
 
-__all__ = ["log_debug_info_for_expired_timers"]
-
 logger = get_logger(__name__)
 
 

@@ -23,8 +23,6 @@ from holdfast.elastic.timer.local_timer import expired_by_worker, kill, note
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.elastic.utils.process_state import read_proc_state
 
-__all__ = ["FileTimerClient", "FileTimerRequest", "FileTimerServer"]
-
 logger = get_logger(__name__)
 
 OPEN_TRIES = 10

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from .api import RequestQueue, TimerClient, TimerRequest, TimerServer
 
-__all__ = ["LocalTimerClient", "LocalTimerServer", "MultiprocessingRequestQueue"]
-
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=TimerRequest)

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from string import Template
 from typing import Any
 
-__all__ = ["get_env_variable_or_raise", "get_socket_with_port", "macros"]
-
 
 def get_env_variable_or_raise(env_name: str) -> str:
     """The variable's value, which may be empty; `ValueError` when it is not set."""

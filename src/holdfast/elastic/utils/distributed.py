@@ -12,8 +12,6 @@ from holdfast.elastic.utils.api import get_socket_with_port
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.elastic.utils.store import barrier
 
-__all__ = ["create_c10d_store", "get_free_port", "get_socket_with_port"]
-
 logger = get_logger(__name__)
 
 _ADDRESS_IN_USE = "Address already in use"

@@ -8,8 +8,6 @@ import sys
 
 from holdfast.elastic.utils.log_level import get_log_level
 
-__all__ = ["get_logger"]
-
 
 def get_logger(name: str | None = None) -> logging.Logger:
     """The logger `name`, or the one named after the calling module."""

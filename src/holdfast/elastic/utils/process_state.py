@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["is_uninterruptible_state", "read_proc_state"]
-
 
 def read_proc_state(pid: int) -> str | None:
     """The letter of `/proc/<pid>/stat` (`R`, `S`, `D`, `Z`, …); None when it cannot be read, as of a process that is gone."""

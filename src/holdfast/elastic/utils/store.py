@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["barrier", "get_all", "store_timeout", "synchronize"]
-
 _NUM_MEMBERS = "/num_members"
 _LAST_MEMBER_CHECKIN = "/last_member"
 _TRACE = "/TRACE"

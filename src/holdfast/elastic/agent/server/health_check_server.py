@@ -13,8 +13,6 @@ from holdfast.telemetry.health_http import HealthHttpServer
 
 log = get_logger(__name__)
 
-__all__ = ["HealthCheckServer", "create_healthcheck_server"]
-
 
 class HealthCheckServer:
     """`alive_callback` gives the epoch second of the agent's last progress; `timeout` seconds without any means dead.

@@ -12,8 +12,6 @@ from typing import Any
 
 from holdfast.client.record import ERROR_FILE, write
 
-__all__ = ["ErrorHandler"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -17,8 +17,6 @@ from holdfast.core.job.failure import Failure
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.telemetry.report import failure_box
 
-__all__ = ["NOT_AVAILABLE", "ChildFailedError", "ProcessFailure"]
-
 logger = get_logger(__name__)
 
 NOT_AVAILABLE = failure_box.NOT_GIVEN

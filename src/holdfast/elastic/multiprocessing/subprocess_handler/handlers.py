@@ -6,8 +6,6 @@ from typing import Any
 
 from holdfast.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 
-__all__ = ["get_subprocess_handler"]
-
 
 def get_subprocess_handler(
     entrypoint: str,

@@ -17,8 +17,6 @@ from typing import IO, Any
 from holdfast.runtime.hardware.affinity import bound
 from holdfast.runtime.process.process import kill_group
 
-__all__ = ["SubprocessHandler"]
-
 logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

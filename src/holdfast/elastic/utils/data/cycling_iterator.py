@@ -7,8 +7,6 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-__all__ = ["CyclingIterator"]
-
 
 class CyclingIterator(Iterator[T], Generic[T]):
     """Goes through `generator_fn(epoch)` for each epoch from `start_epoch` up to, not including, `n`."""

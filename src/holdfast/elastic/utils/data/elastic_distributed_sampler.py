@@ -11,8 +11,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-__all__ = ["ElasticDistributedSampler"]  # noqa: F822
-
 
 def __getattr__(name: str) -> Any:
     if name == "ElasticDistributedSampler":
