@@ -290,10 +290,15 @@ def test_a_timer_without_a_signal_is_only_reported(ours, serve, tmp_path, wait_u
     wait_until(lambda: not server._timers)
 
 
-def test_what_is_no_request_is_passed_over(ours, serve, tmp_path, wait_until):
+REQUEST = '{"version": 1, "pid": 1, "scope_id": "x", "expiration_time": %s, "signal": %s}'
+NO_REQUESTS = ["rubbish", '{"pid": 1}', "[]", REQUEST % ("NaN", 9), REQUEST % (1, 999), REQUEST % (1, "Infinity")]
+
+
+@pytest.mark.parametrize("line", [*NO_REQUESTS, "[" * 4000, "x" * 200_000], ids=lambda line: line[:90])
+def test_what_is_no_request_is_passed_over(ours, serve, tmp_path, wait_until, line):
     server = serve(ours)
     with (tmp_path / "pipe").open("w") as pipe:
-        pipe.write('rubbish\n{"pid": 1}\n[]\n')
+        pipe.write(line + "\n")
     ours("timer").FileTimerClient(str(tmp_path / "pipe")).acquire("kept", time.time() + FUTURE)
     wait_until(lambda: list(server._timers) == [(os.getpid(), "kept")])
 

@@ -1,15 +1,16 @@
-"""Timers between the agent and its workers, over a named pipe: one JSON line per request, whoever wrote it.
+"""Timers between the agent and its workers, over a named pipe: one JSON line per request.
 
     {"version": 1, "pid": 123, "scope_id": "train.py#40", "expiration_time": 1795210116.24, "signal": 9}
 
 `expiration_time` -1 releases. The line format is torch's, so its clients and ours may be mixed. An expired timer ends the
-worker that set it, and nobody else: `log_event` tells the agent, which then sees that worker fail.
+worker that set it, and no other: `log_event` tells the agent, which then sees that worker fail.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import select
 import signal as signals
@@ -64,13 +65,16 @@ class FileTimerRequest(TimerRequest):
         try:
             fields = json.loads(line)
             pid, scope, expires = int(fields["pid"]), str(fields["scope_id"]), float(fields["expiration_time"])
-            return FileTimerRequest(pid, scope, expires, int(fields["signal"]))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a timer request: {line!r}") from error
+            signum = int(fields["signal"])
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"not a timer request: {line[:80]!r}") from error
+        if math.isnan(expires) or (signum > 0 and signum not in signals.valid_signals()):
+            raise ValueError(f"a timer request that nobody can honour: {line[:80]!r}")
+        return FileTimerRequest(pid, scope, expires, signum)
 
 
 class FileTimerClient(TimerClient):
-    """Writes to the pipe at `file_path`; `signal` is what shall end this process when a timer expires."""
+    """Writes to the pipe at `file_path`; `signal` ends this process when a timer expires."""
 
     def __init__(self, file_path: str, signal: int = signals.SIGKILL) -> None:
         super().__init__()
@@ -136,7 +140,7 @@ class FileTimerServer:
         self._last_progress_time = int(time.time())
         if os.path.exists(file_path):
             os.remove(file_path)
-        os.mkfifo(file_path, 0o600)  # whoever may write here may have our workers killed
+        os.mkfifo(file_path, 0o600)  # a writer to this pipe can have our workers killed
 
     def __del__(self) -> None:
         os.close(self._wake)
@@ -222,7 +226,7 @@ class FileTimerServer:
         for timer in timers:
             self._log_event("timer expired", timer)
             if timer.signal > 0:
-                # Told before it is done: whoever sees the worker end can know why.
+                # Reported before it is done, so that the agent knows why the worker ended.
                 self._log_event("kill worker process", timer)
                 return self._reap_worker(pid, timer.signal)
         return True
@@ -248,10 +252,11 @@ class FileTimerServer:
 
     def _read(self, pipe: int) -> list[FileTimerRequest]:
         *lines, self._unfinished = (self._unfinished + os.read(pipe, 65536).decode("utf-8", "replace")).split("\n")
+        self._unfinished = self._unfinished[-select.PIPE_BUF :]  # no client writes a longer line
         requests = []
         for line in lines:
             try:
                 requests.append(FileTimerRequest.from_json(line))
-            except ValueError:
-                logger.warning("what was written to %s is no timer request: %r", self._file_path, line)
+            except ValueError as error:
+                logger.warning("%s: %s", self._file_path, error)
         return requests
