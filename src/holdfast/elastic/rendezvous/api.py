@@ -1,4 +1,4 @@
-"""What must a rendezvous offer to an elastic agent, and how is one found by its name?
+"""The interface between a rendezvous and an elastic agent, and the registry of backends by name.
 
 The words every backend shares: the handler's interface, what it returns, what it is made from, how it fails, the registry.
 How nodes actually agree is each backend's own matter.
@@ -36,7 +36,7 @@ class RendezvousError(Exception):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The job is over: nobody can join any more."""
+    """The job is over: no node can join any more."""
 
 
 class RendezvousTimeoutError(RendezvousError):
@@ -79,34 +79,18 @@ class RendezvousStoreInfo:
         return RendezvousStoreInfo(master_addr=master_addr, master_port=master_port)
 
 
+@dataclass(frozen=True, eq=False)
 class RendezvousInfo:
     """What one round agreed on, as seen by one node."""
 
-    def __init__(self, store: Any, rank: int, world_size: int, bootstrap_store_info: RendezvousStoreInfo) -> None:
-        self._store = store
-        self._rank = rank
-        self._world_size = world_size
-        self._bootstrap_store_info = bootstrap_store_info
-
-    @property
-    def store(self) -> Any:
-        """Key-value store of this round, for the agents. It has the methods of a torch Store."""
-        return self._store
-
-    @property
-    def rank(self) -> int:
-        """This node's rank among the nodes."""
-        return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of nodes in the round."""
-        return self._world_size
-
-    @property
-    def bootstrap_store_info(self) -> RendezvousStoreInfo | None:
-        """Where the workers meet."""
-        return self._bootstrap_store_info
+    store: Any
+    """Key-value store of this round, for the agents. It has the methods of a torch Store."""
+    rank: int
+    """This node's rank among the nodes."""
+    world_size: int
+    """Number of nodes in the round."""
+    bootstrap_store_info: RendezvousStoreInfo | None
+    """Where the workers meet."""
 
 
 class RendezvousHandler(ABC):
@@ -232,7 +216,7 @@ class RendezvousHandlerRegistry:
             )
 
     def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
-        """A handler for `params.backend`. ValueError: nobody registered it. RuntimeError: its creator made another kind."""
+        """A handler for `params.backend`. ValueError: it is not registered. RuntimeError: its creator made another kind."""
         creator = self._registry.get(params.backend)
         if creator is None:
             raise ValueError(

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
 from holdfast.core.errors import ProtocolError
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.kvstore.client import StoreLink
+from holdfast.runtime.net.frames import Identity
 
-from .store import Each, Store, StoreError, StoreUnreachable, understood
+from .store import Each, Operation, Store, StoreError, StoreUnreachable, understood
 
 if TYPE_CHECKING:
-    from holdfast.runtime.net.frames import Identity
-    from holdfast.runtime.net.tls import Shelter
+    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
 ANSWER_S = 30.0
-"""How long an answer may take beyond the time that it is to wait for keys."""
+"""How long an answer may take, beyond its wait for keys."""
 PATIENCE_S = 10.0
 """How long to try to reach a coordinator that does not answer: it may have moved, or be busy with thousands."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
@@ -44,41 +44,23 @@ class CoordinatorStore(Store):
         self._idle: list[tuple[tuple[str, int], StoreLink]] = []
         self._lock = threading.Lock()
 
-    def _do(
-        self,
-        op: str,
-        keys: Sequence[str] = (),
-        values: Sequence[bytes] = (),
-        *,
-        number: int = 0,
-        wait_s: float = 0.0,
-        each: Each | None = None,
-    ) -> StoreAnswer:
-        deadline = time.monotonic() + wait_s
+    def _perform(self, wanted: Operation) -> StoreAnswer:
+        deadline = time.monotonic() + wanted.wait_s
         patience_s, pause_s = PATIENCE_S, FIRST_PAUSE_S
         while True:
             left_s = max(0.0, deadline - time.monotonic())
-            ask = StoreAsk(
-                node=self._node,
-                ask=next(self._numbers),
-                round=self._round,
-                op=op,
-                keys=tuple(keys),
-                values=tuple(values),
-                number=number,
-                wait_s=left_s,
-            )
+            ask = wanted._replace(wait_s=left_s).ask(node=self._node, ask=next(self._numbers), round=self._round)
             sent = False
             try:
                 link, at = self._link()
                 sent = True
-                return understood(self._asked(link, at, ask, each))
+                return understood(self._asked(link, at, ask, wanted.each))
             except OSError as error:
                 patience_s -= pause_s
-                if patience_s <= 0 or (sent and op not in REPEATABLE):
+                if patience_s <= 0 or (sent and wanted.op not in REPEATABLE):
                     raise self._out_of_reach(error) from error
-            if each is not None:
-                each()
+            if wanted.each is not None:
+                wanted.each()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

@@ -1,4 +1,4 @@
-"""How do torch elastic's names reach an etcd? By the client of Holdfast's etcd backend: version 3 of etcd's API, over HTTP.
+"""How does holdfast.elastic reach etcd? By the client of Holdfast's etcd backend: version 3 of etcd's API, over HTTP.
 
 Keys and values here are plain text and bytes; base64, which etcd's JSON gateway wants, is between here and there.
 """
@@ -21,7 +21,7 @@ from .utils import parse_rendezvous_endpoint
 DEFAULT_PORT = 2379
 """etcd's own, for clients."""
 AT_ONCE = 100
-"""Operations in one transaction; etcd allows 128 if nobody has changed that."""
+"""Operations in one transaction; etcd allows 128 by default."""
 NAMES = {"ssl_cert": "cert", "ssl_cert_key": "key", "ca_cert": "cacert"}
 """Names of torch's `etcd-v2` backend → those of its `etcd`."""
 
@@ -111,20 +111,22 @@ class Lease:
         self.client, self.ttl_s = client, ttl_s
         self.id = str(int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big") + 1)
         self.renewed_at = float("-inf")
-        self.trouble: Exception | None = None
-        """Why it could not be renewed the last time by whoever does so beside other things."""
 
     def hold(self, *, anew: bool = False) -> str:
         """Its id, good for some time. `anew`: whatever we believed, renew it now."""
         now = time.monotonic()
         if anew or now > self.renewed_at + self.ttl_s / 10:
             if not self._renewed():
-                with suppress(Exception):  # somebody else was faster
+                with suppress(Exception):  # another client was faster
                     self.client.ask("/lease/grant", {"TTL": self.ttl_s, "ID": self.id})
                 if not self._renewed():
                     raise RendezvousConnectionError("etcd gives no lease")
             self.renewed_at = now
         return self.id
+
+    def doubt(self) -> None:
+        """Etcd may have lost it: renew it before the next use."""
+        self.renewed_at = float("-inf")
 
     def _renewed(self) -> bool:
         return int(self.client.ask("/lease/keepalive", {"ID": self.id}).get("result", {}).get("TTL", 0)) > 0

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.elastic.utils.logging import get_logger
 
-from .api import RendezvousHandler, RendezvousInfo, RendezvousParameters
+from .api import RendezvousHandler, RendezvousParameters
 from .dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 from .etcd_connection import connect
 from .etcd_rendezvous_backend import EtcdRendezvousBackend
@@ -79,37 +79,12 @@ class EtcdRendezvous:
         )
 
 
-class EtcdRendezvousHandler(RendezvousHandler):
+class EtcdRendezvousHandler(DynamicRendezvousHandler):
     """The handler over it."""
 
     def __init__(self, rdzv_impl: EtcdRendezvous, local_addr: str | None = None) -> None:
-        self._handler = rdzv_impl.handler(local_addr)
-
-    def get_backend(self) -> str:
-        return "etcd"
-
-    @property
-    def use_agent_store(self) -> bool:
-        """See `DynamicRendezvousHandler`."""
-        return self._handler.use_agent_store
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        return self._handler.next_rendezvous()
-
-    def is_closed(self) -> bool:
-        return self._handler.is_closed()
-
-    def set_closed(self) -> None:
-        self._handler.set_closed()
-
-    def num_nodes_waiting(self) -> int:
-        return self._handler.num_nodes_waiting()
-
-    def get_run_id(self) -> str:
-        return self._handler.get_run_id()
-
-    def shutdown(self) -> bool:
-        return self._handler.shutdown()
+        own = rdzv_impl.handler(local_addr)
+        super().__init__(own._this_node, own.settings, "etcd", own._store, own._state_holder)
 
 
 def create_rdzv_handler(params: RendezvousParameters) -> RendezvousHandler:

@@ -1,4 +1,4 @@
-"""The dynamic rendezvous over etcd, backend `etcd-v2`: one key holds the state, and whoever read it last may write it.
+"""The dynamic rendezvous over etcd, backend `etcd-v2`: one key holds the state, and a write needs its latest revision.
 
 torch's name speaks of the API that its client used; this one uses version 3, which every etcd of today has.
 """
@@ -62,7 +62,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
             lease = self._lease.hold()
             revision = write(self._client, [(self._key, b64encode(state))], lease, unchanged=token or 0)
         except Exception as error:
-            self._lease.renewed_at = float("-inf")
+            self._lease.doubt()
             raise _no_connection() from error
         return (state, revision, True) if revision else self._current()
 

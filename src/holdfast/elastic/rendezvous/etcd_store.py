@@ -16,17 +16,20 @@ from importlib import import_module
 from typing import Any
 
 from holdfast.core.wire.messages import StoreAnswer
+from holdfast.elastic.utils.logging import get_logger
 
 from .etcd_connection import Lease, after, plain, read, text, write
-from .store import Each, Store, StoreError, StoreTimeout, StoreUnreachable
+from .store import Operation, Store, StoreError, StoreTimeout, StoreUnreachable
 from .utils import _PeriodicTimer
+
+logger = get_logger(__name__)
 
 TTL_S = 60
 """How long what is written outlives the last agent that uses it."""
 LONGEST_WATCH_S = 10.0
 """After so long the key is read again: nothing is heard of a member of etcd that lost its power."""
 LOOK_S = 0.5
-"""The same where somebody wants to be asked meanwhile whether to go on."""
+"""The same for a wait that its caller may end."""
 
 
 class EtcdStoreTimeout(StoreTimeout, LookupError):
@@ -64,21 +67,12 @@ class EtcdStore(Store):
         """See `Store.wait`."""
         super().wait(keys, override_timeout)
 
-    def _do(
-        self,
-        op: str,
-        keys: Sequence[str] = (),
-        values: Sequence[bytes] = (),
-        *,
-        number: int = 0,
-        wait_s: float = 0.0,
-        each: Each | None = None,
-    ) -> StoreAnswer:
-        doing = getattr(self, f"_{op}", None)
+    def _perform(self, wanted: Operation) -> StoreAnswer:
+        doing = getattr(self, f"_{wanted.op}", None)
         if doing is None:
-            raise NotImplementedError(f"a store over etcd has no queues ({op})")
+            raise NotImplementedError(f"a store over etcd has no queues ({wanted.op})")
         try:
-            found: StoreAnswer = doing([self.prefix + key for key in keys], values, number, wait_s, each)
+            found: StoreAnswer = doing(wanted._replace(keys=tuple(self.prefix + key for key in wanted.keys)))
             return found
         except (StoreError, NotImplementedError):
             raise
@@ -89,14 +83,13 @@ class EtcdStore(Store):
 
     # --- operations -----------------------------------------------------------------------------------------------------
 
-    def _set(self, keys: Sequence[str], values: Sequence[bytes], *_: Any) -> StoreAnswer:
-        self._write(list(zip(keys, values)))
+    def _set(self, wanted: Operation) -> StoreAnswer:
+        self._write(list(zip(wanted.keys, wanted.values)))
         return StoreAnswer(ask=0)
 
-    def _get(
-        self, keys: Sequence[str], values: Sequence[bytes], number: int, wait_s: float, each: Each | None
-    ) -> StoreAnswer:
-        deadline = time.monotonic() + wait_s
+    def _get(self, wanted: Operation) -> StoreAnswer:
+        keys, each = wanted.keys, wanted.each
+        deadline = time.monotonic() + wanted.wait_s
         while True:
             found, revision = read(self.client, keys)
             missing = [key for key in keys if key not in found]
@@ -107,7 +100,7 @@ class EtcdStore(Store):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 names = ", ".join(key.removeprefix(self.prefix) for key in missing[:10])
-                raise EtcdStoreTimeout(f"waited {wait_s:g} s for {names}, which nobody has set")
+                raise EtcdStoreTimeout(f"waited {wanted.wait_s:g} s for {names}, which nobody has set")
             self._watch(missing[0], revision, min(left_s, LONGEST_WATCH_S if each is None else LOOK_S))
 
     _wait = _get
@@ -120,38 +113,38 @@ class EtcdStore(Store):
             if time.monotonic() < began_at + min(longest_s, 0.1):
                 cas_delay()
 
-    def _check(self, keys: Sequence[str], *_: Any) -> StoreAnswer:
-        return StoreAnswer(ask=0, number=int(len(read(self.client, keys)[0]) == len(set(keys))))
+    def _check(self, wanted: Operation) -> StoreAnswer:
+        return StoreAnswer(ask=0, number=int(len(read(self.client, wanted.keys)[0]) == len(set(wanted.keys))))
 
-    def _add(self, keys: Sequence[str], values: Sequence[bytes], number: int, *_: Any) -> StoreAnswer:
+    def _add(self, wanted: Operation) -> StoreAnswer:
         def sum_with(current: bytes | None) -> bytes:
             try:
-                return str(int(current or b"0") + number).encode()
+                return str(int(current or b"0") + wanted.number).encode()
             except ValueError:
-                raise StoreError(f"what stands under {keys[0]} is no whole number") from None
+                raise StoreError(f"what stands under {wanted.keys[0]} is no whole number") from None
 
-        return StoreAnswer(ask=0, number=int(self._change(keys[0], sum_with)))
+        return StoreAnswer(ask=0, number=int(self._change(wanted.keys[0], sum_with)))
 
-    def _append(self, keys: Sequence[str], values: Sequence[bytes], *_: Any) -> StoreAnswer:
-        return StoreAnswer(ask=0, values=(self._change(keys[0], lambda current: (current or b"") + values[0]),))
+    def _append(self, wanted: Operation) -> StoreAnswer:
+        return StoreAnswer(ask=0, values=(self._change(wanted.keys[0], lambda current: (current or b"") + wanted.values[0]),))
 
-    def _compare_set(self, keys: Sequence[str], values: Sequence[bytes], *_: Any) -> StoreAnswer:
-        expected, desired = values
+    def _compare_set(self, wanted: Operation) -> StoreAnswer:
+        expected, desired = wanted.values
 
         def unless_other(current: bytes | None) -> bytes | None:
             return desired if current == expected or (current is None and not expected) else None
 
-        return StoreAnswer(ask=0, values=(self._change(keys[0], unless_other, otherwise=expected),))
+        return StoreAnswer(ask=0, values=(self._change(wanted.keys[0], unless_other, otherwise=expected),))
 
-    def _delete(self, keys: Sequence[str], *_: Any) -> StoreAnswer:
-        answer = self.client.ask("/kv/deleterange", {"key": text(keys[0])})
+    def _delete(self, wanted: Operation) -> StoreAnswer:
+        answer = self.client.ask("/kv/deleterange", {"key": text(wanted.keys[0])})
         return StoreAnswer(ask=0, number=int(answer.get("deleted", 0)))
 
-    def _count(self, keys: Sequence[str], *_: Any) -> StoreAnswer:
-        return StoreAnswer(ask=0, number=int(self._range(keys[0], count_only=True).get("count", 0)))
+    def _count(self, wanted: Operation) -> StoreAnswer:
+        return StoreAnswer(ask=0, number=int(self._range(wanted.keys[0], count_only=True).get("count", 0)))
 
-    def _list(self, keys: Sequence[str], *_: Any) -> StoreAnswer:
-        found = [plain(kv["key"]) for kv in self._range(keys[0], keys_only=True).get("kvs", ())]
+    def _list(self, wanted: Operation) -> StoreAnswer:
+        found = [plain(kv["key"]) for kv in self._range(wanted.keys[0], keys_only=True).get("kvs", ())]
         return StoreAnswer(ask=0, values=tuple(key[len(self.prefix.encode()) :] for key in found), number=len(found))
 
     # --- how ------------------------------------------------------------------------------------------------------------
@@ -161,9 +154,9 @@ class EtcdStore(Store):
         return answer
 
     def _change(self, key: str, how: Callable[[bytes | None], bytes | None], *, otherwise: bytes = b"") -> bytes:
-        """Write what `how` makes of what stands there (None: nothing does); it is tried again when somebody was faster.
+        """Write what `how` makes of the current value (None: no value); retried when another client was faster.
 
-        Returns what stands there then. `how` gave None: nothing is written. Nothing stood there either: `otherwise`.
+        Returns the value afterwards. If `how` gives None, nothing is written; without a current value, returns `otherwise`.
         """
         while True:
             found, _ = read(self.client, [key])
@@ -194,4 +187,4 @@ def _renew(known: weakref.ref[Lease]) -> None:
         try:
             lease.hold(anew=True)
         except Exception as error:
-            lease.trouble = error
+            logger.debug("a lease of etcd could not be renewed: %s", error)

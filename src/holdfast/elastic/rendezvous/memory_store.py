@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from itertools import count
 
 from holdfast.core.machine import Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, Transmit
-from holdfast.core.wire.messages import StoreAnswer, StoreAsk
+from holdfast.core.wire.messages import StoreAnswer
 from holdfast.rendezvous.kvstore.machine import KeyValues
 from holdfast.runtime.net.blocking_link import SLICE_S
 
-from .store import Each, PrefixedStore, Store, StoreTimeout, understood
+from .store import Operation, PrefixedStore, Store, StoreTimeout, understood
 
 __all__ = ["MemoryStore", "PrefixMemoryStore", "StoreTimeout"]
 
@@ -33,25 +32,15 @@ class MemoryStore(Store):
         self._answers: dict[int, StoreAnswer] = {}
         """By call, until it has taken its own."""
 
-    def _do(
-        self,
-        op: str,
-        keys: Sequence[str] = (),
-        values: Sequence[bytes] = (),
-        *,
-        number: int = 0,
-        wait_s: float = 0.0,
-        each: Each | None = None,
-    ) -> StoreAnswer:
-        ask = StoreAsk(node="", ask=0, round=0, op=op, keys=tuple(keys), values=tuple(values), number=number, wait_s=wait_s)
+    def _perform(self, wanted: Operation) -> StoreAnswer:
         with self._changed:
             call = next(self._calls)
-            self._show(Arrived(link=call, message=ask))
+            self._show(Arrived(link=call, message=wanted.ask()))
             try:
                 while call not in self._answers:
-                    if each is not None:
-                        each()
-                    longest_s = SLICE_S if each is not None else AGAIN_S
+                    if wanted.each is not None:
+                        wanted.each()
+                    longest_s = AGAIN_S if wanted.each is None else SLICE_S
                     self._changed.wait(min(max(0.0, self._machine.deadline() - time.monotonic()), longest_s))
                     self._show(Tick())
             except BaseException:

@@ -1,4 +1,4 @@
-"""Where do the agents and workers of one round exchange what they must know of each other? Each in a store of that round alone.
+"""Where do the agents and workers of one round exchange data? In stores of that round alone.
 
 The agents' is kept by the coordinator, or in memory where there is one node: it needs no torch. The workers' is torch's. In a
 program with torch every node opens one before it asks for a seat, and that of group rank 0 is used, at the address that
@@ -9,7 +9,7 @@ has to ask where a store is.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from holdfast.rendezvous.kvstore.machine import LONGEST_WAIT_S, WAITING
 
 from .attendance import Attendance, Stage
 from .attendant import Attendant
-from .store import Each, Store, StoreTimeout
+from .store import Operation, Store, StoreTimeout
 from .stores import torch_distributed, torch_is_loaded
 
 BACKLOG = 4096
@@ -37,7 +37,7 @@ class RoundServer:
 
     def __init__(self, addr: str, *, timeout_s: float) -> None:
         self.for_workers = torch_is_loaded()
-        """False: the worker of rank 0 is to serve one at `port`."""
+        """False: the worker of rank 0 serves one at `port`."""
         self._store: Any = None
         if not self.for_workers:
             self.port = get_free_port()
@@ -86,36 +86,27 @@ class RoundStore(Store):
         self._at_exit = False
         self.set_timeout(timedelta(seconds=timeout_s))
 
-    def _do(
-        self,
-        op: str,
-        keys: Sequence[str] = (),
-        values: Sequence[bytes] = (),
-        *,
-        number: int = 0,
-        wait_s: float = 0.0,
-        each: Each | None = None,
-    ) -> StoreAnswer:
-        if op in WAITING:
-            return self._wait(op, keys, number, wait_s, each)
-        answer = self._store._do(op, keys, values, number=number)
-        if op == "add" and EXIT_BARRIER in keys:
+    def _perform(self, wanted: Operation) -> StoreAnswer:
+        if wanted.op in WAITING:
+            return self._wait(wanted)
+        answer = self._store._perform(wanted)
+        if wanted.op == "add" and EXIT_BARRIER in wanted.keys:
             self._at_exit = True
             self._finished()
         return answer
 
-    def _wait(self, op: str, keys: Sequence[str], number: int, wait_s: float, each: Each | None) -> StoreAnswer:
-        """Until all `keys` are there, or the job has ended well. RuntimeError: not in time, or they never will be."""
+    def _wait(self, wanted: Operation) -> StoreAnswer:
+        """Until all keys are there, or the job has ended well. RuntimeError: not in time, or they never will be."""
 
         def look() -> None:
             if self._at_exit and self._over():
                 raise _Over
-            if each is not None:
-                each()
+            if wanted.each is not None:
+                wanted.each()
 
         try:
             look()
-            return self._store._do(op, keys, number=number, wait_s=wait_s, each=look)
+            return self._store._perform(wanted._replace(each=look))
         except _Over:
             pass
         except StoreTimeout:
@@ -123,7 +114,7 @@ class RoundStore(Store):
         except RuntimeError:
             if not (self._at_exit and self._attendant.wait_for(_no_longer_at_exit, FAREWELL_S) and self._over()):
                 raise
-        return StoreAnswer(ask=0) if op == "wait" else self._store._do(op, keys)
+        return StoreAnswer(ask=0) if wanted.op == "wait" else self._store._do(wanted.op, wanted.keys)
 
     def _over(self) -> bool:
         attendance = self._attendant.attendance

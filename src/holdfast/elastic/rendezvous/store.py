@@ -1,4 +1,4 @@
-"""What is a store of ours? A torch Store's methods over one primitive, `_do`, which each kind of store gives.
+"""What is a store of ours? A torch Store's methods over one primitive, `_perform`, which each kind of store gives.
 
 In a program that has loaded torch every store of ours *is* a `torch.distributed.Store` too, so that process groups, torch's
 `PrefixStore` and its C++ collectives take it; and its errors are torch's. In one that has not, nothing of torch is loaded.
@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import new_class
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.core.wire.messages import StoreAnswer
+from holdfast.core.value import replace
+from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.kvstore.table import EMPTY, OVER, TIMEOUT
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
@@ -62,7 +63,7 @@ class StoreEmpty(StoreError):
 
 
 class StoreUnreachable(StoreError):
-    """Whoever keeps the store does not answer. A `torch.distributed.DistNetworkError` where torch is loaded."""
+    """The store's server does not answer. A `torch.distributed.DistNetworkError` where torch is loaded."""
 
     torchs_name = "DistNetworkError"
 
@@ -92,6 +93,25 @@ def as_key(key: str | bytes) -> str:
     return key.decode() if isinstance(key, bytes) else key
 
 
+class Operation(NamedTuple):
+    """One operation of `holdfast.rendezvous.kvstore.table`. `each` is called again and again while it waits, and may end the
+    wait by an exception."""
+
+    op: str
+    keys: tuple[str, ...]
+    values: tuple[bytes, ...] = ()
+    number: int = 0
+    wait_s: float = 0.0
+    each: Each | None = None
+
+    def ask(self, *, node: str = "", ask: int = 0, round: int = 0) -> StoreAsk:
+        """The same as a message."""
+        keys, values, wait_s = self.keys, self.values, self.wait_s
+        return StoreAsk(
+            node=node, ask=ask, round=round, op=self.op, keys=keys, values=values, number=self.number, wait_s=wait_s
+        )
+
+
 class Store:
     """The methods. Values are bytes; `get`, `multi_get`, `wait` and `queue_pop` block until their keys are there, `timeout` at
     most, and then raise StoreTimeout."""
@@ -116,8 +136,10 @@ class Store:
         wait_s: float = 0.0,
         each: Each | None = None,
     ) -> StoreAnswer:
-        """One operation of `holdfast.rendezvous.kvstore.table`. `each` is called again and again while it waits, and may end
-        the wait by an exception."""
+        return self._perform(Operation(op, tuple(keys), tuple(values), number, wait_s, each))
+
+    def _perform(self, wanted: Operation) -> StoreAnswer:
+        """What each kind of store gives."""
         raise NotImplementedError
 
     # --- how long to wait -----------------------------------------------------------------------------------------------
@@ -164,7 +186,7 @@ class Store:
         self._do("append", [as_key(key)], [as_bytes(value)])
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
-        """Write if `expected_value` stands there, or if nothing does and it is empty. Returns what stands there afterwards.
+        """Write if `expected_value` stands there, or if nothing does and it is empty. Returns the value afterwards.
 
         Nothing there and something expected: the expected value comes back, as torch's TCPStore does.
         """
@@ -273,10 +295,9 @@ class PrefixedStore(Store):
         self.underlying_store.set_timeout(timeout)
         self._tell_torch(timeout)
 
-    def _do(self, op: str, keys: Sequence[str] = (), values: Sequence[bytes] = (), **how: Any) -> StoreAnswer:
-        answer = self.underlying_store._do(op, [self._prefix + key for key in keys], values, **how)
-        if op != "list":
+    def _perform(self, wanted: Operation) -> StoreAnswer:
+        answer = self.underlying_store._perform(wanted._replace(keys=tuple(self._prefix + key for key in wanted.keys)))
+        if wanted.op != "list":
             return answer
         own = tuple(key[len(self._prefix.encode()) :] for key in answer.values)
-        return StoreAnswer(ask=answer.ask, values=own, number=answer.number)
-
+        return replace(answer, values=own)

@@ -1,4 +1,4 @@
-"""Which key-value store does a rendezvous stand on: torch's, or one in memory where torch is not loaded?
+"""Which key-value store does a rendezvous use: torch's, or one in memory where torch is not loaded?
 
 A one-node job needs no socket and no torch: importing torch costs its launcher more than everything else together. So torch's
 stores are used where there are several nodes, or where the program has loaded torch anyway and may expect its types.
