@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -37,8 +38,6 @@ def run(config: RunConfig) -> int:
 
 
 def _launch_config(config: RunConfig) -> LaunchConfig:
-    import signal
-
     logs_specs = _get_logs_specs_class(config.logs_specs)(
         log_dir=config.log_dir,
         redirects={rank: Std(streams) for rank, streams in config.redirects.items()},

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.agent.reporting.google_rank_reports import BEAT_S, PORT, workload
+from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
 from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, WorkerInfo, worker_address
 from holdfast.runtime.daemon_client import HostReports, worker_at
@@ -79,7 +80,7 @@ class Followed:
 
 
 def culprits(failures: Any, ended: Sequence[int]) -> list[int]:
-    """Local ranks that failed by themselves: those that had `ended`; else those that nobody has stopped; else all."""
+    """Local ranks that failed by themselves: those that had `ended`; else those that were not stopped; else all."""
     failed = {failure.local_rank: failure.exitcode for failure in failures}
     first = [local_rank for local_rank in ended if local_rank in failed]
     return first or [local_rank for local_rank, code in failed.items() if code not in STOPPED] or list(failed)
@@ -124,8 +125,6 @@ def logs_specs(**options: Any) -> Any:
 
 def torchrun(argv: Sequence[str]) -> int:
     """torchrun itself, which reports. Returns when all is well; else it raises, as torchrun does."""
-    from holdfast.core.errors import UsageError
-
     try:
         from torch.distributed.run import main
     except ImportError as error:

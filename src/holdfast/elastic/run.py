@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import runpy
 import sys
 import uuid
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
-from importlib.util import find_spec
 from typing import Any
 
 from holdfast.core.errors import UsageError
@@ -23,17 +23,18 @@ from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch
 from holdfast.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Std
 from holdfast.elastic.multiprocessing.errors import record
 from holdfast.elastic.rendezvous import rendezvous_handler_registry
-from holdfast.elastic.rendezvous.stores import torch_is_loaded
+from holdfast.elastic.rendezvous.stores import torch_is_loaded, torch_is_there
 from holdfast.elastic.rendezvous.utils import _parse_rendezvous_config, parse_rendezvous_endpoint
 from holdfast.elastic.run_flags import parser_of_torchruns_flags
 from holdfast.elastic.utils import macros
 from holdfast.elastic.utils.logging import get_logger
+from holdfast.runtime.hardware import gpus
 
 logger = get_logger(__name__)
 
 DEFAULT_MASTER_PORT = 29500
 NO_RUN_ID = "none"
-"""What `--rdzv-id` is when nobody gave it. torchrun's."""
+"""Default of `--rdzv-id`. torchrun's."""
 _OMP_WARNING = (
     "\n*****************************************\n"
     "OMP_NUM_THREADS is not set: each of the %s workers gets %s thread, so that together they do not overload this host. "
@@ -93,33 +94,35 @@ def determine_local_world_size(nproc_per_node: str) -> int:
 
 def _count_devices(kind: str) -> int | None:
     """How many there are; None: no such kind. torch is asked where it is loaded anyway, or for kinds that only it may know."""
-    if kind == "cpu":
-        return len(os.sched_getaffinity(0))
-    if not torch_is_loaded() and (kind in ("gpu", "xpu", "auto") or find_spec("torch") is None):
-        return _count_without_torch(kind)
+    if torch_is_loaded():
+        return _count_by_torch(kind)
+    match kind:
+        case "cpu":
+            return len(os.sched_getaffinity(0))
+        case "gpu" | "xpu":
+            return gpus.count(kind, os.environ)
+        case "auto":
+            return gpus.count("gpu", os.environ) or gpus.count("xpu", os.environ) or _count_devices("cpu")
+    return _count_by_torch(kind) if torch_is_there() else None
+
+
+def _count_by_torch(kind: str) -> int | None:
     torch = import_module("torch")
     match kind:
+        case "cpu":
+            return len(os.sched_getaffinity(0))
         case "gpu":
-            return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+            return _available(torch.cuda)
         case "xpu":
-            return int(torch.xpu.device_count()) if torch.xpu.is_available() else 0
+            return _available(torch.xpu)
         case "auto":
-            return int(torch.accelerator.device_count()) if torch.accelerator.is_available() else _count_devices("cpu")
-    if kind != torch._C._get_privateuse1_backend_name():
-        return None
-    module = getattr(torch, kind, None)
-    return int(module.device_count()) if module is not None and module.is_available() else 0
+            return _available(torch.accelerator) or _count_by_torch("cpu")
+    return _available(getattr(torch, kind, None)) if kind == torch._C._get_privateuse1_backend_name() else None
 
 
-def _count_without_torch(kind: str) -> int | None:
-    from holdfast.runtime.hardware import gpus
-
-    if kind in ("gpu", "xpu"):
-        return gpus.count(kind, os.environ)
-    if kind == "auto":
-        found = (gpus.count(device, os.environ) for device in ("gpu", "xpu"))
-        return next(filter(None, found), None) or _count_devices("cpu")
-    return None
+def _available(device: Any) -> int:
+    """How many devices a module of torch's finds."""
+    return int(device.device_count()) if device is not None and device.is_available() else 0
 
 
 def get_rdzv_endpoint(args: Namespace) -> str:
@@ -263,8 +266,6 @@ def _command(args: Namespace) -> tuple[Callable[..., Any] | str, list[str]]:
 
 def run_script_path(training_script: str, *training_script_args: str) -> None:
     """Run a script in this process, as `__main__` and with these arguments."""
-    import runpy
-
     sys.argv = [training_script, *training_script_args]
     runpy.run_path(training_script, run_name="__main__")
 
@@ -272,8 +273,9 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 def run(args: Namespace) -> None:
     """Run the job. One node that was told of no rendezvous needs none: it meets itself, on free ports."""
     _name_main_thread("pt_elastic")
+    told_nothing = args.rdzv_backend == "static" and not args.rdzv_endpoint and args.master_port is None
     if args.standalone:
-        _stand_alone(args)
+        args = _standing_alone(args)
         logger.info(
             "\n**************************************\nRendezvous info:\n"
             "--rdzv-backend=%s --rdzv-endpoint=%s --rdzv-id=%s\n**************************************\n",
@@ -281,15 +283,17 @@ def run(args: Namespace) -> None:
             args.rdzv_endpoint,
             args.rdzv_id,
         )
-    elif args.rdzv_backend == "static" and not args.rdzv_endpoint and args.master_port is None:
-        _, max_nodes = parse_min_max_nnodes(args.nnodes)
-        if max_nodes == 1:
-            _stand_alone(args)
+    elif told_nothing and parse_min_max_nnodes(args.nnodes)[1] == 1:
+        args = _standing_alone(args)
     if args.master_port is None:
-        args.master_port = DEFAULT_MASTER_PORT
+        args = _changed(args, master_port=DEFAULT_MASTER_PORT)
     config, command, command_args = config_from_args(args)
     _check_names(config)
     elastic_launch(config=config, entrypoint=command)(*command_args)
+
+
+def _changed(args: Namespace, **changes: Any) -> Namespace:
+    return Namespace(**{**vars(args), **changes})
 
 
 def _check_names(config: LaunchConfig) -> None:
@@ -307,19 +311,21 @@ def _check_names(config: LaunchConfig) -> None:
             raise BadValue(str(error), hint="--rdzv-endpoint HOST:PORT, an IPv6 address in brackets") from error
 
 
-def _stand_alone(args: Namespace) -> None:
-    """Nobody else can come to a port that nobody knows. The user's run id stays: scripts read it, logs are named after it."""
+def _standing_alone(args: Namespace) -> Namespace:
+    """The flags of a job on this node alone, at a free port. The user's run id stays: scripts and logs use it."""
     min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
     if min_nodes > 1:
         raise BadValue(
             f"--standalone runs on one node, and --nnodes {args.nnodes} needs {min_nodes}",
             hint="leave --standalone out and give --rdzv-backend c10d --rdzv-endpoint HOST:PORT, the same on every node",
         )
-    if max_nodes > 1:
-        args.nnodes = "1"
-    args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
-    if args.rdzv_id in ("", NO_RUN_ID):
-        args.rdzv_id = str(uuid.uuid4())
+    return _changed(
+        args,
+        nnodes="1" if max_nodes > 1 else args.nnodes,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        rdzv_id=str(uuid.uuid4()) if args.rdzv_id in ("", NO_RUN_ID) else args.rdzv_id,
+    )
 
 
 def _name_main_thread(name: str) -> None:

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.config.flags import FLAGS
-from holdfast.core.config.option import Option
+from holdfast.core.config.grammar import comma_list
+from holdfast.core.config.option import SWITCH, Option
 from holdfast.core.config.torchrun_options import NUMA_MODES
 from holdfast.elastic.argparse_util import check_env, env
 
-
-def _list(text: str) -> list[str]:
-    """`a,b` → both; `,,` is a comma."""
-    return [item.replace("\0", ",") for item in text.replace(",,", "\0").split(",")]
-
-
-_TYPES: dict[str, Callable[[str], Any]] = {"text": str, "whole": int, "number": float, "list": _list}
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "text": str,
+    "whole": int,
+    "number": float,
+    "list": lambda text: list(comma_list(text)),
+}
 _TORCHS_OWN: dict[str, dict[str, Any]] = {
     "shutdown_timeout": {"type": int},
     "event_log_handler": {"choices": None},  # users may have registered their own
@@ -41,7 +41,7 @@ def parser_of_torchruns_flags() -> ArgumentParser:
 
 def _add(parser: ArgumentParser, flag: Option) -> None:
     how: dict[str, Any] = {"dest": flag.dest, "help": flag.help.replace("%", "%%")}
-    if flag.kind == "switch":
+    if flag.reads is SWITCH:
         parser.add_argument(*flag.names, action=check_env, **how)
         return
     if flag.dest not in _WITHOUT_VARIABLE:

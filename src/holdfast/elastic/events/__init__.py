@@ -72,7 +72,7 @@ def construct_and_record_rdzv_event(
     local_id: int | None = None,
     rank: int | None = None,
 ) -> None:
-    """Record what happened in a rendezvous, named `<file>:<name>` after the caller. Costs nothing while nobody listens."""
+    """Record what happened in a rendezvous, named `<file>:<name>` after the caller. Costs nothing without a handler."""
     if isinstance(get_logging_handler("dynamic_rendezvous"), logging.NullHandler):
         return
     caller = sys._getframe(1).f_code

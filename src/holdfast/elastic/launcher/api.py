@@ -80,6 +80,12 @@ class LaunchConfig:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be non-negative, got {getattr(self, name)}")
 
+    def name_run(self) -> None:
+        """Give the run a random name where it has none."""
+        if not self.run_id:
+            self.run_id = str(uuid.uuid4().int)
+            logger.warning("config has no run_id, generated a random run_id: %s", self.run_id)
+
 
 class elastic_launch:
     """Call it with the entrypoint's arguments: it runs the job and returns what this node's workers returned, by global rank.
@@ -111,9 +117,7 @@ def launch_agent(
 
     Raises ChildFailedError when workers failed, SignalException when a signal ended the job, and what rendezvous or agent do.
     """
-    if not config.run_id:
-        config.run_id = str(uuid.uuid4().int)
-        logger.warning("config has no run_id, generated a random run_id: %s", config.run_id)
+    config.name_run()
     entrypoint_name = _get_entrypoint_name(entrypoint, args)
     logger.info(_config_in_words(config, entrypoint_name))
     parameters = RendezvousParameters(
@@ -206,8 +210,7 @@ def _shutdown_rendezvous(spec: WorkerSpec) -> None:
 
 def _somebody_failed(spec: WorkerSpec) -> dict[int, ProcessFailure]:
     failure = ProcessFailure(local_rank=-1, pid=-1, exitcode=1, error_file="<N/A>")
-    failure.message = f"The agent says that workers of role {spec.role} failed, and not which"
-    return {-1: failure}
+    return {-1: failure.explained(f"The agent says that workers of role {spec.role} failed, and not which")}
 
 
 def _early_health_check_server() -> HealthCheckServer | None:

@@ -1,4 +1,4 @@
-"""A group of workers on this host, as one thing: start, wait, close. What its workers are, subclasses say in a few hooks."""
+"""A group of workers on this host: start, wait, close. Subclasses say what a worker is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
@@ -22,7 +22,7 @@ from holdfast.elastic.multiprocessing.tail_log import TailLog
 from holdfast.runtime.process.last_watch import LastWatch
 
 SHUTDOWN_TIMEOUT_S = 30
-"""Seconds between asking workers to end and killing them, where nobody says otherwise. torchrun's."""
+"""Seconds between asking workers to end and killing them, by default. torchrun's."""
 
 before_start: list[Callable[[], None]] = []
 """What is done before any worker is started: `api` says, where torch's users replace things."""
@@ -47,7 +47,7 @@ class PContext(ABC):
     """A group of workers. Whether it lives, succeeded or failed holds for all of it together."""
 
     shutdown_timeout: float = SHUTDOWN_TIMEOUT_S
-    """Seconds that the other workers are given to end after one has failed. An agent sets its own."""
+    """Seconds that the other workers are given to end after one has failed. See `allow`."""
 
     def __init__(
         self,
@@ -91,8 +91,12 @@ class PContext(ABC):
         self.filtered_stdout = filtered(dest.filtered_stdout, duplicate_stdout_filters, dest.tee_stdouts)
         self.filtered_stderr = filtered(dest.filtered_stderr, duplicate_stderr_filters, dest.tee_stderrs)
 
+    def allow(self, seconds: float) -> None:
+        """Give the other workers so many seconds to end after one has failed."""
+        self.shutdown_timeout = seconds
+
     def start(self) -> None:
-        """Start the workers. In the main thread, signals that shall end us raise `SignalException`, once all are started."""
+        """Start the workers. In the main thread, signals that end us raise `SignalException`, once all are started."""
         for do in before_start:
             do()
         with signals_held():
@@ -150,6 +154,11 @@ class PContext(ABC):
         else:
             time.sleep(limit_s)
 
+    @staticmethod
+    def _tell_of_failure(failure: ProcessFailure, what: str) -> None:
+        where = f"local_rank: {failure.local_rank} (pid: {failure.pid})"
+        logger.error("failed (exitcode: %s) %s of %s", failure.exitcode, where, what)
+
     def close(self, death_sig: signal.Signals | None = None, timeout: float = SHUTDOWN_TIMEOUT_S) -> None:
         """End all workers: `death_sig` (SIGTERM), and SIGKILL after `timeout` seconds. Then finish the logs.
 
@@ -171,14 +180,31 @@ def validate_full_rank(d: Mapping[int, Any], nprocs: int, what: str) -> None:
         raise RuntimeError(f"{what}, local rank mapping mismatch, expected: {expected}, actual: {set(d)}")
 
 
-def warn_of_kill(pid: int | None, death_sig: signal.Signals) -> None:
-    logger.warning("Unable to shutdown process %s via %s, forcefully exiting via %s", pid, death_sig, signal.SIGKILL)
+class Running(NamedTuple):
+    """A worker that runs: how to signal it, and whether it has ended within some seconds."""
+
+    pid: int
+    send: Callable[[signal.Signals], None]
+    ends_within: Callable[[float], bool]
 
 
-def tell_of_unkillable(pid: int | None, timeout: float) -> None:
-    logger.error(
-        "process %s is still there %s s after SIGKILL: it sleeps in the kernel (a hung GPU, network card or file system), "
-        "where no signal reaches it; going on without it. This host may need a reboot.",
-        pid,
-        timeout,
-    )
+def end(running: list[Running], death_sig: signal.Signals, deadline: float, timeout: float) -> None:
+    """Signal these workers; kill those that still run at `deadline` (monotonic). Waits `timeout` seconds for the killed."""
+    for worker in running:
+        logger.warning("Sending process %s closing signal %s", worker.pid, death_sig.name)
+        worker.send(death_sig)
+    for worker in running:
+        worker.ends_within(max(0, deadline - time.monotonic()))
+    for worker in running:
+        if not worker.ends_within(0):
+            message = "Unable to shutdown process %s via %s, forcefully exiting via %s"
+            logger.warning(message, worker.pid, death_sig, signal.SIGKILL)
+            worker.send(signal.SIGKILL)
+    for worker in running:
+        if not worker.ends_within(timeout):
+            logger.error(
+                "process %s is still there %s s after SIGKILL: it sleeps in the kernel (a hung GPU, network card or file "
+                "system), where no signal reaches it; going on without it. This host may need a reboot.",
+                worker.pid,
+                timeout,
+            )

@@ -9,16 +9,17 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from holdfast.elastic.multiprocessing.context import (
     SHUTDOWN_TIMEOUT_S,
     PContext,
+    Running,
     RunProcsResult,
-    tell_of_unkillable,
+    end,
     validate_full_rank,
-    warn_of_kill,
 )
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.function_worker import ProcessContext, start
@@ -124,14 +125,7 @@ class MultiprocessContext(PContext):
         self.close(timeout=self.shutdown_timeout)
         failure = ProcessFailure(local_rank=rank, pid=pid, exitcode=exitcode, error_file=self.error_files[rank])
         name = getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
-        logger.error(
-            "failed (exitcode: %s) local_rank: %s (pid: %s) of fn: %s (start_method: %s)",
-            exitcode,
-            rank,
-            pid,
-            name,
-            self.start_method,
-        )
+        self._tell_of_failure(failure, f"fn: {name} (start_method: {self.start_method})")
         return RunProcsResult(failures={rank: failure}, stdouts=self.stdouts, stderrs=self.stderrs)
 
     def pids(self) -> dict[int, int]:
@@ -142,24 +136,18 @@ class MultiprocessContext(PContext):
         if not self._pc:
             return
         deadline = time.monotonic() + timeout
-        running = [process for process in self._pc.processes if not _has_ended(process, 0)]
-        with Strays(pid for process in running for pid in descendants(process.pid or 0)) as strays:
-            for process in running:
-                logger.warning("Closing process %s via signal %s", process.pid, death_sig.name)
-                _send(process.pid or 0, death_sig)
-            for process in running:
-                _has_ended(process, max(0, deadline - time.monotonic()))
-            for process in running:
-                if not _has_ended(process, 0):
-                    warn_of_kill(process.pid, death_sig)
-                    process.kill()
-            for process in running:
-                if not _has_ended(process, timeout):
-                    tell_of_unkillable(process.pid, timeout)
+        running = [_running(process) for process in self._pc.processes if not _has_ended(process, 0)]
+        with Strays(pid for worker in running for pid in descendants(worker.pid)) as strays:
+            end(running, death_sig, deadline, timeout)
             strays.end(deadline)
         with Strays(living((), self._mark)) as left:  # of workers that had ended before
             left.signal(death_sig)
             left.end(deadline)
+
+
+def _running(process: BaseProcess) -> Running:
+    pid = process.pid or 0
+    return Running(pid, partial(_send, pid), partial(_has_ended, process))
 
 
 def _has_ended(process: BaseProcess, timeout: float) -> bool:

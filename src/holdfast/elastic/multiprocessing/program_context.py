@@ -1,4 +1,4 @@
-"""A group of workers that are programs, each with its process group and everything that comes of it."""
+"""A group of workers that are programs, each with its process group and all its descendants."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import logging
 import os
 import signal
 import time
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
 from holdfast.elastic.multiprocessing.context import (
     SHUTDOWN_TIMEOUT_S,
     PContext,
+    Running,
     RunProcsResult,
-    tell_of_unkillable,
-    warn_of_kill,
+    end,
 )
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
@@ -74,19 +75,12 @@ class SubprocessContext(PContext):
             return None
         self.close(timeout=self.shutdown_timeout)
         self._running_local_ranks -= self._capture_process_failures()  # those that we stopped are listed too
-        result = RunProcsResult(failures=self._failures, stdouts=self.stdouts, stderrs=self.stderrs)
-        if result.is_failed():
-            first = min(self._failures.values(), key=lambda failure: failure.timestamp)
-            logger.error(
-                "failed (exitcode: %s) local_rank: %s (pid: %s) of binary: %s",
-                first.exitcode,
-                first.local_rank,
-                first.pid,
-                self.entrypoint,
-            )
-        else:
-            result.return_values = dict.fromkeys(range(self.nprocs))
-        return result
+        if not self._failures:
+            values = dict.fromkeys(range(self.nprocs))
+            return RunProcsResult(return_values=values, stdouts=self.stdouts, stderrs=self.stderrs)
+        first = min(self._failures.values(), key=lambda failure: failure.timestamp)
+        self._tell_of_failure(first, f"binary: {self.entrypoint}")
+        return RunProcsResult(failures=self._failures, stdouts=self.stdouts, stderrs=self.stderrs)
 
     def _capture_process_failures(self) -> set[int]:
         """Note the failures among the running; returns those that have ended."""
@@ -114,18 +108,7 @@ class SubprocessContext(PContext):
         groups = {handler.proc.pid for handler in running}
         with Strays(pid for pid in living(leaders, self._mark) if _group_of(pid) not in groups) as strays:
             strays.signal(death_sig)
-        for handler in running:
-            logger.warning("Sending process %s closing signal %s", handler.proc.pid, death_sig.name)
-            handler.close(death_sig=death_sig)
-        for handler in running:
-            _has_ended(handler, max(0, deadline - time.monotonic()))
-        for handler in running:
-            if not _has_ended(handler, 0):
-                warn_of_kill(handler.proc.pid, death_sig)
-                handler.close(death_sig=signal.SIGKILL)
-        for handler in running:
-            if not _has_ended(handler, timeout):
-                tell_of_unkillable(handler.proc.pid, timeout)
+        end([_running(handler) for handler in running], death_sig, deadline, timeout)
         with Strays(pid for pid in living(leaders, self._mark) if pid not in leaders) as left:
             left.end(deadline)
         for pidfd in self._pidfds.values():
@@ -153,6 +136,10 @@ def _group_of(pid: int) -> int:
         return os.getpgid(pid)
     except ProcessLookupError:
         return -1
+
+
+def _running(handler: SubprocessHandler) -> Running:
+    return Running(handler.proc.pid, handler.close, partial(_has_ended, handler))
 
 
 def _has_ended(handler: SubprocessHandler, timeout: float) -> bool:

@@ -11,7 +11,7 @@ from types import FrameType
 
 
 class SignalException(Exception):
-    """This process got one of the signals that shall end it, and the workers: `sigval`."""
+    """This process got the signal `sigval`, which ends it and the workers."""
 
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
         super().__init__(msg)

@@ -1,4 +1,4 @@
-"""Has a worker ended, and who is left of it: children in its session, and those that left it, or outlived their parent?
+"""Has a worker ended, and which of its processes still run: in its session, outside it, or without their parent?
 
 A worker's processes are known by its session, or by a mark in the environment that all of them inherit.
 """
@@ -49,7 +49,7 @@ def _is_one(pid: int, sessions: Collection[int], mark: bytes) -> bool:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 if mark not in file.read():
                     return False
-    except OSError:  # it has ended, or is somebody else's
+    except OSError:  # it has ended, or belongs to another user
         return False
     return is_alive(pid)
 

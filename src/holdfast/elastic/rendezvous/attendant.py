@@ -1,5 +1,5 @@
-"""Who keeps this node's seat while its agent is busy elsewhere? A thread with the links, the lease and, on one node, the
-coordinator. Whoever holds an `Attendant` shows it what it wants (`show`) and waits for what comes of it (`wait_for`).
+"""How does this node keep its seat while its agent is busy? A thread with the links, the lease and, on one node, the
+coordinator. The handler shows the `Attendant` what it wants (`show`) and waits for the result (`wait_for`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
+from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit
 from holdfast.agent.node import Node
 from holdfast.core.job.events import Decided
+from holdfast.core.job.failure import Failure
 from holdfast.core.job.policy import Decision, Health
 from holdfast.core.machine import Action, Observation, Record, Say, Tick
 from holdfast.core.wire.links import Connect, HangUp, Transmit
+from holdfast.core.wire.messages import Join
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.member import Member
@@ -32,12 +35,7 @@ from holdfast.runtime.process.process import children_of, kill_tree
 from .attendance import Attendance, EndWorkers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.agent.group.machine import Group
-    from holdfast.core.job.failure import Failure
-    from holdfast.core.wire.messages import Join
-    from holdfast.runtime.net.tls import Shelter
+    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
 logger = get_logger(__name__)
 
@@ -91,7 +89,7 @@ class Attendant:
         may_host: bool,
         alone: bool = False,
     ) -> None:
-        """`alone`: nobody else is to come, so no port is opened."""
+        """`alone`: no other node can come, so no port is opened."""
         self.attendance = Attendance(join)
         self.host = Host(lambda what: logger.warning("%s", what))
         self.network = Network(self.host, identity, endpoint, shelter=shelter)

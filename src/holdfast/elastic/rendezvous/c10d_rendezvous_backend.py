@@ -27,7 +27,7 @@ _NO_CONNECTION = "The connection to the C10d store has failed. See inner excepti
 
 
 class C10dRendezvousBackend(RendezvousBackend):
-    """The state under one key of `store`, in base64. The token is what stands there, byte for byte."""
+    """The state under one key of `store`, in base64. The token is the value of that key."""
 
     _NOTHING_YET = "-"
     """Stands there before the first state, since reading an absent key blocks. No base64 text can look like it."""
@@ -52,7 +52,7 @@ class C10dRendezvousBackend(RendezvousBackend):
             return None if current is None else (*current, False)
         expected = token.decode() if token else self._NOTHING_YET
         current = self._decode_state(self._call_store("compare_set", self._key, expected, b64encode(state).decode()))
-        # The store does not say whether it wrote; it says what stands there now.
+        # The store does not say whether it wrote; it returns the current value.
         return None if current is None else (*current, current[0] == state)
 
     def _call_store(self, operation: str, *args: Any) -> Any:
@@ -127,7 +127,7 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     Settings: store_type (`tcp`, or `file` with the endpoint as its path), read_timeout (seconds, 60; tcp only), is_host
     (whether this process serves the store; otherwise it is worked out from the endpoint's host).
 
-    A job of one node in a program without torch gets a store in memory: nobody else would come to a socket.
+    A job of one node in a program without torch gets a store in memory: it needs no socket.
     """
     try:
         store_type = params.get("store_type", "tcp").strip().lower()

@@ -12,7 +12,7 @@ import os
 import socket
 from collections import deque
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.job.report import Outcome
@@ -20,7 +20,6 @@ from holdfast.core.machine import NEVER
 from holdfast.core.resolve.resolve_rendezvous import KNOWN_KEYS
 from holdfast.core.wire.messages import Assigned, Join
 from holdfast.rendezvous.rules import Rules
-from holdfast.runtime.net import tls
 from holdfast.runtime.net.addresses import is_here, own_address
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.net import open_doors
@@ -33,6 +32,9 @@ from .memory_store import MemoryStore
 from .round_store import RoundServer, RoundStore
 from .store import Store
 from .utils import parse_rendezvous_endpoint
+
+if TYPE_CHECKING:
+    from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
 logger = logging.getLogger(__name__)
 
@@ -325,7 +327,7 @@ _tokens: dict[str, bytes] = {}
 """Run id → token from the environment."""
 
 
-def _shelter(params: RendezvousParameters) -> tls.Shelter | None:
+def _shelter(params: RendezvousParameters) -> Shelter | None:
     """TLS, where the settings `tls_cert`, `tls_ca` and `tls_key` name its files. None: none is named."""
     files = {key: params.get(key) for key in ("tls_cert", "tls_key", "tls_ca")}
     if not any(files.values()):
@@ -335,7 +337,9 @@ def _shelter(params: RendezvousParameters) -> tls.Shelter | None:
             given = ", ".join(name for name, file in files.items() if file)
             raise ValueError(f"rendezvous settings: {given} needs {key} too; TLS takes a certificate and a CA on each side")
 
-    return tls.shelter(files["tls_cert"], files["tls_key"], files["tls_ca"])
+    from holdfast.runtime.net.tls import shelter  # `ssl` is heavy, and most jobs use none
+
+    return shelter(files["tls_cert"], files["tls_key"], files["tls_ca"])
 
 
 def _free_port(host: str) -> int:

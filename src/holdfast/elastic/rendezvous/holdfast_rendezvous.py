@@ -1,4 +1,4 @@
-"""Where do torchrun's agents, and ours of torch elastic's names, find Holdfast's rendezvous?
+"""The entry point of Holdfast's rendezvous, for agents of torchrun and of `holdfast.elastic`.
 
 `torchrun --rdzv-backend=holdfast` finds `get_handler` in the entry-point group `torchrun.handlers`.
 """

@@ -1,4 +1,4 @@
-"""How do nodes meet whose number, ranks and address everybody was told beforehand?
+"""How do nodes meet whose number, ranks and address are fixed beforehand?
 
 The agent of rank 0 serves one store at the given address, for agents and workers, as torch's does. What torch lacks: a restart
 is a round here, which all nodes enter together, and the last one to enter removes what the workers of the round before left in
@@ -47,7 +47,7 @@ class StaticTCPRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """True: the agent of rank 0 serves the store at the address. False: its worker is to."""
+        """True: the agent of rank 0 serves the store at the address. False: its worker does."""
         return not isinstance(self._store, MemoryStore)
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -70,7 +70,7 @@ class StaticTCPRendezvous(RendezvousHandler):
         return with_prefix(f"{self.run_id}/rounds", self._store)
 
     def _read(self, key: str, otherwise: int) -> int:
-        """A number that nobody may have written yet. (Reading an absent key would wait for it.)"""
+        """A number, which may not be written yet. (Reading an absent key would wait for it.)"""
         return int(self._rounds.compare_set(key, "", str(otherwise)))
 
     def _which_round(self) -> int:
@@ -95,7 +95,7 @@ class StaticTCPRendezvous(RendezvousHandler):
             wait_for_keys(self._rounds, [opened], self.timeout.total_seconds())
 
     def _clear_away_what_workers_left(self) -> None:
-        """Every node is between two groups of workers now: whoever wrote these keys is dead."""
+        """Every node is between two groups of workers now: the workers that wrote these keys are dead."""
         for key in self._store.list_keys():
             if not key.startswith((f"{self.run_id}/", "init/")):
                 self._store.delete_key(key)
@@ -117,7 +117,7 @@ class StaticTCPRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Nothing to close: nobody can join later."""
+        """Nothing to close: no node can join later."""
 
     def get_run_id(self) -> str:
         return self.run_id

@@ -1,4 +1,4 @@
-"""How are endpoints and settings written, is a host this host, and how does something happen every few seconds?"""
+"""Endpoints and settings as text, whether a host is this host, and a periodic timer."""
 
 from __future__ import annotations
 

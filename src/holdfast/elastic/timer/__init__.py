@@ -1,4 +1,4 @@
-"""A deadline for a block of code: whoever is still in it then, is killed, and the agent restarts the workers.
+"""A deadline for a block of code: a worker that is still in it then is killed, and the agent restarts the workers.
 
     from holdfast.elastic import timer
 

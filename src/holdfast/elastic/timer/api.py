@@ -39,7 +39,7 @@ class TimerClient(ABC):
 
     @abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """From now on this worker is to be reaped at `expiration_time`, unless `scope_id` is released before."""
+        """The server ends this worker at `expiration_time`, unless `scope_id` is released before."""
 
     @abstractmethod
     def release(self, scope_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What is noted when timers have expired? A hook: replace it to collect more."""
+"""What is logged when timers have expired. A hook: replace it to collect more."""
 
 from __future__ import annotations
 

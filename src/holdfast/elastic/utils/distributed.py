@@ -31,7 +31,7 @@ def create_c10d_store(
 ) -> Any:
     """A `torch.distributed.TCPStore`: the server, or a client of the one at `server_addr`.
 
-    `server_port` -1 takes a free port, and another one, `retries` times in all, should somebody else be faster; 0 lets the
+    `server_port` -1 takes a free port, and another one, `retries` times in all, if it is taken meanwhile; 0 lets the
     kernel choose. With `wait_for_workers` it returns when `world_size` members are there, or fails after `timeout` seconds.
     """
     if use_libuv is not None:
@@ -90,7 +90,7 @@ def _check_full_rank(store: Any, world_size: int, timeout: float) -> None:
 
 
 def get_free_port() -> int:
-    """A TCP port that nobody on this host listens on now. It is not reserved: somebody else may be faster."""
+    """A TCP port of this host that is free now. It is not reserved: another program may take it."""
     with closing(get_socket_with_port()) as held:
         port: int = held.getsockname()[1]
         return port

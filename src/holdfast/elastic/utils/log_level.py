@@ -1,4 +1,4 @@
-"""How much do the elastic loggers say, where `LOGLEVEL` is not set?"""
+"""Level of the elastic loggers where `LOGLEVEL` is not set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which state is a process: running, asleep, a zombie, or in a sleep that no signal ends?"""
+"""The state of a process: running, asleep, a zombie, or in uninterruptible sleep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do agents meet in a torch Store: exchange bytes, wait for one another, and say who is missing?
+"""How do agents meet in a torch Store: exchange bytes, wait for one another, and find out which are missing?
 
 Any object with torch's Store methods will do. torch itself is never imported here: where it is not loaded, the store is not
 its, and a store's failure is a `RuntimeError`, which torch's own `DistStoreError` is too.

@@ -114,13 +114,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._store = agreed.store
         with self.record_duration("ASSIGN_WORKER_RANKS"):
             workers = self._assign_worker_ranks(agreed.store, agreed.rank, agreed.world_size, spec)
-        meeting_point = agreed.bootstrap_store_info
-        worker_group.workers = workers
-        worker_group.store = agreed.store
-        worker_group.group_rank = agreed.rank
-        worker_group.group_world_size = agreed.world_size
-        worker_group.master_addr = spec.master_addr or (meeting_point.master_addr if meeting_point else None)
-        worker_group.master_port = spec.master_port or (meeting_point.master_port if meeting_point else None)
+        worker_group.enter(agreed, workers)
         self._peers = Peers(agreed.store, agreed.rank, agreed.world_size)
         logger.info(_round_in_words(worker_group, spec.max_restarts - self._remaining_restarts))
 
@@ -137,16 +131,16 @@ class SimpleElasticAgent(ElasticAgent):
         logger.info("[%s] Starting worker group", spec.role)
         for local_rank, worker_id in self._start_workers(worker_group).items():
             worker = worker_group.workers[local_rank]
-            worker.id = worker_id
+            worker.start_as(worker_id)
             record(self._construct_event("START", EventSource.WORKER, worker), spec.event_log_handler)
-        worker_group.state = WorkerState.HEALTHY
+        worker_group.become(WorkerState.HEALTHY)
 
     @prof
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         """Stop the workers, and start new ones in a new round."""
         logger.info("[%s] Stopping worker group", worker_group.spec.role)
         self._stop_workers(worker_group)
-        worker_group.state = WorkerState.STOPPED
+        worker_group.become(WorkerState.STOPPED)
         self._initialize_workers(worker_group)
 
     # The loop.
@@ -209,7 +203,7 @@ class SimpleElasticAgent(ElasticAgent):
             assert group.state != WorkerState.INIT
             self._wait_for_news(spec.monitor_interval)
             result = self._monitor_workers(group)
-            group.state = result.state
+            group.become(result.state)
             put_metric(f"workers.{role}.remaining_restarts", self._remaining_restarts)
             put_metric(f"workers.{role}.{result.state.name.lower()}", 1)
             match result.state:
@@ -232,11 +226,11 @@ class SimpleElasticAgent(ElasticAgent):
                     raise RuntimeError(f"[{role}] Worker group in {result.state.name} state")
 
     def _fail(self, result: RunResult) -> RunResult:
-        """No restarts left. An unhealthy group has failed, too: nobody should take it for a success."""
+        """No restarts left. An unhealthy group counts as failed, not as a success."""
         group = self._worker_group
         failures = result.failures or self._failures_of_unhealthy(group)
         self._stop_workers(group)
-        group.state = WorkerState.FAILED
+        group.become(WorkerState.FAILED)
         self._peers.announce(_get_fq_hostname(), {rank: failure.exitcode for rank, failure in failures.items()})
         return replace(result, state=WorkerState.FAILED, failures=failures)
 
@@ -254,7 +248,7 @@ class SimpleElasticAgent(ElasticAgent):
             logger.error("[%s] %s. The workers of this node go on", spec.role, failed)
 
     def _exit_barrier(self) -> None:
-        """Wait for the other nodes' workers, so that no node takes its store away from them. Trouble here fails nobody.
+        """Wait for the other nodes' workers, so that no node takes its store away from them. An error here fails no worker.
 
         A signal ends the wait at once, and so does a node that has failed for good. One that restarts its workers takes ours
         with it into the next round: without them its own could not finish, and it would wait for us as we for it.

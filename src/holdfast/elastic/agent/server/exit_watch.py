@@ -33,7 +33,7 @@ class ExitWatch:
             os.close(pidfd)
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Stop watching."""
         for pidfd in self._pids:
             os.close(pidfd)
         self._pids.clear()

@@ -1,4 +1,4 @@
-"""Is this agent alive, for whoever asks over HTTP? torch has only the hook; here a server answers.
+"""Is this agent alive? An HTTP server answers; torch has only the hook.
 
 `TORCHELASTIC_HEALTH_CHECK_PORT` names its port: 200 while the agent's watchdog makes progress, or there is none to watch; 503
 once it has made none for `timeout` seconds.

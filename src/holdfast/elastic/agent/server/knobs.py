@@ -1,4 +1,4 @@
-"""torch asks a remote switchboard whether a feature is on. Its name is kept for those who replace it; here all is on."""
+"""torch asks a remote service whether a feature is on. Here every feature is on; replace the function to change that."""
 
 from __future__ import annotations
 

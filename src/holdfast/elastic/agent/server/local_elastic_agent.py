@@ -1,4 +1,4 @@
-"""How are the workers of one host run as its processes, functions or programs, and what watches over them and over the agent?
+"""How are the workers of one host run, as functions or programs, and what watches them and the agent?
 
 An exit is seen at once. Around the workers: the timer watchdog (`TORCHELASTIC_ENABLE_FILE_TIMER=1`), the health check server
 (`TORCHELASTIC_HEALTH_CHECK_PORT`), and the check for workers that hang inside the kernel.
@@ -140,7 +140,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 duplicate_stdout_filters=spec.duplicate_stdout_filters,
                 duplicate_stderr_filters=spec.duplicate_stderr_filters,
             )
-        self._pcontext.shutdown_timeout = self._shutdown_timeout
+        self._pcontext.allow(self._shutdown_timeout)
         pids = self._pcontext.pids()
         self._exit_watch.close()
         self._exit_watch = ExitWatch(pids.values())
@@ -152,7 +152,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     @prof
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Stop them; whoever asks for the agent's health still gets an answer."""
+        """Stop them. The health check server keeps answering."""
         self._close_workers(signal.SIGTERM, self._shutdown_timeout)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
@@ -199,9 +199,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
         for failure in ended.failures.values():
             if failure.pid in self._expired_timers and failure.exitcode < 0:
-                failure.message = (
-                    f"Its timer {self._expired_timers[failure.pid]} expired, so it was ended ({failure.signal_name()})"
-                )
+                scope = self._expired_timers[failure.pid]
+                failure.explained(f"Its timer {scope} expired, so it was ended ({failure.signal_name()})")
         failures = {ranks[local_rank]: failure for local_rank, failure in ended.failures.items()}
         return RunResult(state=WorkerState.FAILED, failures=failures)
 
@@ -232,7 +231,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         return RunResult(state=WorkerState.UNHEALTHY)
 
     def _update_uninterruptible_dwell(self, pid: int, role: str, timeout: float) -> float | None:
-        """Seconds for which the process has been in uninterruptible sleep; None: it is not, or nobody can tell."""
+        """Seconds for which the process has been in uninterruptible sleep; None: it is not, or this is unknown."""
         state = read_proc_state(pid)
         if state is None:
             return None
@@ -251,8 +250,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         for worker in worker_group.workers:
             if worker.id in self._uninterruptible_state_first_seen:
                 failure = ProcessFailure(worker.local_rank, worker.id, -signal.SIGKILL, "<N/A>")
-                failure.message = "It hung in an uninterruptible sleep (D-state), and was killed"
-                found[worker.global_rank] = failure
+                found[worker.global_rank] = failure.explained("It hung in an uninterruptible sleep (D-state), and was killed")
         return found
 
     # The timer watchdog.
@@ -294,7 +292,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     # The health check server.
 
     def _setup_healthcheck(self) -> None:
-        """Start it if it is wanted and not there yet. It outlives restarts: between two rounds somebody may ask, too."""
+        """Start it if it is wanted and not there yet. It outlives restarts, and answers between two rounds."""
         port = os.getenv(TORCHELASTIC_HEALTH_CHECK_PORT)
         if port is None:
             return

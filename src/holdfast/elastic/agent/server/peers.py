@@ -1,4 +1,4 @@
-"""Has another node of this round failed? Nodes say so in the round's store, so that nobody waits for them in vain."""
+"""Has another node of this round failed? A failed node says so in the round's store, so that the others stop waiting for it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .worker_group import Worker
 
 ROLE_INFO, ASSIGNED_RANKS = "torchelastic/role_info/", "torchelastic/assigned_ranks/"
 IDENTICAL_ENV = "TORCH_ELASTIC_WORKER_IDENTICAL"
-"""Set to 1, it promises that all nodes have the same role and number of workers; then nobody needs to ask."""
+"""Set to 1, it promises that all nodes have the same role and number of workers; then no node asks the others."""
 
 
 class _RoleInstanceInfo:

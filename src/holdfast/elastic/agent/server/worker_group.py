@@ -1,4 +1,4 @@
-"""What is a worker, a group of them, how does a group stand, and how did it end? The values an elastic agent works with."""
+"""The values of an elastic agent: a worker, a group of workers, its state, and its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, cast
 
 from holdfast.elastic.multiprocessing import ProcessFailure
-from holdfast.elastic.rendezvous import RendezvousHandler
+from holdfast.elastic.rendezvous import RendezvousHandler, RendezvousInfo
 
 DEFAULT_ROLE = "default"
 _REQUIRED = cast(Any, object())
@@ -82,6 +82,10 @@ class Worker:
         self.world_size = world_size
         self.role_world_size = role_world_size
 
+    def start_as(self, worker_id: Any) -> None:
+        """The agent has started it, and calls it so."""
+        self.id = worker_id
+
     def __repr__(self) -> str:
         return (
             f"local_rank={self.local_rank},global_rank={self.global_rank},role_rank={self.role_rank},"
@@ -120,6 +124,18 @@ class WorkerGroup:
         self.master_addr: str | None = None
         self.master_port: int | None = None
         self.state = WorkerState.INIT
+
+    def enter(self, agreed: RendezvousInfo, workers: list[Worker]) -> None:
+        """Take store, ranks and address from a round. An address in the spec overrules the round's."""
+        spec, meeting_point = self.spec, agreed.bootstrap_store_info
+        self.workers, self.store = workers, agreed.store
+        self.group_rank, self.group_world_size = agreed.rank, agreed.world_size
+        self.master_addr = spec.master_addr or (meeting_point.master_addr if meeting_point else None)
+        self.master_port = spec.master_port or (meeting_point.master_port if meeting_point else None)
+
+    def become(self, state: WorkerState) -> None:
+        """From now on the group stands so."""
+        self.state = state
 
 
 @dataclass

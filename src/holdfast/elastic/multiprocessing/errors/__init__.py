@@ -1,4 +1,4 @@
-"""How does a worker's exception reach whoever started it? Through a file; and how is the failure of a group told?
+"""How does a worker's exception reach its agent, and how is the failure of a group reported?
 
 A function under `@record` writes an uncaught exception to the file that `TORCHELASTIC_ERROR_FILE` names. The agent sets that
 variable for each worker, reads the files back as `ProcessFailure`s, and raises one `ChildFailedError` for the group, whose text

@@ -22,7 +22,7 @@ class ErrorHandler:
         return os.environ.get(ERROR_FILE)
 
     def initialize(self) -> None:
-        """Called before the recorded function: crashes in C code shall print every thread's stack."""
+        """Called before the recorded function: a crash in C code then prints every thread's stack."""
         try:
             faulthandler.enable(all_threads=True)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What is known of a worker that failed, and what of a group of which some did? The box they are printed in is
+"""What is known of a failed worker, and of a group with failed workers? The box they are printed in is
 `telemetry.report.failure_box`'s.
 """
 
@@ -49,6 +49,11 @@ class ProcessFailure:
             self.message, self.timestamp = self._get_error_data(data)
         if not self.message:
             self.message = self._from_exit_code()
+
+    def explained(self, message: str) -> ProcessFailure:
+        """This failure, with a reason that its exit code does not tell."""
+        self.message = message
+        return self
 
     def signal_name(self) -> str:
         """`SIGSEGV` and so on; `<N/A>` when no signal, or none with a name, ended it."""

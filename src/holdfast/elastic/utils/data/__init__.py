@@ -1,4 +1,4 @@
-"""Cutting and repeating a dataset over the lives of an elastic job."""
+"""Sharding and repeating a dataset across restarts of an elastic job."""
 
 from __future__ import annotations
 
