@@ -100,6 +100,14 @@ def test_a_field_of_a_newer_version_is_left_out_of_the_event_and_kept_beside() -
     assert record and record.event == NodeJoined(name="b") and record.fields["mood"] == "good"
 
 
+def test_a_failure_whose_cause_a_newer_version_named_is_still_a_failure() -> None:
+    told = {"node": "a", "rank": 1, "at_unix": 2.0, "cause": "quantum"}
+    record = parse(json.dumps({"seq": 1, "at_unix": 2.0, "event": "FailureSeen", "failure": told}))
+    assert record and isinstance(record.event, FailureSeen) and record.event.failure.cause == "quantum"
+    nonsense = parse(json.dumps({"seq": 1, "at_unix": 2.0, "event": "FailureSeen", "failure": told | {"cause": 7}}))
+    assert nonsense and nonsense.event is None
+
+
 @pytest.mark.parametrize("fields", ['"rank": 1', '"rank": "one", "local_rank": 1, "pid": 1, "exitcode": 1'])
 def test_an_event_of_another_shape_is_kept_as_it_stands(fields: str) -> None:
     record = parse(f'{{"seq": 1, "at_unix": 2.0, "event": "{WorkerExited.__name__}", {fields}}}')

@@ -148,9 +148,10 @@ def _hint(kind: type[Value], field: str) -> str:
     return next(str(own[field]) for base in kind.__mro__ if field in (own := get_annotations(base)))
 
 
-_SHAPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool, "tuple": (list, tuple), "dict": dict}
 _VALUES: dict[str, type[Value]] = {"Failure": Failure, "DeviceFault": DeviceFault}
 _WORDS: dict[str, type[StrEnum]] = {"Cause": Cause, "Outcome": Outcome, "Verdict": Verdict}
+_SHAPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool, "tuple": (list, tuple), "dict": dict}
+_SHAPES |= dict.fromkeys(_WORDS, str)
 
 
 def _typed(hint: str, item: Any) -> Any:
@@ -166,7 +167,7 @@ def _typed(hint: str, item: Any) -> Any:
     if shape in _SHAPES and not isinstance(item, _SHAPES[shape]):
         raise TypeError(f"{item!r} is no {hint}")
     if shape in _WORDS:
-        return _WORDS[shape](item)
+        return next((word for word in _WORDS[shape] if word == item), item)  # another version's word is kept as it stands
     if shape != "tuple":
         return item
     each = kind[len("tuple[") :].partition(",")[0]
