@@ -13,13 +13,11 @@ a machine again, and the simulator runs thousands of them.
 
 from __future__ import annotations
 
-from holdfast.agent.group import hang_response, shutdown, stopping  # noqa: F401 (an end needs them: imports may fail by then)
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, LeaseOver, Send, Told
 from holdfast.agent.group.state import Phase
 from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
-from holdfast.rendezvous.coordinator import failure_handling  # noqa: F401 (likewise)
 from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import HostLeaves
 from holdfast.rendezvous.server import TO_HOST, Server
