@@ -1,4 +1,4 @@
-"""Which of all messages is the cause, and whose is it? `Evidence` in, one `Finding` out; pure.
+"""Which of all messages is the cause, and which rank or node does it blame? `Evidence` in, one `Finding` out; pure.
 
 `precedence` orders the messages, and `places` finds whose each is. A message that its writer survived counts last: the writer
 went on, wrote for long, or ended by another exception.

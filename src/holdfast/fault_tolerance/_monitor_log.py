@@ -1,4 +1,6 @@
-"""Where does a standalone server say what it sees? To stderr for people, to stdout for whoever follows layered restarts."""
+"""Where does a standalone server say what it sees? To stderr for people, to stdout for programs that follow layered
+restarts.
+"""
 
 from __future__ import annotations
 

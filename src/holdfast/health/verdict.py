@@ -1,4 +1,4 @@
-"""What did a check find, and what is to be made of it, once or several times in a row? Values and one small machine; pure.
+"""What did a check find, and what follows, once or several times in a row? Values and one small machine; pure.
 
     fit ──one bad──▶ degraded ──`bad_in_a_row`──▶ unfit ──`good_in_a_row`──▶ fit
 

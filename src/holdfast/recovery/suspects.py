@@ -1,5 +1,5 @@
-"""Whose workers fail first, again and again? A node that does so more often than chance would have it is better left out,
-if another can take its place (which `rendezvous.coordinator.machine` knows).
+"""Which node's workers fail first, again and again? A node that does so more often than chance would have it is better left
+out, if another can take its place (which `rendezvous.coordinator.machine` knows).
 
 Only first failures of a round count, as the coordinator heard of them: what fails afterwards is mostly a consequence. A node
 that was lost is nobody's fault here.

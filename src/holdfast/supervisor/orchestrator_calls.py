@@ -1,4 +1,4 @@
-"""How is an orchestrator called that may hang? By a thread for each call; what is late is dropped by whoever waited for it."""
+"""How is an orchestrator called that may hang? By a thread for each call; a late answer is dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast health-service SOCKET [CHECK …]`: serve our checks to whoever speaks the node health service's protocol."""
+"""`holdfast health-service SOCKET [CHECK …]`: serve our checks by the node health service's protocol."""
 
 from __future__ import annotations
 

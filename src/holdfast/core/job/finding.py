@@ -1,4 +1,4 @@
-"""What a failure means, as a value: its class, whom it is to be blamed on, how sure that is, and what to do about it.
+"""What a failure means, as a value: its class, the rank or node to blame, how sure that is, and what to do about it.
 
 `diagnosis` makes findings, `recovery` judges them, reports show them: here are the words that they share. Touches nothing.
 """

@@ -1,4 +1,4 @@
-"""The words between whoever sees a failure and whoever decides about it."""
+"""What a policy is told about a failure, and what it answers."""
 
 from __future__ import annotations
 

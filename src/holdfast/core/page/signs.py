@@ -1,4 +1,4 @@
-"""What has one worker shown of itself so far? Its page (`core.page.layout`) as a value, for whoever judges whether it gets on.
+"""What has one worker shown of itself so far? Its page (`core.page.layout`) as a value, for the monitor.
 
 Times `…_at` and `…_since` are monotonic seconds of the worker's host, durations `…_s` are seconds.
 """

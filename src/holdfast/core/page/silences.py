@@ -1,4 +1,4 @@
-"""How can a rank be silent, and what was the longest of each lately? Whoever learns or calculates limits counts by these words.
+"""How can a rank be silent, and what was the longest of each lately? Limits are learned and calculated by these kinds.
 
 Of each kind the longest of the last day counts: an outlier raises a limit for a day at most, and what comes once per epoch is
 still known. What has come once, and never again, is kept: a start, or the setup of a script.

@@ -1,4 +1,4 @@
-"""May this process open as many files as it will need? Whoever hosts the coordinator holds a connection to every other node,
+"""May this process open as many files as it will need? The coordinator's host holds a connection to every other node,
 and the usual limit is 1,024. Any process may raise its own, up to a hard limit.
 """
 

@@ -1,4 +1,5 @@
-"""Does the supervisor keep its promises, whoever dies when? Its machine and its reporters', over the simulated network.
+"""Does the supervisor keep its promises, whichever process dies, and when? Its machine and its reporters', over the simulated
+network.
 
 The supervisor is killed or stopped between any two of its actions, and keeps what it had kept by then; of two the one takes
 over from the other. Hosts are killed, lose power, hang, are cut off, and their GPUs fail (`sim.fleet.storm`).

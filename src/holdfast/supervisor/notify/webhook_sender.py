@@ -1,4 +1,4 @@
-"""Who takes an outbox's letters to its receiver? A thread for each, so that one that hangs delays nobody but itself.
+"""Sends a queue's deliveries to their receiver: a thread for each receiver, so that one that hangs delays no other.
 
 What has been told is written to a file after each letter: the next life goes on from there.
 """

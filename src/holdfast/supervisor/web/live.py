@@ -1,4 +1,5 @@
-"""What is the fleet like, for whoever looks by HTTP? A mirror of what the supervisor says, and a stream of what changes in it.
+"""What is the fleet like, for clients of the HTTP API? A mirror of what the supervisor says, and a stream of what changes in
+it.
 
 The supervisor is asked what has changed since the version that the mirror knows: once for all who ask in a tenth of a second,
 and while somebody watches by a request that it holds. A watcher has no queue: one that is slow is told less often, and then

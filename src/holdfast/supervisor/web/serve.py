@@ -1,4 +1,4 @@
-"""How does the API come to be served? By uvicorn, on a socket of ours, until it is told to end or whoever started it does."""
+"""How does the API come to be served? By uvicorn, on a socket of ours, until it is told to end, or its parent ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does a job's record lie, and whose is it? Nothing here says what is in it (`recorder`, `reader`).
+"""Where does a job's record lie, and to which agent does it belong? Nothing here says what is in it (`recorder`, `reader`).
 
     <home>/jobs/<job>/events-<node>.jsonl   what happened, as that node saw it; locked while its agent lives
                       agent-<node>.sock     the way to ask that agent

@@ -1,4 +1,4 @@
-"""Which nodes have which cycle of the job, and when? One small JSON file per cycle, for whoever watches jobs from outside.
+"""Which nodes have which cycle of the job, and when? One small JSON file per cycle, for programs that watch jobs from outside.
 
 Written where the coordinator is, each time whole and by a rename, in a thread (`telemetry.record.io_thread`): the folder is
 often on a file server. `generation` counts how often a file was written again: 0 when the cycle began, 1 when it had ended. A
