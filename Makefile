@@ -71,6 +71,7 @@ mutations: $(VENV)/.dev torch compiled
 
 house: $(VENV)/.dev
 	@$(BIN)/python tests/tools/house.py $(ARGS)
+	@test -n "$(ARGS)" || $(BIN)/python tests/tools/failure_path.py 2>/dev/null | tail -1
 
 reference: $(VENV)/.dev
 	@$(BIN)/python tests/tools/write_reference.py
