@@ -14,8 +14,9 @@ from holdfast.agent.group.signal_forwarding import of_script
 from holdfast.agent.group.state import State
 from holdfast.agent.node import Node
 from holdfast.core.config.config import RunConfig
+from holdfast.core.config.fault_tolerance import RestartPolicy
 from holdfast.core.config.option import shared
-from holdfast.core.config.own_options import Growth, Placement
+from holdfast.core.config.own_options import Growth, Membership, Placement
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Join
 from holdfast.recovery.findings import Findings, overrides
@@ -67,7 +68,7 @@ def group_of(config: RunConfig, join: Join, *, hosting: bool) -> Group:
         backend=config.rdzv_backend,
         grace_s=config.shutdown_timeout_s,
         term_grace_s=config.term_timeout_s,
-        clean_stop_is_success=config.membership == "fixed",
+        clean_stop_is_success=config.membership == Membership.FIXED,
         hang_signal=config.ft.rank_termination_signal,
         checks=bool(config.check_before or config.check_after),
         script=of_script(config.signals_to_handle, echoing="SLURM_STEP_ID" in os.environ),
@@ -106,7 +107,7 @@ def policy_of(config: RunConfig, host: Host) -> RestartOnFailure:
         period_s=config.restart_period_s,
         longest_delay_s=config.backoff_s,
         exclude_after=config.exclude_after,
-        carries_on=config.ft.restart_policy == "min-healthy",
+        carries_on=config.ft.restart_policy == RestartPolicy.MIN_HEALTHY,
         progress=Progress(
             cycles=no_progress_cycles(config),
             iterations=config.ft.min_progress_iterations,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from holdfast.agent.part import Part
 from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.checkpoint_writes import Saves
+from holdfast.core.config.own_options import Grow
 
 DAEMON_PORT = "GCP_HOST_DAEMON_PORT"
 """Where a host daemon of Google's kind takes reports of the ranks."""
@@ -16,7 +17,7 @@ DAEMON_PORT = "GCP_HOST_DAEMON_PORT"
 def wished_for(around: Surroundings, log_is_whole: Callable[[str], bool]) -> Iterator[Part]:
     """Make them. `log_is_whole`: whether nothing more comes into the log at a path. UsageError: one cannot be had."""
     config, host, telling = around.config, around.host, around.telling
-    if config.grow == "at-checkpoint":
+    if config.grow == Grow.AT_CHECKPOINT:
         yield Saves(host)
     if config.event_log_handler == "console":
         from holdfast.agent.reporting.torch_event_log import TorchEventLog  # rare

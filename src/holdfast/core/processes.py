@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.job.events import ControlKind
 from holdfast.core.machine import Observation
 from holdfast.core.page.signs import Moments
 
@@ -39,8 +40,7 @@ class ProcessAsked(Observation):
     """A process asks something of its job."""
 
     pid: int
-    kind: str
-    """exclude (its node) · stop · restart · continue"""
+    kind: ControlKind
     reason: str
 
 

@@ -10,6 +10,7 @@ import os
 import re
 
 from holdfast.core.errors import UsageError
+from holdfast.core.job.events import HealthState
 from holdfast.core.value import Value, replace
 from holdfast.health.verdict import DEGRADED, UNFIT
 from holdfast.runtime.hardware.gpus import names, text
@@ -80,7 +81,7 @@ class Check(Value):
     is_number: bool = False
     """It is a number, not below 0; where `argument` says so, per cent."""
     deadline_s: float = DEADLINE_S
-    silence: str = UNFIT
+    silence: HealthState = UNFIT
     """What it means if no answer comes in time."""
     bad_in_a_row: int = 1
     """So many bad answers, one after the other, make the node unfit."""

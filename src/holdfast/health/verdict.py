@@ -7,6 +7,7 @@ A check that has a bad day must not cost a node its place, nor must one good ans
 
 from __future__ import annotations
 
+from holdfast.core.job.events import HealthState
 from holdfast.core.job.xid import DeviceFault
 from holdfast.core.value import Value, replace
 
@@ -15,16 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-FIT, DEGRADED, UNFIT = "fit", "degraded", "unfit"
-STATES = (FIT, DEGRADED, UNFIT)
-"""From good to bad. A degraded node takes part, and a person should look after it; an unfit one does not."""
+FIT, DEGRADED, UNFIT = STATES = tuple(HealthState)
 
 
 class Verdict(Value):
     """The answer of one check."""
 
-    state: str
-    """fit · degraded · unfit"""
+    state: HealthState
     reason: str
     """What was seen, in words, where it is fit too."""
     advice: str = ""
@@ -54,7 +52,7 @@ def unfit(reason: str, advice: str = "", **keep: Any) -> Verdict:
     return Verdict(state=UNFIT, reason=reason, advice=advice, keep=keep)
 
 
-def worst(states: Iterable[str]) -> str:
+def worst(states: Iterable[HealthState]) -> HealthState:
     """The worst of them; fit where there are none."""
     return max(states, key=STATES.index, default=FIT)
 
@@ -98,7 +96,7 @@ class Standing:
         self._bad = self._good = 0
 
     @property
-    def state(self) -> str:
+    def state(self) -> HealthState:
         """fit, before the first answer too."""
         return self.verdict.state if self.verdict is not None else FIT
 

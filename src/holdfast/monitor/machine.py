@@ -11,6 +11,7 @@ It outlives rounds: what has been learned in one holds in the next.
 
 from __future__ import annotations
 
+from holdfast.core.config.fault_tolerance import OnStraggler
 from holdfast.core.job.events import LimitsLearned, StragglerOver, StragglerSeen, Unwatched
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.monitor.glimpse import durations, glimpse
@@ -72,7 +73,7 @@ class Monitor:
         before = rank.glimpse if rank is not None else None
         out = self.liveness.observe(seen, now)
         match seen:
-            case RankSeen() if rank is not None and before is not None and self.ft.on_straggler != "ignore":
+            case RankSeen() if rank is not None and before is not None and self.ft.on_straggler != OnStraggler.IGNORE:
                 self.stragglers.saw(rank.local_rank, rank.rank, durations(before, rank.glimpse), now)
             case RankStarted() | RankGone() if not self.liveness.ranks:
                 self.inform_at = self.notice_at = NEVER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from holdfast.core.config.fault_tolerance import OnStraggler
 from holdfast.core.config.own_options import Growth, Placement
 from holdfast.core.machine import NEVER, Action, Observation
 from holdfast.core.wire.messages import Message
@@ -31,8 +32,8 @@ class Rules(Growth, Placement):
     max_restarts: int = 0
     readmit_after_s: float = NEVER
     """Seconds after which an excluded node may take part again. NEVER: when somebody readmits it."""
-    on_straggler: str = "report"
-    """exclude: a node that is much slower than the others, or has a rank that is, gives way to a spare."""
+    on_straggler: OnStraggler = OnStraggler.REPORT
+    """EXCLUDE: a node that is much slower than the others, or has a rank that is, gives way to a spare."""
 
     def placement(self, unhealthy_groups: Iterable[str] = (), most: int = 0) -> PlacementRules:
         """Those of its placements. `most`: no more nodes than that, though max_nodes are allowed; 0: as many."""

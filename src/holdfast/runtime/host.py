@@ -10,6 +10,7 @@ import select
 import time
 
 from holdfast.core.errors import HoldfastError, StartError
+from holdfast.core.job.events import ControlKind
 from holdfast.core.machine import Signalled
 from holdfast.core.processes import ProcessAsked, ProcessCalculated, ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.signals import signal
@@ -351,7 +352,7 @@ def _said(pid: int, child: Child) -> list[Observation]:
     if (limits_s := page.calculated()) is not None:
         seen.append(ProcessCalculated(pid=pid, limits_s=limits_s))
     if (asked := page.asked()) is not None:
-        seen.append(ProcessAsked(pid=pid, kind=asked[0], reason=asked[1]))
+        seen.append(ProcessAsked(pid=pid, kind=ControlKind(asked[0]), reason=asked[1]))
     return seen
 
 

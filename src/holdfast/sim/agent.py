@@ -30,6 +30,7 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.state import Phase
 from holdfast.agent.node import Node
+from holdfast.core.config.own_options import Grow
 from holdfast.core.errors import StartError
 from holdfast.core.job.events import FailureSeen, StopSent
 from holdfast.core.job.failure import Evidence, Position
@@ -312,7 +313,7 @@ class SimAgent(Watched):
             self.checking.begin_round()
         self._hold_port()
         self.spares.round_began()
-        if self.scene.job.grow == "at-checkpoint":
+        if self.scene.job.grow == Grow.AT_CHECKPOINT:
             self.scene.timeline.after(self.scene.job.save_every_s, lambda: self._save(assigned.round))
 
     def _save(self, number: int) -> None:

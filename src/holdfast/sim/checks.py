@@ -8,6 +8,7 @@ from holdfast.agent.group.hang_response import LOOK_S
 from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.elected_node import shortened
 from holdfast.agent.spares.machine import SlotState
+from holdfast.core.config.own_options import Grow
 from holdfast.core.job.events import Decided, Event, NodeLost
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Assigned, Finish, Message, Refused, Stop
@@ -225,11 +226,11 @@ class Checks:
         job, server = self.scene.job, agent.node.server
         if decision != "rejoin" or " joined" not in reason:
             return
-        if job.grow == "at-checkpoint" and reason.endswith(SAVED) and server is not None:
-            began_s = agent.world.now() - server.rendezvous.formed_at
-            if began_s < job.grow_after_s:
-                raise Violation(f"{agent.place} restarts all because {reason}, {began_s:.1f} s after they began")
-        elif job.grow != "at-once":
+        if job.grow == Grow.AT_CHECKPOINT and reason.endswith(SAVED) and server is not None:
+            now, formed_at = agent.world.now(), server.rendezvous.formed_at
+            if not job.is_due(formed_at, now):
+                raise Violation(f"{agent.place} restarts all because {reason}, {now - formed_at:.1f} s after they began")
+        elif job.grow != Grow.AT_ONCE:
             raise Violation(f"{agent.place} restarts all because {reason}, with --grow {job.grow}")
 
     def _excluded_are_left_out(self, agent: Watched) -> None:

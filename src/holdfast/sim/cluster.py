@@ -18,6 +18,8 @@ from holdfast.agent.group.worker_table import WorkerState
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.node import Node
+from holdfast.core.config.own_options import OnSplit
+from holdfast.core.job.events import ControlKind
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER
 from holdfast.core.value import replace
@@ -172,7 +174,7 @@ class Cluster(Scene):
             lease_s=self.job.lease_s,
             fresh_life=group.join.node,
             witness=self.job.witness,
-            goes_on=self.job.on_split == "continue",
+            goes_on=self.job.on_split == OnSplit.CONTINUE,
             known_round=known_round,
             ended=self._ended(group.join.name),
             now=world.now(),
@@ -228,7 +230,8 @@ class Cluster(Scene):
         """A worker asks for something, if it lives."""
         workers = self.agents[place].node.group.workers
         if local_rank in workers and workers[local_rank].state is WorkerState.RUNNING:
-            self.agents[place].world.see(ControlAsked(local_rank=local_rank, kind=kind, reason="uncorrectable ECC error"))
+            asked = ControlAsked(local_rank=local_rank, kind=ControlKind(kind), reason="uncorrectable ECC error")
+            self.agents[place].world.see(asked)
 
     def reach(self, place: str, iteration: int | None) -> None:
         """A node can tell how far the job is."""

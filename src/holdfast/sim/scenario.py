@@ -10,6 +10,7 @@ import random
 import signal
 from collections.abc import Callable, Mapping
 
+from holdfast.core.config.own_options import Grow
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S
@@ -112,9 +113,9 @@ class Scenario:
             last_call_s=rng.choice((5.0, 8.0)),  # longer than a lease: see `coordinator restarts` in the stories
             ranks_given=given,
             elected=not given and self.choices.random() < 0.4,
-            grow=self.choices.choice(("at-once", "at-once", "next-failure", "never"))
+            grow=self.choices.choice((Grow.AT_ONCE, Grow.AT_ONCE, Grow.NEXT_FAILURE, Grow.NEVER))
             if self.growth.random() < 0.75
-            else "at-checkpoint",
+            else Grow.AT_CHECKPOINT,
             grow_after_s=self.growth.choice((0.0, 0.0, 1.0, 5.0)),
             save_every_s=self.growth.choice((1.0, 2.0)),
             carries_on=self.policies.random() < 0.3,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from holdfast.agent.spares.machine import MiB
 from holdfast.core.config.option import shared
-from holdfast.core.config.own_options import Growth
+from holdfast.core.config.own_options import Growth, OnSplit
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
 from holdfast.rendezvous.rules import Rules
@@ -46,7 +46,7 @@ class Job(Growth):
     """The nodes choose another coordinator if the endpoint's host is lost."""
     witness: bool = False
     """There is a shared directory that decides between two halves."""
-    on_split: str = "stop"
+    on_split: OnSplit = OnSplit.STOP
     memory_s: float = 0.0
     """How long a GPU's memory stays taken when workers have gone. 0: there are no GPUs."""
     checks: bool = False

@@ -4,6 +4,7 @@ host.
 
 from __future__ import annotations
 
+from holdfast.core.job.events import ControlKind
 from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Action, Observation
@@ -148,8 +149,7 @@ class ControlAsked(Observation):
     """A worker asks for something that concerns the whole job."""
 
     local_rank: int
-    kind: str
-    """exclude (this node) · stop (the job) · restart (all ranks) · continue (as if it had not asked)"""
+    kind: ControlKind
     reason: str
 
 

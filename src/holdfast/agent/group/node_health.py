@@ -11,6 +11,7 @@ from __future__ import annotations
 from holdfast.agent.group.job_end import exit
 from holdfast.agent.group.messages import CheckNode, NodeChecked, Send
 from holdfast.agent.group.state import Phase, State, Step, joined_with
+from holdfast.core.job.events import ExcludedBy
 from holdfast.core.job.report import Outcome
 from holdfast.core.machine import Say
 from holdfast.core.value import replace
@@ -37,7 +38,7 @@ def checked(state: State, seen: NodeChecked) -> Step:
         return state, [Send(message=state.join)] if is_news else []
     if state.phase is Phase.RUNNING and unfit:
         node, kind = state.join.node, RequestKind.EXCLUDE
-        wanted = Request(node=node, kind=kind, target=state.join.name, ask=OWN_ASK, reason=unfit, by="itself")
+        wanted = Request(node=node, kind=kind, target=state.join.name, ask=OWN_ASK, reason=unfit, by=ExcludedBy.ITSELF)
         return state, [Send(message=wanted)]
     return state, []
 

@@ -21,6 +21,7 @@ from holdfast.agent.group.state import Phase, State, Step, with_worker
 from holdfast.agent.group.stopping import stop_once_seen
 from holdfast.agent.group.worker_table import Worker, WorkerState
 from holdfast.core.job.events import (
+    ControlKind,
     ControlRequested,
     FailureSeen,
     WatchdogExpired,
@@ -120,7 +121,7 @@ def asked(state: State, seen: ControlAsked, now: float) -> Step:
     local_rank, kind, reason = seen.local_rank, seen.kind, seen.reason
     rank, state = state.workers[local_rank].rank, with_worker(state, local_rank, asked_at=now)
     noted = Record(event=ControlRequested(rank=rank, local_rank=local_rank, kind=kind, reason=reason))
-    if kind == "continue" or state.phase is Phase.ENDED:
+    if kind == ControlKind.CONTINUE or state.phase is Phase.ENDED:
         return state, [noted]
     wanted = Request(node=state.join.node, round=state.round, kind=RequestKind(kind), rank=rank, reason=reason)
     return state, [noted, Send(message=wanted)]

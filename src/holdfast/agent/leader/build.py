@@ -15,7 +15,7 @@ from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.reporting.final_report import ended_runs
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.grammar import shown_endpoint
-from holdfast.core.config.own_options import KUBERNETES, SCHEDULERS, SLURM
+from holdfast.core.config.own_options import KUBERNETES, SCHEDULERS, SLURM, OnSplit
 from holdfast.core.errors import RendezvousError, UsageError
 from holdfast.core.job.report import JobReport
 from holdfast.core.machine import Action, Observation
@@ -100,7 +100,7 @@ def heir(
         lease_s=config.lease_s,
         fresh_life=os.urandom(8).hex(),
         witness=witness is not None,
-        goes_on=config.on_split == "continue",
+        goes_on=config.on_split == OnSplit.CONTINUE,
         known_round=known_round,
         ended=ended,
         now=now,

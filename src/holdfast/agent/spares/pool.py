@@ -32,6 +32,7 @@ from holdfast.agent.spares.messages import (
 )
 from holdfast.agent.workers import launch
 from holdfast.core.config import entry
+from holdfast.core.config.own_options import WarmMode
 from holdfast.core.errors import StartError
 from holdfast.core.job.events import Event, FailureSeen, StopSent
 from holdfast.core.machine import NEVER, Record, Say, Tick
@@ -105,7 +106,7 @@ class Parking(Part):
         """So many modules have been told of in this round."""
         self.standing_by = False
         """There has been no worker here, and what would be imported is known from others."""
-        self.fork = config.warm_mode == "fork" and not config.bindings
+        self.fork = config.warm_mode == WarmMode.FORK and not config.bindings
         self.machine = Spares(config.nproc_per_node, config.warm_spares, fork=self.fork)
         self.parked: dict[int, Parked] = {}
         """By pid."""

@@ -17,6 +17,7 @@ from holdfast.agent.group.messages import Hung, PaceKnown, Started
 from holdfast.agent.part import Part
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.config.config import RunConfig
+from holdfast.core.config.own_options import Membership
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
 from holdfast.core.processes import ProcessDying, ProcessErred, ProcessGone
 from holdfast.core.value import fields_of
@@ -209,7 +210,7 @@ class Monitoring(Part):
         self.job_s = {**self.known_s, **self.job_s}
 
     def _anew(self) -> Monitor:
-        start_up_s = START_UP_S if self.config.membership == "fixed" else 0.0
+        start_up_s = START_UP_S if self.config.membership == Membership.FIXED else 0.0
         return self.make(self.config.ft, node=self.node, start_up_s=start_up_s)
 
     def _begin(self) -> list[Observation]:

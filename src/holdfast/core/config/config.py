@@ -8,8 +8,8 @@ defaults and remembers where each came from, `core.resolve.resolve` makes values
 from __future__ import annotations
 
 from holdfast.core.config.binding import Binding
-from holdfast.core.config.fault_tolerance import FaultTolerance
-from holdfast.core.config.own_options import Growth, Health, Kept, Meeting, Placement, Restarts
+from holdfast.core.config.fault_tolerance import FaultTolerance, RestartPolicy
+from holdfast.core.config.own_options import Growth, Health, Kept, Meeting, Membership, Placement, Restarts
 from holdfast.core.config.torchrun_options import TorchrunOptions
 
 
@@ -54,5 +54,5 @@ class RunConfig(TorchrunOptions, Growth, Placement, Restarts, Meeting, Health, K
     @property
     def most_nodes(self) -> int:
         """How many nodes a round has at most. With min-healthy those above `min_nodes` are what may be lost."""
-        others_wait = self.membership == "fixed" and self.ft.restart_policy != "min-healthy"
+        others_wait = self.membership == Membership.FIXED and self.ft.restart_policy != RestartPolicy.MIN_HEALTHY
         return self.min_nodes if others_wait else self.max_nodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.core.config.config import RunConfig
+from holdfast.core.config.own_options import Membership
 from holdfast.core.job.cycles import cycle_of
 from holdfast.core.signals import name_of
 from holdfast.core.wire.messages import Assigned
@@ -34,7 +35,9 @@ def worker_env(
         "ROLE_WORLD_SIZE": str(assigned.role_world_size),
         "MASTER_ADDR": assigned.master_addr,
         "MASTER_PORT": str(assigned.master_port),
-        "TORCHELASTIC_RESTART_COUNT": str(cycle_of(assigned.round) if config.membership == "fixed" else assigned.restart_count),
+        "TORCHELASTIC_RESTART_COUNT": str(
+            cycle_of(assigned.round) if config.membership == Membership.FIXED else assigned.restart_count
+        ),
         "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
         "TORCHELASTIC_RUN_ID": job,
         "TORCHELASTIC_USE_AGENT_STORE": "False",

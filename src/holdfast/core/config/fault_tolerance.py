@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final, Literal
 
 from holdfast.core.config import grammar
@@ -17,8 +18,9 @@ from holdfast.core.config.option import (
     TEXT_OR_NONE,
     Kind,
     Section,
-    choice,
+    W,
     nvrx,
+    one_of,
     optional,
     ours,
     spellings,
@@ -32,8 +34,26 @@ AUTO: Final = "auto"
 Limit = float | Literal["auto"] | None
 """Seconds; None: no limit; "auto": learned from what the job does."""
 
+
+class OnStraggler(StrEnum):
+    """What is done about a rank that is much slower than the others."""
+
+    REPORT = "report"
+    EXCLUDE = "exclude"
+    """Its node gives way to a spare, if there is one."""
+    IGNORE = "ignore"
+
+
+class RestartPolicy(StrEnum):
+    """What a failed rank leads to."""
+
+    ANY_FAILED = "any-failed"
+    """All ranks restart."""
+    MIN_HEALTHY = "min-healthy"
+    """They restart only when too few nodes are healthy."""
+
+
 MONITORS = ("auto", "off")
-ON_STRAGGLER = ("report", "exclude", "ignore")
 NO_LIMIT = ("", "none", "null", "~")
 LEVELS = {"dbg": "DEBUG", "warn": "WARNING"} | {
     word.lower(): word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -148,6 +168,12 @@ def words(*known: str) -> Kind[str]:
     return Kind("word", read, "WORD", choices=known)
 
 
+def word_of(known: type[W]) -> Kind[W]:
+    """One of the members of an enumeration, in capitals or not."""
+    word = words(*known)
+    return Kind(word.name, lambda text, name: known(word.read(text, name)), word.metavar, choices=word.choices)
+
+
 LIMIT: Kind[Limit] = Kind("limit", limit, "S|none|auto")
 LIMITS: Kind[dict[str, float | None]] = Kind("limits", limits, "NAME:S,…")
 LIMIT_OR_NONE: Kind[float | None] = Kind("text", limit_or_none, "S|none")
@@ -203,8 +229,8 @@ class Watching(Section, mixin=True, heading="watching the ranks"):
         "a line of a rank's output that matches is a sign of progress; its group `step`, if it has one, is the step's number",
         keys=("progress_regex",),
     )
-    on_straggler: str = ours(
-        choice(*ON_STRAGGLER),
+    on_straggler: OnStraggler = ours(
+        one_of(OnStraggler),
         "--on-straggler",
         "what is done about a rank that is much slower than the others: report, exclude its node if a spare can take its "
         "place, or ignore",
@@ -278,9 +304,9 @@ class Watching(Section, mixin=True, heading="watching the ranks"):
 class Policy(Section, mixin=True, heading="after a failure"):
     """What follows a failure?"""
 
-    restart_policy: str = nvrx(
-        words("any-failed", "min-healthy"),
-        "any-failed",
+    restart_policy: RestartPolicy = nvrx(
+        word_of(RestartPolicy),
+        RestartPolicy.ANY_FAILED,
         "any-failed: one failed rank restarts all; min-healthy: only too few healthy nodes do",
         old=(
             "--restart-policy",

@@ -1,6 +1,6 @@
 """How is an option written? In one place, the field that it sets:
 
-    grow_after_s: float = ours(SECONDS, "--grow-after", "with --grow at-checkpoint: …", default="60")
+    lease_s: float = ours(SOME_SECONDS, "--lease", "seconds without a word after which …", default="3.0")
 
 The command line, the variable, the key in YAML, `--print-config`, `--help`, the reference pages and the rules of the machines
 derive from that line. The field's default is what the default's text means. An option that several fields are made of stands on
@@ -10,6 +10,7 @@ a line without a type, as in `_nnodes = torchrun(TEXT, "--nnodes", …)`; `core.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from holdfast.core.config import grammar
@@ -18,6 +19,7 @@ from holdfast.core.value import Value, ValueType, quicken
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+W = TypeVar("W", bound=StrEnum)
 
 NODES, RENDEZVOUS, WORKERS, LOGS, STATIC, OURS = (
     "nodes and workers",
@@ -83,6 +85,18 @@ def choice(*words: str, metavar: str = "WORD") -> Kind[str]:
         return text
 
     return Kind("text", read, metavar, choices=words)
+
+
+def one_of(words: type[W], metavar: str = "WORD") -> Kind[W]:
+    """One of the members of an enumeration."""
+
+    def read(text: str, name: str) -> W:
+        try:
+            return words(text)
+        except ValueError:
+            raise UsageError(f"{name}: there is no {text!r}", hint=grammar.did_you_mean(text, words)) from None
+
+    return Kind("text", read, metavar, choices=tuple(words))
 
 
 TEXT: Kind[str] = Kind("text", lambda text, name: text)

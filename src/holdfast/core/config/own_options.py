@@ -5,6 +5,8 @@ because of them.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.config import grammar
 from holdfast.core.config.option import (
     PATH,
@@ -16,7 +18,7 @@ from holdfast.core.config.option import (
     TEXTS,
     Kind,
     Section,
-    choice,
+    one_of,
     optional,
     ours,
     whole,
@@ -24,13 +26,9 @@ from holdfast.core.config.option import (
 
 SUPERVISOR_PORT = 29800
 """Where a supervisor listens when no port is given: beside torchrun's 29500, 29400 and whatever counts up from there."""
-SPLITS = ("stop", "continue")
 SLURM, KUBERNETES = "slurm", "kubernetes"
 SCHEDULERS = (SLURM, KUBERNETES)
 """Witnesses that are no directories."""
-WARM_MODES = ("spawn", "fork")
-MEMBERSHIPS = ("elastic", "fixed")
-GROW = ("at-once", "at-checkpoint", "next-failure", "never")
 
 MEMORY: Kind[str] = Kind("text", grammar.memory, "SIZE")
 PORTS: Kind[tuple[int, int]] = Kind("text", grammar.port_range, "PORT")
@@ -39,11 +37,42 @@ SUPERVISORS: Kind[tuple[str, ...]] = Kind(
 )
 
 
+class Grow(StrEnum):
+    """When a running job takes in nodes that come later."""
+
+    AT_ONCE = "at-once"
+    AT_CHECKPOINT = "at-checkpoint"
+    NEXT_FAILURE = "next-failure"
+    NEVER = "never"
+
+
+class Membership(StrEnum):
+    """How many nodes a round has."""
+
+    ELASTIC = "elastic"
+    """From MIN to MAX, as many as there are."""
+    FIXED = "fixed"
+
+
+class WarmMode(StrEnum):
+    """How a warm spare comes to be."""
+
+    SPAWN = "spawn"
+    FORK = "fork"
+
+
+class OnSplit(StrEnum):
+    """What nodes do that are cut off with fewer than half."""
+
+    STOP = "stop"
+    CONTINUE = "continue"
+
+
 class Growth(Section, mixin=True):
     """When does a running job take more nodes in?"""
 
-    grow: str = ours(
-        choice(*GROW, metavar="WHEN"),
+    grow: Grow = ours(
+        one_of(Grow, "WHEN"),
         "--grow",
         "when later nodes are taken in: at-once (all ranks restart with them), at-checkpoint (when one has been written; see "
         "--grow-after), next-failure (when they restart anyway), never (they only replace others)",
@@ -55,6 +84,18 @@ class Growth(Section, mixin=True):
         "with --grow at-checkpoint: seconds that a later node has to have waited, and the ranks to have run, before",
         default="60",
     )
+
+    def is_due(self, since: float, now: float) -> bool:
+        """With AT_CHECKPOINT: a node that has waited, and ranks that have run, since then have done so for long enough."""
+        return now - since >= self.grow_after_s
+
+    def why_later(self) -> str:
+        """Why a node that comes while the ranks run is not taken in at once. Empty: it may be."""
+        if self.grow == Grow.AT_CHECKPOINT:
+            return f"the job takes it in after a checkpoint, {self.grow_after_s:g} s from now at the earliest"
+        if self.grow != Grow.AT_ONCE:
+            return f"the job takes in more nodes only when it restarts anyway (--grow {self.grow})"
+        return ""
 
 
 class Placement(Section, mixin=True):
@@ -121,8 +162,8 @@ class Restarts(Section, mixin=True):
     )
     warm_spares: int | None = 0
     """None: one for each worker, if there is memory for it."""
-    warm_mode: str = ours(
-        choice(*WARM_MODES, metavar="MODE"),
+    warm_mode: WarmMode = ours(
+        one_of(WarmMode, "MODE"),
         "--warm-mode",
         "spawn: each spare is a process of its own; fork: workers are forked from one that has imported everything, and "
         "share its memory",
@@ -133,8 +174,8 @@ class Restarts(Section, mixin=True):
 class Meeting(Section, mixin=True):
     """How do the nodes of a job hold together, and who else hears of it?"""
 
-    membership: str = ours(
-        choice(*MEMBERSHIPS),
+    membership: Membership = ours(
+        one_of(Membership),
         "--membership",
         "elastic: the job runs with as many nodes as there are, from MIN to MAX; fixed: always with MIN (min-healthy: MIN to "
         "MAX), the others are spares; TORCHELASTIC_RESTART_COUNT counts rounds (as ft_launcher has it)",
@@ -168,8 +209,8 @@ class Meeting(Section, mixin=True):
     )
     witness: str | None = None
     """An absolute directory; or `slurm`, or `kubernetes`. None: nobody decides between two halves."""
-    on_split: str = ours(
-        choice(*SPLITS),
+    on_split: OnSplit = ours(
+        one_of(OnSplit),
         "--on-split",
         "what nodes do that are cut off with fewer than half: stop, or continue and risk that the others do too",
         default="stop",

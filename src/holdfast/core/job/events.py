@@ -6,6 +6,8 @@ One event is one JSON line in `events-<node>.jsonl`. The recorder adds the envel
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.policy import Verdict
 from holdfast.core.job.report import Outcome
@@ -222,6 +224,19 @@ class StacksKept(Event):
     """For whose sake, in words."""
 
 
+class ControlKind(StrEnum):
+    """What a rank's script may ask of the job. `core.page.layout.CONTROL_KINDS` has the same words."""
+
+    EXCLUDE = "exclude"
+    """Its node is left out."""
+    STOP = "stop"
+    """The job stops."""
+    RESTART = "restart"
+    """All ranks restart."""
+    CONTINUE = "continue"
+    """Nothing is done."""
+
+
 class ControlRequested(Event):
     """A worker asked for something that concerns the whole job."""
 
@@ -229,7 +244,7 @@ class ControlRequested(Event):
     """Global rank."""
     local_rank: int
     """Its place on this node, from 0."""
-    kind: str
+    kind: ControlKind
     """exclude (its node) · stop (the job) · restart (all ranks) · continue (nothing is done)"""
     reason: str
     """What it said, in words."""
@@ -353,14 +368,24 @@ class GpuMemoryReclaimed(Event):
     """False: the time was over first, and the workers were started all the same."""
 
 
+class HealthState(StrEnum):
+    """How fit a check finds a node, from good to bad."""
+
+    FIT = "fit"
+    DEGRADED = "degraded"
+    """It takes part, and a person should look after it."""
+    UNFIT = "unfit"
+    """It does not take part."""
+
+
 class HealthChanged(Event):
     """A check of this node's health has another verdict than before, or another reason for it."""
 
     check: str
     """Its name, with its argument as it was asked for."""
-    state: str
+    state: HealthState
     """fit · degraded (it takes part, and somebody should look after it) · unfit"""
-    before: str
+    before: HealthState
     """What it was until then; fit where it had not been asked."""
     reason: str
     """What was seen, in words."""
@@ -416,6 +441,19 @@ class NodeLeft(Event):
     """What it said, in words."""
 
 
+class ExcludedBy(StrEnum):
+    """Who has a node excluded."""
+
+    OPERATOR = "operator"
+    FAILURES = "failures"
+    """Its workers were the first to fail, again and again."""
+    SLOWNESS = "slowness"
+    SCRIPT = "script"
+    """A rank of it asked."""
+    ITSELF = "itself"
+    """The node has found out that it is unfit."""
+
+
 class NodeExcluded(Event):
     """A node must not take part from now on. It may stay connected as a spare."""
 
@@ -423,7 +461,7 @@ class NodeExcluded(Event):
     """Of the node, as a person knows it."""
     reason: str
     """What was said against it, in words."""
-    by: str
+    by: ExcludedBy
     """operator · failures (its workers were the first to fail, again and again) · slowness · script (a rank of it asked) ·
     itself"""
     age_s: float = 0.0

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from holdfast.core.config import grammar
 from holdfast.core.config.draft import Draft
+from holdfast.core.config.fault_tolerance import RestartPolicy
+from holdfast.core.config.own_options import Membership
 from holdfast.core.errors import UsageError
 
 BACKENDS = ("static", "c10d", "embedded", "memory", "etcd", "etcd-v2")
@@ -272,7 +274,7 @@ def _job_id(draft: Draft) -> None:
 def _bears_losses(draft: Draft) -> bool:
     """Is the policy min-healthy? Its field is settled later."""
     policy = draft.settings.get("ft_restart_policy")
-    return policy is not None and str(policy.value).lower() == "min-healthy"
+    return policy is not None and str(policy.value).lower() == RestartPolicy.MIN_HEALTHY
 
 
 def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
@@ -283,7 +285,7 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
         draft.tell("NOTE", f"{name} close_timeout has no effect: a job ends by itself")
     said = {"static": ("timeout", "join_timeout"), "etcd": ("join_timeout", "timeout")}.get(backend, ("join_timeout",))
     join = next((key for key in said if key in durations), "")
-    fixed = draft.fields["membership"] == "fixed"
+    fixed = draft.fields["membership"] == Membership.FIXED
     usual = 900.0 if backend == "static" else 300.0 if fixed else 600.0
     draft.put("join_timeout_s", durations.get(join, usual), name if join else "default")
     nobody_waits = fixed and not _bears_losses(draft)  # no more nodes are taken than have to come

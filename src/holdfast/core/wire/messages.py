@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from holdfast.core.job.events import ExcludedBy, HealthState
 from holdfast.core.job.failure import Failure, Position
 from holdfast.core.job.injection import Injection
 from holdfast.core.job.report import JobReport
@@ -24,9 +25,7 @@ class Exclusion(Value):
     name: str
     """As people call the node: another life of it is left out too."""
     reason: str
-    by: str = "operator"
-    """operator · failures (its workers were the first to fail, again and again) · slowness · script (a rank of it asked) ·
-    itself"""
+    by: ExcludedBy = ExcludedBy.OPERATOR
     age_s: float = 0.0
     """For how long it has been so."""
 
@@ -227,7 +226,6 @@ class Leave(Message):
     reason: str
 
 
-
 # --- what is asked of a node, or of the job -------------------------------------------------------------------------
 
 
@@ -269,8 +267,8 @@ class Request(Message):
     """The round that it is about, where it is about one."""
     rank: int = -1
     """The rank that asks. -1: an operator does, or the node itself."""
-    by: str = "operator"
-    """operator · itself: the node has found out that it is unfit"""
+    by: ExcludedBy = ExcludedBy.OPERATOR
+    """OPERATOR or ITSELF."""
     reason: str = ""
     checks: tuple[str, ...] = ()
     """Those that CHECK runs."""
@@ -292,7 +290,7 @@ class Checked(Value):
     """What one check has found, as `health.verdict` has it."""
 
     check: str
-    state: str
+    state: HealthState
     reason: str
     advice: str = ""
     took_s: float = 0.0
@@ -493,10 +491,6 @@ class ToImport(Message):
 
     python: str
     modules: tuple[str, ...]
-
-
-
-
 
 
 class Renewed(Message):

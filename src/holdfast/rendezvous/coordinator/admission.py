@@ -5,7 +5,7 @@ What depends on how its workers are is in `rendezvous.coordinator.failure_handli
 
 from __future__ import annotations
 
-from holdfast.core.job.events import NodeReadmitted
+from holdfast.core.job.events import ExcludedBy, NodeReadmitted
 from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.machine import Action, Say
 from holdfast.core.wire.messages import Join, Stop, Waiting
@@ -30,11 +30,12 @@ def newcomer(job: Job, seat: Seat, now: float) -> list[Action]:
 
 def saved(job: Job, now: float) -> list[Action]:
     """A checkpoint has been written: all restart if a node has waited long enough and the job gains by it."""
-    since = now - job.rules.grow_after_s
     waiting = (
         seat
         for seat in job.seats.values()
-        if seat.state is SeatState.READY and max(seat.came_at, job.formed_at) <= since and not job.excluded.why(seat.name)
+        if seat.state is SeatState.READY
+        and job.rules.is_due(max(seat.came_at, job.formed_at), now)
+        and not job.excluded.why(seat.name)
     )
     seat = next(waiting, None)  # they are as many with any of them
     if seat is None or _no_place_yet(job, seat, is_saved=True):
@@ -50,9 +51,9 @@ def _no_place_yet(job: Job, seat: Seat, *, is_saved: bool = False) -> str:
 def of_itself(job: Job, join: Join, now: float) -> list[Action]:
     """A node knows best whether it is fit; but what others have against it stands."""
     by, why = job.excluded.by(join.name), job.excluded.why(join.name)
-    if join.unhealthy and (not by or (by == "itself" and why != join.unhealthy)):
-        return [job.exclude(join.name, join.unhealthy, "itself", now)]
-    return [] if join.unhealthy or by != "itself" else readmit(job, join.name, "it says that it is fit again", now)
+    if join.unhealthy and (not by or (by == ExcludedBy.ITSELF and why != join.unhealthy)):
+        return [job.exclude(join.name, join.unhealthy, ExcludedBy.ITSELF, now)]
+    return [] if join.unhealthy or by != ExcludedBy.ITSELF else readmit(job, join.name, "it says that it is fit again", now)
 
 
 def give_way(job: Job, name: str, why: str, now: float) -> list[Action]:
@@ -60,7 +61,7 @@ def give_way(job: Job, name: str, why: str, now: float) -> list[Action]:
     done = job.seats.tally.of(SeatState.SUCCEEDED)
     if not is_member(job, name) or done or not job.seats.is_replaceable(name, job.round):
         return []
-    excluded = job.exclude(name, why, "slowness", now)
+    excluded = job.exclude(name, why, ExcludedBy.SLOWNESS, now)
     return [excluded, *dismiss(job, name, f"{name} is excluded: {why}", now)]
 
 

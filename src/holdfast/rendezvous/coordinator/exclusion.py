@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from holdfast.core.job.events import ExcludedBy
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Exclusion
 
@@ -36,11 +37,11 @@ class Excluded:
         """Why that node must not take part; empty: it may."""
         return self._held[name][0].reason if name in self._held else ""
 
-    def by(self, name: str) -> str:
-        """Whose word it is; empty: it is not excluded."""
-        return self._held[name][0].by if name in self._held else ""
+    def by(self, name: str) -> ExcludedBy | None:
+        """Who has it excluded. None: it is not excluded."""
+        return self._held[name][0].by if name in self._held else None
 
-    def add(self, name: str, reason: str, by: str, now: float) -> None:
+    def add(self, name: str, reason: str, by: ExcludedBy, now: float) -> None:
         """Leave it out from now on."""
         self._held[name] = Exclusion(name=name, reason=reason[:CHARS], by=by), now
         self.changes += 1
@@ -70,4 +71,4 @@ class Excluded:
 
     def _ends(self, name: str) -> float:
         one, since = self._held[name]
-        return NEVER if one.by == "itself" else since + self.back_after_s
+        return NEVER if one.by == ExcludedBy.ITSELF else since + self.back_after_s

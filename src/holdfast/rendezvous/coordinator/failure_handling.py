@@ -7,7 +7,7 @@ blame for a hang.
 
 from __future__ import annotations
 
-from holdfast.core.job.events import FailureSeen
+from holdfast.core.job.events import ExcludedBy, FailureSeen
 from holdfast.core.job.failure import Cause, Failure, describe
 from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.machine import Action
@@ -73,7 +73,7 @@ def _blame(job: Job, name: str, failure: Failure, more: str, now: float, hung: H
     """All restart because of that worker of the node `name`, or the job ends. `more`: what else there is to say."""
     decision = job.policy.consider(failure, uptime_s=now - job.formed_at, now=now)
     out = decision.exclude and failure.node == name and job.seats.is_replaceable(name, job.round)
-    excluded = [job.exclude(name, decision.exclude, "failures", now)] if out else []
+    excluded = [job.exclude(name, decision.exclude, ExcludedBy.FAILURES, now)] if out else []
     why = _joined(f"{decision.reason}, without {name}" if out else decision.reason, more)
     return [*excluded, *carry_out(job, replace(decision, reason=why), now, hung=hung)]
 

@@ -9,6 +9,7 @@ While a round runs, a job that grows after checkpoints takes in the nodes that w
 
 from __future__ import annotations
 
+from holdfast.core.job.events import ExcludedBy
 from holdfast.core.machine import NEVER, Action, Say
 from holdfast.core.wire.messages import Saving
 from holdfast.rendezvous.coordinator.membership import Seat, Seats
@@ -22,7 +23,7 @@ SETTLE_S = 0.5
 """A checkpoint is over when nobody has written for so long: ranks may have begun that have not been looked at yet (0.2 s), come
 to it a little later, or write another file next. It costs the steps of that time."""
 
-FORGIVABLE = ("failures", "slowness")
+FORGIVABLE = (ExcludedBy.FAILURES, ExcludedBy.SLOWNESS)
 """Whose word an exclusion is that is taken back where too few nodes are left."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from holdfast.core.job.events import Event, NodeExcluded
+from holdfast.core.job.events import Event, ExcludedBy, NodeExcluded
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER, Record
 from holdfast.core.wire.messages import Exclusion
@@ -181,7 +181,7 @@ class Job:
 
     # --- what all parts of it say ---------------------------------------------------------------------------------------
 
-    def exclude(self, name: str, reason: str, by: str, now: float) -> Record:
+    def exclude(self, name: str, reason: str, by: ExcludedBy, now: float) -> Record:
         """Remember it; whoever runs there goes on until it is dismissed."""
         self.excluded.add(name, reason, by, now)
         return self.record(NodeExcluded(name=name, reason=self.excluded.why(name), by=by))

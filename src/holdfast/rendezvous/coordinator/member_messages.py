@@ -6,6 +6,7 @@ Here it is known whether its workers may be alive. What its absence means for th
 
 from __future__ import annotations
 
+from holdfast.core.config.fault_tolerance import OnStraggler
 from holdfast.core.job.events import Event, NodeJoined, NodeLeft, NodeLost, StragglerSeen
 from holdfast.core.job.failure import Cause, Failure, describe
 from holdfast.core.machine import Action, Say
@@ -219,6 +220,6 @@ def paced(job: Job, seat: Seat, pace: Pace, now: float) -> list[Action]:
         if isinstance(event, StragglerSeen):
             slow[event.name] = described(event)
             actions.append(Say(text=f"straggler: {event.name}: {slow[event.name]}", level="warning"))
-    for name, why in slow.items() if job.rules.on_straggler == "exclude" else ():
+    for name, why in slow.items() if job.rules.on_straggler == OnStraggler.EXCLUDE else ():
         actions += give_way(job, name, why, now)
     return actions

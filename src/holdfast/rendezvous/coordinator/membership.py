@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
+from holdfast.core.config.own_options import Grow
 from holdfast.core.job.policy import Health
 from holdfast.core.machine import NEVER
 from holdfast.core.page.stash import agreed
@@ -375,7 +376,7 @@ class Seats(dict[str, Seat]):
     @property
     def most(self) -> int:
         """Nodes that a round may have."""
-        return self.largest if self.rules.grow == "never" and self.largest else self.rules.max_nodes
+        return self.largest if self.rules.grow == Grow.NEVER and self.largest else self.rules.max_nodes
 
     def newest_round(self, seats: list[Seat], ours: int) -> int:
         """The newest that we or these have known: members may remember an earlier life of the coordinator."""
@@ -412,10 +413,8 @@ class Seats(dict[str, Seat]):
             return f"excluded: {why}"
         if len(members) >= self.most:
             return f"the job has its {self.most} nodes"
-        if self.rules.grow == "at-checkpoint" and not saved:
-            return f"the job takes it in after a checkpoint, {self.rules.grow_after_s:g} s from now at the earliest"
-        if self.rules.grow not in ("at-once", "at-checkpoint"):
-            return f"the job takes in more nodes only when it restarts anyway (--grow {self.rules.grow})"
+        if not saved and (why := self.rules.why_later()):
+            return why
         if any(member.state is SeatState.SUCCEEDED for member in members):
             return "some nodes have finished their part already"
         together = self.place(list(self.values()), last_round)

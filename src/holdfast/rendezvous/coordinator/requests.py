@@ -6,6 +6,7 @@ on (`rendezvous.coordinator.pending_requests`).
 
 from __future__ import annotations
 
+from holdfast.core.job.events import ExcludedBy
 from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.job.report import Outcome
 from holdfast.core.machine import Action
@@ -53,7 +54,7 @@ def _exclude_for_rank(job: Job, request: Request, now: float) -> list[Action]:
     if needed := job.seats.lacking(name, job.round):
         why = f"{what}; not done, since the job cannot go on without it: {needed}"
         return carry_out(job, Decision(then=Verdict.CARRY_ON, reason=why), now)
-    excluded = job.exclude(name, request.reason, "script", now)
+    excluded = job.exclude(name, request.reason, ExcludedBy.SCRIPT, now)
     return [excluded, *dismiss(job, name, what, now)]
 
 
@@ -66,7 +67,7 @@ def _exclude(job: Job, request: Request, now: float) -> list[Action]:
         text = f"{name} is not excluded, since the job cannot go on without it: {needed}"
         return reply_to(request, ok=False, text=text)
     is_here = any(seat.name == name for seat in job.seats.values())
-    actions: list[Action] = [job.exclude(name, request.reason, "itself" if request.by == "itself" else "operator", now)]
+    actions: list[Action] = [job.exclude(name, request.reason, request.by, now)]
     dismissed = dismiss(job, name, f"{name} is excluded: {request.reason}", now)
     then = "it takes part in no later round"
     if dismissed:

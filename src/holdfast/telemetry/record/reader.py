@@ -19,7 +19,7 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
-from holdfast.core.job.events import CATALOGUE, Event, RoundFormed
+from holdfast.core.job.events import CATALOGUE, ControlKind, Event, ExcludedBy, HealthState, RoundFormed
 from holdfast.core.job.failure import Cause, Failure
 from holdfast.core.job.policy import Verdict
 from holdfast.core.job.report import Outcome
@@ -149,7 +149,8 @@ def _hint(kind: type[Value], field: str) -> str:
 
 
 _VALUES: dict[str, type[Value]] = {"Failure": Failure, "DeviceFault": DeviceFault}
-_WORDS: dict[str, type[StrEnum]] = {"Cause": Cause, "Outcome": Outcome, "Verdict": Verdict}
+_ENUMS: tuple[type[StrEnum], ...] = (Cause, ControlKind, ExcludedBy, HealthState, Outcome, Verdict)
+_WORDS = {kind.__name__: kind for kind in _ENUMS}
 _SHAPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool, "tuple": (list, tuple), "dict": dict}
 _SHAPES |= dict.fromkeys(_WORDS, str)
 
