@@ -438,6 +438,19 @@ def test_a_function_that_has_let_go_of_its_descriptors_has_not_ended_yet(ours, s
     assert "forcefully" not in caplog.text and not alive(group.pids()[0])
 
 
+def test_a_signal_to_a_forked_worker_that_has_not_begun_ends_it_and_nothing_else(ours, start, tmp_path):
+    """It has its parent's handlers for a moment: what these raise would be lost in there, or come out in the parent's code."""
+    armed = [True]
+    os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM) if armed else None)
+    try:
+        group = start(ours, [(str(tmp_path / "touched"),)], workers.touch_and_wait, start_method="fork")
+        result = group.wait(timeout=20)
+    finally:
+        armed.clear()
+    assert result is not None and result.failures[0].exitcode == -signal.SIGTERM
+    assert not (tmp_path / "touched").exists()
+
+
 @pytest.mark.parametrize("kind", ["program", "function"])
 def test_a_signal_while_workers_start_comes_once_they_can_be_ended(ours, start, monkeypatch, tmp_path, kind):
     """Raised before the worker is known it would leave one behind."""

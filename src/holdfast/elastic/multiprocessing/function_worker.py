@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib import import_module
 from multiprocessing.process import BaseProcess
@@ -80,9 +80,11 @@ def _bound(fn: Callable[..., Any], local_rank: int, numa_options: Any) -> Callab
     return bound
 
 
-def _enter(by_main_thread: bool, *args: Any) -> None:
-    """The child's first function."""
+def _enter(signal_mask: set[int] | None, by_main_thread: bool, *args: Any) -> None:
+    """The child's first function. `signal_mask`: what to block from now on; None: as it is."""
     _forget_signal_handlers()
+    if signal_mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
     _die_with_parent(by_main_thread)
     try:
         _wrap(*args)
@@ -115,6 +117,20 @@ def _end_after(parent: BaseProcess) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def _blocked_until_entered(start_method: str) -> Iterator[set[int] | None]:
+    """Signals wait until a forked child has forgotten our handlers: one that came before would raise `SignalException` in it,
+    wherever our own main thread is. Yields the mask that the child restores."""
+    if start_method != "fork":
+        yield None
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield set(before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def start(
     context: Any,
     fn: Callable[..., Any],
@@ -131,11 +147,12 @@ def start(
     by_main_thread = context.get_start_method() != "forkserver" and threading.current_thread() is threading.main_thread()
     processes: list[BaseProcess] = []
     try:
-        for rank in range(len(args)):
-            own = [{rank: mapping[rank]} for mapping in (args, envs, stdouts, stderrs, ret_vals)]
-            process = context.Process(target=_enter, args=(by_main_thread, rank, fn, *own, finished, numa_options))
-            process.start()
-            processes.append(process)
+        with _blocked_until_entered(context.get_start_method()) as mask:
+            for rank in range(len(args)):
+                own = [{rank: mapping[rank]} for mapping in (args, envs, stdouts, stderrs, ret_vals)]
+                process = context.Process(target=_enter, args=(mask, by_main_thread, rank, fn, *own, finished, numa_options))
+                process.start()
+                processes.append(process)
     except BaseException:
         for process in processes:
             process.kill()
