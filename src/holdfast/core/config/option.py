@@ -1,10 +1,10 @@
 """How is an option written? In one place, the field that it sets:
 
-    lease_s: float = ours(SOME_SECONDS, "--lease", "seconds without a word after which …", default="3.0")
+    lease_s: float = ours("--lease", SOME_SECONDS, "3.0", "seconds without a word after which another node counts as lost")
 
 The command line, the variable, the key in YAML, `--print-config`, `--help`, the reference pages and the rules of the machines
 derive from that line. The field's default is what the default's text means. An option that several fields are made of stands on
-a line without a type, as in `_nnodes = torchrun(TEXT, "--nnodes", …)`; `core.resolve` makes the fields.
+a line without a type, as in `_nnodes = torchrun(NODES, "--nnodes N|MIN:MAX", …)`; `core.resolve` makes the fields.
 """
 
 from __future__ import annotations
@@ -179,74 +179,50 @@ class _Written:
         self.usual = usual
 
 
-def _usual(kind: Kind[T], default: str | None, name: str) -> T:
-    return cast(T, kind.nothing if default is None else kind.read(default, name))
-
-
-def torchrun(
-    kind: Kind[T],
-    name: str,
-    help: str,
-    *,
-    group: str,
-    short: str = "",
-    default: str | None = None,
-    metavar: str = "",
-    note: str = "",
-    pet: bool = True,
-) -> T:
-    """An option of torchrun: a dashed and, for several words, an underscored spelling; `PET_` and its dest in the environment.
+def torchrun(group: str, usage: str, kind: Kind[T], default: str | None, help: str, *, note: str = "", pet: bool = True) -> T:
+    """An option of torchrun, with its variable `PET_` and its dest. `usage`: its names, and how its value is shown.
 
     `pet` False: torchrun has no variable for it."""
-    plain = name[2:].replace("-", "_")
-    usual = _usual(kind, default, name)
-
-    def build(field: str, heading: str) -> Option:
-        return Option(
-            names=tuple(spelling for spelling in (short, name, f"--{plain}" if "_" in plain else "") if spelling),
-            reads=kind,
-            default=default,
-            usual=usual,
-            metavar=metavar or kind.metavar,
-            env=f"PET_{plain.upper()}",
-            group=group,
-            torchrun=True,
-            help=help,
-            note=note if pet else note or "torchrun has no variable for this flag.",
-            field=field,
-        )
-
-    return cast(T, _Written(build, usual))
+    note = note if pet else note or "torchrun has no variable for this flag."
+    return _flag(usage, kind, default, help, env="PET_", group=group, torchrun=True, note=note)
 
 
 def ours(
+    usage: str,
     kind: Kind[T],
-    name: str,
+    default: str | None,
     help: str,
     *,
-    default: str | None = None,
-    metavar: str = "",
-    env: bool | str = True,
-    names: tuple[str, ...] = (),
+    env: str = "HOLDFAST_",
     group: str = OURS,
-    keys: tuple[str, ...] = (),
+    yaml: bool = False,
 ) -> T:
-    """An option of ours: both spellings, and `HOLDFAST_` and its dest in the environment, or another name, or none."""
-    plain = name[2:].replace("-", "_")
-    usual = _usual(kind, default, name)
+    """An option of ours. `usage` as in `torchrun`; `env`: its variable, or how that begins; empty: it has none; `yaml`: it is a
+    key under `fault_tolerance:` too."""
+    return _flag(usage, kind, default, help, env=env, group=group, yaml=yaml)
+
+
+def _flag(
+    usage: str, kind: Kind[T], default: str | None, help: str, *, env: str, group: str, yaml: bool = False, **more: Any
+) -> T:
+    words = usage.split()
+    metavar = "" if words[-1].startswith("-") else words.pop()
+    plain = next(word for word in words if word.startswith("--"))[2:].replace("-", "_")
+    usual = cast(T, kind.nothing if default is None else kind.read(default, f"--{plain}"))
 
     def build(field: str, heading: str) -> Option:
         return Option(
-            names=names or ((name, f"--{plain}") if "_" in plain else (name,)),
+            names=tuple(dict.fromkeys(name for word in words for name in spellings(word))),
             reads=kind,
             default=default,
             usual=usual,
             metavar=metavar or kind.metavar,
-            env=f"HOLDFAST_{plain.upper()}" if env is True else env or "",
+            env=f"{env}{plain.upper()}" if env.endswith("_") else env,
             group=group,
             help=help,
             field=field,
-            keys=keys,
+            keys=(field,) if yaml else (),
+            **more,
         )
 
     return cast(T, _Written(build, usual))
@@ -260,32 +236,27 @@ def nvrx(
     flag: str = "",
     also: tuple[str, ...] = (),
     old: tuple[str, ...] = (),
-    keys: tuple[str, ...] = (),
     pet: bool = False,
     metavar: str = "",
     said: str = "",
 ) -> T:
-    """A field of ft_launcher's, as a flag and as a key in YAML: `--ft-a-b`, `--ft-a_b`, `--ft_a_b`, and the oldest versions'
-    `--ft-param-a-b`. `flag`: the flag's name without `--ft-`, where it is not the field's. `also`: older names of the field,
-    and `old` of the flag. `pet`: it has a variable. `said`: why it is accepted without effect."""
+    """A field of ft_launcher's, as a flag and as a key in YAML: `--ft-a-b`, and the oldest versions' `--ft-param-a-b`. `flag`:
+    the flag's name without `--ft-`, where it is not the field's. `also`: older names of the field, and `old` of the flag.
+    `pet`: it has a variable. `said`: why it is accepted without effect."""
 
     def build(field: str, heading: str) -> Option:
-        words = (flag or field, *also)
-        names = [
-            *(name for word in words for name in spellings(word)),
-            *(name for word in words for name in _oldest(word)),
-            *old,
-        ]
+        words = dict.fromkeys((flag or field, field, *also))
+        dashed = [f"--{start}-{word.replace('_', '-')}" for start in ("ft", "ft-param") for word in words]
         return Option(
-            names=tuple(dict.fromkeys(names)),
+            names=tuple(dict.fromkeys(name for word in (*dashed, *old) for name in spellings(word))),
             reads=kind,
             usual=default,
             metavar=metavar or kind.metavar,
-            env=f"PET_FT_{words[0].upper()}" if pet else "",
+            env=f"PET_FT_{field.upper()}" if pet else "",
             group=heading,
             help=help,
             field=field,
-            keys=keys or (field, *also),
+            keys=tuple(dict.fromkeys((field, *words))),
             state=ACCEPTED if said else WORKS,
             said=said,
         )
@@ -293,13 +264,13 @@ def nvrx(
     return cast(T, _Written(build, default))
 
 
-def spellings(word: str) -> tuple[str, ...]:
-    """The three of `--ft-WORD`."""
-    return f"--ft-{word.replace('_', '-')}", f"--ft-{word}", f"--ft_{word}"
-
-
-def _oldest(word: str) -> tuple[str, ...]:
-    return f"--ft-param-{word.replace('_', '-')}", f"--ft-param-{word}", f"--ft_param_{word}"
+def spellings(name: str) -> tuple[str, ...]:
+    """`--a-b` → `--a-b` and `--a_b`; `--ft-a-b` → `--ft-a-b`, `--ft-a_b`, `--ft_a_b`; likewise behind `--ft-param-`."""
+    if not name.startswith("--"):
+        return (name,)
+    start = next((start for start in ("--ft-param-", "--ft-") if name.startswith(start)), "--")
+    whole = name[2:].replace("-", "_")
+    return tuple(dict.fromkeys((name, start + whole[len(start) - 2 :], f"--{whole}")))
 
 
 # --- what options stand in ------------------------------------------------------------------------------------------------
