@@ -12,7 +12,7 @@ from holdfast.agent.control.control_socket import ControlSocket
 from holdfast.cli.table import show_json
 from holdfast.core.errors import HoldfastError
 from holdfast.runtime.hardware.capabilities import every_check
-from holdfast.runtime.process.facts import DEADLINE_S, DEGRADED, HAVE, MISSING, Fact, ask
+from holdfast.runtime.process.facts import DEADLINE_S, DEGRADED, HAVE, MISSING, Fact, ask, have, missing
 from holdfast.telemetry.record.state_dir import open_job, running_nodes, state_home
 from holdfast.telemetry.report.phrasing import count
 from holdfast.telemetry.report.safe_text import one_line
@@ -46,11 +46,11 @@ def run(options: argparse.Namespace) -> int:
 
 def state_directory(home: str) -> Fact:
     """Can a job's record be kept, and can its agents be asked? Tried out with a job of our own."""
-    name, probe = "state directory", f"doctor-{os.getpid()}"
+    probe = f"doctor-{os.getpid()}"
     try:
         job = open_job(home, probe, "probe")
     except HoldfastError as error:
-        return Fact(name=name, state=MISSING, found=error.what, means="no job can start", advice=error.hint, required=True)
+        return missing(error.what, "no job can start", error.hint)
     try:
         trouble = job.degraded or _trouble_in(job.path, job.socket_path)
     finally:
@@ -60,10 +60,10 @@ def state_directory(home: str) -> Fact:
                 os.unlink(path)
         os.rmdir(job.path)
     if not trouble:
-        return Fact(name=name, state=HAVE, found=home, required=True)
+        return have(home, required=True)
     means = "`holdfast status` and `stop` may not find or reach a job, though it runs"
     advice = "set HOLDFAST_STATE_DIR to a directory on a local file system"
-    return Fact(name=name, state=DEGRADED, found=trouble, means=means, advice=advice, required=True)
+    return Fact(state=DEGRADED, found=trouble, means=means, advice=advice, required=True)
 
 
 def _trouble_in(folder: str, socket_path: str) -> str:

@@ -14,10 +14,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 
 from holdfast.runtime.hardware import gpus as accelerators
 from holdfast.runtime.process import process
-from holdfast.runtime.process.facts import DEGRADED, HAVE, MISSING, Check, Fact
+from holdfast.runtime.process.facts import Check, Fact, degraded, have, missing
 
 ENOUGH_FILES = 4096
 """Open files that a rank with some dozens of data loader workers and connections needs."""
@@ -33,35 +35,30 @@ MIB = 1 << 20
 
 def python() -> Fact:
     """Which interpreter is this? An older one than we need could not have installed us."""
-    return Fact(name="python", state=HAVE, found=f"{sys.version.split()[0]} at {sys.executable}", required=True)
+    return have(f"{sys.version.split()[0]} at {sys.executable}", required=True)
 
 
 def linux() -> Fact:
     """Is this Linux?"""
     seen = os.uname()
     found = f"{seen.sysname} {seen.release}, {seen.machine}, {len(os.sched_getaffinity(0))} CPUs for us"
-    state = HAVE if seen.sysname == "Linux" else MISSING
-    return Fact(name="linux", state=state, found=found, advice="" if state == HAVE else "run it on Linux", required=True)
+    return have(found, required=True) if seen.sysname == "Linux" else missing(found, "", "run it on Linux")
 
 
 def proc() -> Fact:
     """Does /proc show our processes?"""
-    blind = process.blindness()
-    if not blind:
-        return Fact(name="/proc", state=HAVE, found="shows our processes", required=True)
-    means = "no job can start: what its workers leave behind could not be found"
-    return Fact(name="/proc", state=MISSING, found=blind, means=means, advice="mount -t proc proc /proc", required=True)
+    if blind := process.blindness():
+        means = "no job can start: what its workers leave behind could not be found"
+        return missing(blind, means, "mount -t proc proc /proc")
+    return have("shows our processes", required=True)
 
 
 def pidfd() -> Fact:
     """Can a process be waited for as a file descriptor?"""
-    fd = process.pidfd_open(os.getpid())
-    if fd is not None:
-        return Fact(name="pidfd", state=HAVE, found="pidfd_open works")
+    if process.pidfd_open(os.getpid()) is not None:
+        return have("pidfd_open works")
     means = "a worker's end is learned from SIGCHLD, and signals go to pids"
-    return Fact(
-        name="pidfd", state=DEGRADED, found="refused", means=means, advice="Linux 5.3, and a seccomp profile that allows it"
-    )
+    return degraded("refused", means, "Linux 5.3, and a seccomp profile that allows it")
 
 
 def memfd() -> Fact:
@@ -70,10 +67,8 @@ def memfd() -> Fact:
         os.close(os.memfd_create("holdfast-doctor", os.MFD_CLOEXEC))
     except (OSError, AttributeError) as error:
         means = "workers have no page: their death is seen when their memory has been freed, and hangs are not seen"
-        return Fact(
-            name="memfd", state=DEGRADED, found=str(error), means=means, advice="allow memfd_create in the seccomp profile"
-        )
-    return Fact(name="memfd", state=HAVE, found="memfd_create works")
+        return degraded(str(error), means, "allow memfd_create in the seccomp profile")
+    return have("memfd_create works")
 
 
 def robust_mutex() -> Fact:
@@ -82,9 +77,9 @@ def robust_mutex() -> Fact:
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     seen = _die_holding_a_mutex(ctypes.CDLL(None), ctypes.c_void_p(address), ctypes.c_void_p(address + 512))
     if seen == _EOWNERDEAD:
-        return Fact(name="robust mutex", state=HAVE, found="marked when its owner dies")
+        return have("marked when its owner dies")
     means = "the death of a worker with much memory is seen only when that has been freed, some 0.1 s for each GB"
-    return Fact(name="robust mutex", state=DEGRADED, found=f"not marked ({os.strerror(seen)})", means=means)
+    return degraded(f"not marked ({os.strerror(seen)})", means)
 
 
 _EOWNERDEAD = 130
@@ -107,9 +102,9 @@ def _die_holding_a_mutex(libc: ctypes.CDLL, mutex: ctypes.c_void_p, attributes: 
 def subreaper() -> Fact:
     """Do orphans of our workers come to us?"""
     if process.set_subreaper():
-        return Fact(name="subreaper", state=HAVE, found="orphans of workers come to us")
+        return have("orphans of workers come to us")
     means = "a process that detaches itself twice from its worker may outlive the job"
-    return Fact(name="subreaper", state=DEGRADED, found="refused", means=means, advice="allow prctl in the seccomp profile")
+    return degraded("refused", means, "allow prctl in the seccomp profile")
 
 
 def ptrace() -> Fact:
@@ -118,10 +113,10 @@ def ptrace() -> Fact:
     blocked = _trace_me_fails()
     found = "refused" if blocked else f"yama scope {scope}"
     if not blocked and (scope == "0" or os.geteuid() == 0):
-        return Fact(name="ptrace", state=HAVE, found=found)
+        return have(found)
     means = "py-spy and gdb cannot look into a hung worker; Holdfast itself does not need it"
     advice = "docker run --cap-add SYS_PTRACE" if blocked else "sysctl kernel.yama.ptrace_scope=0, or run as root"
-    return Fact(name="ptrace", state=DEGRADED, found=found, means=means, advice=advice)
+    return degraded(found, means, advice)
 
 
 def _trace_me_fails() -> bool:
@@ -135,11 +130,9 @@ def cgroup() -> Fact:
     """Which cgroups are there, and how much memory do they give?"""
     if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
         limit = _read("/sys/fs/cgroup/memory.max").strip()
-        size = f", memory limit {int(limit) // MIB} MiB" if limit.isdigit() else ""
-        return Fact(name="cgroup", state=HAVE, found=f"version 2{size}")
+        return have("version 2" + (f", memory limit {int(limit) // MIB} MiB" if limit.isdigit() else ""))
     found = "version 1" if os.path.isdir("/sys/fs/cgroup/memory") else "none visible"
-    means = "a worker killed for want of memory looks like any other SIGKILL"
-    return Fact(name="cgroup", state=DEGRADED, found=found, means=means)
+    return degraded(found, "a worker killed for want of memory looks like any other SIGKILL")
 
 
 # ---- questions about room ------------------------------------------------------------------------------------------
@@ -149,31 +142,25 @@ def shared_memory(path: str = "/dev/shm", enough_bytes: int = ENOUGH_SHM_BYTES) 
     """How much room is in /dev/shm? Holdfast needs none of it; PyTorch's data loaders and NCCL do."""
     try:
         seen = os.statvfs(path)
+        total, free = seen.f_blocks * seen.f_frsize, seen.f_bavail * seen.f_frsize
+        found = f"{total // MIB} MiB, {free // MIB} MiB free"
     except OSError as error:
-        return Fact(name="/dev/shm", state=DEGRADED, found=str(error.strerror), means=_SHM_MEANS, advice=_SHM_ADVICE)
-    total, free = seen.f_blocks * seen.f_frsize, seen.f_bavail * seen.f_frsize
-    found = f"{total // MIB} MiB, {free // MIB} MiB free"
+        free, found = 0, str(error.strerror)
     if free >= enough_bytes:
-        return Fact(name="/dev/shm", state=HAVE, found=found)
-    return Fact(name="/dev/shm", state=DEGRADED, found=found, means=_SHM_MEANS, advice=_SHM_ADVICE)
-
-
-_SHM_MEANS = "enough for Holdfast; data loaders with workers, and NCCL, may end with SIGBUS"
-_SHM_ADVICE = "docker run --ipc=host or --shm-size=8g; in Kubernetes an emptyDir of medium Memory there"
+        return have(found)
+    means = "enough for Holdfast; data loaders with workers, and NCCL, may end with SIGBUS"
+    return degraded(found, means, "docker run --ipc=host or --shm-size=8g; in Kubernetes an emptyDir of medium Memory there")
 
 
 def open_files() -> Fact:
     """How many files may a process open?"""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = f"{_limit(soft)} (may be raised to {_limit(hard)})"
-    if soft == resource.RLIM_INFINITY or soft >= ENOUGH_FILES:
-        return Fact(name="open files", state=HAVE, found=found)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = ("unlimited" if one == resource.RLIM_INFINITY else str(one) for one in limits)
+    found = f"{soft} (may be raised to {hard})"
+    if soft == "unlimited" or int(soft) >= ENOUGH_FILES:
+        return have(found)
     means = "enough for Holdfast; a rank with many data loader workers may run out (`Too many open files`)"
-    return Fact(name="open files", state=DEGRADED, found=found, means=means, advice="ulimit -n 65536 before the job")
-
-
-def _limit(number: int) -> str:
-    return "unlimited" if number == resource.RLIM_INFINITY else str(number)
+    return degraded(found, means, "ulimit -n 65536 before the job")
 
 
 # ---- questions about the network -----------------------------------------------------------------------------------
@@ -183,17 +170,16 @@ def host_name() -> Fact:
     """Does this host's name lead to it?"""
     name = socket.gethostname()
     try:
-        found = sorted({str(where[4][0]) for where in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+        addresses = sorted({str(where[4][0]) for where in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
+        found = f"{name} is {', '.join(addresses)}"
     except OSError as error:
-        return Fact(name="host name", state=DEGRADED, found=f"{name}: {error}", means=_NAME_MEANS, advice=_NAME_ADVICE)
-    if all(address.startswith("127.") or address == "::1" for address in found):
-        loop = f"{name} is {', '.join(found)}"
-        return Fact(name="host name", state=DEGRADED, found=loop, means=_NAME_MEANS, advice=_NAME_ADVICE)
-    return Fact(name="host name", state=HAVE, found=f"{name} is {', '.join(found)}")
-
-
-_NAME_MEANS = "jobs on this host alone run; other nodes cannot be told this one's address by its name"
-_NAME_ADVICE = "for several nodes: --local-addr with an address that the others reach, or an entry in /etc/hosts"
+        addresses, found = [], f"{name}: {error}"
+    if any(not address.startswith("127.") and address != "::1" for address in addresses):
+        return have(found)
+    means = "jobs on this host alone run; other nodes cannot be told this one's address by its name"
+    return degraded(
+        found, means, "for several nodes: --local-addr with an address that the others reach, or an entry in /etc/hosts"
+    )
 
 
 def ports() -> Fact:
@@ -205,12 +191,9 @@ def ports() -> Fact:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
     except OSError as error:
-        advice = "bring the loopback interface up (ip link set lo up)"
-        return Fact(
-            name="ports", state=MISSING, found=str(error), means="no master port can be had", advice=advice, required=True
-        )
+        return missing(str(error), "no master port can be had", "bring the loopback interface up (ip link set lo up)")
     given = f"the kernel gives {low} to {high} to ranks, and to agents without --agent-port" if high else "any"
-    return Fact(name="ports", state=HAVE, found=f"{port} was free; {given}", required=True)
+    return have(f"{port} was free; {given}", required=True)
 
 
 # ---- questions about devices and packages --------------------------------------------------------------------------
@@ -220,35 +203,29 @@ def gpus(environ: Mapping[str, str]) -> Fact:
     """Which GPUs are there, and does their driver answer?"""
     visible, tool = accelerators.count("gpu", environ), shutil.which("nvidia-smi")
     if not visible:
-        return Fact(name="gpus", state=HAVE, found="none visible; --nproc-per-node auto counts CPUs")
+        return have("none visible; --nproc-per-node auto counts CPUs")
     if tool is None:
-        return Fact(name="gpus", state=HAVE, found=f"{visible} visible")
+        return have(f"{visible} visible")
     said = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False)  # its deadline is this child's
     if said.returncode == 0:
-        return Fact(name="gpus", state=HAVE, found=f"{visible} visible; the driver lists {len(said.stdout.splitlines())}")
+        return have(f"{visible} visible; the driver lists {len(said.stdout.splitlines())}")
     found = f"{visible} visible; nvidia-smi: {(said.stderr or said.stdout).strip()[:200]}"
-    return Fact(
-        name="gpus", state=DEGRADED, found=found, means="the driver is not well: ranks on it will fail", advice="dmesg; reboot"
-    )
+    return degraded(found, "the driver is not well: ranks on it will fail", "dmesg; reboot")
 
 
-def package(name: str, module: str, means: str, *, required: bool = False, advice: str = "") -> Fact:
+def package(name: str, module: str, means: str, *, required: bool = False) -> Fact:
     """Is a package installed? Not imported: some take seconds."""
-    from importlib.metadata import PackageNotFoundError, version  # it loads `email` and more
-
     try:
         there = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         there = False
-    if there:
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            found = "installed"
-        return Fact(name=name, state=HAVE, found=found, required=required)
-    state = MISSING if required else DEGRADED
-    advice = advice or f"pip install {name}"
-    return Fact(name=name, state=state, found="not installed", means=means, advice=advice, required=required)
+    if not there:
+        return (missing if required else degraded)("not installed", means, f"pip install {name}")
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        found = "installed"
+    return have(found, required=required)
 
 
 PACKAGES: Sequence[tuple[str, str, str, bool]] = (
@@ -278,15 +255,11 @@ def every_check(environ: Mapping[str, str]) -> dict[str, Check]:
         "open files": open_files,
         "host name": host_name,
         "ports": ports,
-        "gpus": lambda: gpus(environ),
+        "gpus": partial(gpus, environ),
     }
-    for name, module, means, required in PACKAGES:
-        checks[name] = _package_check(name, module, means, required)
-    return checks
-
-
-def _package_check(name: str, module: str, means: str, required: bool) -> Check:
-    return lambda: package(name, module, means, required=required)
+    return checks | {
+        name: partial(package, name, module, means, required=required) for name, module, means, required in PACKAGES
+    }
 
 
 def _read(path: str) -> str:

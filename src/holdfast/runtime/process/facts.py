@@ -12,22 +12,33 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import NoReturn
 
-from holdfast.core.value import Value, to_plain
+from holdfast.core.value import Value, replace, to_plain
 
 DEADLINE_S = 5.0
 """For each question. A healthy host answers within 0.1 s; nvidia-smi without persistence mode takes some 2 s."""
 
-HAVE, DEGRADED, MISSING = "have", "degraded", "missing"
+
+class State(StrEnum):
+    """Whether this host has what was asked for."""
+
+    HAVE = "have"
+    DEGRADED = "degraded"
+    """There is another way."""
+    MISSING = "missing"
+
+
+HAVE, DEGRADED, MISSING = State
 
 
 class Fact(Value):
     """The answer to one question about this host."""
 
-    name: str
-    state: str
-    """have · degraded (there is another way) · missing"""
+    name: str = ""
+    """Filled in by `ask`."""
+    state: State
     found: str
     """What was seen."""
     means: str = ""
@@ -36,6 +47,21 @@ class Fact(Value):
     """What to do about it."""
     required: bool = False
     """Without it nothing runs."""
+
+
+def have(found: str, *, required: bool = False) -> Fact:
+    """It is there."""
+    return Fact(state=HAVE, found=found, required=required)
+
+
+def degraded(found: str, means: str, advice: str = "") -> Fact:
+    """It is not, or not as it should be, and jobs run without it."""
+    return Fact(state=DEGRADED, found=found, means=means, advice=advice)
+
+
+def missing(found: str, means: str, advice: str) -> Fact:
+    """It is not, and nothing runs without it."""
+    return Fact(state=MISSING, found=found, means=means, advice=advice, required=True)
 
 
 Check = Callable[[], Fact]
@@ -68,26 +94,25 @@ class _Child:
                 break
             text += piece
         else:
-            return self._give_up(name, f"no answer within {deadline_s:g} s")
+            return self._give_up(name, deadline_s)
         os.close(self._reader)
         _, status = os.waitpid(self._pid, 0)
         if not text:
-            return self._unclear(name, f"the attempt ended with {os.waitstatus_to_exitcode(status)}")
-        return Fact(**json.loads(text))
+            return _unclear(name, f"the attempt ended with {os.waitstatus_to_exitcode(status)}")
+        return Fact(**json.loads(text) | {"name": name})
 
-    def _give_up(self, name: str, found: str) -> Fact:
+    def _give_up(self, name: str, deadline_s: float) -> Fact:
         # Not waited for: in uninterruptible sleep it would not even die. It ends with its pipe, or never.
         os.close(self._reader)
         try:  # the group: what it has started hangs just as well
             os.killpg(self._pid, signal.SIGKILL)
         except ProcessLookupError:
             os.kill(self._pid, signal.SIGKILL)
-        return self._unclear(name, found)
+        return _unclear(name, f"no answer within {deadline_s:g} s")
 
-    def _unclear(self, name: str, found: str) -> Fact:
-        return Fact(
-            name=name, state=DEGRADED, found=found, means="not known whether it works: whatever needs it may hang or fail"
-        )
+
+def _unclear(name: str, found: str) -> Fact:
+    return replace(degraded(found, "not known whether it works: whatever needs it may hang or fail"), name=name)
 
 
 def _answer_and_leave(name: str, check: Check, writer: int) -> NoReturn:
