@@ -15,8 +15,7 @@ from typing import Protocol
 from holdfast.core.job.events import Event
 from holdfast.core.value import Value
 
-NEVER = float("inf")
-"""The deadline of a machine that waits for no time to pass."""
+NEVER = float("inf")  # The deadline of a machine that waits for no time to pass.
 
 
 class Observation(Value):
@@ -59,5 +58,4 @@ class Say(Action):
     """Print one line for a person."""
 
     text: str
-    level: str = "info"
-    """debug · info · warning · error"""
+    level: str = "info"  # debug · info · warning · error

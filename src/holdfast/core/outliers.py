@@ -7,8 +7,7 @@ from typing import TypeVar
 
 K = TypeVar("K")
 
-LEAST = 3
-"""Of fewer nobody can tell who is slow and who is fast."""
+LEAST = 3  # Of fewer nobody can tell who is slow and who is fast.
 
 DEVIATIONS = 5.0
 """So many deviations from the median. Estimated by the median absolute deviation, which one outlier, or several, do not move;

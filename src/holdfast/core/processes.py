@@ -24,14 +24,11 @@ class ProcessGone(Observation):
     """A process has been reaped."""
 
     pid: int
-    exitcode: int
-    """As `Popen.returncode`: negative for a signal."""
-    step: int | None = None
-    """The last step that it had reported. None: it reported none."""
+    exitcode: int  # As `Popen.returncode`: negative for a signal.
+    step: int | None = None  # The last step that it had reported. None: it reported none.
     step_told: bool = False
     """The script said so itself: it is the job's step, not how many steps this process has made."""
-    moments: Moments | None = None
-    """None: it had no page."""
+    moments: Moments | None = None  # None: it had no page.
     stack: str = ""
     """Where its main thread was when it was asked to end, in faulthandler's words. Empty: it was not asked, or has not told."""
 

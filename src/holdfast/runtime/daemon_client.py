@@ -32,8 +32,7 @@ CALL_S = 2.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """After a failure, and at most; each is cut by up to a half at random, so that many who lost one thing do not come as one."""
 
-GOODBYE_S = 0.25
-"""How long `close` waits at most for the last words to be taken up."""
+GOODBYE_S = 0.25  # How long `close` waits at most for the last words to be taken up.
 
 HOSTS = "127.0.0.1", "::1"
 
@@ -110,24 +109,20 @@ class HostReports:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.trouble = ""
-        """Why the daemon was not reached last; empty: it was, or nothing has been said."""
-        self.told: dict[str, int] = {}
-        """By address: the state that the daemon has taken up last."""
+        self.trouble = ""  # Why the daemon was not reached last; empty: it was, or nothing has been said.
+        self.told: dict[str, int] = {}  # By address: the state that the daemon has taken up last.
         self._fresh()
 
     def _fresh(self) -> None:
         self._pid = os.getpid()
         self._lock = _thread.allocate_lock()
-        self._news: SimpleQueue[bool] = SimpleQueue()
-        """One entry wakes the thread; False ends it."""
+        self._news: SimpleQueue[bool] = SimpleQueue()  # One entry wakes the thread; False ends it.
         self._end, self._done = _thread.allocate_lock(), _thread.allocate_lock()
         """Free when the thread is to end, and when it has."""
         self._end.acquire()
         self._done.acquire()
         self._has_thread = False
-        self._workloads: dict[str, WorkloadInfo] = {}
-        """By worker's address."""
+        self._workloads: dict[str, WorkloadInfo] = {}  # By worker's address.
         self._unsaid: dict[str, list[WorkerInfo]] = {}
         self._leaving: dict[str, WorkerInfo] = {}
 

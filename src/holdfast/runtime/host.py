@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int], list[Observation]]
 
-LONGEST_SLEEP_S = 86400.0
-"""The kernel's count of milliseconds ends after 24 days; a user's timeout need not."""
+LONGEST_SLEEP_S = 86400.0  # The kernel's count of milliseconds ends after 24 days; a user's timeout need not.
 
 
 class Child:
@@ -80,13 +79,11 @@ class Host(Ready):
         super().__init__()
         self._complain = complain
         self.children: dict[int, Child] = {}
-        self.others: set[int] = set()
-        """Children that are no workers, and not what workers left behind."""
+        self.others: set[int] = set()  # Children that are no workers, and not what workers left behind.
         self.parked: dict[int, Process] = {}
         """Processes that wait to become workers, by pid: kept by every sweep, and counted nowhere."""
         self.complaints: list[str] = []
-        self.dead: list[int] = []
-        """Pids whose mutex the kernel has released; filled by DeathWatch threads."""
+        self.dead: list[int] = []  # Pids whose mutex the kernel has released; filled by DeathWatch threads.
         self.alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self.alarm, select.EPOLLIN, self._alarmed)
         self.signal_pipe: tuple[int, int] | None = None

@@ -7,10 +7,10 @@ beside them.
 from __future__ import annotations
 
 import ast
-import os
 from enum import StrEnum
 
 from holdfast.core.job import events, failure
+from tools.reference.source import tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,10 +55,7 @@ def page() -> str:
 
 def classes(module: ModuleType) -> Iterator[ast.ClassDef]:
     """Those of a module, as its source has them."""
-    assert module.__file__ is not None
-    with open(os.path.splitext(module.__file__)[0] + ".py", encoding="utf-8") as source:
-        tree = ast.parse(source.read())
-    return (node for node in tree.body if isinstance(node, ast.ClassDef))
+    return (node for node in tree(module).body if isinstance(node, ast.ClassDef))
 
 
 def section(node: ast.ClassDef, level: str) -> str:

@@ -7,7 +7,6 @@ those.
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from types import ModuleType
@@ -22,6 +21,7 @@ from holdfast.rendezvous.coordinator import gathering, hang_blame
 from holdfast.rendezvous.coordinator.job import Phase
 from holdfast.rendezvous.election import store_election
 from holdfast.runtime.process import guardian
+from tools.reference.source import tree
 from tools.reference.walk import HEEDED, IGNORED, Step
 
 HEAD = """\
@@ -122,7 +122,7 @@ def _settings() -> Iterator[tuple[str, str, str]]:
 
 def _constants(module: ModuleType) -> Iterator[tuple[str, str, str]]:
     """Those whose names end with _S, each with its value and its text."""
-    body = _tree(module).body
+    body = tree(module).body
     for node, after in pairwise(body):
         if isinstance(node, ast.Assign) and (text := _text(after)):
             names = [name.id for name in ast.walk(node.targets[0]) if isinstance(name, ast.Name)]
@@ -133,7 +133,7 @@ def _constants(module: ModuleType) -> Iterator[tuple[str, str, str]]:
 
 
 def _fields(module: ModuleType, name: str) -> Iterator[tuple[str, str, str]]:
-    owner = next(node for node in _tree(module).body if isinstance(node, ast.ClassDef) and node.name == name)
+    owner = next(node for node in tree(module).body if isinstance(node, ast.ClassDef) and node.name == name)
     for node, after in pairwise(owner.body):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(node.value, ast.Constant):
             yield node.target.id, f"{node.value.value:g}" if isinstance(node.value.value, float) else "-", _text(after)
@@ -143,9 +143,3 @@ def _text(node: ast.stmt) -> str:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return " ".join(node.value.value.split()).replace("|", "\\|")
     return ""
-
-
-def _tree(module: ModuleType) -> ast.Module:
-    assert module.__file__ is not None
-    with open(os.path.splitext(module.__file__)[0] + ".py", encoding="utf-8") as source:
-        return ast.parse(source.read())

@@ -26,10 +26,8 @@ NUMACTL_ADVICE = "install it (apt-get install numactl, yum install numactl), or 
 class Topology(Value):
     """What a host shows of itself, as far as a mode needs it."""
 
-    nodes: dict[int, frozenset[int]]
-    """NUMA node → its CPUs, among them those that we may not use."""
-    allowed: frozenset[int]
-    """CPUs that this process may use."""
+    nodes: dict[int, frozenset[int]]  # NUMA node → its CPUs, among them those that we may not use.
+    allowed: frozenset[int]  # CPUs that this process may use.
     gpus: tuple[int | None, ...] = ()
     """NUMA node of each GPU that this process sees, by the GPU's index. None: the firmware does not say."""
     groups: dict[int, int] = {}  # noqa: RUF012
@@ -43,12 +41,10 @@ class Topology(Value):
 class Binding(Value):
     """Where one worker runs."""
 
-    cpus: tuple[int, ...] = ()
-    """In order. Empty: on any."""
+    cpus: tuple[int, ...] = ()  # In order. Empty: on any.
     memory: int | None = None
     """NUMA node that its memory comes from. None: from wherever the kernel takes it."""
-    prefix: tuple[str, ...] = ()
-    """Words before its command line: a program that binds, and becomes it."""
+    prefix: tuple[str, ...] = ()  # Words before its command line: a program that binds, and becomes it.
 
     def __str__(self) -> str:
         if self.prefix:

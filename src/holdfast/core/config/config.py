@@ -20,24 +20,20 @@ class RunConfig(TorchrunOptions, Growth, Placement, Restarts, Meeting, Health, K
     is_host: bool | None = None
     """Does this node run the embedded server? None: it does if the endpoint is its own address."""
     join_timeout_s: float = 600.0
-    last_call_s: float = 30.0
-    """How long a round with the least number of nodes waits for more."""
+    last_call_s: float = 30.0  # How long a round with the least number of nodes waits for more.
 
     # the workers
     training_script: str
     training_script_args: tuple[str, ...] = ()
     use_env: bool = True
     """False (`holdfast launch` only): each worker gets `--local-rank=N` before the script's own arguments."""
-    python: str = "python3"
-    """Interpreter of Python workers: `PYTHON_EXEC`, else our own."""
-    omp_num_threads: str | None = None
-    """OMP_NUM_THREADS to give the workers. None: leave it as it is."""
+    python: str = "python3"  # Interpreter of Python workers: `PYTHON_EXEC`, else our own.
+    omp_num_threads: str | None = None  # OMP_NUM_THREADS to give the workers. None: leave it as it is.
     bindings: dict[int, Binding] = {}  # noqa: RUF012
     """Local rank → the CPUs and the memory that it runs on. Who is not in it runs wherever the kernel puts it."""
     term_timeout_s: float | None = None
     """As `shutdown_timeout_s`, where a signal to the agent ends the job. None: no other."""
-    watchdog: bool = False
-    """`TORCHELASTIC_ENABLE_FILE_TIMER=1`."""
+    watchdog: bool = False  # `TORCHELASTIC_ENABLE_FILE_TIMER=1`.
     timer_file: str | None = None
     health_check_port: int | None = None
     uninterruptible_timeout_s: float | None = None

@@ -18,44 +18,33 @@ from holdfast.core.value import Value
 class HostFacts(Value):
     """What resolving needs to know of this host. What costs something is a function, called only when asked for."""
 
-    python: str
-    """This interpreter."""
+    python: str  # This interpreter.
     cwd: str
-    state_home: str
-    """Where jobs keep their state unless told otherwise."""
-    cpus: Callable[[], int]
-    """CPUs this process may use."""
-    accelerators: Callable[[str], int]
-    """How many `gpu`, or `xpu`."""
-    fresh_id: Callable[[], str]
-    """A short name that no other job has."""
-    entry_points: Callable[[str], tuple[str, ...]]
-    """Names registered in an entry-point group."""
-    full_name: Callable[[], str]
-    """This host's name with its domain, where it has one."""
+    state_home: str  # Where jobs keep their state unless told otherwise.
+    cpus: Callable[[], int]  # CPUs this process may use.
+    accelerators: Callable[[str], int]  # How many `gpu`, or `xpu`.
+    fresh_id: Callable[[], str]  # A short name that no other job has.
+    entry_points: Callable[[str], tuple[str, ...]]  # Names registered in an entry-point group.
+    full_name: Callable[[], str]  # This host's name with its domain, where it has one.
     read_yaml: Callable[[str], object]
     """What stands in a YAML file, given its absolute path. OSError: it cannot be read. UsageError: it is not valid YAML."""
     slurm_address: Callable[[str], str]
     """Where a node of Slurm is reached: its name, or where that does not resolve, what Slurm says."""
-    topology: Callable[[str], Topology]
-    """What is near what, as far as a mode of --numa-binding needs it."""
-    has_program: Callable[[str], bool]
-    """Is there a program of that name on PATH?"""
+    topology: Callable[[str], Topology]  # What is near what, as far as a mode of --numa-binding needs it.
+    has_program: Callable[[str], bool]  # Is there a program of that name on PATH?
 
 
 class Setting(Value):
     """A value as it was given, and where."""
 
     value: str | bool | None
-    origin: str
-    """`--tee`, `PET_TEE`, `SLURM_NNODES`, or `default`."""
+    origin: str  # `--tee`, `PET_TEE`, `SLURM_NNODES`, or `default`.
 
 
 class Notice(Value):
     """Something the user should hear before the job starts."""
 
-    level: str
-    """INFO · NOTE (no warning, but told as soon as warnings are) · WARNING"""
+    level: str  # INFO · NOTE (no warning, but told as soon as warnings are) · WARNING
     text: str
 
 
@@ -63,8 +52,7 @@ class Resolved(Value):
     """A configuration, where each value came from, and what to tell the user."""
 
     config: RunConfig
-    origins: dict[str, str]
-    """Field → `--flag`, `VARIABLE`, `default`, or `derived: why`."""
+    origins: dict[str, str]  # Field → `--flag`, `VARIABLE`, `default`, or `derived: why`.
     notices: tuple[Notice, ...]
 
 
@@ -75,8 +63,7 @@ class Draft:
         self.settings = dict(settings)
         self.environ = environ
         self.host = host
-        self.values: dict[str, Any] = {}
-        """What each option's text means, by `dest`."""
+        self.values: dict[str, Any] = {}  # What each option's text means, by `dest`.
         self.fields: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.notices: list[Notice] = []
@@ -134,12 +121,10 @@ class Draft:
 class Typed(Value):
     """A command line, taken apart."""
 
-    given: dict[str, str | bool]
-    """By `dest`: only what was typed."""
+    given: dict[str, str | bool]  # By `dest`: only what was typed.
     script: str = ""
     script_args: tuple[str, ...] = ()
-    print_config: str = ""
-    """"" · text · json"""
+    print_config: str = ""  # "" · text · json
     dry_run: bool = False
     help: bool = False
 

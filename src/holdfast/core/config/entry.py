@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 
 _CLIENT = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "client")
 
-BOOT_DIR = os.path.join(_CLIENT, "boot")
-"""Directory of the `sitecustomize` that starts the bootstrap."""
+BOOT_DIR = os.path.join(_CLIENT, "boot")  # Directory of the `sitecustomize` that starts the bootstrap.
 
 RUN_PATH = os.path.join(_CLIENT, "run_path.py")
 

@@ -30,26 +30,22 @@ from holdfast.core.errors import UsageError
 from holdfast.core.signals import NUMBERS
 
 AUTO: Final = "auto"
-Limit = float | Literal["auto"] | None
-"""Seconds; None: no limit; "auto": learned from what the job does."""
+Limit = float | Literal["auto"] | None  # Seconds; None: no limit; "auto": learned from what the job does.
 
 
 class OnStraggler(StrEnum):
     """What is done about a rank that is much slower than the others."""
 
     REPORT = "report"
-    EXCLUDE = "exclude"
-    """Its node gives way to a spare, if there is one."""
+    EXCLUDE = "exclude"  # Its node gives way to a spare, if there is one.
     IGNORE = "ignore"
 
 
 class RestartPolicy(StrEnum):
     """What a failed rank leads to."""
 
-    ANY_FAILED = "any-failed"
-    """All ranks restart."""
-    MIN_HEALTHY = "min-healthy"
-    """They restart only when too few nodes are healthy."""
+    ANY_FAILED = "any-failed"  # All ranks restart.
+    MIN_HEALTHY = "min-healthy"  # They restart only when too few nodes are healthy.
 
 
 MONITORS = ("auto", "off")
@@ -278,8 +274,7 @@ class Policy(Section, mixin=True, heading="after a failure"):
 class Placing(Section, mixin=True, heading="placement and GPU memory"):
     """Where do ranks run, and is the memory free?"""
 
-    gpus_per_numa: int | None = None
-    """`NVRX_GPUS_PER_NUMA`."""
+    gpus_per_numa: int | None = None  # `NVRX_GPUS_PER_NUMA`.
     numa_bind_strict: bool = nvrx(YES, True, "memory of a bound rank only from its NUMA node, rather than preferably")
     gpu_memory_reclaim_timeout: float = nvrx(DURATION, 50.0,
         "longest time that a restart waits for the GPUs' memory to be free again; 0: it does not wait")
@@ -370,8 +365,7 @@ class FaultTolerance(ConfigurationFile, Watching, Policy, Placing, Logging, Chec
     """How a job is watched, judged and placed."""
 
 
-SECTION = "fault_tolerance"
-"""The mapping's key in YAML."""
+SECTION = "fault_tolerance"  # The mapping's key in YAML.
 
 
 def section(document: object) -> Mapping[object, object] | None:

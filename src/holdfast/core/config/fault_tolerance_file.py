@@ -13,8 +13,7 @@ from holdfast.core.config.flags import FLAGS, NVRX_FLAGS
 from holdfast.core.errors import UsageError
 
 BY_KEY = {key: option for option in (*NVRX_FLAGS, *FLAGS) for key in option.keys}
-DESTS = {key: option.dest for key, option in BY_KEY.items()}
-"""YAML key → attribute name of its setting."""
+DESTS = {key: option.dest for key, option in BY_KEY.items()}  # YAML key → attribute name of its setting.
 NULL_IS_NO_LIMIT = {option.dest for option in BY_KEY.values() if option.metavar.startswith("S|none")}
 """Settings for which YAML's null says something; for others it says nothing."""
 

@@ -12,8 +12,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.signals import NUMBERS
 
 MAX_PORT = 65535
-STREAMS = {"0": 0, "1": 1, "2": 2, "3": 3}
-"""0 none, 1 stdout, 2 stderr, 3 both."""
+STREAMS = {"0": 0, "1": 1, "2": 2, "3": 3}  # 0 none, 1 stdout, 2 stderr, 3 both.
 
 LONGEST_S = 1e9
 """The longest duration that an option may have: no clock of the kernel's, and no message, has a word for infinity."""

@@ -31,8 +31,7 @@ NODES, RENDEZVOUS, WORKERS, LOGS, STATIC, OURS = (
 )
 """Headings of `--help`."""
 
-WORKS, ACCEPTED = "works", "accepted"
-"""Acted on · taken without effect, since nothing is left to do."""
+WORKS, ACCEPTED = "works", "accepted"  # Acted on · taken without effect, since nothing is left to do.
 
 YES_OR_NO = ("true", "false", "1", "0", "yes", "no", "t", "f", "y", "n", "on", "off")
 """What a flag of kind `yes` takes for its value."""
@@ -115,29 +114,21 @@ SOME_SECONDS: Kind[float] = Kind("number", lambda text, name: grammar.seconds(te
 class Option(Value):
     """One option."""
 
-    names: tuple[str, ...]
-    """Every spelling, in torchrun's order. The first long one is the name in messages."""
+    names: tuple[str, ...]  # Every spelling, in torchrun's order. The first long one is the name in messages.
     reads: Kind[Any] = TEXT
-    default: str | None = None
-    """As it would be typed; None: no value."""
-    usual: Any = None
-    """What its field is if the user says nothing."""
+    default: str | None = None  # As it would be typed; None: no value.
+    usual: Any = None  # What its field is if the user says nothing.
     metavar: str = ""
-    env: str = ""
-    """Variable that gives the value where the command line does not."""
-    group: str = ""
-    """Heading in `--help`. Empty: that of its section."""
+    env: str = ""  # Variable that gives the value where the command line does not.
+    group: str = ""  # Heading in `--help`. Empty: that of its section.
     torchrun: bool = False
     help: str
-    note: str = ""
-    """How ours differs from torchrun's, for the reference page."""
-    field: str = ""
-    """The field that it sets by itself; empty: it sets none, or shares several with others."""
+    note: str = ""  # How ours differs from torchrun's, for the reference page.
+    field: str = ""  # The field that it sets by itself; empty: it sets none, or shares several with others.
     keys: tuple[str, ...] = ()
     """Under `fault_tolerance:` in YAML, the field's name first; empty: it cannot stand there."""
     state: str = WORKS
-    said: str = ""
-    """accepted: why nothing is left to do."""
+    said: str = ""  # accepted: why nothing is left to do.
 
     @property
     def name(self) -> str:
@@ -174,8 +165,7 @@ class _Written:
     """An option as its line says it. The section that it stands in makes the `Option`."""
 
     def __init__(self, build: Callable[[str, str], Option], usual: Any) -> None:
-        self.build = build
-        """From the field's name, or empty, and the section's heading."""
+        self.build = build  # From the field's name, or empty, and the section's heading.
         self.usual = usual
 
 

@@ -27,8 +27,7 @@ from holdfast.core.config.option import (
 SUPERVISOR_PORT = 29800
 """Where a supervisor listens when no port is given: beside torchrun's 29500, 29400 and whatever counts up from there."""
 SLURM, KUBERNETES = "slurm", "kubernetes"
-SCHEDULERS = (SLURM, KUBERNETES)
-"""Witnesses that are no directories."""
+SCHEDULERS = (SLURM, KUBERNETES)  # Witnesses that are no directories.
 
 MEMORY: Kind[str] = Kind("text", grammar.memory, "SIZE")
 PORTS: Kind[tuple[int, int]] = Kind("text", grammar.port_range, "PORT")
@@ -49,8 +48,7 @@ class Grow(StrEnum):
 class Membership(StrEnum):
     """How many nodes a round has."""
 
-    ELASTIC = "elastic"
-    """From MIN to MAX, as many as there are."""
+    ELASTIC = "elastic"  # From MIN to MAX, as many as there are.
     FIXED = "fixed"
 
 
@@ -102,8 +100,7 @@ class Placement(Section, mixin=True):
         env="HOLDFAST_SEGMENT", yaml=True)
     """Nodes per segment, all within one domain. None: domains do not matter."""
     node_unit: int = ours("--node-unit", whole(1), "1", "the job runs with a multiple of N nodes; further ones are spares")
-    replacement_group_size: int = 0
-    """Nodes in a complete replacement group; 0: as the infrastructure says."""
+    replacement_group_size: int = 0  # Nodes in a complete replacement group; 0: as the infrastructure says.
 
 
 class Restarts(Section, mixin=True):
@@ -126,8 +123,7 @@ class Restarts(Section, mixin=True):
     _warm_spares = ours("--warm-spares N|auto|off", TEXT, "auto",
         "spare workers of this node that wait with the script's modules imported, so that a restart skips that: a number, "
         "off, or auto (one for each worker, where the job may restart and memory allows it)")
-    warm_spares: int | None = 0
-    """None: one for each worker, if there is memory for it."""
+    warm_spares: int | None = 0  # None: one for each worker, if there is memory for it.
     warm_mode: WarmMode = ours("--warm-mode", one_of(WarmMode, "MODE"), "spawn",
         "spawn: each spare is a process of its own; fork: workers are forked from one that has imported everything, and "
         "share its memory")
@@ -179,8 +175,7 @@ class Health(Section, mixin=True):
     _check_before = ours("--check-before CHECK,…", TEXTS, None,
         "checks of the node before it joins a round, such as gpu,nic,paths=/data:/scratch; an unfit node stays out. auto: "
         "those for which this node has the hardware")
-    check_before: tuple[str, ...] = ()
-    """`NAME` or `NAME=ARGUMENT` each, as `health.check` knows them."""
+    check_before: tuple[str, ...] = ()  # `NAME` or `NAME=ARGUMENT` each, as `health.check` knows them.
     _check_after = ours("--check-after CHECK,…", TEXTS, None,
         "further checks before it joins the next round after a failure here")
     check_after: tuple[str, ...] = ()

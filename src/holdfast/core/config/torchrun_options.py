@@ -27,8 +27,7 @@ from holdfast.core.config.option import (
 
 START_METHODS = ("spawn", "fork", "forkserver")
 EVENT_HANDLERS = ("null", "console", "dynamic_rendezvous")
-NUMA_MODES = ("node", "socket", "exclusive", "core-complex")
-"""torchrun's."""
+NUMA_MODES = ("node", "socket", "exclusive", "core-complex")  # torchrun's.
 GRACE_S = 30.0
 """Seconds between asking a worker to stop and SIGKILL. torchrun's default, and Kubernetes' terminationGracePeriodSeconds."""
 
@@ -55,8 +54,7 @@ class TorchrunOptions(Section, mixin=True):
         "workers on this node: a number, or as many as there are CPUs (cpu), GPUs (gpu, xpu), or whichever it has (auto)",
         note="GPUs are counted without importing a framework, from what the driver shows and the *_VISIBLE_DEVICES "
         "variables. Names of other frameworks' devices are not known to us.")
-    nproc_per_node: int = 1
-    """Workers on this node; already a number."""
+    nproc_per_node: int = 1  # Workers on this node; already a number.
     _rdzv_backend = torchrun(RENDEZVOUS, "--rdzv-backend NAME", TEXT, "static",
         "how the nodes find each other: static, c10d (= embedded), memory, etcd, or a registered name",
         note="c10d is served by our own `embedded` server; one node without an endpoint needs no server at all (`memory`). "
@@ -125,12 +123,10 @@ class TorchrunOptions(Section, mixin=True):
         "this node's rank; static backend only", note="A rank that is not below --nnodes is an error at once.")
     _master_addr = torchrun(STATIC, "--master-addr ADDR", TEXT, "127.0.0.1",
         "address of the node with rank 0; static backend only; IPv6 as [::1]")
-    master_addr: str = ""
-    """MASTER_ADDR for the workers. Empty: the node of group rank 0 says its own."""
+    master_addr: str = ""  # MASTER_ADDR for the workers. Empty: the node of group rank 0 says its own.
     _master_port = torchrun(STATIC, "--master-port PORT", PORT, None,
         "port on it for the workers (29500 if not given); static backend only")
-    master_port: int | None = None
-    """MASTER_PORT for the workers. None: a fresh one each round."""
+    master_port: int | None = None  # MASTER_PORT for the workers. None: a fresh one each round.
     local_addr: str | None = torchrun(RENDEZVOUS, "--local-addr ADDR", HOST, None,
         "address by which other nodes reach this one (otherwise that of its interface towards the endpoint)")
     logs_specs: str | None = torchrun(LOGS, "--logs-specs NAME", TEXT_OR_NONE, None,

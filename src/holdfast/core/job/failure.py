@@ -37,15 +37,13 @@ class Cause(StrEnum):
     STUCK = "stuck"
     START = "start"
     NODE_LOST = "node_lost"
-    STOPPED = "stopped"
-    """By us, after another's failure."""
+    STOPPED = "stopped"  # By us, after another's failure.
 
 
 class Evidence(Value):
     """What a worker left behind when it ended: its error record, its last words."""
 
-    at_unix: float | None = None
-    """Time in the error record. None: it has none."""
+    at_unix: float | None = None  # Time in the error record. None: it has none.
     message: str = ""
     traceback: str | None = None
     error_file: str | None = None
@@ -58,84 +56,59 @@ class Reached(Value):
     """How far one rank has come in the collectives of one process group."""
 
     group: str
-    seq: int
-    """Number of its last one in that group, from 1."""
-    what: str
-    """`all_reduce [[4]] Float`"""
-    waits: bool
-    """Whether that or another before it has not ended."""
+    seq: int  # Number of its last one in that group, from 1.
+    what: str  # `all_reduce [[4]] Float`
+    waits: bool  # Whether that or another before it has not ended.
 
 
 class Position(Value):
     """Where one rank was when all of them were looked at, because some rank had hung."""
 
-    rank: int
-    """Global rank."""
-    local_rank: int
-    """Its place on its node, from 0."""
-    pid: int
-    """Its process."""
-    overdue: str = ""
-    """Which limit it has exceeded, in words. Empty: none."""
-    step: int | None = None
-    """The last step that it has reported. None: it reports none."""
-    sections: int = 0
-    """Sections that it has been through."""
-    section: str = ""
-    """The section that it was in: of several, the one that it entered last. Empty: none."""
+    rank: int  # Global rank.
+    local_rank: int  # Its place on its node, from 0.
+    pid: int  # Its process.
+    overdue: str = ""  # Which limit it has exceeded, in words. Empty: none.
+    step: int | None = None  # The last step that it has reported. None: it reports none.
+    sections: int = 0  # Sections that it has been through.
+    section: str = ""  # The section that it was in: of several, the one that it entered last. Empty: none.
     quiet_s: float | None = None
     """Seconds since it last gave a sign of life by itself. None: it has never given one."""
-    state: str = ""
-    """Its state in the kernel's eyes: R S D T t Z. Empty: not known."""
+    state: str = ""  # Its state in the kernel's eyes: R S D T t Z. Empty: not known.
     where: str = ""
     """Innermost frame of its main thread, `load (data.py:88)`. Empty: it has not shown its stacks."""
     waits: bool | None = None
     """Whether it was waiting for other ranks there, in a collective. None: not known."""
     reached: tuple[Reached, ...] = ()
     """Its last collectives by torch's own record. Empty: it has none, or does not say."""
-    stacks_path: str | None = None
-    """Where its stacks are, on its own host. None: they are not kept."""
+    stacks_path: str | None = None  # Where its stacks are, on its own host. None: they are not kept.
 
 
 class Failure(Value):
     """One worker's end that was not a success, or a node's loss (`rank` -1)."""
 
-    node: str
-    """Host name of the node, as a person knows it."""
-    rank: int
-    """Global rank; -1 when a whole node was lost."""
-    local_rank: int = -1
-    """Its place on its node, from 0; -1 when a whole node was lost."""
-    role: str = "default"
-    """As given by `--role`."""
-    pid: int = -1
-    """Its process; -1: it had none, or a whole node was lost."""
+    node: str  # Host name of the node, as a person knows it.
+    rank: int  # Global rank; -1 when a whole node was lost.
+    local_rank: int = -1  # Its place on its node, from 0; -1 when a whole node was lost.
+    role: str = "default"  # As given by `--role`.
+    pid: int = -1  # Its process; -1: it had none, or a whole node was lost.
     exitcode: int | None = None
     """As `Popen.returncode`: negative for a signal. None: not known (the node is gone)."""
-    at_unix: float
-    """When: from the error record, else when the agent saw it (seconds since the epoch)."""
+    at_unix: float  # When: from the error record, else when the agent saw it (seconds since the epoch).
     cause: Cause = Cause.EXIT
     """exit · signal · exception · watchdog · hung · stuck · start · node_lost · stopped (by us, after another's failure)"""
-    message: str = ""
-    """One line: the exception's type and text, or what happened."""
-    traceback: str | None = None
-    """Python traceback, where the worker could write one."""
-    error_file: str | None = None
-    """Where its error record is. None: it wrote none."""
-    error_record: dict[str, Any] | None = None
-    """Content of the error file (torch's JSON)."""
+    message: str = ""  # One line: the exception's type and text, or what happened.
+    traceback: str | None = None  # Python traceback, where the worker could write one.
+    error_file: str | None = None  # Where its error record is. None: it wrote none.
+    error_record: dict[str, Any] | None = None  # Content of the error file (torch's JSON).
     log_tail: tuple[str, ...] = ()
     """The last lines of its log, oldest first; empty: it has none, or its output is not kept."""
-    log_path: str | None = None
-    """Where its whole log is, on its own host. None: it is not kept."""
+    log_path: str | None = None  # Where its whole log is, on its own host. None: it is not kept.
     stacks_path: str | None = None
     """Of a rank that hung: where the stacks of its node's ranks are, on its own host. None: it did not, or nothing is kept."""
     undecided: bool = False
     """It hung with all others, and nothing tells whose fault that is: nothing is held against its node."""
-    round: int = 0
-    """In which round it happened."""
-    attempt: int = 0
-    """Restarts of the job before that."""
+    round: int = 0  # In which round it happened.
+    attempt: int = 0  # Restarts of the job before that.
 
     @property
     def signal_name(self) -> str | None:

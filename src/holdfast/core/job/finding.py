@@ -77,18 +77,15 @@ ADVISED: Mapping[Class, Action] = {
 }
 """What is advised for a class, where a rule says nothing else."""
 
-SURE = 0.9
-"""From this confidence on a finding may change what becomes of a job."""
+SURE = 0.9  # From this confidence on a finding may change what becomes of a job.
 
 
 class Quote(Value):
     """A line that the finding rests on."""
 
     text: str
-    source: str = ""
-    """Which file, or what else said so. Empty: not known."""
-    line: int = 0
-    """Its number in that file, from 1; 0: it has none."""
+    source: str = ""  # Which file, or what else said so. Empty: not known.
+    line: int = 0  # Its number in that file, from 1; 0: it has none.
     rank: int | None = None
     node: str = ""
 
@@ -97,22 +94,13 @@ class Finding(Value):
     """What was found."""
 
     kind: Class = Class.UNKNOWN
-    rule: str = ""
-    """Name of the rule that says so. Empty: none does."""
-    confidence: float = 0.0
-    """From 0 to 1."""
-    action: Action = Action.RESTART
-    """What is advised."""
-    rank: int | None = None
-    """Who is to blame. None: all ranks alike, or not known."""
-    node: str = ""
-    """Its node's name. Empty: not known."""
-    everywhere: bool = False
-    """Every rank that has left anything says the same."""
-    sentence: str
-    """What happened, to whom, and what to do."""
+    rule: str = ""  # Name of the rule that says so. Empty: none does.
+    confidence: float = 0.0  # From 0 to 1.
+    action: Action = Action.RESTART  # What is advised.
+    rank: int | None = None  # Who is to blame. None: all ranks alike, or not known.
+    node: str = ""  # Its node's name. Empty: not known.
+    everywhere: bool = False  # Every rank that has left anything says the same.
+    sentence: str  # What happened, to whom, and what to do.
     advice: str = ""
-    evidence: tuple[Quote, ...] = ()
-    """The first is what decided."""
-    effects: tuple[str, ...] = ()
-    """What was taken for its consequences, in words."""
+    evidence: tuple[Quote, ...] = ()  # The first is what decided.
+    effects: tuple[str, ...] = ()  # What was taken for its consequences, in words.

@@ -23,26 +23,20 @@ GIVEN_UP_S = {HANG: 600.0, SLOW: 600.0}
 """How long these last where nothing is said: longer than most limits, and than it takes to find a straggler (three minutes)."""
 
 LONGEST_S = 86_400.0
-CODE = 79
-"""The Xid that is played where none is named: the GPU has fallen off the bus."""
+CODE = 79  # The Xid that is played where none is named: the GPU has fallen off the bus.
 
-CHARS = 200
-"""Of the name of whoever asks."""
+CHARS = 200  # Of the name of whoever asks.
 
 
 class Injection(Value):
     """What is to be played."""
 
-    fault: str
-    """kill · hang · slow · xid · ecc"""
-    rank: int = -1
-    """Global rank that it is about, or whose GPU; -1: the first of the node."""
-    code: int = CODE
-    """Number of the Xid."""
+    fault: str  # kill · hang · slow · xid · ecc
+    rank: int = -1  # Global rank that it is about, or whose GPU; -1: the first of the node.
+    code: int = CODE  # Number of the Xid.
     for_s: float | None = None
     """It is undone after so many seconds. None: as in GIVEN_UP_S, else when the agent ends."""
-    by: str = ""
-    """Who asked for it."""
+    by: str = ""  # Who asked for it.
 
     @property
     def until_s(self) -> float | None:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     class Policy(Protocol):
         """What next, after a failure?"""
 
-        carries_on: bool
-        """Whether a round may go on without some of its workers."""
+        carries_on: bool  # Whether a round may go on without some of its workers.
 
         def judge(self, health: Health, what: str) -> Decision:
             """What becomes of the round, of which `what` has just become known, as it is: carry-on · finish · restart, which
@@ -46,16 +45,11 @@ if TYPE_CHECKING:
 class Verdict(StrEnum):
     """What was decided about a job: the first five about a round, the last three about a node."""
 
-    RESTART = "restart"
-    """Another round, which spends a restart."""
-    REJOIN = "rejoin"
-    """Another round, which is nobody's fault and spends no restart: no policy says so."""
-    CARRY_ON = "carry-on"
-    """The same round, without the workers that failed."""
-    FINISH = "finish"
-    """The job has succeeded."""
-    STOP = "stop"
-    """The job has failed, or was told to stop."""
+    RESTART = "restart"  # Another round, which spends a restart.
+    REJOIN = "rejoin"  # Another round, which is nobody's fault and spends no restart: no policy says so.
+    CARRY_ON = "carry-on"  # The same round, without the workers that failed.
+    FINISH = "finish"  # The job has succeeded.
+    STOP = "stop"  # The job has failed, or was told to stop.
     EXCLUDE = "exclude"
     READMIT = "readmit"
     INJECT = "inject"
@@ -64,12 +58,9 @@ class Verdict(StrEnum):
 class Health(Value):
     """How the nodes of a round are."""
 
-    needed: int
-    """The least number of nodes that a round may have."""
-    healthy: int
-    """All their workers run, or have exited with 0 while others run."""
-    succeeded: int
-    """All their workers exited with 0. They count for good, whatever becomes of the node."""
+    needed: int  # The least number of nodes that a round may have.
+    healthy: int  # All their workers run, or have exited with 0 while others run.
+    succeeded: int  # All their workers exited with 0. They count for good, whatever becomes of the node.
     size: int
     """Of the round as it formed. The others have lost a worker, of which some may still have others; or they were lost, have
     left, or were excluded."""
@@ -80,10 +71,8 @@ class Decision(Value):
 
     then: Verdict = Verdict.RESTART
     reason: str
-    delay_s: float = 0.0
-    """Seconds to wait before the next round, so that a crash loop does not spin."""
+    delay_s: float = 0.0  # Seconds to wait before the next round, so that a crash loop does not spin.
     restarts_left: int = 0
     exclude: str = ""
     """With `restart`: why the node whose worker failed should not go on, if another can take its place. Empty: it may."""
-    exit_code: int = 1
-    """With `stop`: that of every agent."""
+    exit_code: int = 1  # With `stop`: that of every agent.

@@ -32,11 +32,9 @@ class JobReport(Value):
     rounds: int = 0
     started_at_unix: float
     ended_at_unix: float
-    reason: str
-    """Why it ended, in words."""
+    reason: str  # Why it ended, in words.
     nodes: tuple[str, ...] = ()
-    nodes_left_out: int = 0
-    """As with failures."""
+    nodes_left_out: int = 0  # As with failures.
     life: str = ""
     """Names the run that it is the end of, as in `core.wire.messages.Past`. Empty: a job of one node, whose end nobody
     misses.

@@ -29,12 +29,9 @@ hardware looked at."""
 class DeviceFault(Value):
     """What is wrong with one device of a node."""
 
-    device: str
-    """As the driver calls it: a GPU's address on the PCI bus, or an NVSwitch with its own."""
-    what: str
-    """In words."""
-    xid: int = 0
-    """The driver's number for it; 0: it has none."""
+    device: str  # As the driver calls it: a GPU's address on the PCI bus, or an NVSwitch with its own.
+    what: str  # In words.
+    xid: int = 0  # The driver's number for it; 0: it has none.
 
 
 class Xid(Value):

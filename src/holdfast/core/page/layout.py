@@ -29,8 +29,7 @@ from __future__ import annotations
 FIELDS_BYTES = 8192
 MODULES_BYTES = 256 * 1024 - FIELDS_BYTES
 """Some 8,000 names: four times as many as torch and transformers have together."""
-RECORD_ROOM = 1 << 20
-"""Of bytes: torch's record of 2000 collectives takes a quarter of that."""
+RECORD_ROOM = 1 << 20  # Of bytes: torch's record of 2000 collectives takes a quarter of that.
 SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
 VERSION = 6
@@ -39,115 +38,81 @@ VERSION = 6
 MAGIC_AT = 0
 VERSION_AT = 1
 AGENT_PID = 2
-REQUEST = 8
-"""Bits of REQUEST_*: what the agent asks of the worker."""
-REQUEST_COUNT = 9
-"""Raised by one with each new request."""
+REQUEST = 8  # Bits of REQUEST_*: what the agent asks of the worker.
+REQUEST_COUNT = 9  # Raised by one with each new request.
 
-HOOK = 10
-"""Bits of HOOK_*: what of an unmodified script's doings is to be noted."""
-HOOK_SIGNS = 1
-"""Its optimizers' steps and its checkpoints, as signs of life."""
-HOOK_MODULES = 2
-"""The modules that it has loaded, for its next life."""
+HOOK = 10  # Bits of HOOK_*: what of an unmodified script's doings is to be noted.
+HOOK_SIGNS = 1  # Its optimizers' steps and its checkpoints, as signs of life.
+HOOK_MODULES = 2  # The modules that it has loaded, for its next life.
 
-REQUEST_RECORD = 8
-"""How far it has come in its collectives."""
+REQUEST_RECORD = 8  # How far it has come in its collectives.
 
 # Worker → agent: the lock.
 LOCK_AT = 16
 """Byte offset of the mutex's lock word; 0 until the worker has taken it. The low half is a futex that the agent waits on."""
-REQUEST_SEEN = 24
-"""Last REQUEST_COUNT that the worker has acted on."""
+REQUEST_SEEN = 24  # Last REQUEST_COUNT that the worker has acted on.
 DUMP_SIGNAL = 25
 """The signal at which the worker writes its stacks behind the page, into the same nameless file; 0: it does not."""
 DUMP_FD = 26
 """The worker's descriptor for that. Whoever sends the signal looks first whether it still is that file."""
 
-HEARS = 27
-"""1: somebody waits for REQUEST_COUNT to change, in futex(2), and knows of REQUEST_RECORD."""
-REACHED_BYTES = 28
-"""Of JSON at RECORD: the last collective of each group."""
-RECORD_BYTES = 29
-"""Of torch's whole record, behind that; 0: there is none, or no room for it."""
-MAIN_DUMP_SIGNAL = 30
-"""As DUMP_SIGNAL, for the main thread's stack alone."""
+HEARS = 27  # 1: somebody waits for REQUEST_COUNT to change, in futex(2), and knows of REQUEST_RECORD.
+REACHED_BYTES = 28  # Of JSON at RECORD: the last collective of each group.
+RECORD_BYTES = 29  # Of torch's whole record, behind that; 0: there is none, or no room for it.
+MAIN_DUMP_SIGNAL = 30  # As DUMP_SIGNAL, for the main thread's stack alone.
 
 MUTEX = 32
-MUTEX_BYTES = 64
-"""Room for a pthread_mutex_t: 40 bytes on x86-64, 48 on aarch64."""
+MUTEX_BYTES = 64  # Room for a pthread_mutex_t: 40 bytes on x86-64, 48 on aarch64.
 
 # Worker → agent: life and death.
 PID = 40
-BOOTED_NS = 41
-"""CLOCK_MONOTONIC when the bootstrap ran."""
+BOOTED_NS = 41  # CLOCK_MONOTONIC when the bootstrap ran.
 STATE = 42
-EXIT_NS = 44
-"""CLOCK_MONOTONIC when the interpreter began to end in good order; 0: it has not."""
-ERROR = 48
-"""1 once an uncaught exception is ending the main thread and its record is on disk."""
+EXIT_NS = 44  # CLOCK_MONOTONIC when the interpreter began to end in good order; 0: it has not.
+ERROR = 48  # 1 once an uncaught exception is ending the main thread and its record is on disk.
 ERROR_UNIX_NS = 49
 """When that exception was seen, nanoseconds since the epoch. Finer than the whole seconds of the error record."""
 
-JOINING_NS = 52
-"""When the script first called `init_process_group`: its imports are done by then, as a rule."""
-JOINED_NS = 53
-"""When that returned: the ranks have met."""
-RESTORED_NS = 54
-"""When it had last loaded a state, of those before its first step."""
-RESTORE_TOOK_NS = 55
-"""How long it has been loading such, all in all."""
+JOINING_NS = 52  # When the script first called `init_process_group`: its imports are done by then, as a rule.
+JOINED_NS = 53  # When that returned: the ranks have met.
+RESTORED_NS = 54  # When it had last loaded a state, of those before its first step.
+RESTORE_TOOK_NS = 55  # How long it has been loading such, all in all.
 FIRST_STEP_NS = 56
-FIRST_STEP = 57
-"""The number of that step."""
+FIRST_STEP = 57  # The number of that step.
 
 BOOTING, RUNNING, FINISHING = 0, 1, 2
 """Of STATE. FINISHING: the interpreter is ending in good order (script done, sys.exit, uncaught exception)."""
 
 # Worker → agent: progress.
-BEAT_NS = 64
-"""The last heartbeat that was no step: a step is one too, and stands in STEP_NS only."""
+BEAT_NS = 64  # The last heartbeat that was no step: a step is one too, and stands in STEP_NS only.
 BEATS = 65
 STEP = 66
-STEP_NS = 67
-"""When that step was reported."""
-STEP_TOOK_NS = 68
-"""From the report before to that one."""
+STEP_NS = 67  # When that step was reported.
+STEP_TOOK_NS = 68  # From the report before to that one.
 FIRST_BEAT_NS = 69
-LONGEST_GAP_NS = 70
-"""Longest time between two heartbeats."""
-OUT_SINCE_NS = 71
-"""Since when no section is open; 0: one is, or none has ever been used."""
-LONGEST_OUT_NS = 72
-"""Longest time between two sections, of those that are over."""
-STEP_TOLD = 73
-"""1: the script itself says its steps; they go on from one process to the next."""
+LONGEST_GAP_NS = 70  # Longest time between two heartbeats.
+OUT_SINCE_NS = 71  # Since when no section is open; 0: one is, or none has ever been used.
+LONGEST_OUT_NS = 72  # Longest time between two sections, of those that are over.
+STEP_TOLD = 73  # 1: the script itself says its steps; they go on from one process to the next.
 
 # Worker → agent: limits that the script has set or calculated, in nanoseconds. 0: not set.
-INITIAL_LIMIT_NS = 80
-"""From the start to the first heartbeat."""
-BEAT_LIMIT_NS = 81
-"""Between two heartbeats."""
-OUT_LIMIT_NS = 82
-"""With no section open."""
+INITIAL_LIMIT_NS = 80  # From the start to the first heartbeat.
+BEAT_LIMIT_NS = 81  # Between two heartbeats.
+OUT_LIMIT_NS = 82  # With no section open.
 LIMITS_COUNT = 83
 """Raised by one after each complete change, a section's limit included; 0: none has been set."""
-WARMUP_STEPS = 84
-"""So many of its first `step`s are slow, and one more; 0: not said."""
+WARMUP_STEPS = 84  # So many of its first `step`s are slow, and one more; 0: not said.
 CALCULATED_INITIAL_NS = 85
 """The same limits as calculated: for the ranks' next lives, which calculate from them. Those in force may be longer."""
 CALCULATED_BEAT_NS = 86
 CALCULATED_OUT_NS = 87
 CALCULATED_COUNT = 88
 """Raised by one after they have been written, those of sections included. The agent is woken for it, as for an error."""
-NO_LIMIT = 0xFFFF_FFFF_FFFF_FFFF
-"""In the place of a limit: there is to be none."""
+NO_LIMIT = 0xFFFF_FFFF_FFFF_FFFF  # In the place of a limit: there is to be none.
 
 # Worker → agent: what the script asks of the job. The agent is woken for it, as for an error.
-CONTROL_COUNT = 96
-"""Raised by one with each complete request. A later one takes the place of the one before."""
-CONTROL_KIND = 97
-"""Index into CONTROL_KINDS; 0 while one is being written."""
+CONTROL_COUNT = 96  # Raised by one with each complete request. A later one takes the place of the one before.
+CONTROL_KIND = 97  # Index into CONTROL_KINDS; 0 while one is being written.
 CONTROL_TEXT = 98
 CONTROL_TEXT_BYTES = 240
 CONTROL_KINDS = ("", "exclude", "stop", "restart", "continue")
@@ -160,8 +125,7 @@ MODULES_END = 240
 script had changed by then that decides what is loaded, and what it finds."""
 MODULES = 1024
 RECORD = MODULES + MODULES_BYTES // 8
-LOADING, LOADED = b" ", b"+"
-"""The marks. What fails to load, or is still at it, has the first."""
+LOADING, LOADED = b" ", b"+"  # The marks. What fails to load, or is still at it, has the first.
 CHANGED, ELSEWHERE = b"=", b"?"
 """`=NAME SUM`: this variable is not what the process began with, but has a value of that checksum (`-`: none). `?NAME ORIGIN`:
 this module comes from no directory that was searched when the process began."""
@@ -170,21 +134,14 @@ this module comes from no directory that was searched when the process began."""
 SECTIONS = 512
 SECTION_SLOTS = 32
 SECTION_WORDS = 16
-SECTION_NAME_BYTES = 64
-"""Of UTF-8, padded with NUL."""
-OPEN_NS = 8
-"""Within a slot: since when it is open; 0: it is closed."""
-TOOK_NS = 9
-"""How long it was open the last time."""
+SECTION_NAME_BYTES = 64  # Of UTF-8, padded with NUL.
+OPEN_NS = 8  # Within a slot: since when it is open; 0: it is closed.
+TOOK_NS = 9  # How long it was open the last time.
 LONGEST_NS = 10
-CLOSED = 11
-"""How often it has been closed."""
-LIMIT_NS = 12
-"""As the limits above."""
-CLOSED_NS = 13
-"""When it was closed last."""
-CALCULATED_NS = 14
-"""As above."""
+CLOSED = 11  # How often it has been closed.
+LIMIT_NS = 12  # As the limits above.
+CLOSED_NS = 13  # When it was closed last.
+CALCULATED_NS = 14  # As above.
 
 # The kernel's marks in a robust mutex's lock word (linux/futex.h).
 FUTEX_WAITERS = 0x80000000

@@ -12,16 +12,11 @@ class SectionSigns(Value):
     """One named part of the script (`holdfast.client.section`)."""
 
     name: str
-    open_since: float | None = None
-    """None: it is closed."""
-    took_s: float = 0.0
-    """How long it was open the last time."""
-    longest_s: float = 0.0
-    """The longest that it was open, of the times that are over."""
-    count: int = 0
-    """How often it has been closed."""
-    closed_at: float | None = None
-    """When it was closed last."""
+    open_since: float | None = None  # None: it is closed.
+    took_s: float = 0.0  # How long it was open the last time.
+    longest_s: float = 0.0  # The longest that it was open, of the times that are over.
+    count: int = 0  # How often it has been closed.
+    closed_at: float | None = None  # When it was closed last.
     limit_s: float | None = None
     """How long the script allows it to be open; infinity: for ever. None: the script does not say."""
 
@@ -34,16 +29,11 @@ def is_save(section: str) -> bool:
 class Limits(Value):
     """What the script itself allows. None: it does not say; infinity: no limit."""
 
-    initial_s: float | None = None
-    """From the start of the process to the first heartbeat."""
-    beat_s: float | None = None
-    """Between two heartbeats."""
-    out_s: float | None = None
-    """With no section open."""
-    warmup_steps: int | None = None
-    """So many of its first `step`s are slow, and have the limit of `warmup`."""
-    count: int = 0
-    """How often limits have been set, those of sections included."""
+    initial_s: float | None = None  # From the start of the process to the first heartbeat.
+    beat_s: float | None = None  # Between two heartbeats.
+    out_s: float | None = None  # With no section open.
+    warmup_steps: int | None = None  # So many of its first `step`s are slow, and have the limit of `warmup`.
+    count: int = 0  # How often limits have been set, those of sections included.
 
 
 class Signs(Value):
@@ -51,46 +41,30 @@ class Signs(Value):
 
     booted_at: float | None = None
     """When its interpreter started. None: it has not yet, or is no Python that we can reach."""
-    exit_at: float | None = None
-    """When its interpreter began to end in good order. None: it has not."""
+    exit_at: float | None = None  # When its interpreter began to end in good order. None: it has not.
     first_beat_at: float | None = None
-    beat_at: float | None = None
-    """Its last heartbeat. None: none yet."""
+    beat_at: float | None = None  # Its last heartbeat. None: none yet.
     beats: int = 0
-    longest_gap_s: float = 0.0
-    """Longest time between two heartbeats."""
-    step: int | None = None
-    """The last step that it has reported. None: none."""
+    longest_gap_s: float = 0.0  # Longest time between two heartbeats.
+    step: int | None = None  # The last step that it has reported. None: none.
     step_at: float | None = None
-    step_took_s: float = 0.0
-    """From the report before to that one; 0: there was none before."""
-    out_since: float | None = None
-    """Since when no section is open. None: one is, or none has ever been used."""
-    longest_out_s: float = 0.0
-    """Longest time between two sections, of those that are over."""
+    step_took_s: float = 0.0  # From the report before to that one; 0: there was none before.
+    out_since: float | None = None  # Since when no section is open. None: one is, or none has ever been used.
+    longest_out_s: float = 0.0  # Longest time between two sections, of those that are over.
     limits: Limits = Limits()
-    sections: tuple[SectionSigns, ...] = ()
-    """In the order in which the script came to them first."""
+    sections: tuple[SectionSigns, ...] = ()  # In the order in which the script came to them first.
 
 
 class Moments(Value):
     """How far a worker has come in its life. None: not so far, or nobody has told."""
 
-    booted_at: float | None = None
-    """When its interpreter started."""
-    joining_at: float | None = None
-    """When its script began to meet the other ranks."""
-    joined_at: float | None = None
-    """When it had."""
-    restored_at: float | None = None
-    """When it had loaded its state."""
-    restore_s: float = 0.0
-    """How long that took, all in all."""
-    stepped_at: float | None = None
-    """When it had made its first step."""
+    booted_at: float | None = None  # When its interpreter started.
+    joining_at: float | None = None  # When its script began to meet the other ranks.
+    joined_at: float | None = None  # When it had.
+    restored_at: float | None = None  # When it had loaded its state.
+    restore_s: float = 0.0  # How long that took, all in all.
+    stepped_at: float | None = None  # When it had made its first step.
     first_step: int | None = None
     """The number of that, where the script itself numbers its steps: so they go on from life to life."""
-    last_stepped_at: float | None = None
-    """When it had made its last step so far."""
-    saved_at: float | None = None
-    """When it had last written a checkpoint, as its sections tell."""
+    last_stepped_at: float | None = None  # When it had made its last step so far.
+    saved_at: float | None = None  # When it had last written a checkpoint, as its sections tell.

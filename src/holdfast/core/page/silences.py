@@ -11,8 +11,7 @@ from holdfast.core.machine import NEVER
 FIRST, BEAT, OUT = "first", "beat", "out"
 """Kinds of silence: until the first heartbeat, from one to the next, with no section open. The others are sections."""
 
-WINDOW_S, WINDOWS = 3 * 3600.0, 8
-"""A day, in parts that are forgotten one after the other."""
+WINDOW_S, WINDOWS = 3 * 3600.0, 8  # A day, in parts that are forgotten one after the other.
 
 
 def in_section(name: str) -> str:

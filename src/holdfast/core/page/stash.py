@@ -35,16 +35,14 @@ COMING, HERE, LOST = 1, 2, 3
 REPLICAS = 3
 """Generations that a node keeps of each of another's ranks. While the next one comes of a rank that is ahead of the others on
 its node by a generation, it still has what they have."""
-SLOT_BYTES = 1 << 40
-"""Between the beginnings of two slots: more than the state of one rank."""
+SLOT_BYTES = 1 << 40  # Between the beginnings of two slots: more than the state of one rank.
 
 ALIGN = 64
 """Every tensor begins at a multiple of it: a cache line, and no less than what any vector instruction asks for."""
 
 VARIABLE = "HOLDFAST_STASH"
 """Of a worker's environment: `FILE:LOCAL_RANK:LIMIT`, where the file is the agent's."""
-REPLICATED = "replicated"
-"""A fourth part of it, where a partner is to have what is saved."""
+REPLICATED = "replicated"  # A fourth part of it, where a partner is to have what is saved.
 AGREED_VARIABLE = "HOLDFAST_STASH_AGREED"
 """`ROUND:STEP` of the generation that all ranks of this round can restore. Not there: there is none."""
 
@@ -53,26 +51,21 @@ Held = tuple[int, int, int, int]
 world size then."""
 
 
-Kept = tuple[int, int, int, int, int]
-"""The same, of another node's ranks: and how many these are."""
+Kept = tuple[int, int, int, int, int]  # The same, of another node's ranks: and how many these are.
 
 
 class Generation(Value):
     """One rank's state at one step, as a slot's descriptor tells."""
 
     slot: int
-    sequence: int
-    """Grows with each one that a rank writes."""
+    sequence: int  # Grows with each one that a rank writes.
     round: int
     step: int
     rank: int
     world_size: int
-    header_bytes: int
-    """At the beginning of the slot: what is where, as text."""
-    bytes_at: int
-    """Where the tensors begin, from the beginning of the slot."""
-    size: int
-    """Of the whole, in bytes, from the beginning of the slot."""
+    header_bytes: int  # At the beginning of the slot: what is where, as text.
+    bytes_at: int  # Where the tensors begin, from the beginning of the slot.
+    size: int  # Of the whole, in bytes, from the beginning of the slot.
     saved_unix_ns: int
     header_crc: int
 

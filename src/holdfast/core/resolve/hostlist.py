@@ -26,8 +26,7 @@ def expand(text: str, name: str = "node list") -> list[str]:
 
 def compress(hosts: Iterable[str]) -> str:
     """The short form of some hosts, in its own order: by prefix, as they first come, then by number."""
-    numbers: dict[tuple[str, int], list[int]] = {}
-    """By prefix and width: `n7` and `n07` are two hosts."""
+    numbers: dict[tuple[str, int], list[int]] = {}  # By prefix and width: `n7` and `n07` are two hosts.
     for host in dict.fromkeys(hosts):
         prefix = host.rstrip("0123456789")
         digits = host[len(prefix) :]

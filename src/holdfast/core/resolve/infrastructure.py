@@ -46,18 +46,12 @@ PODS = ("JOBSET_JOB_COMPLETIONS", "JOB_COMPLETIONS")
 class Infrastructure(Value):
     """A node's place in the infrastructure."""
 
-    rank: int | None = None
-    """Orders the nodes. None: not given."""
-    rank_from: str = ""
-    """Where the rank comes from, in words."""
-    domain: str | None = None
-    """The NVLink or network domain that a segment must not leave."""
-    group: str | None = None
-    """Nodes that are replaced together, all or none."""
-    group_size: int = 0
-    """Nodes in a complete group; 0: not told."""
-    switches: tuple[str, ...] = ()
-    """From the root of the network's tree down to this node's own switch."""
+    rank: int | None = None  # Orders the nodes. None: not given.
+    rank_from: str = ""  # Where the rank comes from, in words.
+    domain: str | None = None  # The NVLink or network domain that a segment must not leave.
+    group: str | None = None  # Nodes that are replaced together, all or none.
+    group_size: int = 0  # Nodes in a complete group; 0: not told.
+    switches: tuple[str, ...] = ()  # From the root of the network's tree down to this node's own switch.
 
 
 def infrastructure(environ: Mapping[str, str]) -> Infrastructure:

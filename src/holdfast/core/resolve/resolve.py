@@ -22,8 +22,7 @@ from holdfast.core.resolve.resolve_placement import choose_placement
 from holdfast.core.resolve.resolve_rendezvous import choose_rendezvous
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-MOST_WORKERS = 10_000
-"""On one node. More is a slip of the finger, and would take minutes to fail."""
+MOST_WORKERS = 10_000  # On one node. More is a slip of the finger, and would take minutes to fail.
 
 SCHEDULED = ("SLURM_JOB_ID", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST")
 """One of these is there when a scheduler that we know has started us."""

@@ -8,11 +8,9 @@ from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.config.fault_tolerance_file import read_file
 from holdfast.core.config.option import ACCEPTED
 
-OWN_BACKENDS = ("memory", "embedded", "static", "etcd")
-"""Those that our own agent serves."""
+OWN_BACKENDS = ("memory", "embedded", "static", "etcd")  # Those that our own agent serves.
 
-STORE_PORT = "29500"
-"""Where ft_launcher's nodes meet unless told otherwise."""
+STORE_PORT = "29500"  # Where ft_launcher's nodes meet unless told otherwise.
 
 
 def prepare(draft: Draft) -> None:

@@ -6,8 +6,7 @@ from holdfast.core.config import grammar
 from holdfast.core.config.draft import Draft
 from holdfast.core.errors import UsageError
 
-PLACED = ("memory", "embedded", "etcd")
-"""Backends whose ranks come from our own placement."""
+PLACED = ("memory", "embedded", "etcd")  # Backends whose ranks come from our own placement.
 
 
 def choose_placement(draft: Draft) -> None:

@@ -19,16 +19,12 @@ from holdfast.core.errors import UsageError
 
 BACKENDS = ("static", "c10d", "embedded", "memory", "etcd", "etcd-v2")
 ETCD = ("etcd", "etcd-v2")
-ETCD_PORT = 2379
-"""etcd's own port for clients."""
+ETCD_PORT = 2379  # etcd's own port for clients.
 ETCD_KEYS = ("protocol", "cert", "key", "cacert", "user", "password", "etcd_prefix", "ssl_cert", "ssl_cert_key", "ca_cert")
 """What --rdzv-conf may say about the way to etcd: torchrun's names, of both its etcd backends, and the credentials."""
-EMBEDDED_PORT, MASTER_PORT = 29400, 29500
-"""torchrun's c10d and static ports."""
-SHORTEST_LEASE_S = 0.1
-"""Below it a lease is over before a busy host has renewed it, again and again."""
-LOCAL = "127.0.0.1"
-"""MASTER_ADDR of a job on one node: no name to look up, no interface to choose."""
+EMBEDDED_PORT, MASTER_PORT = 29400, 29500  # torchrun's c10d and static ports.
+SHORTEST_LEASE_S = 0.1  # Below it a lease is over before a busy host has renewed it, again and again.
+LOCAL = "127.0.0.1"  # MASTER_ADDR of a job on one node: no name to look up, no interface to choose.
 
 DURATIONS = (
     "timeout",

@@ -19,8 +19,7 @@ from holdfast.core.resolve import slurm
 from holdfast.core.resolve.infrastructure import PODS, first, jobset, number, pod_rank
 from holdfast.core.value import Value
 
-POD_PORT = 29400
-"""A pod has an address of its own, so torchrun's usual port does."""
+POD_PORT = 29400  # A pod has an address of its own, so torchrun's usual port does.
 REPLICATED_JOB = ("JOBSET_REPLICATEDJOB_NAME", "JOBSET_REPLICATED_JOB_NAME", "REPLICATED_JOB_NAME")
 REPLICAS = (
     "JOBSET_GLOBAL_REPLICAS",
@@ -47,24 +46,17 @@ class Said(Value):
 class Given(Value):
     """What the scheduler says. None, of any value: it does not."""
 
-    scheduler: str
-    """slurm · jobset · indexed job · pytorchjob"""
+    scheduler: str  # slurm · jobset · indexed job · pytorchjob
     job: Said
     """A name that all nodes of this life of the job have, and no other job, nor another life of this one. May be empty."""
     nodes: Said | None = None
-    rank: Said | None = None
-    """This node's place among them; 0 is the first."""
-    head: Said | None = None
-    """Host of the first node: there the coordinator can be."""
-    port: Said | None = None
-    """Free for this job there."""
+    rank: Said | None = None  # This node's place among them; 0 is the first.
+    head: Said | None = None  # Host of the first node: there the coordinator can be.
+    port: Said | None = None  # Free for this job there.
     node_name: Said | None = None
-    workers: Said | None = None
-    """How many this node has devices for."""
-    static: bool = False
-    """Ranks and address are those of the workers: the static backend."""
-    unused: int = 0
-    """Nodes of the job that nobody starts an agent on, as far as we see."""
+    workers: Said | None = None  # How many this node has devices for.
+    static: bool = False  # Ranks and address are those of the workers: the static backend.
+    unused: int = 0  # Nodes of the job that nobody starts an agent on, as far as we see.
 
 
 def scheduler_given(environ: Mapping[str, str]) -> Given | None:

@@ -15,10 +15,8 @@ class LinkUp(Observation):
 
     link: int
     ours: bool
-    peer: str = ""
-    """From which address it comes, where others opened it and that is known."""
-    names: tuple[str, ...] = ()
-    """Names in the other side's certificate."""
+    peer: str = ""  # From which address it comes, where others opened it and that is known.
+    names: tuple[str, ...] = ()  # Names in the other side's certificate.
 
 
 class LinkDown(Observation):
@@ -26,12 +24,9 @@ class LinkDown(Observation):
 
     link: int
     reason: str
-    final: bool = False
-    """True: trying again cannot help (wrong token, another job, another version)."""
-    foreign: bool = False
-    """Somebody answered who does not speak our protocol: another program has that port."""
-    refused: bool = False
-    """The host answered that nobody listens there: an agent that did is gone."""
+    final: bool = False  # True: trying again cannot help (wrong token, another job, another version).
+    foreign: bool = False  # Somebody answered who does not speak our protocol: another program has that port.
+    refused: bool = False  # The host answered that nobody listens there: an agent that did is gone.
 
 
 class Arrived(Observation):
@@ -45,8 +40,7 @@ class Connect(Action):
     """Make a link to the coordinator's endpoint; `LinkUp` or `LinkDown` will name it `link`."""
 
     link: int
-    endpoint: str = ""
-    """Where the coordinator is. Empty: where the job's configuration says."""
+    endpoint: str = ""  # Where the coordinator is. Empty: where the job's configuration says.
 
 
 class Transmit(Action):
@@ -54,8 +48,7 @@ class Transmit(Action):
 
     link: int
     message: Message
-    more: bool = False
-    """Another follows at once over the same link: both may go in one packet."""
+    more: bool = False  # Another follows at once over the same link: both may go in one packet.
 
 
 class HangUp(Action):

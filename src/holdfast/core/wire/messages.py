@@ -22,12 +22,10 @@ class Message(Value):
 class Exclusion(Value):
     """A node that must not take part: what a coordinator's successor must know of it."""
 
-    name: str
-    """As people call the node: another life of it is left out too."""
+    name: str  # As people call the node: another life of it is left out too.
     reason: str
     by: ExcludedBy = ExcludedBy.OPERATOR
-    age_s: float = 0.0
-    """For how long it has been so."""
+    age_s: float = 0.0  # For how long it has been so.
 
 
 # --- what a successor must know -------------------------------------------------------------------------------------
@@ -36,44 +34,33 @@ class Exclusion(Value):
 class Past(Value):
     """What a new leader must know of the job. Durations are ages: no clock is compared with another host's."""
 
-    life: str
-    """Names this run of the job: another of the same name, later, has another."""
+    life: str  # Names this run of the job: another of the same name, later, has another.
     round: int = 0
     restarts: int = 0
-    restart_ages_s: tuple[float, ...] = ()
-    """How long ago each restart of the budget was spent."""
+    restart_ages_s: tuple[float, ...] = ()  # How long ago each restart of the budget was spent.
     members: int = 0
     """Nodes of that round that were not known to be gone: the next round waits for them, or for their leases to end."""
-    largest: int = 0
-    """Nodes of the largest round."""
-    fence_s: float = 0.0
-    """For so long no round may form."""
-    age_s: float = 0.0
-    """How long the job has been running."""
-    excluded: tuple[Exclusion, ...] = ()
-    """Nodes that must not take part."""
+    largest: int = 0  # Nodes of the largest round.
+    fence_s: float = 0.0  # For so long no round may form.
+    age_s: float = 0.0  # How long the job has been running.
+    excluded: tuple[Exclusion, ...] = ()  # Nodes that must not take part.
     fault_ages_s: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
     """By node: how long ago its workers were the first to fail, each time (`recovery.suspects`)."""
-    reached: int | None = None
-    """The furthest iteration known at the last restart (`recovery.progress`)."""
-    idle_restarts: int = 0
-    """So many in a row have not got the job any further."""
+    reached: int | None = None  # The furthest iteration known at the last restart (`recovery.progress`).
+    idle_restarts: int = 0  # So many in a row have not got the job any further.
     longest_s: dict[str, float] = {}  # noqa: RUF012
     """As in `Pace`."""
     calculated_s: dict[str, float] = {}  # noqa: RUF012
     """As in `Calculated`."""
-    report: JobReport | None = None
-    """How it ended. None: it has not."""
+    report: JobReport | None = None  # How it ended. None: it has not.
 
 
 class Electorate(Value):
     """Those who have a say in who leads: the nodes that had a seat when it was drawn up."""
 
-    id: int
-    """The version of the roster that brought it: no two have the same."""
+    id: int  # The version of the roster that brought it: no two have the same.
     size: int
-    mine: bool = False
-    """Whoever holds this is one of them."""
+    mine: bool = False  # Whoever holds this is one of them.
     witness: bool = False
     """A witness has one vote more, so that two nodes, or four, can have a majority without one of them."""
 
@@ -86,12 +73,9 @@ class Electorate(Value):
 class Roster(Value):
     """What each node holds in case the coordinator is lost: who is next, how many must agree, where the job stands."""
 
-    version: int
-    """Greater than that of every roster before it, under whatever coordinator."""
-    term: int
-    """How many times the lead has changed hands."""
-    promise_s: float
-    """After each `Renewed`, whoever holds this supports nobody else for so long."""
+    version: int  # Greater than that of every roster before it, under whatever coordinator.
+    term: int  # How many times the lead has changed hands.
+    promise_s: float  # After each `Renewed`, whoever holds this supports nobody else for so long.
     line: tuple[str, ...]
     """Endpoints in the order of succession, the coordinator's own first. All of the newest electorate, or its first few."""
     electorates: tuple[Electorate, ...]
@@ -110,18 +94,13 @@ class Roster(Value):
 class Join(Message):
     """I have no live worker and am ready for a round newer than `round`."""
 
-    node: str
-    """Identity of this agent's life: another life on the same host has another."""
-    name: str
-    """What people call the node."""
-    addr: str
-    """Address at which other nodes reach this one."""
-    master_port: int
-    """Port held on this node for a worker of group rank 0 to listen on."""
+    node: str  # Identity of this agent's life: another life on the same host has another.
+    name: str  # What people call the node.
+    addr: str  # Address at which other nodes reach this one.
+    master_port: int  # Port held on this node for a worker of group rank 0 to listen on.
     nproc: int
     role: str
-    round: int = 0
-    """The last round this agent took part in; 0: none."""
+    round: int = 0  # The last round this agent took part in; 0: none.
     group_rank: int | None = None
     """Its rank there: a coordinator that was not there lets the nodes keep theirs."""
     known_round: int = 0
@@ -131,18 +110,15 @@ class Join(Message):
     domain: str | None = None
     switches: tuple[str, ...] = ()
     group: str | None = None
-    group_size: int = 0
-    """As in `core.resolve.infrastructure.Infrastructure`."""
+    group_size: int = 0  # As in `core.resolve.infrastructure.Infrastructure`.
     unhealthy: str = ""
     """Why this node should not take part, as it has found out itself. Empty: it is fit, as far as it knows."""
     reached: int | None = None
     """How far the job has come, as this node can tell (`agent.group.messages.Reached`)."""
     endpoint: str = ""
     """Where this agent can be reached by others, and could serve them. Empty: nowhere; then it has no say in who leads."""
-    roster: int = 0
-    """Version of the roster that it holds; 0: none."""
-    elector_of: tuple[int, ...] = ()
-    """Electorates in which, by that roster, it has a say."""
+    roster: int = 0  # Version of the roster that it holds; 0: none.
+    elector_of: tuple[int, ...] = ()  # Electorates in which, by that roster, it has a say.
     longest_s: dict[str, float] = {}  # noqa: RUF012
     """As in `Pace`, as far as this node knows: a coordinator that is new has it from those who join."""
     calculated_s: dict[str, float] = {}  # noqa: RUF012
@@ -153,12 +129,9 @@ class Join(Message):
     """Generations of the ranks' state that this node has in its memory (`core.page.stash.Held`)."""
     kept: tuple[tuple[int, int, int, int, int], ...] = ()
     """Those of another node's ranks (`core.page.stash.Kept`)."""
-    stash_at: str = ""
-    """Where it takes such, and gives them. Empty: it has no part in that."""
-    logs_at: str = ""
-    """Where it takes the lines of other nodes' ranks. Empty: nowhere, and it sends none."""
-    warm: str = ""
-    """The interpreter of the warm spares that this node keeps. Empty: it keeps none."""
+    stash_at: str = ""  # Where it takes such, and gives them. Empty: it has no part in that.
+    logs_at: str = ""  # Where it takes the lines of other nodes' ranks. Empty: nowhere, and it sends none.
+    warm: str = ""  # The interpreter of the warm spares that this node keeps. Empty: it keeps none.
 
 
 class Renew(Message):
@@ -166,12 +139,10 @@ class Renew(Message):
 
     node: str
     round: int
-    sent_at: float = 0.0
-    """On the sender's own clock, which nobody else reads: it comes back in the answer."""
+    sent_at: float = 0.0  # On the sender's own clock, which nobody else reads: it comes back in the answer.
     mark: float = 0.0
     """That of the last `Renewed` over this link, which only the coordinator can read; 0: none yet."""
-    roster: int = 0
-    """As in `Join`."""
+    roster: int = 0  # As in `Join`.
     ahead_s: float | None = None
     """How far the sender's wall clock is ahead of the coordinator's. None: it is not known yet."""
 
@@ -191,8 +162,7 @@ class HangFound(Message):
     round: int
     rank: int
     reason: str
-    within_s: float
-    """So long may a look take on this node: others are no slower."""
+    within_s: float  # So long may a look take on this node: others are no slower.
 
 
 class Positions(Message):
@@ -232,25 +202,17 @@ class Leave(Message):
 class RequestKind(StrEnum):
     """What may be asked. The coordinator decides about the first four; about any other, the node that it passes it on to."""
 
-    STOP = "stop"
-    """The job ends."""
-    RESTART = "restart"
-    """All ranks of the running round start again."""
-    EXCLUDE = "exclude"
-    """The target takes no part any more, and a spare has its place."""
-    READMIT = "readmit"
-    """The target may take part again."""
-    CHECK = "check"
-    """The target runs checks of its health."""
-    INJECT = "inject"
-    """The target plays a fault, for practice."""
+    STOP = "stop"  # The job ends.
+    RESTART = "restart"  # All ranks of the running round start again.
+    EXCLUDE = "exclude"  # The target takes no part any more, and a spare has its place.
+    READMIT = "readmit"  # The target may take part again.
+    CHECK = "check"  # The target runs checks of its health.
+    INJECT = "inject"  # The target plays a fault, for practice.
 
 
-EVERY_NODE = "*"
-"""A target: each node of the job."""
+EVERY_NODE = "*"  # A target: each node of the job.
 
-OWN_ASK = 0
-"""Number of what a node asks on its own account. Those of its operators count from 1."""
+OWN_ASK = 0  # Number of what a node asks on its own account. Those of its operators count from 1.
 
 
 class Request(Message):
@@ -259,21 +221,15 @@ class Request(Message):
     node: str = ""
     """The agent through which it is asked; empty from the coordinator, since an asker is not known to all."""
     kind: RequestKind
-    target: str = ""
-    """Name of a node, or EVERY_NODE. Empty: the job."""
+    target: str = ""  # Name of a node, or EVERY_NODE. Empty: the job.
     ask: int | None = None
     """Its number in the life of the one that says it: `Reply` names it. None: no reply is wanted."""
-    round: int = 0
-    """The round that it is about, where it is about one."""
-    rank: int = -1
-    """The rank that asks. -1: an operator does, or the node itself."""
-    by: ExcludedBy = ExcludedBy.OPERATOR
-    """OPERATOR or ITSELF."""
+    round: int = 0  # The round that it is about, where it is about one.
+    rank: int = -1  # The rank that asks. -1: an operator does, or the node itself.
+    by: ExcludedBy = ExcludedBy.OPERATOR  # OPERATOR or ITSELF.
     reason: str = ""
-    checks: tuple[str, ...] = ()
-    """Those that CHECK runs."""
-    injection: Injection | None = None
-    """What INJECT plays."""
+    checks: tuple[str, ...] = ()  # Those that CHECK runs.
+    injection: Injection | None = None  # What INJECT plays.
 
     @property
     def is_of_a_rank(self) -> bool:
@@ -300,16 +256,13 @@ class Reply(Message):
     """What came of a request. From the target to the coordinator, and from there to the asker."""
 
     ask: int
-    node: str = ""
-    """The agent that says it; empty from the coordinator."""
+    node: str = ""  # The agent that says it; empty from the coordinator.
     name: str = ""
     """The node that has done it. Empty: it is the coordinator's own word; to a request to EVERY_NODE the names of those that
     were asked, one a line."""
     ok: bool = True
-    text: str = ""
-    """What was done, or why it was not."""
-    verdicts: tuple[Checked, ...] = ()
-    """What checks have found."""
+    text: str = ""  # What was done, or why it was not.
+    verdicts: tuple[Checked, ...] = ()  # What checks have found.
 
 
 def is_of_a_member(message: Message) -> bool:
@@ -326,15 +279,13 @@ class StoreAsk(Message):
     """
 
     node: str
-    ask: int
-    """Comes back in the answer."""
+    ask: int  # Comes back in the answer.
     round: int
     op: str
     keys: tuple[str, ...] = ()
     values: tuple[bytes, ...] = ()
     number: int = 0
-    wait_s: float = 0.0
-    """How long to wait for keys that are not there."""
+    wait_s: float = 0.0  # How long to wait for keys that are not there.
 
 
 class Pace(Message):
@@ -346,8 +297,7 @@ class Pace(Message):
     """By kind of silence (first · beat · out · section NAME): the longest that healthy ranks have needed lately."""
     typical_s: dict[str, float] = {}  # noqa: RUF012
     """Of each series (`step`, or a section's name): the median of this node's ranks."""
-    straggler: str = ""
-    """Ranks of this node that are much slower than its others, in words. Empty: none is."""
+    straggler: str = ""  # Ranks of this node that are much slower than its others, in words. Empty: none is.
     busy_s: float = 0.0
     """A rank here is silent for longer than was learned, and works: other nodes may wait for it for so long. 0: none does."""
 
@@ -365,16 +315,14 @@ class Calculated(Message):
 
     node: str
     round: int
-    limits_s: dict[str, float]
-    """As in `Pace`: by kind of silence, all that have been calculated so far."""
+    limits_s: dict[str, float]  # As in `Pace`: by kind of silence, all that have been calculated so far.
 
 
 class Imports(Message):
     """What the job's script has imported here: for those that wait with warm spares. The node of group rank 0 says it."""
 
     node: str
-    python: str
-    """As in `Join.warm`: another interpreter has other modules."""
+    python: str  # As in `Join.warm`: another interpreter has other modules.
     modules: tuple[str, ...]
     """In the order in which they were loaded; among them what the script had changed before (`core.page.layout.CHANGED`)."""
 
@@ -386,13 +334,10 @@ IMPORTS_CHARS = 1 << 19
 class Seek(Message):
     """I have lost my coordinator: who leads? And if nobody does: I would have you, once I am free to say so."""
 
-    node: str
-    """The sender's endpoint: that is how electors are known to each other."""
-    term: int
-    """The latest term in which it has voted, or has had a leader."""
+    node: str  # The sender's endpoint: that is how electors are known to each other.
+    term: int  # The latest term in which it has voted, or has had a leader.
     roster: Roster | None = None
-    free: bool = False
-    """It owes its support to nobody (any more)."""
+    free: bool = False  # It owes its support to nobody (any more).
     leads: Leads | None = None
     """The other way round: it leads, and asks whoever began anew at the job's endpoint to follow."""
 
@@ -430,16 +375,12 @@ class Assigned(Message):
     """As in `Pace`: what the job has been seen to need in earlier rounds."""
     calculated_s: dict[str, float] = {}  # noqa: RUF012
     """As in `Calculated`: the newest limits of earlier rounds."""
-    life: str = ""
-    """Names this run of the job, as in `Past`."""
+    life: str = ""  # Names this run of the job, as in `Past`.
     stash: tuple[int, int] | None = None
     """Round and step of the newest state that every rank can restore from its node's memory. None: there is none."""
-    stash_from: str = ""
-    """Where this node has to fetch that. Empty: it has it."""
-    stash_partner: str = ""
-    """Where another node keeps what this one's ranks save. Empty: none does."""
-    logs_at: str = ""
-    """Where the coordinator's node takes the lines of all ranks. Empty: it takes none."""
+    stash_from: str = ""  # Where this node has to fetch that. Empty: it has it.
+    stash_partner: str = ""  # Where another node keeps what this one's ranks save. Empty: none does.
+    logs_at: str = ""  # Where the coordinator's node takes the lines of all ranks. Empty: it takes none.
 
 
 class Paced(Message):
@@ -450,8 +391,7 @@ class Paced(Message):
 
     round: int
     longest_s: dict[str, float]
-    busy_s: float = 0.0
-    """As in `Pace`, of another node."""
+    busy_s: float = 0.0  # As in `Pace`, of another node.
 
 
 class Stop(Message):
@@ -465,16 +405,14 @@ class Stop(Message):
     rejoin: bool
     hung: int | None = None
     """Local rank, on that node, of a worker that hangs, though its own limit has not told so. None: none does."""
-    regrouped: bool = False
-    """Nothing has failed: all ranks ran, and run again with a node more."""
+    regrouped: bool = False  # Nothing has failed: all ranks ran, and run again with a node more.
 
 
 class LookAround(Message):
     """A rank of that round hangs: keep the stacks of yours, and tell me where they are."""
 
     round: int
-    reason: str
-    """Which rank on which node, in words."""
+    reason: str  # Which rank on which node, in words.
 
 
 class Waiting(Message):
@@ -482,8 +420,7 @@ class Waiting(Message):
 
     round: int
     reason: str
-    life: str = ""
-    """As in `Assigned`."""
+    life: str = ""  # As in `Assigned`.
 
 
 class ToImport(Message):
@@ -498,10 +435,8 @@ class Renewed(Message):
 
     lease_s: float
     sent_at: float = 0.0
-    mark: float = 0.0
-    """When this was said, on the coordinator's clock: it comes back in the next `Renew`."""
-    roster: Roster | None = None
-    """A newer one than the member said it holds."""
+    mark: float = 0.0  # When this was said, on the coordinator's clock: it comes back in the next `Renew`.
+    roster: Roster | None = None  # A newer one than the member said it holds.
     at_unix: float = 0.0
     """When this was said, on the coordinator's wall clock: to be compared, and for nothing else."""
     middle_s: float | None = None
@@ -512,10 +447,8 @@ class Propose(Message):
     """I have the support of a majority: vote for me."""
 
     term: int
-    mark: float
-    """On the candidate's clock: it comes back in the vote."""
-    roster: int
-    """Version of the roster that it holds."""
+    mark: float  # On the candidate's clock: it comes back in the vote.
+    roster: int  # Version of the roster that it holds.
 
 
 class Leads(Message):
@@ -523,8 +456,7 @@ class Leads(Message):
 
     endpoint: str
     term: int
-    life: str
-    """Of the job, as in `Past`."""
+    life: str  # Of the job, as in `Past`.
 
 
 class Finish(Message):

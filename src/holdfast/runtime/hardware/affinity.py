@@ -19,17 +19,14 @@ if TYPE_CHECKING:
     from holdfast.core.config.binding import Binding
 
     T = TypeVar("T")
-    Policy = tuple[int, ctypes.Array[ctypes.c_ulong]]
-    """One of MPOL_*, and the NUMA nodes that it is about."""
+    Policy = tuple[int, ctypes.Array[ctypes.c_ulong]]  # One of MPOL_*, and the NUMA nodes that it is about.
 
-MPOL_DEFAULT, MPOL_BIND = 0, 2
-"""linux/mempolicy.h"""
+MPOL_DEFAULT, MPOL_BIND = 0, 2  # linux/mempolicy.h
 
 CALLS = {"x86_64": (238, 239), "aarch64": (237, 236)}
 """Machine → numbers of set_mempolicy and get_mempolicy, for which the C library has no functions."""
 
-MOST_NODES = 1024
-"""NUMA nodes that a mask has room for: as many as Linux can be built for."""
+MOST_NODES = 1024  # NUMA nodes that a mask has room for: as many as Linux can be built for.
 
 Mask = ctypes.c_ulong * (MOST_NODES // (8 * ctypes.sizeof(ctypes.c_ulong)))
 

@@ -21,8 +21,7 @@ from holdfast.runtime.hardware import gpus as accelerators
 from holdfast.runtime.process import process
 from holdfast.runtime.process.facts import Check, Fact, degraded, have, missing
 
-ENOUGH_FILES = 4096
-"""Open files that a rank with some dozens of data loader workers and connections needs."""
+ENOUGH_FILES = 4096  # Open files that a rank with some dozens of data loader workers and connections needs.
 
 ENOUGH_SHM_BYTES = 1 << 30
 """What PyTorch's data loaders need for some batches of images; containers have 64 MiB unless told otherwise."""

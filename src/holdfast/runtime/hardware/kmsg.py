@@ -8,8 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RECORD = 8192
-"""Bytes of the longest record (the kernel's CONSOLE_EXT_LOG_MAX)."""
+RECORD = 8192  # Bytes of the longest record (the kernel's CONSOLE_EXT_LOG_MAX).
 
 
 def records(path: str) -> Iterator[str]:

@@ -11,8 +11,7 @@ import signal
 TIMEOUT_S = 15.0
 """Seconds for an answer. A node of eight GPUs without the persistence daemon takes some seconds to wake its driver."""
 
-MOST = 4 << 20
-"""Bytes of an answer that are read: some 20 kB per GPU come."""
+MOST = 4 << 20  # Bytes of an answer that are read: some 20 kB per GPU come.
 
 
 UTILIZATION = ("--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")

@@ -20,8 +20,7 @@ class Door:
 
     def __init__(self, complain: Callable[[str], None]) -> None:
         self.complain = complain
-        self.said: dict[str, set[str]] = {}
-        """peer → what was said about it"""
+        self.said: dict[str, set[str]] = {}  # peer → what was said about it
         self.lines = 0
         self.unsaid = 0
         self.last = ""

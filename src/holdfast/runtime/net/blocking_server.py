@@ -26,8 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
-REST_S = 5.0
-"""How long no link is taken when there is no room for one."""
+REST_S = 5.0  # How long no link is taken when there is no room for one.
 
 
 class BlockingServer:
@@ -51,8 +50,7 @@ class BlockingServer:
         self.identity, self.shelter = identity, shelter
         self.most, self.tell, self.turn = most, tell, turn
         self.links = 0
-        self.complaints: list[str] = []
-        """What the threads want said."""
+        self.complaints: list[str] = []  # What the threads want said.
         self.door = Door(self.complaints.append)
         family, address = bind_addresses(addr, port)[0]
         self.listener = socket.socket(family, socket.SOCK_STREAM)

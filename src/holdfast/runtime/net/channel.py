@@ -28,8 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.runtime.net.tls import Shelter, Tunnel  # `ssl` is heavy, and most jobs use none
 
-TLS_RECORDS = (0x15, 0x16)
-"""First bytes of TLS: an alert, a handshake."""
+TLS_RECORDS = (0x15, 0x16)  # First bytes of TLS: an alert, a handshake.
 
 
 class Channel:
@@ -43,10 +42,8 @@ class Channel:
         self.unsent = bytearray()
         self._frames = Frames()
         self._handshake = Handshake(identity, os.urandom(NONCE_BYTES).hex(), ours=ours)
-        self._seals: tuple[Seal, Seal] | None = None
-        """Of what we send, of what comes; None before the proof."""
-        self._is_known = False
-        """Its first bytes have been looked at."""
+        self._seals: tuple[Seal, Seal] | None = None  # Of what we send, of what comes; None before the proof.
+        self._is_known = False  # Its first bytes have been looked at.
         self._tunnel: Tunnel | None = None if shelter is None else shelter(ours)
         if self._tunnel is not None:
             self.unsent += self._tunnel.begin()

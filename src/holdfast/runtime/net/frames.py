@@ -28,17 +28,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 2
-HELLO_BYTES = 4096
-"""Longest frame before the handshake is done: a stranger cannot make us hold more."""
+HELLO_BYTES = 4096  # Longest frame before the handshake is done: a stranger cannot make us hold more.
 FRAME_BYTES = 16 << 20
 """Longest frame after it. The largest message is a report with the failures of every rank, about 2 KB each."""
 NONCE_BYTES = 16
-SEAL_BYTES = 16
-"""A forger has one try per connection."""
+SEAL_BYTES = 16  # A forger has one try per connection.
 TOKEN_BYTES = 16
 """A shorter token is worth a warning: whoever has a member connect to him can try guesses at home."""
-JOB_CHARS = 512
-"""Longest name of a job: its proof has to fit into a frame of the handshake."""
+JOB_CHARS = 512  # Longest name of a job: its proof has to fit into a frame of the handshake.
 
 HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"PRI ", b"CONN", b"DELE", b"PATC", b"HTTP")
 TLS_HELLO = b"\x16\x03"

@@ -17,12 +17,9 @@ DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0x0, 0x1, 0x3
 ACK, END_STREAM, END_HEADERS = 0x1, 0x1, 0x4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 NO_TABLE, NO_PUSH = struct.pack("!HI", 0x1, 0), struct.pack("!HI", 0x2, 0)
-MOST_FRAME = 16_384
-"""Bytes of a frame, as long as neither side has said otherwise; we never do."""
-WINDOW = 65_535
-"""Bytes that may be on their way at first, by the connection."""
-LAST_STREAM = 1 << 30
-"""Then another connection is due: numbers of streams end at 2³¹."""
+MOST_FRAME = 16_384  # Bytes of a frame, as long as neither side has said otherwise; we never do.
+WINDOW = 65_535  # Bytes that may be on their way at first, by the connection.
+LAST_STREAM = 1 << 30  # Then another connection is due: numbers of streams end at 2³¹.
 
 
 class Calls:
@@ -31,13 +28,11 @@ class Calls:
     def __init__(self, authority: str, deadline: str = "") -> None:
         """`authority`: `host:port`; `deadline`: as gRPC writes one (`2S`), told with each call."""
         self.out = bytearray(PREFACE + _frame(SETTINGS, 0, 0, NO_TABLE + NO_PUSH))
-        self.window = WINDOW
-        """Bytes that the peer still takes."""
+        self.window = WINDOW  # Bytes that the peer still takes.
         self._authority, self._deadline = authority, deadline
         self._next = 1
         self._has_left = False
-        self._answered: set[int] = set()
-        """Open calls to which a message has come."""
+        self._answered: set[int] = set()  # Open calls to which a message has come.
         self._blocks: dict[str, bytes] = {}
         self._read = bytearray()
 

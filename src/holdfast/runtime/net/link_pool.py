@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from holdfast.core.machine import Observation
     from holdfast.runtime.host import Host
 
-AT_ONCE = 1024
-"""Links that are heard at one look."""
+AT_ONCE = 1024  # Links that are heard at one look.
 
 
 class Pace(Value):
@@ -31,14 +30,12 @@ class Pace(Value):
     """Links from which on it is worth it: below, some hundred wake-ups a second cost a few percent of a processor at most."""
     pause_s: float = 0.005
     """Between two looks, at least. Eighty words at one look take two thirds of the time of twenty at each of four."""
-    each_s: float = 5e-6
-    """The same, for each of the links."""
+    each_s: float = 5e-6  # The same, for each of the links.
     longest_s: float = 0.02
     """The same, at most. A lease is 3 s, and an order to restart reaches thousands of nodes within 0.3 s."""
     busy: int = 64
     """So many links with something to say at one look are no renewals: a round forms, or a job ends."""
-    often: float = 2.0
-    """Nor are so many times a second for each of them."""
+    often: float = 2.0  # Nor are so many times a second for each of them.
 
 
 class LinkPool(Ready):
@@ -53,8 +50,7 @@ class LinkPool(Ready):
         self.host = host
         self.taken_in = taken_in
         self.pace = pace
-        self.look_at = NEVER
-        """When to look next; NEVER: as soon as there is something."""
+        self.look_at = NEVER  # When to look next; NEVER: as soon as there is something.
         self._be_woken()
 
     def due(self, now: float) -> list[Observation]:

@@ -18,10 +18,8 @@ class Loopback:
     """Links whose other end is here."""
 
     def __init__(self) -> None:
-        self.pairs: dict[int, int] = {}
-        """Either end → the other."""
-        self.said: list[Observation] = []
-        """What has not been heard yet."""
+        self.pairs: dict[int, int] = {}  # Either end → the other.
+        self.said: list[Observation] = []  # What has not been heard yet.
 
     def open(self, link: int, guest: int) -> None:
         """A link from us, and the same as a guest's."""

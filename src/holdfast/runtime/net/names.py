@@ -16,8 +16,7 @@ from holdfast.core.machine import Observation
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.addresses import askable
 
-Addresses = list[tuple[Any, ...]] | OSError
-"""As of `socket.getaddrinfo`; or why there is none."""
+Addresses = list[tuple[Any, ...]] | OSError  # As of `socket.getaddrinfo`; or why there is none.
 
 Then = Callable[[Addresses], list[Observation]]
 

@@ -33,21 +33,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
-GUESTS_FROM = 1 << 20
-"""Numbers of links that others opened to us; those that we ask for are smaller."""
+GUESTS_FROM = 1 << 20  # Numbers of links that others opened to us; those that we ask for are smaller.
 
 HANDSHAKE_S = 10.0
 """Longest time from connection to proof, and from our goodbye to theirs. A slow or half-open stranger holds one descriptor for
 so long."""
 
-PAUSE_S = 0.01
-"""How often strangers who wait in the kernel's queue are looked for."""
+PAUSE_S = 0.01  # How often strangers who wait in the kernel's queue are looked for.
 
 BACKLOG = 4096
 """Connections that may wait to be accepted (the kernel's somaxconn caps it): thousands come at once after a restart."""
 
-LISTEN_TRIES = 100
-"""To serve an address. Each takes microseconds."""
+LISTEN_TRIES = 100  # To serve an address. Each takes microseconds.
 
 UNSENT_BYTES = 4 * FRAME_BYTES
 """What may wait for a member that does not read. It would have lost its lease long before."""
@@ -80,21 +77,16 @@ class Network:
         self.endpoint = endpoint
         self.shelter = shelter
         self.names = Names(host)
-        self.pool = LinkPool(host, self._heard_together)
-        """Those that have come to us and proved themselves."""
-        self.came: list[tuple[Wire, bytes]] = []
-        """What they have said at this look."""
-        self.sought: set[int] = set()
-        """Links whose address is not known yet."""
+        self.pool = LinkPool(host, self._heard_together)  # Those that have come to us and proved themselves.
+        self.came: list[tuple[Wire, bytes]] = []  # What they have said at this look.
+        self.sought: set[int] = set()  # Links whose address is not known yet.
         self.wires: dict[int, Wire] = {}
         self.timed: dict[int, Wire] = {}
         """Those with a deadline, the earliest first: all are given the same time."""
         self.strangers = Strangers(limits)
         self.listeners: list[socket.socket] = []
-        self.taken = False
-        """Somebody else on this host has the endpoint's port."""
-        self.rest_until = NEVER
-        """When to accept again; NEVER: we do."""
+        self.taken = False  # Somebody else on this host has the endpoint's port.
+        self.rest_until = NEVER  # When to accept again; NEVER: we do.
         self.door = Door(host.complain)
         self.next_guest = GUESTS_FROM
         self.loopback = Loopback()

@@ -89,8 +89,7 @@ class Tunnel:
         self.coming, self.going = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.object = context.wrap_bio(self.coming, self.going, server_side=not ours)
         self.done = False
-        self.held = bytearray()
-        """Plain bytes that wait for the end of TLS's own handshake."""
+        self.held = bytearray()  # Plain bytes that wait for the end of TLS's own handshake.
 
     def names(self) -> tuple[str, ...]:
         """Host names for which the CA has signed the other side's certificate."""

@@ -46,13 +46,10 @@ class Wire(Channel):
         self.sock = sock
         self.link = link
         self.peer = peer
-        self.until = until
-        """When it must be proven, or gone after our goodbye."""
+        self.until = until  # When it must be proven, or gone after our goodbye.
         self.connecting = ours
-        self.leaving = False
-        """It is to be hung up once we have proved who we were."""
-        self.closing = False
-        """We have said goodbye."""
+        self.leaving = False  # It is to be hung up once we have proved who we were.
+        self.closing = False  # We have said goodbye.
         self._events = select.EPOLLIN | (select.EPOLLOUT if ours else 0)
         self._watched_by: Ready
         self._handler: Callable[[int], list[Observation]]

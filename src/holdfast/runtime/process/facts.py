@@ -25,8 +25,7 @@ class State(StrEnum):
     """Whether this host has what was asked for."""
 
     HAVE = "have"
-    DEGRADED = "degraded"
-    """There is another way."""
+    DEGRADED = "degraded"  # There is another way.
     MISSING = "missing"
 
 
@@ -36,17 +35,12 @@ HAVE, DEGRADED, MISSING = State
 class Fact(Value):
     """The answer to one question about this host."""
 
-    name: str = ""
-    """Filled in by `ask`."""
+    name: str = ""  # Filled in by `ask`.
     state: State
-    found: str
-    """What was seen."""
-    means: str = ""
-    """What follows for a job; empty where nothing does."""
-    advice: str = ""
-    """What to do about it."""
-    required: bool = False
-    """Without it nothing runs."""
+    found: str  # What was seen.
+    means: str = ""  # What follows for a job; empty where nothing does.
+    advice: str = ""  # What to do about it.
+    required: bool = False  # Without it nothing runs.
 
 
 def have(found: str, *, required: bool = False) -> Fact:

@@ -51,8 +51,7 @@ by then (`rendezvous.lease`). With one that is stopped it ends the agent too."""
 SLACK_S = 1.0
 """The same, until it ends an agent that is not known to be stopped. Longer than a busy host keeps one from the CPU."""
 
-LOOK_S = 0.25
-"""How often it looks whether a lease that is over has been renewed."""
+LOOK_S = 0.25  # How often it looks whether a lease that is over has been renewed.
 
 SWEEP_S = 5.0
 """How long the guardian tries to kill what is left. What sleeps in the kernel it leaves there sooner (`process.DEAF_S`)."""
@@ -112,8 +111,7 @@ class Lease:
         return self._words[0] / 1e9 or None
 
 
-lease: Lease | None = None
-"""The agent's lease, once `guard` or `unguarded` has run."""
+lease: Lease | None = None  # The agent's lease, once `guard` or `unguarded` has run.
 
 _lost_fd = -1
 
@@ -189,8 +187,7 @@ class _Guardian:
         self.last_watch = watch
         self.watch_at = time.monotonic() + LAST_WATCH_AFTER_S
         self.overdue_since: float | None = None  # None: the lease is good, or there is none
-        self.all_stopped = False
-        """Everything below us has been stopped, and not yet continued."""
+        self.all_stopped = False  # Everything below us has been stopped, and not yet continued.
 
     def watch(self) -> NoReturn:
         while True:

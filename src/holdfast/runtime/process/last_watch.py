@@ -47,8 +47,7 @@ class LastWatch:
 
     def __init__(self, mark: str = "") -> None:
         self.mark = mark or f"/{os.getpid()}-{time.time_ns()}/"
-        self.pid: int | None = None
-        """The shell's, once the guardian has started it."""
+        self.pid: int | None = None  # The shell's, once the guardian has started it.
         self._reader, self._held = os.pipe()  # nobody writes; who holds the second end is alive
 
     def over_us(self, environ: MutableMapping[str, str]) -> None:

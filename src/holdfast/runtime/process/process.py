@@ -22,11 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-PF_EXITING = 0x4
-"""Bit of a task's flags (linux/sched.h): set before its memory is freed; never set by exec."""
+PF_EXITING = 0x4  # Bit of a task's flags (linux/sched.h): set before its memory is freed; never set by exec.
 
-TREE_DEADLINE_S = 2.0
-"""How long `kill_tree` goes on looking for survivors."""
+TREE_DEADLINE_S = 2.0  # How long `kill_tree` goes on looking for survivors.
 
 DEAF_S = 0.5
 """How long somebody with a SIGKILL of ours may sleep in the kernel (state D) until he is left to it. What a working disk brings
@@ -63,8 +61,7 @@ class Process:
 class Dying(Value):
     """A process past the point of no return: it runs no more code of its own, though its memory may still be being freed."""
 
-    exitcode: int | None
-    """As `Popen.returncode`. None: the kernel does not tell us (other user, hidepid)."""
+    exitcode: int | None  # As `Popen.returncode`. None: the kernel does not tell us (other user, hidepid).
 
 
 def spawn(

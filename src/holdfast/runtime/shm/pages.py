@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 
 NOT_ASKED = -1
 
-LAST_SIGNAL = 64
-"""Linux has no more of them (but on MIPS)."""
+LAST_SIGNAL = 64  # Linux has no more of them (but on MIPS).
 
-CLOSE_PATIENCE_S = 1.0
-"""How long `DeathWatch.close` waits for its thread, which needs microseconds."""
+CLOSE_PATIENCE_S = 1.0  # How long `DeathWatch.close` waits for its thread, which needs microseconds.
 
 
 class Page:
@@ -329,11 +327,9 @@ class DeathWatch:
     def __init__(self, page: Page, notify: Callable[[], None]) -> None:
         """Raises HoldfastError where futex(2) cannot be called or no thread be had; the worker is then watched by its pidfd
         alone."""
-        self.died = False
-        """The lock's mark was seen."""
+        self.died = False  # The lock's mark was seen.
         self._told_of_error = False
-        self._told_of = 0, 0
-        """So many requests, and calculations."""
+        self._told_of = 0, 0  # So many requests, and calculations.
         self._futex = _futex()
         self._notify = notify
         self._anchor = self._futex.ctypes.c_char.from_buffer(page.map)
