@@ -20,9 +20,10 @@ from kit.hosts.google_parts import GOOGLE, Talking
 from kit.ports import port_of, ports
 
 from holdfast.google import DeviceState, GoogleCloudResiliencyClient, client
+from holdfast.runtime.host import Host
 from holdfast.runtime.net.net import HANDSHAKE_S
 from holdfast.supervisor.daemon.host_table import HostTable
-from holdfast.supervisor.daemon.host_uplink import HostUplink
+from holdfast.supervisor.daemon.host_uplink import HostUplink, Supervisor
 
 
 class Fleet:
@@ -204,8 +205,10 @@ def test_stock_torchrun_is_seen_with_its_restart(fleet: Fleet, script: Any, tmp_
 def test_a_supervisor_that_takes_the_connection_and_says_nothing_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
-        uplink = HostUplink((endpoint,), "a", secret=b"", shelter=None, say=lambda text: None, see=lambda seen: None)
+        host = Host(print)
+        uplink = HostUplink(host, Supervisor(endpoints=(endpoint,), node_name="a"), say=print, see=print)
         uplink.shows(HostTable())
         uplink.due()  # the host is free: that is told at once
         assert uplink.deadline() <= time.monotonic() + HANDSHAKE_S
         uplink.close()
+        host.close()

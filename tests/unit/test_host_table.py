@@ -8,24 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.machine import NEVER, Action, Say, Tick
-from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, SPARE, UNDEFINED, WorkerInfo, WorkloadInfo
+from holdfast.core.value import replace
+from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, SPARE, UNDEFINED, Command, WorkerInfo, WorkloadInfo
 from holdfast.supervisor.daemon import host_table
 from holdfast.supervisor.daemon.host_table import (
     Agent,
     AgentGone,
     AgentTold,
-    Beaten,
     CordonTold,
     HostTable,
     Keep,
-    Left,
-    ResetTold,
-    WorkloadTold,
+    RpcHeard,
     shown,
 )
 
 
-def beat(state: int = RUNNING, local_rank: int = 0, peer: str = "a", name: str = "n", **fields: Any) -> Beaten:
+def beat(state: int = RUNNING, local_rank: int = 0, peer: str = "a", name: str = "n", **fields: Any) -> RpcHeard:
     worker = WorkerInfo(
         worker_address=f"localhost:{50_052 + local_rank}",
         worker_name=name,
@@ -34,11 +32,18 @@ def beat(state: int = RUNNING, local_rank: int = 0, peer: str = "a", name: str =
         state=state,
         **fields,
     )
-    return Beaten(peer=peer, worker=worker, at_unix=100.0)
+    return RpcHeard(peer=peer, method="Heartbeat", message=worker, at_unix=100.0)
 
 
-def belongs(peer: str = "a", name: str = "train") -> WorkloadTold:
-    return WorkloadTold(peer=peer, workload=WorkloadInfo(workload_name=name))
+def belongs(peer: str = "a", name: str = "train") -> RpcHeard:
+    return RpcHeard(peer=peer, method="RegisterWorkload", message=WorkloadInfo(workload_name=name), at_unix=100.0)
+
+
+def leaves(local_rank: int = 0, peer: str = "a") -> RpcHeard:
+    return replace(beat(0, local_rank, peer), method="Goodbye")
+
+
+RESET, CORDON = (RpcHeard(peer="a", method=f"Trigger{what}", message=Command(), at_unix=100.0) for what in ("Reset", "Cordon"))
 
 
 class Kept:
@@ -104,8 +109,8 @@ def test_after_a_restart_a_beat_finds_its_workload_though_its_client_does_not_re
 SEEN = st.one_of(
     st.builds(beat, st.integers(0, 6), st.integers(0, 3), st.sampled_from("abc"), st.sampled_from(["n1", "n2"])),
     st.builds(belongs, st.sampled_from("abc"), st.sampled_from(["one", "two", ""])),
-    st.builds(lambda rank, peer: Left(peer=peer, worker=beat(0, rank).worker), st.integers(0, 3), st.sampled_from("abc")),
-    st.just(ResetTold()),
+    st.builds(leaves, st.integers(0, 3), st.sampled_from("abc")),
+    st.sampled_from([RESET, CORDON]),
     st.builds(CordonTold, on=st.booleans()),
     st.builds(lambda pid: AgentTold(agent=Agent(job="j", node="n", pid=pid, job_dir="/j")), st.integers(1, 3)),
     st.just(AgentGone(job_dir="/j", node="n")),
@@ -150,17 +155,17 @@ def test_who_has_completed_or_failed_may_be_silent_and_is_forgotten_an_hour_late
 
 
 def test_who_says_goodbye_is_missed_by_nobody() -> None:
-    kept = Kept().see(belongs(), beat(), Left(peer="a", worker=beat().worker))
+    kept = Kept().see(belongs(), beat(), leaves())
     assert kept.states() == {"train": []} and kept.table.deadline() == NEVER
 
 
 def test_a_reset_forgets_the_workers_and_not_the_workload() -> None:
-    kept = Kept().see(belongs(), beat(), beat(local_rank=1), ResetTold(), beat(peer="a"))
+    kept = Kept().see(belongs(), beat(), beat(local_rank=1), RESET, beat(peer="a"))
     assert kept.states() == {"train": ["RUNNING"]}
 
 
 def test_a_cordon_is_kept_until_a_person_takes_it_back() -> None:
-    kept = Kept().see(CordonTold(), CordonTold())
+    kept = Kept().see(CORDON, CORDON)
     assert kept.restarted().cordoned and len(kept.said) == 1
     assert not kept.see(CordonTold(on=False)).restarted().cordoned
 

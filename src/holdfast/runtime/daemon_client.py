@@ -18,7 +18,7 @@ import time
 from _queue import SimpleQueue
 
 from holdfast.core.errors import ProtocolError
-from holdfast.core.wire.google_wire import FAILED, OWN_SERVICE, SERVICE, WorkerInfo
+from holdfast.core.wire.google_wire import FAILED, GOODBYE, OWN_SERVICE, SERVICE, WorkerInfo
 from holdfast.runtime.hardware.gpus import addresses
 from holdfast.runtime.net.grpc_calls import Calls
 
@@ -36,7 +36,7 @@ GOODBYE_S = 0.25  # How long `close` waits at most for the last words to be take
 
 HOSTS = "127.0.0.1", "::1"
 
-HEARTBEAT, REGISTER, GOODBYE = f"/{SERVICE}/Heartbeat", f"/{SERVICE}/RegisterWorkload", f"/{OWN_SERVICE}/Goodbye"
+HEARTBEAT, REGISTER, LEAVE = f"/{SERVICE}/Heartbeat", f"/{SERVICE}/RegisterWorkload", f"/{OWN_SERVICE}/{GOODBYE}"
 
 
 def worker_at(address: str, local_rank: int, global_rank: int) -> WorkerInfo:
@@ -227,7 +227,7 @@ class HostReports:
             workloads = [one for one in dict.fromkeys(self._workloads.values()) if one not in link.registered]
             first = [waiting[0] for waiting in self._unsaid.values()] if not workloads else []
             leaving = [one for address, one in self._leaving.items() if address not in self._unsaid] if not workloads else []
-        beats = [(HEARTBEAT, one.encode()) for one in first] + [(GOODBYE, one.encode()) for one in leaving]
+        beats = [(HEARTBEAT, one.encode()) for one in first] + [(LEAVE, one.encode()) for one in leaving]
         answers = link.exchange([(REGISTER, one.encode()) for one in workloads] + beats)
         link.registered.update(one for one, taken in zip(workloads, answers) if taken)
         with self._lock:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from holdfast.core.wire.google_wire import METHODS, STATES, HostInfo, WorkerInfo, WorkloadInfo
+from holdfast.core.wire.google_wire import METHODS, HostInfo, WorkerInfo, WorkloadInfo, state_name
 
 
 class HostService:
@@ -35,8 +35,8 @@ class HostService:
         for method, data in self.calls:
             if method.endswith("Heartbeat"):
                 worker = WorkerInfo.decode(data)
-                if worker.local_rank == local_rank and found[-1:] != [STATES[worker.state]]:
-                    found.append(STATES[worker.state])
+                if worker.local_rank == local_rank and found[-1:] != [state_name(worker.state)]:
+                    found.append(state_name(worker.state))
         return found
 
     def workloads(self) -> list[WorkloadInfo]:

@@ -8,6 +8,9 @@ of an older supervisor than the newest that has been heard is refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Heard, Heed, Order, Standing, Trouble
@@ -42,15 +45,24 @@ class Obey(Action):
 class Uplink:
     """See the module's text."""
 
-    def __init__(self, reporter: str, endpoint: str, *others: str, now: float, haste: float = 1.0) -> None:
-        """`others`: where else it may be. `haste`: from 0.5 to 1, different on each node, so that not all come back at once."""
+    def __init__(
+        self,
+        reporter: str,
+        endpoint: str,
+        *others: str,
+        now: float,
+        haste: float = 1.0,
+        links: Iterator[int] | None = None,
+    ) -> None:
+        """`others`: where else it may be. `haste`: from 0.5 to 1, different on each node, so that not all come back at once.
+        `links`: numbers for its links, from 1 on, which uplinks of one network share."""
         self.reporter, self.endpoints, self.haste = reporter, (endpoint, *others), haste
         self.at = 0
         """Which of them is tried."""
         self.failed = 0
         """Attempts since a link stood."""
-        self.link = 0
-        """The number of the newest."""
+        self.links, self.link = links or count(1), 0
+        """`link`: the number of the newest."""
         self.is_up = False
         self.pause_s = FIRST_S
         self.connect_at = now
@@ -150,7 +162,7 @@ class Uplink:
 
     def _late(self, now: float) -> list[Action]:
         if now >= self.connect_at:
-            self.link, self.connect_at = self.link + 1, NEVER
+            self.link, self.connect_at = next(self.links), NEVER
             self.answer_by = now + self._patience_s() if len(self.endpoints) > 1 else NEVER
             return [Connect(link=self.link, endpoint=self.endpoints[self.at])]
         if now >= self.answer_by:

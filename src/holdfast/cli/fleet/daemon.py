@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from typing import Any
 
 from holdfast.agent.control.control_client import ask_at
@@ -17,7 +16,7 @@ from holdfast.runtime.net.addresses import is_loopback
 from holdfast.runtime.secrets import shelter_of
 from holdfast.supervisor.daemon.daemon import Daemon
 from holdfast.supervisor.daemon.host_table import SILENCE_S
-from holdfast.supervisor.daemon.host_uplink import HostUplink
+from holdfast.supervisor.daemon.host_uplink import Supervisor
 from holdfast.telemetry.record.state_dir import daemon_socket, state_home
 from holdfast.telemetry.report.safe_text import one_line
 
@@ -59,9 +58,7 @@ def run(options: argparse.Namespace) -> int:
     silence_s = SILENCE_S if options.silence is None else options.silence
     if silence_s <= 0:
         raise UsageError(f"--silence: {silence_s:g} is not more than 0 seconds")
-    uplink = _uplink(options)
-    daemon = Daemon(home, options.host, _port(options.port), silence_s)
-    daemon.told = uplink(daemon) if uplink is not None else None
+    daemon = Daemon(home, options.host, _port(options.port), silence_s, _supervisor(options))
     try:
         print(f"listening at {daemon.listens}; table in {home}", flush=True)
         return daemon.run()
@@ -69,15 +66,14 @@ def run(options: argparse.Namespace) -> int:
         daemon.close()
 
 
-def _uplink(options: argparse.Namespace) -> Callable[[Daemon], HostUplink] | None:
-    """What makes the way to the supervisor, where there is one. UsageError."""
+def _supervisor(options: argparse.Namespace) -> Supervisor | None:
     if not options.supervisor:
         return None
     endpoints = grammar.endpoints(options.supervisor, "--supervisor", default_port=SUPERVISOR_PORT)
     secret = token_of(options.supervisor_token_file, "--supervisor-token-file")
     shelter = shelter_of(options.tls_cert, options.tls_key, options.tls_ca)
     name = options.node_name or os.uname().nodename
-    return lambda daemon: HostUplink(endpoints, name, secret=secret, shelter=shelter, say=daemon.say, see=daemon.see)
+    return Supervisor(endpoints=endpoints, node_name=name, secret=secret, shelter=shelter)
 
 
 def _port(given: int | None) -> int:

@@ -9,6 +9,8 @@ class has them; what has its default is not written, as proto3 has it, and field
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from holdfast.core.value import Value
 from holdfast.core.wire.protobuf import as_bytes, as_number, as_text, fields, number, piece, text
 
@@ -20,13 +22,21 @@ if TYPE_CHECKING:
     M = TypeVar("M", bound="Message")
 
 SERVICE = "supervisor_core_proto.HostService"
-OWN_SERVICE = "holdfast.HostService"
-"""What Google's wire has no word for: `Goodbye(WorkerInfo)`. Google's daemon answers that it has no such
-method, and that is all."""
+OWN_SERVICE, GOODBYE = "holdfast.HostService", "Goodbye"
+"""`Goodbye(WorkerInfo)` is ours alone: Google's daemon answers that it has no such method."""
 
-UNDEFINED, RUNNING, SPARE, FAILED, COMPLETE = range(5)
-STATES = "UNDEFINED", "RUNNING", "SPARE", "FAILED", "COMPLETE"
-"""DeviceState, of workers and hosts."""
+
+class DeviceState(IntEnum):
+    """How a worker or a host is. A client says RUNNING, FAILED or COMPLETE."""
+
+    UNDEFINED = 0
+    RUNNING = 1
+    SPARE = 2
+    FAILED = 3
+    COMPLETE = 4
+
+
+UNDEFINED, RUNNING, SPARE, FAILED, COMPLETE = DeviceState
 
 LONGEST_TEXT = 255
 """Characters of a name that we send or keep: host and Kubernetes names have no more."""
@@ -139,6 +149,11 @@ METHODS: Mapping[str, type[Message]] = {
 def worker_address(host_port: int, local_rank: int) -> str:
     """By what a daemon at `host_port` knows that rank."""
     return f"localhost:{host_port + local_rank + 1}"
+
+
+def state_name(state: int) -> str:
+    """For people; the state may be one of a later version."""
+    return DeviceState(state).name if 0 <= state < len(DeviceState) else f"state {state}"
 
 
 def _written(field: int, value: Any) -> bytes:

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.machine import Action, Observation, Tick
-from holdfast.core.wire.google_wire import FAILED, RUNNING, WorkerInfo, WorkloadInfo
+from holdfast.core.wire.google_wire import FAILED, RUNNING, Message, WorkerInfo, WorkloadInfo
 from holdfast.sim.fleet.hosts import Process
 from holdfast.sim.world import EPOCH, Clock
 from holdfast.supervisor.daemon.host_reports import HostReports, ShowTable
-from holdfast.supervisor.daemon.host_table import Beaten, HostTable, Keep, WorkloadTold
+from holdfast.supervisor.daemon.host_table import HostTable, Keep, RpcHeard
 
 if TYPE_CHECKING:
     from holdfast.sim.fleet.fleet import FleetWorld
@@ -43,7 +43,7 @@ class StockHost:
         self.lives = 0
         self.start()
         for rank in ranks:
-            self._see(WorkloadTold(peer=self._peer(rank), workload=WorkloadInfo(workload_name=JOB)))
+            self._call(rank, "RegisterWorkload", WorkloadInfo(workload_name=JOB))
             self._beat(rank)
 
     # --- what happens ---------------------------------------------------------------------------------------------------
@@ -81,15 +81,13 @@ class StockHost:
             worker = WorkerInfo(
                 worker_address=f"{self.name}-{rank}", worker_name=f"worker-{rank}", global_rank=rank, state=self.states[rank]
             )
-            self._see(Beaten(peer=self._peer(rank), worker=worker, at_unix=EPOCH + self.world.timeline.now))
+            self._call(rank, "Heartbeat", worker)
 
-    def _peer(self, rank: int) -> str:
+    def _call(self, rank: int, method: str, message: Message) -> None:
         """A client makes another connection when its daemon is another, and does not tell of its workload again."""
-        return f"{rank} of {self.lives}"
-
-    def _see(self, seen: Observation) -> None:
         if self.daemon is not None:
-            self.daemon.see(seen)
+            at_unix = EPOCH + self.world.timeline.now
+            self.daemon.see(RpcHeard(peer=f"{rank} of {self.lives}", method=method, message=message, at_unix=at_unix))
 
     def keep(self, keep: Keep) -> None:
         """A line of the journal."""

@@ -4,9 +4,8 @@
                           │
                           └──▶ journal (a thread, waited for only while the disk is well)
 
-Whoever calls never waits for a disk, a terminal or another caller: the table is in memory, behind one lock. After a restart it
-is read from the journal, and agents of ours that run are found again: those that it knew, and those whose job's directory says
-so.
+A caller never waits for a disk, a terminal or another caller: the table is in memory, behind one lock. After a restart it is
+read from the journal, and our running agents are found again: those that it knew, and those whose job's directory says so.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import _thread
 import os
 import select
 import signal
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,25 +22,23 @@ from holdfast.agent.control.control_socket import ControlSocket, Request
 from holdfast.agent.logs.stderr import Voice
 from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import HoldfastError, ProtocolError
-from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
+from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.google_wire import Command, Message, WorkerInfo, WorkloadInfo
-from holdfast.supervisor.daemon.google_service import GOODBYE, serve
+from holdfast.core.wire.google_wire import Message
+from holdfast.runtime.host import Host
+from holdfast.supervisor.daemon.google_service import serve
 from holdfast.supervisor.daemon.host_table import (
     SILENCE_S,
     Agent,
     AgentGone,
     AgentTold,
-    Beaten,
     CordonTold,
     HostTable,
     Keep,
-    Left,
-    ResetTold,
-    WorkloadTold,
+    RpcHeard,
     shown,
 )
-from holdfast.supervisor.daemon.host_uplink import HostUplink
+from holdfast.supervisor.daemon.host_uplink import HostUplink, Supervisor
 from holdfast.supervisor.daemon.journal import Journal
 from holdfast.telemetry.record import locks
 from holdfast.telemetry.record.io_thread import Aside
@@ -57,31 +53,34 @@ GOODBYE_S = 1.0
 
 FOLDER_HINT = "name another folder with --state-dir"
 
-STOPS = signal.SIGTERM, signal.SIGINT
+AGENT: dict[str, Any] = {"job": str, "node": str, "pid": int, "job_dir": str}
+"""What an agent says of itself."""
 
 
 class Daemon:
     """The process. HoldfastError: another one has this home, or the port is taken."""
 
-    def __init__(self, home: str, host: str, port: int, silence_s: float = SILENCE_S) -> None:
-        """`told`, where a supervisor is to know, is set before `run`."""
-        self.told: HostUplink | None = None
-        self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Something has changed, in whichever thread."""
-        self.home, self.since_unix = home, time.time()
+    def __init__(
+        self, home: str, host: str, port: int, silence_s: float = SILENCE_S, supervisor: Supervisor | None = None
+    ) -> None:
+        self.host = Host(self.say)
+        self.home, self.since_unix = home, self.host.unix()
         make_home(home)
         self._lock_fd = _claim(os.path.join(home, "daemon.lock"))
         try:
             self.journal = Journal(os.path.join(home, "daemon.jsonl"))
         except OSError as error:
             raise HoldfastError(f"cannot keep a table in {home}: {error.strerror}", hint=FOLDER_HINT) from error
-        self.table = HostTable.of(self.journal.rows, silence_s, time.monotonic())
+        self.table = HostTable.of(self.journal.rows, silence_s, self.host.now())
         self.voice, self.aside = Voice(), Aside()
         self.trouble = ""
+        """Why the table could not be kept last."""
         self._lock = _thread.allocate_lock()
-        self._epoll = select.epoll()
         self._agents: dict[int, Agent] = {}
         """By pidfd."""
+        self._news = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Wakes the loop: the table has changed, in whichever thread."""
+        self.uplink = HostUplink(self.host, supervisor, self.say, self.see) if supervisor is not None else None
         self.server, self.port = serve(host, port, self._hear)
         self.listens = shown_endpoint(host, self.port)
         try:
@@ -92,80 +91,64 @@ class Daemon:
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit code."""
-        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        for signum in STOPS:
-            signal.signal(signum, lambda *_: None)
-        for fd in (wake_read, self.control.fileno(), *((self._news, self.told.fileno()) if self.told is not None else ())):
-            self._epoll.register(fd, select.EPOLLIN)
-        self._changed()
+        self.host.catch((signal.SIGTERM, signal.SIGINT))
+        self.host.watch(self.control.fileno(), select.EPOLLIN, self._asked)
+        self.host.watch(self._news, select.EPOLLIN, self._tell)
+        os.eventfd_write(self._news, 1)
         _thread.start_new_thread(self._adopt, ())
         while True:
-            for fd, _ in self._epoll.poll(self._patience_s()):
-                if fd == wake_read:
+            for seen in self.host.wait(self._until()):
+                if isinstance(seen, Signalled):
                     return 0
-                if fd == self.control.fileno():
-                    for request in self.control.requests():
-                        self._answer(request)
-                elif fd == self._news:
-                    self._tell()
-                elif self.told is None or fd != self.told.fileno():
-                    self._ended(fd)
+                if self.uplink is not None:
+                    self.uplink.observe(seen)
             self.see(Tick())
-            if self.told is not None:
-                self.told.due()
+            if self.uplink is not None:
+                self.uplink.due()
             with self._lock:
                 self.voice.due()
 
     def close(self) -> None:
         """Take no more calls, and leave the table on disk."""
         self.server.stop(GOODBYE_S).wait()
-        if self.told is not None:
-            self.told.close()
+        if self.uplink is not None:
+            self.uplink.close()
         self.control.close()
         if self.aside.close():
             self.journal.close()
         self.voice.close()
+        self.host.close()
         os.close(self._lock_fd)
 
     def say(self, text: str) -> None:
         """A line for people, from any thread."""
         with self._lock:
-            self.voice.say(f"holdfast daemon: {plain(text)}\n")
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        self.voice.say(f"holdfast daemon: {plain(text)}\n")
 
     # --- what is seen -----------------------------------------------------------------------------------------------------
 
     def _hear(self, peer: str, method: str, message: Message) -> None:
         """In one of gRPC's threads."""
-        match message:
-            case WorkerInfo() if method == GOODBYE:
-                self.see(Left(peer=peer, worker=message))
-            case WorkerInfo():
-                self.see(Beaten(peer=peer, worker=message, at_unix=time.time()))
-            case WorkloadInfo():
-                self.see(WorkloadTold(peer=peer, workload=message))
-            case Command():
-                self.see(ResetTold() if method == "TriggerReset" else CordonTold())
+        self.see(RpcHeard(peer=peer, method=method, message=message, at_unix=self.host.unix()))
 
     def see(self, seen: Observation) -> None:
-        """Something has happened; in any thread."""
+        """Show the table what has happened; from any thread."""
         with self._lock:
-            actions = self.table.observe(seen, time.monotonic())
+            actions = self.table.observe(seen, self.host.now())
             self._perform(actions)
         if actions:
-            self._changed()
-
-    def _changed(self) -> None:
-        if self.told is not None:
             os.eventfd_write(self._news, 1)
 
-    def _tell(self) -> None:
-        """In the loop: the supervisor is to know what there is to know."""
+    def _tell(self, events: int) -> list[Observation]:
         os.eventfd_read(self._news)
-        assert self.told is not None
-        with self._lock:
-            table = self.table.copy()  # whoever calls us does not wait until it is told
-        self.told.shows(table)
+        if self.uplink is not None:
+            with self._lock:
+                table = self.table.copy()  # no caller waits until it is told
+            self.uplink.shows(table)
+        return []
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -173,24 +156,29 @@ class Daemon:
                 case Keep(key=key, row=row):
                     trouble = self.aside.attempt(lambda key=key, row=row: self.journal.keep(key, row))  # type: ignore[misc]
                     if trouble and trouble != self.trouble:
-                        self.voice.say(f"holdfast daemon: the table cannot be kept on disk: {trouble}\n")
+                        self._say(f"the table cannot be kept on disk: {trouble}")
                     self.trouble = trouble
                 case Say(text=text):
-                    self.voice.say(f"holdfast daemon: {plain(text)}\n")
+                    self._say(text)
 
-    def _patience_s(self) -> float:
-        """At most the time of silence: whoever is heard meanwhile, in another thread, may be silent for longer than that."""
+    def _until(self) -> float:
+        """At most the time of silence from now: a worker that another thread hears meanwhile may be silent after that."""
         with self._lock:
-            due = min(self.table.deadline(), self.voice.deadline(), self.told.deadline() if self.told is not None else NEVER)
-        return min(self.table.silence_s, max(0.0, due - time.monotonic()))
+            due = min(self.host.now() + self.table.silence_s, self.table.deadline(), self.voice.deadline())
+        return due if self.uplink is None else min(due, self.uplink.deadline())
 
     # --- agents -----------------------------------------------------------------------------------------------------------
+
+    def _asked(self, events: int) -> list[Observation]:
+        for request in self.control.requests():
+            self._answer(request)
+        return []
 
     def _answer(self, request: Request) -> None:
         match request.ask:
             case "table":
                 with self._lock:
-                    table = shown(self.table, time.monotonic())
+                    table = shown(self.table, self.host.now())
                 own = {"pid": os.getpid(), "listens": self.listens, "since_unix": self.since_unix, "home": self.home}
                 request.reply({"daemon": own, "table": table})
             case "register":
@@ -219,15 +207,16 @@ class Daemon:
             return True
         self.see(AgentTold(agent=agent))
         self._agents[fd] = agent
-        self._epoll.register(fd, select.EPOLLIN)
+        self.host.watch(fd, select.EPOLLIN, lambda events: self._ended(fd))
         return True
 
-    def _ended(self, fd: int) -> None:
-        self._epoll.unregister(fd)
+    def _ended(self, fd: int) -> list[Observation]:
+        self.host.unwatch(fd)
         os.close(fd)
         agent = self._agents.pop(fd)
         if not any((other.job_dir, other.node) == (agent.job_dir, agent.node) for other in list(self._agents.values())):
             self.see(AgentGone(job_dir=agent.job_dir, node=agent.node))
+        return []
 
     def _adopt(self) -> None:
         """Find the agents that run: a thread's, since a job's directory may be on a file server that hangs."""
@@ -238,18 +227,14 @@ class Daemon:
                 self._know(agent)
             else:
                 self.see(AgentGone(job_dir=agent.job_dir, node=agent.node))
-        for path in job_dirs(self.home):
-            for node in running_nodes(path):
-                if (path, node) in ((agent.job_dir, agent.node) for agent in known):
-                    continue
-                try:
-                    pid = int(ask(path, node, {"ask": "status"}, ADOPT_S)["pid"])
-                except (OSError, ProtocolError, KeyError, ValueError):
-                    continue  # another host's, or on its way out
-                self._know(Agent(job=os.path.basename(path), node=node, pid=pid, job_dir=path))
-
-
-AGENT: dict[str, Any] = {"job": str, "node": str, "pid": int, "job_dir": str}
+        tried = {(agent.job_dir, agent.node) for agent in known}
+        there = [(path, node) for path in job_dirs(self.home) for node in running_nodes(path)]
+        for path, node in [one for one in there if one not in tried]:
+            try:
+                pid = int(ask(path, node, {"ask": "status"}, ADOPT_S)["pid"])
+            except (OSError, ProtocolError, KeyError, ValueError):
+                continue  # another host's, or on its way out
+            self._know(Agent(job=os.path.basename(path), node=node, pid=pid, job_dir=path))
 
 
 def _environ(pid: int) -> dict[str, str]:

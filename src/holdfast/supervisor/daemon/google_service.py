@@ -1,24 +1,22 @@
 """How do Google's clients reach the host table? A gRPC server on loopback: every method answers OK, and from memory.
 
-A gRPC error would cost the agent that asked seven seconds in Google's client, and a slow answer as long as it takes. So what
-cannot be read is passed over with OK, and whoever hears is trusted to keep nobody waiting. There is no authentication in this
-wire: whoever has a process on this host can say anything about ranks, and nothing that is said here acts on another host.
+A gRPC error blocks Google's client, and with it the agent, for seven seconds; a slow answer as long as it takes. So what cannot
+be read is answered with OK too. This wire has no authentication: any process of this host can say anything about ranks, and
+nothing that is said here acts on another host.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.wire.google_wire import METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, WorkerInfo
+from holdfast.core.wire.google_wire import GOODBYE, METHODS, OWN_SERVICE, SERVICE, HostResponse, Message, WorkerInfo
 
 AT_ONCE = 4
 """Calls that are answered at a time; each takes microseconds."""
-
-GOODBYE = "Goodbye"
 
 
 def serve(host: str, port: int, hear: Callable[[str, str, Message], None]) -> tuple[Any, int]:
@@ -43,13 +41,9 @@ def serve(host: str, port: int, hear: Callable[[str, str, Message], None]) -> tu
     # Without SO_REUSEPORT: two daemons at one port would each hear half.
     options = ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 20)
     server = grpc.server(ThreadPoolExecutor(AT_ONCE), options=options)
-    services: dict[str, Mapping[str, type[Message]]] = {SERVICE: METHODS, OWN_SERVICE: {GOODBYE: WorkerInfo}}
-    server.add_generic_rpc_handlers(
-        tuple(
-            grpc.method_handlers_generic_handler(name, {method: handler(method, kind) for method, kind in methods.items()})
-            for name, methods in services.items()
-        )
-    )
+    for service, methods in ((SERVICE, METHODS), (OWN_SERVICE, {GOODBYE: WorkerInfo})):
+        handlers = {method: handler(method, kind) for method, kind in methods.items()}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     try:
         bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     except RuntimeError:

@@ -1,23 +1,23 @@
 """What does the supervisor hear of ranks that no agent of ours has started? The machine of their host's daemon.
 
 For each workload of stock torchrun's there is a reporter (`agent.reporting.supervisor_uplink`), and one for the host itself
-while it has no agent of ours: without ranks it is a spare. Ranks of our own agents are these agents' to report, who know more
-of them; so nothing is counted twice. Orders about the host itself are noted in the table, as Google's actuator would have it;
-ranks are not ours to stop. What has gone wrong is owed to the supervisor until it has heard it, by the daemon's next life too.
+while it has no agent of ours: without ranks it is a spare. Agents of ours report their own ranks, of which they know more. An
+order about the host itself is noted in the table, as Google's actuator would have it; ranks are not ours to stop. A trouble is
+owed to the supervisor until it has heard of it, by the daemon's next life too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from itertools import count
 
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
 from holdfast.core.machine import NEVER, Action, Observation, Say, Tick
 from holdfast.core.value import replace
-from holdfast.core.wire.fleet import Order, RankSaid, Standing, Trouble
-from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, UNDEFINED, WorkloadInfo
+from holdfast.core.wire.fleet import Order, RankSaid, ReporterState, Standing, Trouble, TroubleKind, Verb
+from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, UNDEFINED, state_name
 from holdfast.core.wire.links import HangUp
-from holdfast.supervisor.daemon.host_table import CordonTold, HostTable, TroubleHeard, Worker, state_name
+from holdfast.supervisor.daemon.host_table import CordonTold, HostTable, TroubleHeard, Worker
 from holdfast.supervisor.fleet.policies.google_limits import limits_of
 
 UNNAMED = "unnamed workload"
@@ -26,14 +26,11 @@ UNNAMED = "unnamed workload"
 WAIT_S = 1.0
 """Before a workload is reported first: if an agent of ours has started it, the agent will have said so by then."""
 
-REPORTERS, NUMBERS = 200, 1 << 12
-"""Reporters that may be at a time (the table has 64 workloads), and numbers of links that each has; then they begin anew."""
-
 MOST_WHAT = 400
 """Characters of what has gone wrong."""
 
 HERE = ""
-"""The reporter of the host itself."""
+"""The job of the host's own reporter."""
 
 
 class ShowTable(Action):
@@ -43,18 +40,65 @@ class ShowTable(Action):
 
 
 class Reporter:
-    """Of one workload, or of the host."""
+    """Of one workload, or of the host (`HERE`)."""
 
-    def __init__(self, uplink: Uplink, links_from: int) -> None:
-        self.uplink, self.links_from = uplink, links_from
-        uplink.link = links_from
+    def __init__(self, name: str, job: str, uplink: Uplink) -> None:
+        self.name, self.job, self.uplink = name, job, uplink
         self.told: Standing | None = None
-        self.round = 1
+        self.round = 1 if job else 0
         """Counted here: each time that ranks which had failed run again."""
         self.failed: set[str] = set()
         """Addresses of ranks that have failed in it."""
         self.unheard: dict[int, str] = {}
         """Number of a trouble that is said until it is heard → key of its worker."""
+
+    def stands(
+        self, state: ReporterState, now: float, ranks: tuple[RankSaid, ...] = (), limits: Mapping[str, int] | None = None
+    ) -> list[Action]:
+        """Say how things are, unless that was said last."""
+        who = {"node": self.uplink.reporter, "number": 0, "name": self.name, "job": self.job, "is_watcher": True}
+        standing = Standing(**who, state=state, round=self.round, ranks=ranks, limits=dict(limits or {}))
+        if standing == self.told:
+            return []
+        self.told = standing
+        return self.uplink.stands(standing, now)
+
+    def tells(self, workers: list[Worker], limits: Mapping[str, int], now: float) -> list[Action]:
+        """Say how the workload's ranks are, and what has gone wrong with them."""
+        untold = [one for one in workers if one.owed and one.key not in self.unheard.values()]
+        self.failed |= {one.info.worker_address for one in untold}
+        running = [one for one in workers if one.info.state in (RUNNING, UNDEFINED) and not one.is_silent]
+        if self.failed & {one.info.worker_address for one in running}:
+            self.round += 1
+            self.failed.clear()
+        ranks = tuple(
+            RankSaid(rank=one.info.global_rank, local_rank=one.info.local_rank, state=state_name(one.info.state).lower())
+            for one in sorted(running, key=lambda one: one.info.global_rank)
+        )
+        state = ReporterState.RUNNING if running and not self.failed else ReporterState.STOPPING
+        actions = self.stands(state, now, ranks, limits)
+        for worker in untold:
+            kind, what = TroubleKind.WORKER if worker.info.state == FAILED else TroubleKind.HANG, worker.owed[:MOST_WHAT]
+            trouble = Trouble(node=self.uplink.reporter, number=0, kind=kind, rank=worker.info.global_rank, what=what)
+            actions += self.uplink.trouble(trouble, now)
+            self.unheard[self.uplink.numbers] = worker.key
+        return actions
+
+    def heard(self) -> list[Action]:
+        """Troubles that the supervisor has heard since this was asked last."""
+        left = {trouble.number for trouble in self.uplink.troubles}
+        numbers = [number for number in self.unheard if number not in left]
+        return [ShowTable(seen=TroubleHeard(key=self.unheard.pop(number))) for number in numbers]
+
+    def ends(self, outcome: str, now: float) -> list[Action]:
+        """Nobody of it is left."""
+        actions: list[Action] = []
+        if self.told is not None:
+            last = replace(self.told, state=ReporterState.ENDED, ranks=(), outcome=outcome)
+            actions += [*self.uplink.stands(last, now), *self.uplink.bye(outcome or "no rank is left")]
+        if self.uplink.connect_at == NEVER:  # it has a link, or is making one
+            actions.append(HangUp(link=self.uplink.link))
+        return actions
 
 
 class HostReports:
@@ -64,135 +108,63 @@ class HostReports:
         """`name`: the node's; `life`: what no other daemon's life is called; `endpoints`, `haste`: as of `Uplink`."""
         self.name, self.life, self.endpoints, self.haste = name, life, endpoints, haste
         self.reporters: dict[str, Reporter] = {}
-        """By job; HERE: of the host itself."""
-        self.made = 0
+        """By job."""
+        self._lives, self._links = count(1), count(1)
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return min((one.uplink.deadline() for one in self.reporters.values()), default=NEVER)
 
-    # --- what is told -----------------------------------------------------------------------------------------------------
-
     def shows(self, table: HostTable, now: float) -> list[Action]:
-        """The table is so now."""
+        """Tell the supervisor what is new in the table."""
         own = table.own_workloads()
         by_job: dict[str, list[Worker]] = {}
         for worker in table.workers.values():
             if worker.workload not in own:
                 by_job.setdefault(worker.workload or UNNAMED, []).append(worker)
+        open_jobs = {job: workers for job, workers in by_job.items() if any(one.info.state != COMPLETE for one in workers)}
         actions: list[Action] = []
-        for job in [job for job in self.reporters if job and (job not in by_job or _is_over(by_job[job]))]:
-            actions += self._end(job, by_job.get(job, []), now)
-        for job, workers in by_job.items():
-            if not _is_over(workers):
-                standing = self._of_workload(job, workers, table.workloads.get(workers[0].workload), now)
-                actions += self._stands(job, standing, now)
-                actions += self._troubles(job, workers, now)
-        if not table.agents:
-            is_free = all(_is_over(workers) for workers in by_job.values()) and not table.cordoned
-            actions += self._stands(HERE, self._standing(HERE, "joining" if is_free else "running", now), now)
-        elif HERE in self.reporters:
-            actions += self._end(HERE, [], now)
-        return actions
+        for job in [job for job in self.reporters if job not in (HERE, *open_jobs)]:
+            actions += self._end(job, "succeeded" if job in by_job else "", now)
+        for job, workers in open_jobs.items():
+            workload = table.workloads.get(workers[0].workload)
+            actions += self._reporter(job, now).tells(workers, limits_of(workload) if workload is not None else {}, now)
+        if table.agents:
+            return actions + self._end(HERE, "", now)
+        is_free = not open_jobs and not table.cordoned
+        state = ReporterState.JOINING if is_free else ReporterState.RUNNING
+        return actions + self._reporter(HERE, now).stands(state, now)
 
     def close(self, now: float) -> list[Action]:
         """The daemon ends; its host does not."""
-        return [action for job in list(self.reporters) for action in self._end(job, [], now)]
+        return [action for job in list(self.reporters) for action in self._end(job, "", now)]
 
-    def _of_workload(self, job: str, workers: list[Worker], workload: WorkloadInfo | None, now: float) -> Standing:
-        reporter = self._reporter(job, now)
-        reporter.failed |= {one.info.worker_address for one in _untold(reporter, workers)}
-        running = [one for one in workers if one.info.state in (RUNNING, UNDEFINED) and not one.is_silent]
-        if reporter.failed & {one.info.worker_address for one in running}:
-            reporter.round += 1
-            reporter.failed.clear()
-        ranks = tuple(
-            RankSaid(rank=one.info.global_rank, local_rank=one.info.local_rank, state=state_name(one.info.state).lower())
-            for one in sorted(running, key=lambda one: one.info.global_rank)
-        )
-        state = "running" if running and not reporter.failed else "stopping"
-        limits = limits_of(workload) if workload is not None else {}
-        return self._standing(job, state, now, ranks=ranks, round=reporter.round, limits=limits)
-
-    def _standing(self, job: str, state: str, now: float, **more: Any) -> Standing:
-        reporter = self._reporter(job, now).uplink.reporter
-        return Standing(node=reporter, number=0, name=self.name, job=job, state=state, is_watcher=True, **more)
-
-    def _stands(self, job: str, standing: Standing, now: float) -> list[Action]:
-        reporter = self._reporter(job, now)
-        if standing == reporter.told:
-            return []
-        reporter.told = standing
-        return self._sorted(reporter, reporter.uplink.stands(standing, now))
-
-    def _troubles(self, job: str, workers: list[Worker], now: float) -> list[Action]:
-        reporter = self._reporter(job, now)
+    def observe(self, seen: Observation, now: float) -> list[Action]:
+        """A `Tick` is for those whose time has come."""
         actions: list[Action] = []
-        for worker in _untold(reporter, workers):
-            kind, what = "worker" if worker.info.state == FAILED else "hang", worker.owed[:MOST_WHAT]
-            said = Trouble(node=reporter.uplink.reporter, number=0, kind=kind, rank=worker.info.global_rank, what=what)
-            actions += reporter.uplink.trouble(said, now)
-            reporter.unheard[reporter.uplink.numbers] = worker.key
-        return self._sorted(reporter, actions)
-
-    def _end(self, job: str, workers: list[Worker], now: float) -> list[Action]:
-        """Nobody of it is left."""
-        reporter = self.reporters.pop(job)
-        actions: list[Action] = []
-        if reporter.told is not None:
-            outcome = "succeeded" if workers else ""
-            last = replace(reporter.told, state="ended", ranks=(), outcome=outcome)
-            actions += [*reporter.uplink.stands(last, now), *reporter.uplink.bye(outcome or "no rank is left")]
-        if reporter.uplink.connect_at == NEVER:  # it has a link, or is making one
-            actions.append(HangUp(link=reporter.uplink.link))
+        for reporter in list(self.reporters.values()):
+            if isinstance(seen, Tick) and now < reporter.uplink.deadline():
+                continue
+            for action in reporter.uplink.observe(seen, now):
+                actions += self._obey(reporter.uplink, action.order) if isinstance(action, Obey) else [action]
+            actions += reporter.heard()
         return actions
+
+    def _end(self, job: str, outcome: str, now: float) -> list[Action]:
+        reporter = self.reporters.pop(job, None)
+        return reporter.ends(outcome, now) if reporter is not None else []
 
     def _reporter(self, job: str, now: float) -> Reporter:
         if job not in self.reporters:
-            self.made += 1
-            wait_s = WAIT_S if job else 0.0
-            uplink = Uplink(f"{self.life}-{self.made}", *self.endpoints, now=now + wait_s, haste=self.haste)
-            self.reporters[job] = Reporter(uplink, self.made % REPORTERS * NUMBERS)
+            wait_s, name = WAIT_S if job else 0.0, f"{self.life}-{next(self._lives)}"
+            uplink = Uplink(name, *self.endpoints, now=now + wait_s, haste=self.haste, links=self._links)
+            self.reporters[job] = Reporter(self.name, job, uplink)
         return self.reporters[job]
 
-    # --- what happens -----------------------------------------------------------------------------------------------------
-
-    def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`. A `Tick` is for those whose time has come."""
-        actions: list[Action] = []
-        for reporter in list(self.reporters.values()):
-            uplink = reporter.uplink
-            if isinstance(seen, Tick):
-                if now < uplink.deadline():
-                    continue
-                if uplink.link == reporter.links_from + NUMBERS - 1 and not uplink.is_up:
-                    uplink.link = reporter.links_from
-            actions += self._sorted(reporter, uplink.observe(seen, now))
-            left = {trouble.number for trouble in uplink.troubles}
-            for number in [number for number in reporter.unheard if number not in left]:
-                actions.append(ShowTable(seen=TroubleHeard(key=reporter.unheard.pop(number))))
-        return actions
-
-    def _sorted(self, reporter: Reporter, actions: Iterable[Action]) -> list[Action]:
-        """The same, with orders carried out."""
-        made: list[Action] = []
-        for action in actions:
-            made += self._obey(reporter, action.order) if isinstance(action, Obey) else [action]
-        return made
-
-    def _obey(self, reporter: Reporter, order: Order) -> list[Action]:
-        made: list[Action] = [Say(text=order.words)]
-        if order.verb in ("exclude", "readmit") and order.target == self.name:
-            made.append(ShowTable(seen=CordonTold(on=order.verb == "exclude")))
-            came = True, f"{self.name} is {'cordoned' if order.verb == 'exclude' else 'used again'}"
-        else:
-            came = False, "its launcher takes no orders from us: it restarts its ranks by itself"
-        return [*made, *reporter.uplink.did(order.order, *came)]
-
-
-def _untold(reporter: Reporter, workers: Iterable[Worker]) -> list[Worker]:
-    return [one for one in workers if one.owed and one.key not in reporter.unheard.values()]
-
-
-def _is_over(workers: list[Worker]) -> bool:
-    return all(worker.info.state == COMPLETE for worker in workers)
+    def _obey(self, uplink: Uplink, order: Order) -> Iterable[Action]:
+        said = Say(text=order.words)
+        if order.verb not in (Verb.EXCLUDE, Verb.READMIT) or order.target != self.name:
+            why = "its launcher takes no orders from us: it restarts its ranks by itself"
+            return [said, *uplink.did(order.order, False, why)]
+        out = order.verb == Verb.EXCLUDE
+        done = uplink.did(order.order, True, f"{self.name} is {'cordoned' if out else 'used again'}")
+        return [said, ShowTable(seen=CordonTold(on=out)), *done]

@@ -1,10 +1,10 @@
 """Who is running on this host, for which job, and how are they? The machine behind the host daemon.
 
-What Google's clients say comes in (workloads, heartbeats of workers, commands), and what agents of ours say of themselves. What
-has to outlive the daemon goes out as `Keep`: rows by key, from which `HostTable.of` makes the table again.
+What Google's clients say comes in (workloads, heartbeats, commands), and what our agents say of themselves. What has to outlive
+the daemon goes out as `Keep`: rows by key, from which `HostTable.of` makes the table again.
 
 A heartbeat names its worker and not its workload. A client registers that over the same connection, so the connection (`peer`)
-tells; after a restart of the daemon, whose clients do not register again, what was kept of the worker does. So two jobs of one
+tells; after a restart of the daemon, whose clients do not register again, the kept row of the worker does. So two jobs of one
 host keep apart though both call their ranks by the same addresses. Unknown workers are welcome: nobody is ever refused.
 """
 
@@ -21,56 +21,40 @@ from holdfast.core.wire.google_wire import (
     LONGEST_TEXT,
     RUNNING,
     SPARE,
-    STATES,
     UNDEFINED,
+    Message,
     WorkerInfo,
     WorkloadInfo,
+    state_name,
 )
 
 MOST_WORKERS, MOST_WORKLOADS, MOST_AGENTS, MOST_PEERS = 1024, 64, 256, 4096
-"""Nothing on the wire says who speaks, so what is kept is bounded: who has been silent longest makes room. The largest hosts
-have some hundred ranks."""
+"""Nothing on the wire says who speaks, so what is kept is bounded: the longest silent makes room. The largest hosts have some
+hundred ranks."""
 
 FORGET_S = 3600.0
-"""A worker that failed, completed or fell silent is shown for so long."""
+"""How long a worker that failed, completed or fell silent is shown."""
 
 SILENCE_S = 30.0
-"""A worker that runs and has not been heard of for so long is silent. Google's recipes: 30 (HEARTBEAT_TIMEOUT_S)."""
+"""A running worker that is not heard for so long is silent. Google's recipes: 30 (HEARTBEAT_TIMEOUT_S)."""
 
 # ---- what is seen -----------------------------------------------------------------------------------------------------
 
 
-class Beaten(Observation):
-    """A worker has said how it is."""
+class RpcHeard(Observation):
+    """A call of Google's wire, or our `Goodbye`."""
 
     peer: str
-    """The connection, by whatever name."""
-    worker: WorkerInfo
+    """The connection."""
+    method: str
+    message: Message
     at_unix: float
 
 
-class WorkloadTold(Observation):
-    """Whoever speaks over that connection belongs to that workload."""
-
-    peer: str
-    workload: WorkloadInfo
-
-
-class Left(Observation):
-    """A worker has said goodbye."""
-
-    peer: str
-    worker: WorkerInfo
-
-
-class ResetTold(Observation):
-    """Google's actuator has every worker of this host forgotten; they are to be started anew by whoever runs them."""
-
-
 class CordonTold(Observation):
-    """Google's actuator wants this host to have no more work, or a person that it has some again."""
+    """This host is to have no more work, or some again."""
 
-    on: bool = True
+    on: bool
 
 
 class Agent(Value):
@@ -92,20 +76,20 @@ class AgentTold(Observation):
 
 
 class AgentGone(Observation):
-    """It has ended."""
+    """An agent has ended."""
 
     job_dir: str
     node: str
 
 
 class TroubleHeard(Observation):
-    """Whoever decides about the worker's job knows what was owed."""
+    """The supervisor knows what a worker's row has owed it."""
 
     key: str
 
 
 class Keep(Action):
-    """Keep `row` under `key` for the next life; None: forget it."""
+    """Keep `row` under `key` for the daemon's next life; None: forget it."""
 
     key: str
     row: dict[str, Any] | None
@@ -125,17 +109,26 @@ class Worker(Value):
     """Monotonic seconds."""
     is_silent: bool = False
     owed: str = ""
-    """That it has failed, or fallen silent, in words: whoever decides about its job is to know. Empty: they do."""
+    """Its failure or silence, in words, until the supervisor has heard of it."""
 
     @property
     def key(self) -> str:
-        """Under which it is kept."""
+        """Of its row."""
         return worker_key(self.workload, self.info.worker_address)
 
     def kept(self) -> Keep:
         """With all that a later life of the daemon needs."""
-        row = {"info": to_plain(self.info), "workload": self.workload, "since_unix": self.since_unix}
-        return Keep(key=self.key, row={**row, "is_silent": self.is_silent, "owed": self.owed})
+        row = {name: to_plain(getattr(self, name)) for name in ("info", "workload", "since_unix", "is_silent", "owed")}
+        return Keep(key=self.key, row=row)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its silence would mean something."""
+        return self.info.state in (RUNNING, UNDEFINED) and not self.is_silent
+
+    def __str__(self) -> str:
+        of = f" of {self.workload}" if self.workload else ""
+        return f"rank {self.info.global_rank} ({self.info.worker_address}){of}"
 
 
 def worker_key(workload: str, address: str) -> str:
@@ -146,55 +139,60 @@ def worker_key(workload: str, address: str) -> str:
 class HostTable:
     """The machine."""
 
-    def __init__(self, silence_s: float = SILENCE_S) -> None:
-        self.silence_s = silence_s
-        self.workers: dict[str, Worker] = {}
+    def __init__(
+        self,
+        silence_s: float = SILENCE_S,
+        workers: Mapping[str, Worker] | None = None,
+        workloads: Mapping[str, WorkloadInfo] | None = None,
+        agents: Mapping[str, Agent] | None = None,
+        cordoned: bool = False,
+    ) -> None:
+        self.silence_s, self.cordoned = silence_s, cordoned
+        self.workers = dict(workers or {})
         """By key; who was heard last comes last."""
-        self.workloads: dict[str, WorkloadInfo] = {}
-        self.agents: dict[str, Agent] = {}
+        self.workloads, self.agents = dict(workloads or {}), dict(agents or {})
         self.peers: dict[str, str] = {}
         """By connection: the workload's name."""
-        self.cordoned = False
 
     @classmethod
     def of(cls, rows: Mapping[str, Mapping[str, Any]], silence_s: float, now: float) -> HostTable:
-        """The table that `rows` were kept of. Whoever ran then is given the time of silence, from now, to be heard again."""
-        table = cls(silence_s)
+        """The table that `rows` were kept of. Who ran then has the time of silence, from now, to be heard again."""
+        workers: dict[str, Worker] = {}
+        workloads: dict[str, WorkloadInfo] = {}
+        agents: dict[str, Agent] = {}
         for key, row in rows.items():
             try:
-                table._restore(key, row, now)
+                match key.partition("/")[0]:
+                    case "workload":
+                        workloads[row["workload_name"]] = WorkloadInfo(**row)
+                    case "worker":
+                        workers[key] = Worker(**{**row, "info": WorkerInfo(**row["info"])}, heard_at=now)
+                    case "agent":
+                        agents[key] = Agent(**row)
             except (KeyError, TypeError):
                 continue  # of another version of ours: what it was about is heard again, or over
-        return table
+        return cls(silence_s, workers, workloads, agents, "cordoned" in rows)
 
-    def _restore(self, key: str, row: Mapping[str, Any], now: float) -> None:
-        match key.partition("/")[0]:
-            case "workload":
-                self.workloads[row["workload_name"]] = WorkloadInfo(**row)
-            case "worker":
-                info = WorkerInfo(**row["info"])
-                kept = {name: row[name] for name in ("workload", "since_unix", "is_silent", "owed") if name in row}
-                self.workers[key] = Worker(info=info, heard_at=now, **kept)
-            case "agent":
-                self.agents[key] = Agent(**row)
-            case "cordoned":
-                self.cordoned = True
+    def copy(self) -> HostTable:
+        """As it is now, for another thread."""
+        return HostTable(self.silence_s, self.workers, self.workloads, self.agents, self.cordoned)
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         match seen:
-            case Beaten():
-                return self._beaten(seen, now)
-            case WorkloadTold(peer=peer, workload=workload):
-                return self._workload_told(peer, workload)
-            case TroubleHeard(key=key):
-                return self._trouble_heard(key)
-            case Left(peer=peer, worker=worker):
+            case RpcHeard(method="Goodbye", peer=peer, message=WorkerInfo() as worker):
                 return self._forget(self._key_of(peer, worker))
-            case ResetTold():
+            case RpcHeard(peer=peer, message=WorkerInfo() as worker, at_unix=at_unix):
+                return self._beaten(peer, worker, at_unix, now)
+            case RpcHeard(peer=peer, message=WorkloadInfo() as workload):
+                return self._workload_told(peer, workload)
+            case RpcHeard(method="TriggerReset"):
                 return [Say(text="all workers of this host were reset, at the actuator's word"), *self._forget(*self.workers)]
+            case RpcHeard(method="TriggerCordon"):
+                return self._cordon_told(True)
             case CordonTold(on=on):
                 return self._cordon_told(on)
+            case TroubleHeard(key=key):
+                return self._trouble_heard(key)
             case AgentTold(agent=agent):
                 return self._agent_told(agent)
             case AgentGone(job_dir=job_dir, node=node):
@@ -205,11 +203,10 @@ class HostTable:
         raise AssertionError(f"a host table cannot see {seen!r}")
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return min((one.heard_at + self._patience_s(one) for one in self.workers.values()), default=NEVER)
 
     def _patience_s(self, worker: Worker) -> float:
-        return self.silence_s if _is_awaited(worker) else max(FORGET_S, self.silence_s)
+        return self.silence_s if worker.is_awaited else max(FORGET_S, self.silence_s)
 
     @property
     def state(self) -> int:
@@ -217,36 +214,30 @@ class HostTable:
         states = {worker.info.state for worker in self.workers.values()}
         return next((state for state in (FAILED, RUNNING, COMPLETE) if state in states), SPARE)
 
-    def copy(self) -> HostTable:
-        """As it is now, for another thread."""
-        made = HostTable(self.silence_s)
-        made.workers, made.workloads, made.agents = dict(self.workers), dict(self.workloads), dict(self.agents)
-        made.cordoned = self.cordoned
-        return made
-
     def own_workloads(self) -> set[str]:
         """Those that agents of ours run on this host."""
         return {agent.workload or agent.job for agent in self.agents.values()}
 
     # --- workers ----------------------------------------------------------------------------------------------------------
 
-    def _beaten(self, seen: Beaten, now: float) -> list[Action]:
-        key, info = self._key_of(seen.peer, seen.worker), _clipped(seen.worker)
+    def _beaten(self, peer: str, said: WorkerInfo, at_unix: float, now: float) -> list[Action]:
+        key, info = self._key_of(peer, said), _clipped(said)
         known = self.workers.pop(key, None)
-        workload = known.workload if known is not None else self.peers.get(seen.peer, "")
         if known is not None and known.info == info:
             worker = self.workers[key] = replace(known, heard_at=now, is_silent=False)
-            return [worker.kept(), Say(text=f"{_who(known)} is heard again")] if known.is_silent else []
-        changed = known is None or known.info.state != info.state
-        since = seen.at_unix if known is None or changed else known.since_unix
-        owed = known.owed if known is not None else ""
-        worker = Worker(info=info, workload=workload, since_unix=since, heard_at=now, owed=owed)
-        if changed and info.state == FAILED:
-            worker = replace(worker, owed=f"{_who(worker)} has failed")
+            return [worker.kept(), Say(text=f"{known} is heard again")] if known.is_silent else []
+        workload = known.workload if known is not None else self.peers.get(peer, "")
+        worker = Worker(info=info, workload=workload, since_unix=at_unix, heard_at=now, owed=known.owed if known else "")
+        said_so: list[Action] = []
+        if known is not None and known.info.state == info.state:
+            worker = replace(worker, since_unix=known.since_unix)
+        elif info.state == FAILED:
+            worker = replace(worker, owed=f"{worker} has failed")
+            said_so = [Say(text=f"{worker} is FAILED", level="warning")]
+        else:
+            said_so = [Say(text=f"{worker} is {state_name(info.state)}")]
         self.workers[key] = worker
-        level = "warning" if info.state == FAILED else "info"
-        said: list[Action] = [Say(text=f"{_who(worker)} is {state_name(info.state)}", level=level)] if changed else []
-        return [worker.kept(), *said, *_oldest(self.workers, MOST_WORKERS)]
+        return [worker.kept(), *said_so, *_oldest(self.workers, MOST_WORKERS)]
 
     def _key_of(self, peer: str, worker: WorkerInfo) -> str:
         """Which worker speaks: of the connection's workload, else the one that is known by that address, and best by name and
@@ -288,21 +279,19 @@ class HostTable:
         return _oldest(self.agents, MOST_AGENTS) + ([] if known == agent else [Keep(key=key, row=to_plain(agent))])
 
     def _late(self, now: float) -> list[Action]:
-        """Workers that are done are forgotten, those that should be heard are silent."""
-        late = [one for one in self.workers.values() if now >= one.heard_at + self._patience_s(one)]
-        return self._forget(*(one.key for one in late if not _is_awaited(one))) + self._fall_silent(late)
+        """Those that should be heard are silent; the others are forgotten."""
+        actions: list[Action] = []
+        for worker in [one for one in self.workers.values() if now >= one.heard_at + self._patience_s(one)]:
+            if not worker.is_awaited:
+                actions += self._forget(worker.key)
+                continue
+            what = f"{worker} has not been heard of for {self.silence_s:g} s"
+            worker = self.workers[worker.key] = replace(worker, is_silent=True, owed=what)
+            actions += [worker.kept(), Say(text=what, level="warning")]
+        return actions
 
     def _forget(self, *keys: str) -> list[Action]:
         return [Keep(key=key, row=None) for key in keys if self.workers.pop(key, None)]
-
-    def _fall_silent(self, late: list[Worker]) -> list[Action]:
-        actions: list[Action] = []
-        for worker in late:
-            if _is_awaited(worker):
-                what = f"{_who(worker)} has not been heard of for {self.silence_s:g} s"
-                worker = self.workers[worker.key] = replace(worker, is_silent=True, owed=what)
-                actions += [worker.kept(), Say(text=what, level="warning")]
-        return actions
 
 
 def shown(table: HostTable, now: float) -> dict[str, Any]:
@@ -323,11 +312,6 @@ def shown(table: HostTable, now: float) -> dict[str, Any]:
     }
 
 
-def state_name(state: int) -> str:
-    """Of a state that may be of a later version."""
-    return STATES[state] if 0 <= state < len(STATES) else f"state {state}"
-
-
 def _row(worker: Worker, now: float) -> dict[str, Any]:
     info = worker.info
     return {
@@ -341,15 +325,6 @@ def _row(worker: Worker, now: float) -> dict[str, Any]:
         "name": info.worker_name,
         "device": info.worker_id,
     }
-
-
-def _who(worker: Worker) -> str:
-    of = f" of {worker.workload}" if worker.workload else ""
-    return f"rank {worker.info.global_rank} ({worker.info.worker_address}){of}"
-
-
-def _is_awaited(worker: Worker) -> bool:
-    return worker.info.state in (RUNNING, UNDEFINED) and not worker.is_silent
 
 
 def _clipped(message: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How does a host's daemon reach the supervisor? The links of its `supervisor.daemon.host_reports`, behind one descriptor."""
+"""How does a host's daemon reach the supervisor? By the links of its `host_reports`, in the daemon's loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.core.machine import Action, Observation, Say, Tick
+from holdfast.core.value import Value
 from holdfast.core.wire.fleet import FLEET, FleetMessage
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.runtime.host import Host
@@ -19,29 +20,28 @@ if TYPE_CHECKING:
     from holdfast.runtime.net.tls import Shelter
 
 
+class Supervisor(Value):
+    """Where the supervisor may be, and how it is spoken to."""
+
+    endpoints: tuple[str, ...]
+    node_name: str
+    """What it is to call this host."""
+    secret: bytes = b""
+    shelter: Shelter | None = None
+
+
 class HostUplink:
-    """The way of a daemon to its supervisor, in its loop's thread."""
+    """The daemon's links. What its `host` sees is to be shown to `observe`."""
 
     def __init__(
-        self,
-        endpoints: tuple[str, ...],
-        name: str,
-        *,
-        secret: bytes,
-        shelter: Shelter | None,
-        say: Callable[[str], None],
-        see: Callable[[Observation], None],
+        self, host: Host, supervisor: Supervisor, say: Callable[[str], None], see: Callable[[Observation], None]
     ) -> None:
-        """`endpoints`: where the supervisor may be; `name`: the node's; `see` shows the table what it has ordered or heard."""
-        self.say, self.see = say, see
-        self.inner = Host(say)
-        self.network = Network(self.inner, Identity(FLEET, secret), ("", 0), shelter=shelter, family=FleetMessage)
+        """`see` shows the table what the supervisor has ordered or heard."""
+        self.host, self.say, self.see = host, say, see
+        identity, name = Identity(FLEET, supervisor.secret), supervisor.node_name
+        self.network = Network(host, identity, ("", 0), shelter=supervisor.shelter, family=FleetMessage)
         life = f"{name}-daemon-{os.getpid()}-{os.urandom(4).hex()}"
-        self.reports = HostReports(name, life, endpoints, haste=0.5 + os.urandom(1)[0] / 512)
-
-    def fileno(self) -> int:
-        """Readable when there is something to hear."""
-        return self.inner.epoll.fileno()
+        self.reports = HostReports(name, life, supervisor.endpoints, haste=0.5 + os.urandom(1)[0] / 512)
 
     def deadline(self) -> float:
         """When to call `due`."""
@@ -49,25 +49,28 @@ class HostUplink:
 
     def shows(self, table: HostTable) -> None:
         """The table is so now."""
-        self._carry_out(self.reports.shows(table, self.inner.now()))
+        self._carry_out(self.reports.shows(table, self.host.now()))
+
+    def observe(self, seen: Observation) -> None:
+        """Something has happened to a link."""
+        self._carry_out(self.reports.observe(seen, self.host.now()))
 
     def due(self) -> None:
-        """What has come, and what the passing of time has brought."""
-        for seen in [*self.inner.heard(self.inner.epoll.poll(0)), *self.network.expire(self.inner.now()), Tick()]:
-            self._carry_out(self.reports.observe(seen, self.inner.now()))
+        """Do what time alone brings."""
+        for seen in [*self.network.expire(self.host.now()), Tick()]:
+            self.observe(seen)
 
     def close(self) -> None:
         """The daemon ends; its host does not."""
-        self._carry_out(self.reports.close(self.inner.now()))
+        self._carry_out(self.reports.close(self.host.now()))
         self.network.close()
-        self.inner.close()
 
     def _carry_out(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
                 case Connect() | Transmit() | HangUp():
-                    for one in self.network.perform(action):
-                        self._carry_out(self.reports.observe(one, self.inner.now()))
+                    for seen in self.network.perform(action):
+                        self.observe(seen)
                 case Say(text=text):
                     self.say(text)
                 case ShowTable(seen=seen):
