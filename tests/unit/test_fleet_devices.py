@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.wire.fleet import Bye, FleetMessage, HeldBy, NodeState, Standing
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import AskedToUncordon, Reply, Said
+from holdfast.supervisor.fleet.messages import Asked, Reply, Said, Wish
 from holdfast.supervisor.fleet.node import DEVICE_HISTORY, DEVICES, LIVES, FleetNode
 from holdfast.supervisor.fleet.policies import policy
 
@@ -60,7 +60,7 @@ class Drained:
         self.say(Standing(node=reporter, number=self.number, name="a", job=f"{reporter}'s", state="joining", unfit=unfit))
 
     def uncordon(self) -> str:
-        actions = self.fleet.observe(AskedToUncordon(ask=1, node="a", reason="it was replaced"), 2.0)
+        actions = self.fleet.observe(Asked(ask=1, wish=Wish.UNCORDON, node="a", reason="it was replaced"), 2.0)
         return next(action.text for action in actions if isinstance(action, Reply))
 
     @property

@@ -8,7 +8,7 @@ from holdfast.core.job.injection import Injection
 from holdfast.core.machine import Action, Tick
 from holdfast.core.wire.fleet import Deed, Did, FleetMessage, RankSaid, Standing, Trouble
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import AskedToInject, Call, Called, Reply, Said, Tell
+from holdfast.supervisor.fleet.messages import Asked, Call, Called, Reply, Said, Tell, Wish
 from holdfast.supervisor.fleet.policies import policy
 
 LEASE_S = 5.0
@@ -51,7 +51,7 @@ class Stage:
 
     def inject(self, node: str, wanted: Injection, job: str = "") -> None:
         """An operator asks for it."""
-        self.perform(self.fleet.observe(AskedToInject(ask=7, node=node, job=job, injection=wanted), self.now))
+        self.perform(self.fleet.observe(Asked(ask=7, wish=Wish.INJECT, node=node, job=job, injection=wanted), self.now))
 
     def perform(self, actions: list[Action]) -> None:
         for action in actions:

@@ -10,7 +10,7 @@ from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Heard, Heed,
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.supervisor.connections import Reception
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import AskedToDrain, Call, Called
+from holdfast.supervisor.fleet.messages import Asked, Call, Called, Wish
 from holdfast.supervisor.fleet.policies import policy
 
 LEASE_S = 2.0
@@ -46,7 +46,7 @@ def drained() -> tuple[Hall, dict[str, int], Order, Call]:
     waits: dict[str, Any] = {"ranks": (), "state": "joining", "spare_because": "there are enough"}
     links = {name: hall.link(standing(name, **(waits if name == "c" else {}))) for name in ("a", "b", "c")}
     links["x"] = hall.link(standing("x", job="other"))
-    actions = hall.reception.observe(AskedToDrain(ask=1, node="b", reason="its fan"), NOW)
+    actions = hall.reception.observe(Asked(ask=1, wish=Wish.DRAIN, node="b", reason="its fan"), NOW)
     (order,) = [one.message for one in actions if isinstance(one, Transmit)]
     assert isinstance(order, Order) and order.verb == "exclude"
     return hall, links, order, Call(task=order.order.replace("exclude", "drain"), verb="drain", target="b", reason="")

@@ -7,10 +7,9 @@ What differs from Google's on purpose: no call waits for the daemon, `workload_n
 from __future__ import annotations
 
 import atexit
-import enum
 
 from holdfast.core.value import replace
-from holdfast.core.wire.google_wire import UNDEFINED, WorkerInfo, WorkloadInfo
+from holdfast.core.wire.google_wire import UNDEFINED, DeviceState, WorkerInfo, WorkloadInfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,21 +17,15 @@ if TYPE_CHECKING:
 
     from holdfast.runtime.daemon_client import HostReports
 
-
-class DeviceState(enum.Enum):
-    """How a worker is. A client says RUNNING, FAILED or COMPLETE; the numbers are the wire's."""
-
-    UNDEFINED = 0
-    RUNNING = 1
-    SPARE = 2
-    FAILED = 3
-    COMPLETE = 4
-
-
 TOLD = DeviceState.RUNNING, DeviceState.FAILED, DeviceState.COMPLETE
 
 _shared: dict[int, HostReports] = {}
 """By the daemon's port."""
+
+
+def _of_workload(name: str, doc: str) -> Any:
+    """A field of the workload, to read."""
+    return property(lambda client: getattr(client._workload, name), doc=doc)
 
 
 class GoogleCloudResiliencyClient:
@@ -58,27 +51,30 @@ class GoogleCloudResiliencyClient:
         workload_scaling_enabled: bool = False,
     ) -> None:
         """`port`: the daemon's + local rank + 1, by which it tells workers apart; `host_port`: the daemon's."""
+        given = locals()
         from holdfast.runtime.daemon_client import worker_at  # only a process with a daemon needs it
 
         self._worker = worker_at(f"localhost:{port}", local_rank, global_rank)
-        self._workload = WorkloadInfo(
-            workload_name=workload_name,
-            job_name=job_name,
-            container_name=container_name,
-            num_data_replicas=num_data_replicas,
-            max_num_data_replicas=max_num_data_replicas,
-            min_num_data_replicas=min_num_data_replicas,
-            num_nodes_per_data_replica=num_nodes_per_data_replica,
-            container_termination_threshold_s=container_termination_threshold_s,
-            workload_downtime_threshold_s=workload_downtime_threshold_s,
-            max_in_job_restarts=max_in_job_restarts,
-            max_workload_restarts=max_workload_restarts,
-            workload_scaling_enabled=workload_scaling_enabled,
-        )
+        self._workload = WorkloadInfo(**{name: given[name] for name in WorkloadInfo.__fields__})
         self._reports = _reports(int(host_port))
         self._reports.register(self._worker.worker_address, self._workload)
 
-    # --- the worker -------------------------------------------------------------------------------------------------------
+    workload_name: str = _of_workload("workload_name", "The job's name; in Kubernetes the JobSet's.")
+    job_name: str = _of_workload("job_name", "The name within the workload.")
+    container_name: str = _of_workload("container_name", "The container that runs it.")
+    num_data_replicas: int = _of_workload("num_data_replicas", "Replicas with which the job has begun.")
+    max_num_data_replicas: int = _of_workload("max_num_data_replicas", "Most replicas that it may have.")
+    min_num_data_replicas: int = _of_workload("min_num_data_replicas", "Fewest replicas that it can work with.")
+    num_nodes_per_data_replica: int = _of_workload("num_nodes_per_data_replica", "Nodes of a replica.")
+    container_termination_threshold_s: int = _of_workload(
+        "container_termination_threshold_s", "Seconds that a container may take to end."
+    )
+    workload_downtime_threshold_s: int = _of_workload(
+        "workload_downtime_threshold_s", "Seconds that the job may be down before it is made anew."
+    )
+    max_in_job_restarts: int = _of_workload("max_in_job_restarts", "Restarts within the job before the job is restarted.")
+    max_workload_restarts: int = _of_workload("max_workload_restarts", "Restarts of the job before a node is swapped.")
+    workload_scaling_enabled: bool = _of_workload("workload_scaling_enabled", "Whether fewer replicas will do.")
 
     @property
     def worker_info(self) -> WorkerInfo:
@@ -120,10 +116,10 @@ class GoogleCloudResiliencyClient:
 
     @state.setter
     def state(self, value: DeviceState) -> None:
-        if value not in TOLD:
-            raise ValueError(f"a worker is RUNNING, FAILED or COMPLETE, not {value}")
-        if value.value != self._worker.state:
-            self._worker = replace(self._worker, state=value.value)
+        if not isinstance(value, DeviceState) or value not in TOLD:
+            raise ValueError(f"a worker is RUNNING, FAILED or COMPLETE, not {value!r}")
+        if value != self._worker.state:
+            self._worker = replace(self._worker, state=int(value))
 
     def update_info(self, worker_info: Any) -> None:
         """Take over all fields of `worker_info`, of ours or of Google's."""
@@ -133,68 +129,6 @@ class GoogleCloudResiliencyClient:
         """The worker as it goes over the wire."""
         return self._worker
 
-    # --- the workload -----------------------------------------------------------------------------------------------------
-
-    @property
-    def workload_name(self) -> str:
-        """The job's name; in Kubernetes the JobSet's."""
-        return self._workload.workload_name
-
-    @property
-    def job_name(self) -> str:
-        """The name within the workload."""
-        return self._workload.job_name
-
-    @property
-    def container_name(self) -> str:
-        """The container that runs it."""
-        return self._workload.container_name
-
-    @property
-    def num_data_replicas(self) -> int:
-        """With how many replicas the job has begun."""
-        return self._workload.num_data_replicas
-
-    @property
-    def max_num_data_replicas(self) -> int:
-        """So many it may have."""
-        return self._workload.max_num_data_replicas
-
-    @property
-    def min_num_data_replicas(self) -> int:
-        """So many it needs."""
-        return self._workload.min_num_data_replicas
-
-    @property
-    def num_nodes_per_data_replica(self) -> int:
-        """Nodes of a replica."""
-        return self._workload.num_nodes_per_data_replica
-
-    @property
-    def container_termination_threshold_s(self) -> int:
-        """How long a container may take to end, in seconds."""
-        return self._workload.container_termination_threshold_s
-
-    @property
-    def workload_downtime_threshold_s(self) -> int:
-        """How long the job may be down before it is made anew, in seconds."""
-        return self._workload.workload_downtime_threshold_s
-
-    @property
-    def max_in_job_restarts(self) -> int:
-        """Restarts within the job before the job itself is restarted."""
-        return self._workload.max_in_job_restarts
-
-    @property
-    def max_workload_restarts(self) -> int:
-        """Restarts of the job before a node is swapped."""
-        return self._workload.max_workload_restarts
-
-    @property
-    def workload_scaling_enabled(self) -> bool:
-        """Whether it may run with fewer replicas."""
-        return self._workload.workload_scaling_enabled
-
     def update_workload_info(self, workload_info: Any) -> None:
         """Take over all fields of `workload_info`, of ours or of Google's; the daemon is told."""
         self._workload = _like(WorkloadInfo, workload_info)
@@ -203,8 +137,6 @@ class GoogleCloudResiliencyClient:
     def export_workload_info(self) -> WorkloadInfo:
         """The workload as it goes over the wire."""
         return self._workload
-
-    # --- telling ----------------------------------------------------------------------------------------------------------
 
     def send_heartbeat(self) -> None:
         """Have the daemon told how the worker is. Returns at once."""

@@ -19,7 +19,7 @@ from holdfast.agent.control.control_socket import ControlSocket, Request
 from holdfast.core.errors import UsageError
 from holdfast.core.job.injection import injection
 from holdfast.core.machine import NEVER, Action, Observation, Say, Signalled, Tick
-from holdfast.core.wire.fleet import FLEET, Act, FleetMessage
+from holdfast.core.wire.fleet import FLEET, FleetMessage
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.frames import Identity
@@ -28,16 +28,7 @@ from holdfast.supervisor.child import Child
 from holdfast.supervisor.connections import Reception
 from holdfast.supervisor.feed import SOCKET
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import (
-    Asked,
-    AskedToDrain,
-    AskedToInject,
-    AskedToOrder,
-    AskedToUncordon,
-    Call,
-    Keep,
-    Reply,
-)
+from holdfast.supervisor.fleet.messages import Asked, Call, Keep, Reply, Wish
 from holdfast.supervisor.fleet.node import HISTORY
 from holdfast.supervisor.fleet.policies.case import Policy
 from holdfast.supervisor.orchestrator import Orchestrator
@@ -186,29 +177,24 @@ class Service:
                 request.reply({"node": None, "deeds": deeds, "job": name in fleet.jobs})
             case "deeds":
                 request.reply({"deeds": fleet.ledger.about(node=name, job=job)[-DEEDS:]})
-            case "drain" if name:
-                self._ask_fleet(request, AskedToDrain(ask=self.asks, node=name, reason=reason))
-            case "uncordon" if name:
-                self._ask_fleet(request, AskedToUncordon(ask=self.asks, node=name, reason=reason))
+            case "drain" | "uncordon" | "inject" if name:
+                self._ask_fleet(request, name, job, reason)
             case "restart" | "stop" if job:
-                self._ask_fleet(request, AskedToOrder(ask=self.asks, act=Act(request.ask), job=job, reason=reason))
-            case "inject" if name:
-                self._inject(request, name)
+                self._ask_fleet(request, "", job, reason)
             case _:
                 known = "fleet, nodes, why, deeds, drain, uncordon, restart, stop and inject"
                 request.refuse(f"this supervisor knows no {request.ask!r}; it knows {known}")
 
-    def _inject(self, request: Request, name: str) -> None:
+    def _ask_fleet(self, request: Request, node: str, job: str, reason: str) -> None:
+        """The fleet's `Reply` answers the request."""
+        wish, wanted = Wish(request.ask), None
         try:
-            wanted = injection(request.arguments)
+            if wish == Wish.INJECT:
+                wanted = injection(request.arguments)
         except UsageError as error:
             request.refuse(str(error))
             return
-        job = str(request.arguments.get("job") or "")
-        self._ask_fleet(request, AskedToInject(ask=self.asks, node=name, job=job, injection=wanted))
-
-    def _ask_fleet(self, request: Request, asked: Asked) -> None:
-        """Its `Reply` answers the request."""
-        self.asked[asked.ask] = request
         self.asks += 1
+        self.asked[self.asks] = request
+        asked = Asked(ask=self.asks, wish=wish, node=node, job=job, reason=reason, injection=wanted)
         self.perform(self.reception.observe(asked, self.host.now()))

@@ -25,7 +25,7 @@ from holdfast.core.wire.fleet import (
     TroubleKind,
 )
 from holdfast.supervisor.fleet.machine import Fleet
-from holdfast.supervisor.fleet.messages import AskedToDrain, AskedToUncordon, Call, Called, Said, Tell, Unlinked
+from holdfast.supervisor.fleet.messages import Asked, Call, Called, Said, Tell, Unlinked, Wish
 from holdfast.supervisor.fleet.policies.default import Default
 from holdfast.supervisor.fleet.state import FleetState
 
@@ -81,8 +81,8 @@ def _everything(fleet: FleetState, now: float) -> Iterator[Story]:
     yield "its agent reports no ranks", [(_stands(fleet, IT), now)], now
     yield "its agent finds it unfit", [(_stands(fleet, IT, unfit="its fan"), now)], now
     yield "the job runs its next round elsewhere", [(_stands(fleet, OTHER, ranks=1, round=fleet.jobs[JOB].round + 1), now)], now
-    yield "an operator drains it", [(AskedToDrain(ask=1, node=IT, reason="told to"), now)], now
-    yield "an operator uncordons it", [(AskedToUncordon(ask=1, node=IT, reason="told to"), now)], now
+    yield "an operator drains it", [(Asked(ask=1, wish=Wish.DRAIN, node=IT, reason="told to"), now)], now
+    yield "an operator uncordons it", [(Asked(ask=1, wish=Wish.UNCORDON, node=IT, reason="told to"), now)], now
     if known:
         yield "its agent says goodbye", [(Said(message=Bye(node=f"{IT}-1", reason="done")), now)], now
         for text, trouble in TROUBLES.items():
@@ -143,7 +143,7 @@ def _keep_alive(fleet: FleetState, now: float, until: float, nodes: set[str]) ->
 def _answers(fleet: FleetState, ok: bool) -> Iterator[Observation]:
     """To what is asked of the scheduler, or of the job's agents, just now."""
     for queue in fleet.queues.by_host.values():
-        match queue.current.action if queue.current is not None else None:
+        match queue[0].action:
             case Tell(node=reporter, message=order):
                 yield Said(message=Did(node=reporter, order=order.order, ok=ok, text="done" if ok else "no"))
             case Call(task=task):

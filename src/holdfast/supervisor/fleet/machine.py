@@ -11,16 +11,7 @@ from holdfast.core.machine import Action, Observation, Tick
 from holdfast.core.wire.fleet import Alive, Bye, Did, FleetMessage, Standing, Trouble
 from holdfast.supervisor.fleet import actions as deeds
 from holdfast.supervisor.fleet import answers, node_swap, operator_actions, reporters, silence
-from holdfast.supervisor.fleet.messages import (
-    AskedToDrain,
-    AskedToInject,
-    AskedToOrder,
-    AskedToUncordon,
-    Called,
-    Keep,
-    Said,
-    Unlinked,
-)
+from holdfast.supervisor.fleet.messages import Asked, Called, Keep, Said, Unlinked
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Policy
 from holdfast.supervisor.fleet.state import FleetRules, FleetState, Kept
@@ -46,14 +37,11 @@ class Fleet:
         return self._marked(deeds.next_choices(fleet, actions, now))
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
-        excused = silence.excused(self.state, now)
-        if excused and isinstance(seen, Tick):
+        if silence.excused(self.state, now) and isinstance(seen, Tick):
             return []
         return self._marked(deeds.next_choices(self.state, self._step(seen, now), now))
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return self.state.deadline()
 
     def _step(self, seen: Observation, now: float) -> list[Action]:
@@ -66,14 +54,8 @@ class Fleet:
                 return reporters.unlinked(fleet, reporter)
             case Called(task=task, ok=ok, text=text):
                 return answers.answered(fleet, task, ok, text, now)
-            case AskedToDrain():
-                return operator_actions.drain(fleet, seen, now)
-            case AskedToUncordon():
-                return operator_actions.uncordon(fleet, seen, now)
-            case AskedToOrder():
-                return operator_actions.order_job(fleet, seen, now)
-            case AskedToInject():
-                return operator_actions.inject(fleet, seen, now)
+            case Asked():
+                return operator_actions.asked(fleet, seen, now)
             case Tick():
                 return self._late(now)
         raise AssertionError(f"a fleet is never shown {seen!r}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.job.injection import Injection
 from holdfast.core.machine import Action, Observation
 from holdfast.core.value import Value
-from holdfast.core.wire.fleet import Act, FleetMessage
+from holdfast.core.wire.fleet import FleetMessage
 
 # --- observations -----------------------------------------------------------------------------------------------------
 
@@ -30,43 +32,31 @@ class Called(Observation):
     text: str
 
 
+class Wish(StrEnum):
+    """What an operator may ask for. For a job the policy is not asked, and no budget is spent."""
+
+    DRAIN = "drain"
+    """Take a node out of its job and of the scheduler's hands."""
+    UNCORDON = "uncordon"
+    """Let a node be used again."""
+    RESTART = "restart"
+    """All ranks of a job."""
+    STOP = "stop"
+    INJECT = "inject"
+    """Play a fault on a node, for practice."""
+
+
 class Asked(Observation):
-    """Base: an operator asks for something. A `Reply` with the same number follows."""
+    """An operator asks for something. A `Reply` with the same number follows."""
 
     ask: int
     """Number of the request."""
-
-
-class AskedToDrain(Asked):
-    """Take a node out of its job and of the scheduler's hands."""
-
-    node: str
-    reason: str
-
-
-class AskedToUncordon(Asked):
-    """Let a node be used again."""
-
-    node: str
-    reason: str
-
-
-class AskedToOrder(Asked):
-    """Restart all ranks of a job, or stop it. The policy is not asked, and no budget is spent."""
-
-    act: Act
-    """restart · stop"""
-    job: str
-    reason: str
-
-
-class AskedToInject(Asked):
-    """Play a fault on a node, for practice."""
-
-    node: str
-    job: str
-    """How the job's name begins, where several work there. Empty: there is one."""
-    injection: Injection
+    wish: Wish
+    node: str = ""
+    job: str = ""
+    """Of `inject`: how the job's name begins, where several work on the node."""
+    reason: str = ""
+    injection: Injection | None = None
 
 
 # --- actions ----------------------------------------------------------------------------------------------------------

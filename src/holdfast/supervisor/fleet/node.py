@@ -9,8 +9,6 @@ What is held against a node (`standing`) and whether it is heard are two things:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from holdfast.core.job.xid import NONE, RESTART, WATCH, xid
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import (
@@ -28,6 +26,9 @@ from holdfast.core.wire.fleet import (
 BADNESS = (NodeState.FIT, NodeState.SUSPECT, NodeState.UNFIT)
 """States of a device, from the best on."""
 
+XIDS = {NONE: NodeState.FIT, RESTART: NodeState.FIT, WATCH: NodeState.SUSPECT}
+"""What a device is after an Xid that asks for this action; after any other it is unfit."""
+
 HISTORY = 100
 """Changes that are remembered of a node."""
 
@@ -41,34 +42,22 @@ LIVES = 16
 class FleetNode:
     """One node. `standing`, `reason` and `by` say what is held against it, and who holds it."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        standing: NodeState = NodeState.FIT,
-        reason: str = "",
-        by: str = "",
-        domain: str = "",
-        devices: Iterable[DeviceKept] = (),
-        heard: Mapping[str, int] | None = None,
-        history: Iterable[Change] = (),
-        is_lost: bool = False,
-    ) -> None:
-        self.name, self.domain = name, domain
-        self.standing, self.reason, self.by = standing, reason, by
-        self.devices = {device.name: device for device in devices}
-        self.history = list(history)
-        self.heard = dict(heard or {})
-        """As in `NodeKept`."""
+    def __init__(self, name: str, kept: NodeKept | None = None) -> None:
+        """`kept`: as it was stored; whether it is still present is not known."""
+        kept = kept or NodeKept(name=name, state=NodeState.FIT, standing=NodeState.FIT, reason="")
+        self.name, self.domain = name, kept.domain
+        self.standing, self.reason, self.by = NodeState(kept.standing), kept.reason, kept.by
+        self.devices = {device.name: device for device in kept.devices}
+        self.history, self.heard = list(kept.history), dict(kept.heard)
         self.reports: dict[str, Standing] = {}
         """By reporter: what it said last."""
         self.linked: set[str] = set()
         """Reporters whose links stand."""
-        self.is_lost = is_lost
+        self.is_lost = kept.state == NodeState.LOST
         self.reported_at_unix = 0.0
         """When a reporter of it said last how things are; 0: not in this life of the supervisor."""
         self._noted: tuple[object, ...] = ()
-        """As it was when `changed` was asked last."""
+        """As `changed` saw it last."""
 
     @property
     def state(self) -> NodeState:
@@ -120,8 +109,12 @@ class FleetNode:
         self.is_lost = False
 
     def silent(self) -> None:
-        """Its lease is over. The job it worked for is remembered: the first thing it says when it is back is about that."""
+        """Its lease is over. Its reports stay: the first thing it says when it is back is about its job."""
         self.is_lost = True
+
+    def unlink(self, reporter: str) -> None:
+        """A reporter's link is gone."""
+        self.linked.discard(reporter)
 
     def bye(self, reporter: str) -> None:
         """A reporter has gone."""
@@ -152,12 +145,7 @@ class FleetNode:
 
     def device(self, name: str, number: int, what: str, at_unix: float) -> NodeState:
         """The driver has reported something about a GPU: the GPU's state now. A program's fault costs neither GPU nor node."""
-        action = xid(number, what).action
-        state = NodeState.UNFIT
-        if action in (NONE, RESTART):
-            state = NodeState.FIT
-        elif action == WATCH:
-            state = NodeState.SUSPECT
+        state = XIDS.get(xid(number, what).action, NodeState.UNFIT)
         before = self.devices.get(name)
         if before is not None and _badness(before) > BADNESS.index(state):
             self._note(before, what, at_unix)
@@ -194,8 +182,6 @@ class FleetNode:
         was, self._noted = self._noted, now
         return now != was
 
-    # --- what is kept ---------------------------------------------------------------------------------------------------
-
     def kept(self) -> NodeKept:
         """What is stored of it."""
         return NodeKept(
@@ -208,21 +194,6 @@ class FleetNode:
             devices=tuple(self.devices.values()),
             heard=dict(self.heard),
             history=tuple(self.history),
-        )
-
-    @classmethod
-    def of(cls, kept: NodeKept) -> FleetNode:
-        """As it was stored. Whether it is still present is not known."""
-        return cls(
-            kept.name,
-            standing=NodeState(kept.standing),
-            reason=kept.reason,
-            by=kept.by,
-            domain=kept.domain,
-            devices=kept.devices,
-            heard=kept.heard,
-            history=kept.history,
-            is_lost=kept.state == NodeState.LOST,
         )
 
 

@@ -6,13 +6,27 @@ from holdfast.core.machine import Action
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import Act, NodeState, TroubleKind, Verb
 from holdfast.supervisor.fleet import actions as deeds
-from holdfast.supervisor.fleet.messages import AskedToDrain, AskedToInject, AskedToOrder, AskedToUncordon, Reply
+from holdfast.supervisor.fleet.messages import Asked, Reply, Wish
 from holdfast.supervisor.fleet.policies.case import Case, Choice
 from holdfast.supervisor.fleet.state import FleetState
 
 
-def drain(fleet: FleetState, asked: AskedToDrain, now: float) -> list[Action]:
-    """Take a node out of its job and of the scheduler's hands."""
+def asked(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
+    """The table of what may be asked for."""
+    match asked.wish:
+        case Wish.DRAIN:
+            return _drain(fleet, asked, now)
+        case Wish.UNCORDON:
+            return _uncordon(fleet, asked, now)
+        case Wish.RESTART:
+            return _order_job(fleet, asked, Act.RESTART, now)
+        case Wish.STOP:
+            return _order_job(fleet, asked, Act.STOP, now)
+        case Wish.INJECT:
+            return _inject(fleet, asked, now)
+
+
+def _drain(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
     name, node = asked.node, fleet.nodes.get(asked.node)
     if node is None:
         return _refuse(asked.ask, f"no node {name} has ever been heard of")
@@ -27,8 +41,8 @@ def drain(fleet: FleetState, asked: AskedToDrain, now: float) -> list[Action]:
     return [*done, *fleet.keep(node, now), Reply(ask=asked.ask, ok=True, text=told)]
 
 
-def uncordon(fleet: FleetState, asked: AskedToUncordon, now: float) -> list[Action]:
-    """Let a node be used again. What the node holds against itself is not the operator's to forgive."""
+def _uncordon(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
+    """What the node holds against itself is not the operator's to forgive."""
     name, reason, node = asked.node, asked.reason, fleet.nodes.get(asked.node)
     if node is None:
         return _refuse(asked.ask, f"no node {name} has ever been heard of")
@@ -50,9 +64,8 @@ def uncordon(fleet: FleetState, asked: AskedToUncordon, now: float) -> list[Acti
     return [*actions, Reply(ask=asked.ask, ok=True, text=f"{name} may be used again{once}")]
 
 
-def order_job(fleet: FleetState, asked: AskedToOrder, now: float) -> list[Action]:
-    """Restart all ranks of a job, or stop it."""
-    act, name, job = asked.act, asked.job, fleet.jobs.get(asked.job)
+def _order_job(fleet: FleetState, asked: Asked, act: Act, now: float) -> list[Action]:
+    name, job = asked.job, fleet.jobs.get(asked.job)
     if job is None:
         return _refuse(asked.ask, f"no job {name} has ever been heard of")
     if not fleet.is_settled(now):
@@ -68,9 +81,10 @@ def order_job(fleet: FleetState, asked: AskedToOrder, now: float) -> list[Action
     return [*actions, Reply(ask=asked.ask, ok=True, text=told)]
 
 
-def inject(fleet: FleetState, asked: AskedToInject, now: float) -> list[Action]:
-    """Play a fault on a node, for practice. The reply follows once its agent has answered."""
+def _inject(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
+    """The reply follows once the node's agent has answered."""
     name, node = asked.node, fleet.nodes.get(asked.node)
+    assert asked.injection is not None
     reports = node.reports if node is not None else {}
     linked = {one: said.job for one, said in reports.items() if fleet.is_linked(one) and said.job.startswith(asked.job)}
     if not linked:

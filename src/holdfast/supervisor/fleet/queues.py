@@ -24,32 +24,15 @@ class Task(Value):
     """Whose queue it waits in."""
     action: Action
     """What begins it, again and again if need be: a `Tell` of an order, or a `Call`."""
-    within_s: float = TASK_S
-
-
-class Queue:
-    """Of one host."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[Task] = deque()
-        self.current: Task | None = None
-        self.until = NEVER
-
-    def begin_next(self, now: float) -> list[Action]:
-        """Begin the next task. None is left: nothing."""
-        self.current, self.until = None, NEVER
-        if not self.waiting:
-            return []
-        self.current = self.waiting.popleft()
-        self.until = now + self.current.within_s
-        return [self.current.action]
 
 
 class Queues:
-    """Of all."""
+    """Of all hosts. The first task of a queue is under way."""
 
     def __init__(self) -> None:
-        self.by_host: dict[str, Queue] = {}
+        self.by_host: dict[str, deque[Task]] = {}
+        self.until: dict[str, float] = {}
+        """Host → when the time of its current task is up."""
         self.host_of: dict[str, str] = {}
         """Task → whose queue it is in."""
 
@@ -57,49 +40,48 @@ class Queues:
         return task in self.host_of
 
     def push(self, task: Task, now: float) -> list[Action]:
-        """Do it, or do it when those before it are done. One that is in a queue already stays where it is."""
+        """Begin it, now or when those before it are done. One that is in a queue already stays where it is."""
         if task.id in self.host_of:
             return []
-        queue = self.by_host.setdefault(task.host, Queue())
         self.host_of[task.id] = task.host
-        queue.waiting.append(task)
-        return queue.begin_next(now) if queue.current is None else []
+        queue = self.by_host.setdefault(task.host, deque())
+        queue.append(task)
+        return self._begin(task.host, now) if len(queue) == 1 else []
 
     def asked(self, task_id: str) -> Action | None:
         """What began a task that is under way. None: it is not."""
         queue = self.by_host.get(self.host_of.get(task_id, ""))
-        current = queue.current if queue is not None else None
-        return current.action if current is not None and current.id == task_id else None
+        return queue[0].action if queue and queue[0].id == task_id else None
 
     def done(self, task_id: str, now: float) -> tuple[bool, list[Action]]:
         """It has been answered: whether somebody still waited for that, and what is begun next."""
-        queue = self.by_host.get(self.host_of.get(task_id, ""))
-        if queue is None or queue.current is None or queue.current.id != task_id:
+        if self.asked(task_id) is None:
             return False, []
-        return True, self._next(task_id, queue, now)
+        return True, self._over(self.host_of[task_id], now)
 
     def again(self, host: str) -> list[Action]:
         """That host is back: say again what it may have missed."""
-        queue = self.by_host.get(host)
-        return [queue.current.action] if queue is not None and queue.current is not None else []
+        return [self.by_host[host][0].action] if host in self.by_host else []
 
     def expire(self, now: float) -> tuple[list[str], list[Action]]:
         """Tasks whose time is up, and what is begun in their place."""
-        late: list[str] = []
-        actions: list[Action] = []
-        for queue in list(self.by_host.values()):
-            if now >= queue.until and queue.current is not None:
-                late.append(queue.current.id)
-                actions += self._next(queue.current.id, queue, now)
-        return late, actions
+        hosts = [host for host, until in self.until.items() if now >= until]
+        late = [self.by_host[host][0].id for host in hosts]
+        return late, [action for host in hosts for action in self._over(host, now)]
 
     def deadline(self) -> float:
         """When the next task's time is up."""
-        return min((queue.until for queue in self.by_host.values()), default=NEVER)
+        return min(self.until.values(), default=NEVER)
 
-    def _next(self, over: str, queue: Queue, now: float) -> list[Action]:
-        """That task is over."""
-        host = self.host_of.pop(over)
-        if not queue.waiting:
-            del self.by_host[host]
-        return queue.begin_next(now)
+    def _over(self, host: str, now: float) -> list[Action]:
+        """The host's current task is over: begin its next."""
+        queue = self.by_host[host]
+        del self.host_of[queue.popleft().id]
+        if queue:
+            return self._begin(host, now)
+        del self.by_host[host], self.until[host]
+        return []
+
+    def _begin(self, host: str, now: float) -> list[Action]:
+        self.until[host] = now + TASK_S
+        return [self.by_host[host][0].action]

@@ -63,7 +63,7 @@ def bye(fleet: FleetState, node: FleetNode, message: Bye, now: float) -> list[Ac
 def unlinked(fleet: FleetState, reporter: str) -> list[Action]:
     """A reporter's link is gone. Its lease goes on."""
     if (node := fleet.reporter_node(reporter)) is not None:
-        node.linked.discard(reporter)
+        node.unlink(reporter)
         fleet.changes.mark("nodes", node.name)
     return []
 

@@ -112,7 +112,7 @@ class FleetState:
 
     def __init__(self, rules: FleetRules, kept: Kept, now: float) -> None:
         self.rules = rules
-        self.nodes = {node.name: FleetNode.of(node) for node in kept.nodes}
+        self.nodes = {node.name: FleetNode(node.name, node) for node in kept.nodes}
         self.jobs = {job.name: FleetJob(job.name, job.lives) for job in kept.jobs}
         self.reporters: dict[str, str] = {}
         """Reporter → name of its node, of those that were heard in this life."""
