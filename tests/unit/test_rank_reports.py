@@ -11,7 +11,7 @@ from holdfast.agent.reporting import google_rank_reports
 from holdfast.agent.reporting.google_rank_reports import RankReports, workload
 from holdfast.core.job.events import FailureSeen, WorkerExited, WorkersStopped, WorkerStarted
 from holdfast.core.job.failure import Failure
-from holdfast.core.wire.google_wire import STATES
+from holdfast.core.wire.google_wire import state_name
 
 
 class Heard:
@@ -28,7 +28,7 @@ class Heard:
 
     def say(self, worker: Any) -> None:
         self.told[worker.worker_address] = worker.state
-        self.lines.append(f"{worker.global_rank} {STATES[worker.state]}")
+        self.lines.append(f"{worker.global_rank} {state_name(worker.state)}")
 
     def leave(self, worker: Any) -> None:
         self.left.append(worker.global_rank)
