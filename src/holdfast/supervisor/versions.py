@@ -1,14 +1,14 @@
-"""What has changed since somebody looked last? A version that only rises, and what each thing's newest is.
+"""What has changed since somebody looked last? A version that only rises, and the newest of each thing.
 
-Who knows version 7 is told what has a newer one, in time that goes by how much that is. Numbers of a later life of the
-supervisor begin above all those of the lives before it: whoever knows an older one knows nothing.
+A reader that knows version 7 is told what is newer, in time proportional to that. A later life of the supervisor begins above
+all versions of the lives before it: a version of those is no knowledge.
 """
 
 from __future__ import annotations
 
 LIFE = 1 << 32
-"""Versions of one life of the supervisor: a thousand changes a second for seven weeks would be 2**32, and then comes the next
-generation's. A browser counts exactly up to 2**53: two million lives."""
+"""Versions of one life of the supervisor: seven weeks of a thousand changes a second. A browser counts exactly up to 2**53: two
+million lives."""
 
 
 class Changes:
@@ -21,9 +21,13 @@ class Changes:
         self._newest: dict[tuple[str, str], int] = {}
         """What changed last stands last."""
 
+    def reach(self, version: int) -> None:
+        """What is marked from now on has that version, which is at least as new as the last."""
+        self.version = version
+
     def mark(self, table: str, key: str, version: int | None = None) -> None:
-        """This has changed, is new or is gone; as of the next version, or as of one that is at least as new as the last."""
-        self.version = self.version + 1 if version is None else version
+        """This has changed, is new or is gone; `version` None: as of the next one."""
+        self.reach(self.version + 1 if version is None else version)
         self._newest.pop((table, key), None)
         self._newest[table, key] = self.version
 
@@ -32,7 +36,7 @@ class Changes:
         self._newest.pop((table, key), None)
 
     def knows(self, version: int) -> bool:
-        """Whether `since(version)` is all that whoever knows that version lacks."""
+        """Whether `since(version)` is complete."""
         return self._base < version <= self.version
 
     def since(self, version: int) -> dict[str, list[str]]:

@@ -84,10 +84,6 @@ class FleetJob:
         """How its last run ended. Empty: it has not, or there was none."""
         return self.lives[-1].outcome if self.lives else ""
 
-    def with_ranks(self) -> list[str]:
-        """Names of the nodes on which ranks run."""
-        return sorted(self.ranked)
-
     def speakers(self, *, but: str) -> Iterator[str]:
         """Reporters to which an order for the job can be said, the best first: where the coordinator is, then others, and the
         node that it is about last. Who comes first is known without a look at thousands of others."""

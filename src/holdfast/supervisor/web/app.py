@@ -1,7 +1,7 @@
-"""Who answers which request, and with what? The routes of the table in `openapi`, over the mirror and jobs' folders.
+"""Who answers which request, and with what? A method of `Api` for each route of `openapi`, over the mirror and jobs' folders.
 
-Every request passes `Api.serve`: the role that its route needs, where it comes from, and what it is allowed to send; everything
-that goes wrong becomes `view.Refusal`. Names in paths are looked up among those that are known, and are never joined to one.
+Every request passes `Api.serve`, which checks the role that its route needs, where it comes from, and what it sends. Everything
+that goes wrong becomes `view.Refusal`. Names in paths are looked up among the known ones, and never become part of a path.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 import json
 import mimetypes
 import os
-from functools import partial
+import time
+from functools import partial, partialmethod
 from typing import TypeVar
 from urllib.parse import parse_qs
 
@@ -21,6 +22,7 @@ from starlette.routing import Route as Served
 
 from holdfast import __version__
 from holdfast.core.value import to_plain
+from holdfast.supervisor.metrics import CONTENT_TYPE, exposition
 from holdfast.supervisor.web import openapi, view
 from holdfast.supervisor.web.auth import COOKIE, Gate, Refused, refuse_a_forgery
 from holdfast.supervisor.web.live import MOST_WATCHERS, Mirror
@@ -39,7 +41,7 @@ T = TypeVar("T")
 STATIC = os.path.join(os.path.dirname(os.path.abspath(__file__)), "static")
 
 MOST_BODY = 16 << 10
-"""Bytes that may be sent to us."""
+"""Bytes of a request's body."""
 
 MOST_READERS = 2
 """Job folders that are read at a time."""
@@ -58,31 +60,22 @@ GUARDS = {
 
 
 class Api:
-    """All answers."""
-
     def __init__(self, socket: str, known: dict[str, str], *, secure: bool = False) -> None:
         """`socket`: the supervisor's; `known`: token → role; `secure`: the cookie goes over TLS only."""
         self.mirror, self.gate, self.secure = Mirror(socket), Gate(known), secure
         self.readers = asyncio.Semaphore(MOST_READERS)
         self.files = {name: os.path.join(STATIC, name) for name in os.listdir(STATIC)}
-        """By name: what is not in this table is not served."""
+        """By name: no other file is served."""
 
     def app(self) -> Starlette:
         """For a server."""
-        routes = [
-            Served(
-                route.path.replace("{node}", "{node:path}").replace("{job}", "{job:path}"),
-                partial(self.serve, route),
-                methods=[route.method],
-            )
-            for route in openapi.ROUTES
-        ]
-        # The more a path says, the sooner it is tried: names may hold slashes.
-        routes.sort(key=lambda served: -served.path.count("/"))
+        routes = []
+        for route in sorted(openapi.ROUTES, key=lambda route: -route.path.count("/")):  # names may hold slashes
+            path = route.path.replace("{node}", "{node:path}").replace("{job}", "{job:path}")
+            routes.append(Served(path, partial(self.serve, route), methods=[route.method]))
         return Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _refused})
 
     async def serve(self, route: openapi.Route, request: Request) -> Response:
-        """One request."""
         headers = request.headers
         try:
             client = (request.client.host, request.client.port) if request.client is not None else None
@@ -101,11 +94,9 @@ class Api:
     # --- the page -------------------------------------------------------------------------------------------------------
 
     async def index(self, request: Request) -> Response:
-        """The dashboard."""
         return self._file("index.html")
 
     async def static(self, request: Request) -> Response:
-        """One of its files."""
         return self._file(request.path_params["file"])
 
     def _file(self, name: str) -> Response:
@@ -117,7 +108,6 @@ class Api:
         return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
 
     async def login(self, request: Request) -> Response:
-        """A cookie for a token."""
         form = parse_qs((await _body(request)).decode("utf-8", "replace"))
         if not (cookie := self.gate.cookie(form.get("token", [""])[0])):
             raise Refused(401, "there is no such token", hint="tokens stand in the file of --http-token-file")
@@ -126,7 +116,6 @@ class Api:
         return answer
 
     async def logout(self, request: Request) -> Response:
-        """Take it back."""
         answer = JSONResponse({"text": "logged out"})
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self.secure)
         return answer
@@ -134,44 +123,37 @@ class Api:
     # --- what is known --------------------------------------------------------------------------------------------------
 
     async def role(self, request: Request) -> Response:
-        """What whoever asks may do."""
         shown = view.Permission(role=self.gate.role(request.headers), logged_in=self.gate.logged_in(request.headers))
         return JSONResponse(to_plain(shown))
 
     async def fleet(self, request: Request) -> Response:
-        """All that the supervisor knows."""
         await self.mirror.fresh()
         return JSONResponse(self.mirror.shown())
 
     async def live(self, request: Request) -> Response:
-        """The same, and what changes in it."""
         if self.mirror.watchers >= MOST_WATCHERS:
-            raise Refused(503, f"{MOST_WATCHERS} watch already", hint="close a dashboard, or ask for /api/fleet")
+            raise Refused(503, f"{MOST_WATCHERS} dashboards are open", hint="close one, or ask for /api/fleet")
         await self.mirror.fresh()
         return StreamingResponse(self.mirror.watch(), media_type=openapi.EVENTS, headers={"X-Accel-Buffering": "no"})
 
     async def node(self, request: Request) -> Response:
-        """One node."""
         told = await self.mirror.ask({"ask": "why", "node": await self._known("nodes", request)})
         return JSONResponse({**told["node"], "deeds": told["deeds"]})
 
     async def job(self, request: Request) -> Response:
-        """One job."""
         name = await self._known("jobs", request)
         deeds = (await self.mirror.ask({"ask": "deeds", "job": name}))["deeds"]
-        told = await self._read(name, _told_of)
-        rest: dict[str, Any] = {"rounds": [], "goodput": None, "incidents": []} if told is None else told
+        told: dict[str, Any] | None = await self._read(name, _told_of)
+        rest = told or {"rounds": [], "goodput": None, "incidents": []}
         return JSONResponse({**self.mirror.picture.tables["jobs"][name], "deeds": deeds, **rest})
 
     async def incident(self, request: Request) -> Response:
-        """One failure of a job."""
         id = request.path_params["id"]
         if (found := await self._read(await self._known("jobs", request), lambda story: story.incident(id))) is None:
             raise Refused(404, "this job has no such incident here", hint="its folder may be on another host")
         return JSONResponse(to_plain(found))
 
     async def deeds(self, request: Request) -> Response:
-        """What was done."""
         await self.mirror.fresh()
         asked = {name: value for name, value in request.query_params.items() if name in ("node", "job") and value}
         if not asked:
@@ -179,49 +161,32 @@ class Api:
         return JSONResponse((await self.mirror.ask({"ask": "deeds", **asked}))["deeds"])
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
-        from holdfast.supervisor.metrics import CONTENT_TYPE, exposition
-
         await self.mirror.fresh()
         return Response(exposition(self.mirror.shown()), media_type=CONTENT_TYPE)
 
     async def openapi(self, request: Request) -> Response:
-        """What can be asked for."""
         return JSONResponse(openapi.document(__version__))
 
     async def healthz(self, request: Request) -> Response:
-        """Whether the supervisor answers."""
         await self.mirror.fresh()
         return JSONResponse({"text": "the supervisor answers"})
 
     # --- what is wanted -------------------------------------------------------------------------------------------------
 
-    async def drain(self, request: Request) -> Response:
-        """Take a node out."""
-        return await self._wish(request, "drain", node=await self._known("nodes", request))
-
-    async def uncordon(self, request: Request) -> Response:
-        """Let it be used again."""
-        return await self._wish(request, "uncordon", node=await self._known("nodes", request))
-
-    async def restart(self, request: Request) -> Response:
-        """Start a job's ranks anew."""
-        return await self._wish(request, "restart", job=await self._known("jobs", request))
-
-    async def stop(self, request: Request) -> Response:
-        """End a job."""
-        return await self._wish(request, "stop", job=await self._known("jobs", request))
-
-    async def _wish(self, request: Request, ask: str, **about: str) -> Response:
+    async def _wish(self, ask: str, table: str, request: Request) -> Response:
+        about = {table[:-1]: await self._known(table, request)}
         try:
             said = json.loads(await _body(request) or b"{}")
             reason = str(said.get("reason") or "")
         except (ValueError, AttributeError, RecursionError):
-            raise Refused(400, "this is no JSON object", hint='send {"reason": "…"}') from None
+            raise Refused(400, "the request's body is not a JSON object", hint='send {"reason": "…"}') from None
         told = await self.mirror.wish({"ask": ask, "reason": one_line(reason, 400), **about})
         if not told.get("ok"):
             raise Refused(409, str(told.get("error")))
         return JSONResponse({"text": told["text"]})
+
+    drain, uncordon = partialmethod(_wish, "drain", "nodes"), partialmethod(_wish, "uncordon", "nodes")
+    restart, stop = partialmethod(_wish, "restart", "jobs"), partialmethod(_wish, "stop", "jobs")
 
     # --- small things ---------------------------------------------------------------------------------------------------
 
@@ -244,9 +209,9 @@ class Api:
             return await asyncio.to_thread(read)
 
 
-def _told_of(found: Story) -> dict[str, Any]:
-    told: dict[str, Any] = to_plain({"rounds": found.rounds(), "goodput": found.goodput(), "incidents": found.incidents()})
-    return told
+def _told_of(found: Story) -> Any:
+    told = {"rounds": found.rounds(), "goodput": found.goodput(time.time()), "incidents": found.incidents()}
+    return to_plain(told)
 
 
 async def _body(request: Request) -> bytes:
@@ -254,7 +219,7 @@ async def _body(request: Request) -> bytes:
     async for piece in request.stream():
         found += piece
         if len(found) > MOST_BODY:
-            raise Refused(400, f"this is longer than {MOST_BODY} bytes")
+            raise Refused(400, f"the request's body is longer than {MOST_BODY} bytes")
     return found
 
 
@@ -264,10 +229,10 @@ def _refusal(status: int, what: str, hint: str) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """What no route answers, and what went wrong in us."""
+    """No route answers, or we have failed."""
     if isinstance(error, HTTPException):
         response = _refusal(error.status_code, error.detail, "see /openapi.json")
     else:
-        response = _refusal(500, f"the web process failed at this ({type(error).__name__})", "its stderr tells more")
+        response = _refusal(500, f"the web process failed ({type(error).__name__})", "its stderr tells more")
     response.headers.update(GUARDS)
     return response

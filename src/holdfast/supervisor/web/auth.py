@@ -1,10 +1,10 @@
-"""Who may see, and who may act? Roles by token; without tokens this host's own user, and a browser only as far as it is his.
+"""Who may see, and who may act? Roles by token; without tokens only this host's own user.
 
     read      all that is shown          operate   drain, uncordon, restart, stop as well
 
-A token comes as `Authorization: Bearer TOKEN`, or once in a form, which is answered with a cookie that is made of it and that
-no script can read. Without tokens we listen on the loopback interface only, answer to its names only (a page of somewhere else
-whose name has been pointed here is turned away), and look up in /proc whose socket it is that asks.
+A token comes as `Authorization: Bearer TOKEN`, or once in a form, which is answered with a cookie made of it that no script can
+read. Without tokens we listen on the loopback interface only, answer to its names only (a foreign page whose name points here
+is refused), and look up in /proc which user's socket asks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import socket
+import struct
 from collections.abc import Mapping
 
 from holdfast.core.errors import HoldfastError, UsageError
@@ -51,10 +53,10 @@ def tokens(path: str | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for words in lines:
         if len(words) != 2 or words[0] not in ROLES:
-            raise UsageError(f"--http-token-file: {path} has a line that gives no role a token", hint=hint)
+            raise UsageError(f"--http-token-file: {path} has a line that is not ROLE TOKEN", hint=hint)
         role, token = words
         if len(token) < SHORTEST or not token.isascii():
-            raise UsageError(f"--http-token-file: {path} has a token with fewer than {SHORTEST} plain characters", hint=hint)
+            raise UsageError(f"--http-token-file: {path} has a token of fewer than {SHORTEST} ASCII characters", hint=hint)
         found[token] = role
     if not found:
         raise UsageError(f"--http-token-file: {path} holds no token", hint=hint)
@@ -62,10 +64,10 @@ def tokens(path: str | None) -> dict[str, str]:
 
 
 def refuse_an_open_door(host: str, known: Mapping[str, str]) -> None:
-    """UsageError: whoever reaches it could act."""
+    """UsageError: anybody who reaches that address could act."""
     if not known and not is_loopback(host):
         raise UsageError(
-            f"--http: without tokens, whoever reaches {host} could see everything and stop jobs",
+            f"--http: without tokens, anybody who reaches {host} could see everything and stop jobs",
             hint="give --http-token-file FILE with lines `read TOKEN` and `operate TOKEN`, or listen on 127.0.0.1",
         )
 
@@ -77,31 +79,30 @@ class Gate:
         self.known = known
 
     def admit(self, needed: str, headers: Mapping[str, str], client: tuple[str, int] | None) -> None:
-        """Let a request pass that needs that role (empty: none). Refused: who asks has not got it."""
+        """Let a request pass that needs that role (empty: none). Refused."""
         if not self.known:
             return self._by_host(headers, client)
         if not needed:
             return None
         role = self._role(headers)
         if not role:
-            raise Refused(401, "this needs a token", hint="send Authorization: Bearer TOKEN, or log in")
+            raise Refused(401, "the request needs a token", hint="send Authorization: Bearer TOKEN, or log in")
         if ROLES.index(role) < ROLES.index(needed):
-            raise Refused(
-                403, f"this token may {role}, and this needs {needed}", hint="ask whoever runs the supervisor for one"
-            )
+            hint = f"ask your administrator for a token with the role {needed}"
+            raise Refused(403, f"the token's role is {role}; the request needs {needed}", hint=hint)
 
     def role(self, headers: Mapping[str, str]) -> str:
-        """What who sends these may do. Empty: nothing."""
+        """The role of a request with these headers. Empty: none."""
         return self._role(headers) if self.known else OPERATE
 
     def logged_in(self, headers: Mapping[str, str]) -> bool:
-        """Whether they hold a cookie that is worth something."""
+        """Whether they hold a valid cookie."""
         shown = _cookie(headers)
         return any(_same(_made_of(known), shown) for known in self.known)
 
     def cookie(self, token: str) -> str:
         """What a browser gets for a token. Empty: there is no such token."""
-        return next((_made_of(known) for known in self.known if hmac.compare_digest(known.encode(), token.encode())), "")
+        return next((_made_of(known) for known in self.known if _same(known, token)), "")
 
     def _role(self, headers: Mapping[str, str]) -> str:
         kind, _, token = headers.get("authorization", "").partition(" ")
@@ -114,33 +115,27 @@ class Gate:
 
     def _by_host(self, headers: Mapping[str, str], client: tuple[str, int] | None) -> None:
         if not is_loopback(_name(headers.get("host", ""))):
-            raise Refused(
-                400,
-                "without tokens this host's own names are answered to only",
-                hint="ask for 127.0.0.1 or localhost, or have the supervisor started with --http-token-file",
-            )
+            hint = "ask for 127.0.0.1 or localhost, or start the supervisor with --http-token-file"
+            raise Refused(400, "without tokens the supervisor answers only to this host's own names", hint=hint)
         if client is not None and (uid := socket_owner(*client)) not in (None, 0, os.geteuid()):
-            raise Refused(
-                403,
-                f"this supervisor is another user's than uid {uid}",
-                hint="have it started with --http-token-file, and use a token",
-            )
+            hint = "start the supervisor with --http-token-file, and send a token"
+            raise Refused(403, f"the supervisor belongs to another user than uid {uid}", hint=hint)
 
 
 def refuse_a_forgery(headers: Mapping[str, str], kind: str) -> None:
-    """Refused: a page of another origin could have sent this; or it is not of the media type `kind`: one that such a page could
-    send only after asking whether it may, or where that does no harm."""
+    """Refused: a page of another origin could have sent this, or it is not of the media type `kind`, which such a page can send
+    only after a preflight, or without harm."""
     if headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
-        raise Refused(400, f"send this as Content-Type: {kind}")
+        raise Refused(400, f"the request's Content-Type is not {kind}")
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
-        raise Refused(403, "another page wants this, not ours", hint="act from the dashboard, or without an Origin")
+        raise Refused(403, "the request comes from another page", hint="act from the dashboard, or without an Origin")
     if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        raise Refused(403, "another page wants this, not ours", hint="act from the dashboard")
+        raise Refused(403, "the request comes from another page", hint="act from the dashboard")
 
 
 def socket_owner(host: str, port: int, root: str = "/proc/net") -> int | None:
-    """Which user has the socket at the other end of a loopback connection, as the kernel tells. None: it does not."""
+    """Which user has the socket at the other end of a loopback connection. None: the kernel does not tell."""
     wanted = _as_in_proc(host, port)
     for table in ("tcp", "tcp6"):
         try:
@@ -156,9 +151,6 @@ def socket_owner(host: str, port: int, root: str = "/proc/net") -> int | None:
 
 def _as_in_proc(host: str, port: int) -> tuple[str, ...]:
     """Addresses there are in words of 32 bits, in the host's byte order (here: little-endian), and ports in hexadecimal."""
-    import socket
-    import struct
-
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         packed = socket.inet_pton(family, host)
@@ -183,6 +175,4 @@ def _same(known: str, shown: str) -> bool:
 
 def _name(host: str) -> str:
     """Of `name:port`, IPv6 in brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

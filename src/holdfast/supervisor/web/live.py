@@ -1,17 +1,15 @@
-"""What is the fleet like, for clients of the HTTP API? A mirror of what the supervisor says, and a stream of what changes in
-it.
+"""What is the fleet like, for clients of the HTTP API? A mirror of what the supervisor says, and a stream of its changes.
 
-The supervisor is asked what has changed since the version that the mirror knows: once for all who ask in a tenth of a second,
-and while somebody watches by a request that it holds. A watcher has no queue: one that is slow is told less often, and then
-everything. When the supervisor is gone its watchers are told so (`event: silent`), and when it is back they are told all of it.
-While nothing changes they are told when it last said so (`event: beat`): a quiet fleet is not a stale one.
+The supervisor is asked what has changed since the version that the mirror knows: at most ten times a second, and while somebody
+watches by a request that it holds. A watcher has no queue: a slow one is told less often, and then everything. Watchers hear
+when the supervisor is gone (`event: silent`), all of it when it is back, and while nothing changes when it last said so
+(`event: beat`): a quiet fleet is not a stale one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -36,13 +34,12 @@ MOST_WATCHERS = 200
 
 
 class Mirror:
-    """Of the fleet. For one asyncio loop."""
+    """Of the fleet. For one asyncio loop, whose clock it goes by."""
 
     def __init__(self, path: str) -> None:
         """`path`: the supervisor's socket."""
         self.path = path
-        self.picture = Picture()
-        self.changes = Changes()
+        self.picture, self.changes = Picture(), Changes()
         self.wholes = 0
         """How often all was told, as by each life of the supervisor."""
         self.is_heard = False
@@ -54,8 +51,6 @@ class Mirror:
         self._follower: asyncio.Task[None] | None = None
         self._told: dict[tuple[int, int, int], bytes] = {}
         """The last messages, since most watchers are told the same."""
-
-    # --- asking ---------------------------------------------------------------------------------------------------------
 
     async def ask(self, request: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
         """The supervisor's answer. Refused (503): it gives none."""
@@ -77,18 +72,18 @@ class Mirror:
     async def fresh(self) -> None:
         """Be as the fleet is now. Refused (503): nobody tells."""
         async with self._one:
-            old = time.monotonic() - self._asked_at >= FRESH_S or self._asked_at <= self._stale_at
+            old = _now() - self._asked_at >= FRESH_S or self._asked_at <= self._stale_at
             if old or not self.is_heard:
                 await self._look(0.0)
 
     async def wish(self, request: dict[str, Any]) -> dict[str, Any]:
-        """As `ask`, for what changes something: whoever looks after the answer sees it."""
+        """As `ask`, for what changes something: the next `fresh` sees it."""
         answer = await self.ask(request)
-        self._stale_at = time.monotonic()
+        self._stale_at = _now()
         return answer
 
     async def _look(self, wait_s: float) -> None:
-        asked_at = time.monotonic()
+        asked_at = _now()
         try:
             answer = await self.ask({"ask": "fleet", "since": self.version, "wait_s": wait_s}, ANSWER_S + wait_s)
             if not answer.get("ok"):
@@ -115,13 +110,11 @@ class Mirror:
             # Nothing has happened, or another question was answered meanwhile.
             self.picture.head["at_unix"] = max(self.picture.head["at_unix"], answer["at_unix"])
             return
+        self.changes.reach(version)
         for table, key in self.picture.take(answer):
             self.changes.mark(table, key, version)
             if table == "deeds" and key not in self.picture.tables[table]:
                 self.changes.forget(table, key)
-        self.changes.version = version
-
-    # --- telling --------------------------------------------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
         """As `view.FleetShown`."""
@@ -145,7 +138,7 @@ class Mirror:
             while True:
                 if not self.is_heard and heard:
                     heard = False
-                    yield b'event: silent\ndata: {"error": "the supervisor does not answer; jobs go on without it"}\n\n'
+                    yield _event("silent", {"error": "the supervisor does not answer; jobs go on without it"})
                 elif self.is_heard and (wholes, version, heard) != (self.wholes, self.version, True):
                     since = version if wholes == self.wholes else 0
                     wholes, version, heard = self.wholes, self.version, True
@@ -169,12 +162,11 @@ class Mirror:
         if key not in self._told:
             self._told = dict(list(self._told.items())[-3:])
             name, value = ("change", self.changed(since)) if since else ("fleet", self.shown())
-            self._told[key] = f"event: {name}\nid: {self.version}\ndata: {json.dumps(value)}\n\n".encode()
+            self._told[key] = _event(f"{name}\nid: {self.version}", value)
         return self._told[key]
 
     def _beat(self) -> bytes:
-        shown = Beat(version=self.version, at_unix=self.picture.head["at_unix"])
-        return f"event: beat\ndata: {json.dumps(to_plain(shown))}\n\n".encode()
+        return _event("beat", to_plain(Beat(version=self.version, at_unix=self.picture.head["at_unix"])))
 
     def _watched(self, more: int) -> None:
         self.watchers += more
@@ -190,3 +182,11 @@ class Mirror:
                 await self._look(HOLD_S)
             except Refused:
                 await asyncio.sleep(RETRY_S)
+
+
+def _event(head: str, value: object) -> bytes:
+    return f"event: {head}\ndata: {json.dumps(value)}\n\n".encode()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import get_annotations
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.core.value import Required, Value
 from holdfast.core.wire import fleet
@@ -11,15 +11,15 @@ from holdfast.supervisor.web import view
 from holdfast.supervisor.web.auth import OPERATE, READ
 
 
-class Route(Value):
+class Route(NamedTuple):
     """One thing that can be asked for."""
 
     name: str
-    """Of the function that answers (`app.Api`)."""
+    """Of the method of `app.Api` that answers."""
     method: str
     path: str
     role: str
-    """Which whoever asks must have. Empty: nobody is asked."""
+    """Which the request must have. Empty: none."""
     says: str
     answer: str
     """A shape, `[a shape]`, or a media type."""
@@ -27,70 +27,49 @@ class Route(Value):
     """The shape of what is sent."""
 
 
-def _order(name: str, whose: str, says: str) -> Route:
-    """What an operator may have done, for a reason."""
-    return Route(name=name, method="POST", path=f"{whose}/{name}", role=OPERATE, says=says, answer="Told", body="Reason")
-
-
 HTML, EVENTS, TEXT, ANY = "text/html", "text/event-stream", "text/plain", "application/octet-stream"
+NODE, JOB = "/api/nodes/{node}", "/api/jobs/{job}"
+LIVE = (
+    "server-sent events: `fleet` (FleetShown), then `change` (FleetChanged) as it happens; `silent` when the "
+    "supervisor is gone, and `fleet` or `change` when it is back; `beat` (Beat) after 10 s without news"
+)
+DEEDS = "what was done and why, the newest 200; `?node=NAME` or `?job=NAME`: about that one"
 
 ROUTES = (
-    Route(name="index", method="GET", path="/", role="", says="the dashboard", answer=HTML),
-    Route(name="static", method="GET", path="/static/{file}", role="", says="a file of it", answer=ANY),
-    Route(name="login", method="POST", path="/login", role="", says="a cookie for the form field `token`", answer="Told"),
-    Route(name="logout", method="POST", path="/logout", role="", says="take the cookie back", answer="Told", body="Reason"),
-    Route(name="role", method="GET", path="/api/role", role=READ, says="what you may do", answer="Permission"),
-    Route(name="fleet", method="GET", path="/api/fleet", role=READ, says="all that the supervisor knows", answer="FleetShown"),
-    Route(
-        name="live",
-        method="GET",
-        path="/api/live",
-        role=READ,
-        says="server-sent events: `fleet` (FleetShown), then `change` (FleetChanged) as it happens; `silent` when the "
-        "supervisor is gone, and `fleet` or `change` when it is back; `beat` (Beat) after 10 s without news",
-        answer=EVENTS,
-    ),
-    Route(name="node", method="GET", path="/api/nodes/{node}", role=READ, says="one node", answer="NodeStory"),
-    Route(
-        name="incident",
-        method="GET",
-        path="/api/jobs/{job}/incidents/{id}",
-        role=READ,
-        says="one failure of a job whose folder is on this host",
-        answer="Incident",
-    ),
-    Route(name="job", method="GET", path="/api/jobs/{job}", role=READ, says="one job", answer="JobStory"),
-    Route(
-        name="deeds",
-        method="GET",
-        path="/api/deeds",
-        role=READ,
-        says="what was done and why, the newest 200; `?node=NAME` or `?job=NAME`: about that one",
-        answer="[Deed]",
-    ),
-    _order("drain", "/api/nodes/{node}", "take a node out of use"),
-    _order("uncordon", "/api/nodes/{node}", "let it be used again"),
-    _order("restart", "/api/jobs/{job}", "start all its ranks anew"),
-    _order("stop", "/api/jobs/{job}", "end it"),
-    Route(name="metrics", method="GET", path="/metrics", role=READ, says="for Prometheus", answer=TEXT),
-    Route(name="openapi", method="GET", path="/openapi.json", role="", says="this, for programs", answer="OpenAPI"),
-    Route(name="healthz", method="GET", path="/healthz", role="", says="whether the supervisor answers", answer="Told"),
+    Route("index", "GET", "/", "", "the dashboard", HTML),
+    Route("static", "GET", "/static/{file}", "", "a file of it", ANY),
+    Route("login", "POST", "/login", "", "a cookie for the form field `token`", "Told"),
+    Route("logout", "POST", "/logout", "", "take the cookie back", "Told", "Reason"),
+    Route("role", "GET", "/api/role", READ, "what you may do", "Permission"),
+    Route("fleet", "GET", "/api/fleet", READ, "all that the supervisor knows", "FleetShown"),
+    Route("live", "GET", "/api/live", READ, LIVE, EVENTS),
+    Route("node", "GET", NODE, READ, "one node", "NodeStory"),
+    Route("incident", "GET", f"{JOB}/incidents/{{id}}", READ, "one failure of a job whose folder is on this host", "Incident"),
+    Route("job", "GET", JOB, READ, "one job", "JobStory"),
+    Route("deeds", "GET", "/api/deeds", READ, DEEDS, "[Deed]"),
+    Route("drain", "POST", f"{NODE}/drain", OPERATE, "take a node out of use", "Told", "Reason"),
+    Route("uncordon", "POST", f"{NODE}/uncordon", OPERATE, "let it be used again", "Told", "Reason"),
+    Route("restart", "POST", f"{JOB}/restart", OPERATE, "start all its ranks anew", "Told", "Reason"),
+    Route("stop", "POST", f"{JOB}/stop", OPERATE, "end it", "Told", "Reason"),
+    Route("metrics", "GET", "/metrics", READ, "for Prometheus", TEXT),
+    Route("openapi", "GET", "/openapi.json", "", "this, for programs", "OpenAPI"),
+    Route("healthz", "GET", "/healthz", "", "whether the supervisor answers", "Told"),
 )
 
 SHAPES = {
     kind.__name__: kind
     for module in (fleet, view)
     for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Value) and not issubclass(kind, fleet.FleetMessage) and kind is not Value
+    if isinstance(kind, type) and issubclass(kind, Value) and not issubclass(kind, fleet.FleetMessage)
 }
 """By name: what is kept, and what is made of it."""
 
 PLAIN = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
 
 WRONG = {
-    "400": "it is asked for wrongly",
+    "400": "the request is wrong",
     "401": "a token is needed",
-    "403": "the token has not that role",
+    "403": "the token does not have that role",
     "404": "there is no such thing",
     "409": "the supervisor refuses",
     "503": "the supervisor does not answer",
@@ -98,22 +77,17 @@ WRONG = {
 
 
 def document(version: str) -> dict[str, Any]:
-    """The whole of it."""
+    """The OpenAPI document."""
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    schemas = {name: schema(kind) for name, kind in sorted(used().items())} | {"OpenAPI": {"type": "object"}}
+    told = "Times are unix seconds, durations seconds."
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "Holdfast supervisor",
-            "version": version,
-            "description": "Times are unix seconds, durations seconds.",
-        },
+        "info": {"title": "Holdfast supervisor", "version": version, "description": told},
         "paths": paths,
-        "components": {
-            "schemas": {name: schema(kind) for name, kind in sorted(used().items())} | {"OpenAPI": {"type": "object"}},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 
@@ -146,37 +120,40 @@ def _hints(kind: type[Value]) -> list[str]:
 def _typed(hint: str) -> dict[str, Any]:
     if " | " in hint and not hint.endswith("]"):
         return {"anyOf": [_typed(one) for one in hint.split(" | ")]}
-    kind, _, rest = hint.partition("[")
-    if kind == "tuple":
+    outer, _, rest = hint.partition("[")
+    if outer == "tuple":
         return {"type": "array", "items": _typed(rest.removesuffix(", ...]"))}
-    if kind == "dict":
+    if outer == "dict":
         return {"type": "object", "additionalProperties": _typed(rest.removesuffix("]").partition(", ")[2])}
-    if kind == fleet.SwapStep.__name__:
+    if outer == fleet.SwapStep.__name__:
         return {"type": "string", "enum": [str(step) for step in fleet.SwapStep]}
-    return {"type": PLAIN[kind]} if kind in PLAIN else {"$ref": f"#/components/schemas/{kind}"}
+    return {"type": PLAIN[outer]} if outer in PLAIN else {"$ref": f"#/components/schemas/{outer}"}
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    shape = route.answer.strip("[]")
-    found: dict[str, Any] = {"$ref": f"#/components/schemas/{shape}"}
-    content = (
-        {route.answer: {}}
-        if "/" in route.answer
-        else {"application/json": {"schema": {"type": "array", "items": found} if route.answer.startswith("[") else found}}
-    )
-    refusal = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
-    answers = {"200": {"description": route.says, "content": content}}
-    answers |= {status: {"description": said, "content": refusal} for status, said in WRONG.items()}
-    names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
-    asked = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    answers = {"200": {"description": route.says, "content": _content(route.answer)}}
+    answers |= {status: {"description": said, "content": _content("Refusal")} for status, said in WRONG.items()}
+    asked = [_parameter(part[1:-1], "path", required=True) for part in route.path.split("/") if part.startswith("{")]
     if route.name == "deeds":
-        asked += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("node", "job")]
+        asked += [_parameter("node", "query"), _parameter("job", "query")]
     made: dict[str, Any] = {"operationId": route.name, "summary": route.says, "parameters": asked, "responses": answers}
     if route.role:
         made["security"] = [{"token": [route.role]}]
     if route.body:
-        made["requestBody"] = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.body}"}}}}
+        made["requestBody"] = {"content": _content(route.body)}
     if route.name == "login":
         form = {"type": "object", "properties": {"token": {"type": "string"}}, "required": ["token"]}
         made["requestBody"] = {"content": {"application/x-www-form-urlencoded": {"schema": form}}}
     return made
+
+
+def _content(shape: str) -> dict[str, Any]:
+    """Of an answer or a body: a shape, `[a shape]`, or a media type."""
+    if "/" in shape:
+        return {shape: {}}
+    found: dict[str, Any] = {"$ref": f"#/components/schemas/{shape.strip('[]')}"}
+    return {"application/json": {"schema": {"type": "array", "items": found} if shape.startswith("[") else found}}
+
+
+def _parameter(name: str, place: str, **more: bool) -> dict[str, Any]:
+    return {"name": name, "in": place, "schema": {"type": "string"}, **more}

@@ -1,26 +1,30 @@
 """What does a job's folder on this host tell of it: its rounds, where its time went, what failed and why? Read-only.
 
-A job is found by its name among the folders that are there; no name that was asked for becomes part of a path. Whatever is read
-may be large, or on a disk that hangs: threads of the web process call this.
+A job is found by its name among the existing folders; a requested name never becomes part of a path. Files may be large, or on
+a disk that hangs: threads of the web process call this.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 
 from holdfast.core.job.failure import Failure, describe
 from holdfast.core.job.finding import Finding
 from holdfast.core.value import replace
+from holdfast.diagnosis.attribute import attribute
+from holdfast.diagnosis.collect import of_round
+from holdfast.diagnosis.gather import gather
+from holdfast.diagnosis.hangs.stack_groups import grouped
+from holdfast.diagnosis.rule import load, own_files
 from holdfast.supervisor.web.view import Culprit, Goodput, Incident, IncidentBrief, LogTail, Round, StackGroup
 from holdfast.telemetry.goodput.accounting import goodput as folded
 from holdfast.telemetry.goodput.published import by_checkpoints, by_steps, steps_told
 from holdfast.telemetry.record.reader import Record, read
 from holdfast.telemetry.record.state_dir import events_files, homes, incident_dir, job_dirs, running_nodes, safe_name, split_run
 from holdfast.telemetry.report.safe_text import one_line
-from holdfast.telemetry.report.timeline import Life, Timeline, timeline
+from holdfast.telemetry.report.timeline import JobState, Life, Timeline, timeline
 
 KEPT = 256
 """Findings that are remembered: a round that is over is diagnosed once."""
@@ -49,9 +53,9 @@ class Story:
         lives = self.timeline.lives
         return tuple(self._round(life, then) for life, then in zip(lives, [*lives[1:], None]))
 
-    def goodput(self) -> Goodput:
+    def goodput(self, now_unix: float) -> Goodput:
         """Where its time has gone until now."""
-        found, steps = folded(self.records, self.timeline, time.time()), steps_told(self.records)
+        found, steps = folded(self.records, self.timeline, now_unix), steps_told(self.records)
         began = self.timeline.started_at or found.until
         published = {"by_steps": by_steps(steps), "by_checkpoints": by_checkpoints(steps, began, found.until)}
         return Goodput(seconds=found.worker_s, goodput=found.goodput, published=published)
@@ -67,17 +71,15 @@ class Story:
         """One of them, with all that is known of it. None: there is none of that id."""
         for life, one in self._failed():
             if _id(life) == id:
-                found = self._finding(life)
-                quotes = [
-                    f"rank {quote.rank}: {quote.text}" if quote.rank is not None else quote.text for quote in found.evidence
-                ]
+                quotes = self._finding(life).evidence
+                told = [f"rank {one.rank}: {one.text}" if one.rank is not None else one.text for one in quotes]
                 return Incident(
                     id=id,
                     at_unix=one.at_unix,
                     cause=self._cause(life),
                     rank=one.rank,
                     node=one.node,
-                    evidence=tuple(one_line(line, 500) for line in [describe(one), *quotes][:EVIDENCE]),
+                    evidence=tuple(one_line(line, 500) for line in [describe(one), *told][:EVIDENCE]),
                     groups=tuple(self._groups(life)),
                     logs=tuple(_logs(self._failures(life))),
                     decision=f"{life.decision.decision}: {life.decision.reason}" if life.decision else "",
@@ -86,12 +88,12 @@ class Story:
 
     def _failed(self) -> list[tuple[Life, Failure]]:
         """Lives with a failure, and the first of each."""
-        guilty = [(life, [one for one in life.failures if not one.innocent]) for life in self.timeline.lives]
-        return [(life, failures[0]) for life, failures in guilty if failures]
+        first = [(life, _guilty(life)) for life in self.timeline.lives]
+        return [(life, failure) for life, failure in first if failure is not None]
 
     def _round(self, life: Life, then: Life | None) -> Round:
-        guilty = next((one for one in life.failures if not one.innocent), None)
-        over = then is not None or self.timeline.state != "running"
+        guilty = _guilty(life)
+        over = then is not None or self.timeline.state != JobState.RUNNING
         ended = life.ended_at or (then.formed_at if then is not None else self.timeline.ended_at)
         reason = life.decision.reason if life.decision else then.reason if then is not None else self.timeline.reason
         return Round(
@@ -102,9 +104,7 @@ class Story:
             world_size=life.world_size,
             nodes=life.nodes,
             why=one_line(reason, 500) if over else "",
-            failure=None
-            if guilty is None
-            else Culprit(rank=guilty.rank, node=guilty.node, what=one_line(describe(guilty), 500)),
+            failure=Culprit(rank=guilty.rank, node=guilty.node, what=one_line(describe(guilty), 500)) if guilty else None,
             lost_s=life.lost_s,
         )
 
@@ -112,10 +112,6 @@ class Story:
         return one_line(self._finding(life).sentence, 500)
 
     def _finding(self, life: Life) -> Finding:
-        from holdfast.diagnosis.attribute import attribute
-        from holdfast.diagnosis.collect import of_round
-        from holdfast.diagnosis.rule import load, own_files
-
         key = self.path, life.round, len(life.failures), life.ended_at
         if key not in _findings:
             _findings[key] = attribute(of_round(self.path, life.round, self._failures(life), load(own_files())))
@@ -133,10 +129,6 @@ class Story:
         ]
 
     def _groups(self, life: Life) -> Iterator[StackGroup]:
-        from holdfast.diagnosis.gather import gather
-        from holdfast.diagnosis.hangs.stack_groups import grouped
-        from holdfast.diagnosis.rule import load
-
         folder = incident_dir(self.path, life.round)
         if os.path.isdir(folder) and os.listdir(folder):
             for group in grouped(gather([folder], load()).stacks):
@@ -149,6 +141,10 @@ def story(job: str) -> Story | None:
     runs = [path for home in homes(os.environ) for path in job_dirs(home) if split_run(os.path.basename(path))[0] == wanted]
     runs = [path for path in runs if events_files(path)]
     return Story(max(runs, key=lambda path: split_run(os.path.basename(path))[1])) if runs else None
+
+
+def _guilty(life: Life) -> Failure | None:
+    return next((one for one in life.failures if not one.innocent), None)
 
 
 def _id(life: Life) -> str:

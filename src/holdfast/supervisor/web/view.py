@@ -278,7 +278,7 @@ def job(known: FleetJob) -> Job:
         attempt=max((report.attempt for report in newest), default=0),
         outcome="" if here else known.outcome,
         least=known.least,
-        nodes=tuple(known.with_ranks()),
+        nodes=tuple(sorted(known.ranked)),
         spares=tuple(sorted(report.name for report in here if report.spare_because)),
         ranks=sum(len(report.ranks) for report in here),
         lives=tuple(known.lives),
@@ -292,29 +292,13 @@ def _state(known: FleetJob, newest: Iterable[Standing]) -> str:
     return states[0][1] if states else "ended" if known.outcome else "silent"
 
 
-def totals(known: FleetState) -> tuple[Total, ...]:
-    """The counts of its deeds."""
-    rows = known.ledger.totals.items()
-    return tuple(Total(act=act, trouble=trouble, result=result, count=count) for (act, trouble, result), count in rows if count)
-
-
 def fleet(known: FleetState, at_unix: float) -> dict[str, Any]:
     """All of it, as plain data."""
-    shown: dict[str, Any] = to_plain(
-        FleetShown(
-            version=known.changes.version,
-            generation=known.rules.generation,
-            policy=known.rules.policy.name,
-            lease_s=known.rules.lease_s,
-            at_unix=at_unix,
-            nodes=tuple(node(known.nodes[name]) for name in sorted(known.nodes)),
-            jobs=tuple(job(known.jobs[name]) for name in sorted(known.jobs)),
-            swaps=tuple(one.swap for one in known.open_swaps.values()),
-            deeds=tuple(list(known.ledger.deeds.values())[-DEEDS:]),
-            totals=totals(known),
-        )
-    )
-    return shown
+    part = _part(known, at_unix, sorted(known.nodes), sorted(known.jobs), list(known.ledger.deeds)[-DEEDS:])
+    rules = known.rules
+    shown = FleetShown(**part, generation=rules.generation, policy=rules.policy.name, lease_s=rules.lease_s)
+    plain: dict[str, Any] = to_plain(shown)
+    return plain
 
 
 def changed(known: FleetState, since: int, at_unix: float) -> dict[str, Any]:
@@ -323,19 +307,25 @@ def changed(known: FleetState, since: int, at_unix: float) -> dict[str, Any]:
         return fleet(known, at_unix)
     keys = known.changes.since(since)
     nodes, jobs, deeds = (keys.get(table, []) for table in ("nodes", "jobs", "deeds"))
-    shown: dict[str, Any] = to_plain(
-        FleetChanged(
-            version=known.changes.version,
-            at_unix=at_unix,
-            nodes=tuple(node(known.nodes[name]) for name in nodes if name in known.nodes),
-            jobs=tuple(job(known.jobs[name]) for name in jobs if name in known.jobs),
-            swaps=tuple(one.swap for one in known.open_swaps.values()),
-            deeds=tuple(known.ledger.deeds[id] for id in reversed(deeds) if id in known.ledger.deeds),
-            totals=totals(known),
-            gone=Gone(
-                nodes=tuple(name for name in nodes if name not in known.nodes),
-                jobs=tuple(name for name in jobs if name not in known.jobs),
-            ),
-        )
+    gone = Gone(
+        nodes=tuple(name for name in nodes if name not in known.nodes),
+        jobs=tuple(name for name in jobs if name not in known.jobs),
     )
-    return shown
+    plain: dict[str, Any] = to_plain(FleetChanged(**_part(known, at_unix, nodes, jobs, reversed(deeds)), gone=gone))
+    return plain
+
+
+def _part(known: FleetState, at_unix: float, nodes: Iterable[str], jobs: Iterable[str], deeds: Iterable[str]) -> dict[str, Any]:
+    """The fields of `FleetPart`, with these of the nodes, jobs and deeds."""
+    counts = known.ledger.totals.items()
+    return {
+        "version": known.changes.version,
+        "at_unix": at_unix,
+        "nodes": tuple(node(known.nodes[name]) for name in nodes if name in known.nodes),
+        "jobs": tuple(job(known.jobs[name]) for name in jobs if name in known.jobs),
+        "swaps": tuple(one.swap for one in known.open_swaps.values()),
+        "deeds": tuple(known.ledger.deeds[id] for id in deeds if id in known.ledger.deeds),
+        "totals": tuple(
+            Total(act=act, trouble=trouble, result=result, count=count) for (act, trouble, result), count in counts if count
+        ),
+    }
