@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.google.client import DeviceState, GoogleCloudResiliencyClient
+from holdfast.core.wire.google_wire import DeviceState
+from holdfast.google.client import GoogleCloudResiliencyClient
 
 __all__ = ["DeviceState", "GoogleCloudResiliencyClient", "install"]
 

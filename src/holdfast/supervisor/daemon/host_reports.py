@@ -56,8 +56,17 @@ class Reporter:
         self, state: ReporterState, now: float, ranks: tuple[RankSaid, ...] = (), limits: Mapping[str, int] | None = None
     ) -> list[Action]:
         """Say how things are, unless that was said last."""
-        who = {"node": self.uplink.reporter, "number": 0, "name": self.name, "job": self.job, "is_watcher": True}
-        standing = Standing(**who, state=state, round=self.round, ranks=ranks, limits=dict(limits or {}))
+        standing = Standing(
+            node=self.uplink.reporter,
+            number=0,
+            name=self.name,
+            job=self.job,
+            state=state,
+            round=self.round,
+            ranks=ranks,
+            is_watcher=True,
+            limits=dict(limits or {}),
+        )
         if standing == self.told:
             return []
         self.told = standing
