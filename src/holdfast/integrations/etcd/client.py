@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+from base64 import b64decode, b64encode
 from typing import Any
+
+from holdfast.core.errors import UsageError
+
+PORT = 2379
+"""etcd's port for clients."""
 
 REQUEST_S = 1.0
 """Longest wait for one answer of one member of etcd; then the next is asked. A write waits for a disk, some 10 ms."""
@@ -13,6 +20,10 @@ WATCH_S = 10.0
 """How long to watch before reading again: nothing is heard of a member of etcd that lost its power."""
 
 HINT = "--rdzv-conf user=NAME,password=…; or the variables HOLDFAST_ETCD_USER and HOLDFAST_ETCD_PASSWORD"
+
+
+Kv = dict[str, Any]
+"""A key as the gateway gives it, or a part of a transaction."""
 
 
 class Refused(Exception):
@@ -68,6 +79,29 @@ class Client:
                     self.members.append(self.members.pop(0))
         raise Unanswered("; ".join(said))
 
+    def look(self, *keys: str) -> tuple[list[Kv | None], int]:
+        """These keys as they are, None for one that is not there; and the revision at which they were so."""
+        answer = self.transact([], [{"request_range": {"key": key}} for key in keys])
+        found = [(part["response_range"].get("kvs") or [None])[0] for part in answer["responses"]]
+        return found, int(answer["header"]["revision"])
+
+    def transact(self, compare: list[Kv], then: list[Kv]) -> dict[str, Any]:
+        """Do `then`, if all of `compare` is so: `succeeded` says whether."""
+        return self.ask("/kv/txn", {"compare": compare, "success": then, "failure": []})
+
+    def grant(self, ttl_s: float) -> tuple[str, float]:
+        """A new lease, and the seconds that it has."""
+        granted = self.ask("/lease/grant", {"TTL": int(ttl_s), "ID": 0})
+        return str(granted["ID"]), float(granted["TTL"])
+
+    def renew(self, lease: str) -> float:
+        """Seconds that a lease has from now; 0: it is gone."""
+        return float(self.ask("/lease/keepalive", {"ID": lease}).get("result", {}).get("TTL", 0))
+
+    def revoke(self, lease: str) -> None:
+        """End a lease, and all that is bound to it. Gone: it has ended already."""
+        self.ask("/lease/revoke", {"ID": lease})
+
     @property
     def version(self) -> str:
         """etcd's own, of whichever member answers."""
@@ -110,6 +144,56 @@ class Client:
 
 class Gone(Exception):
     """The lease that was named is gone."""
+
+
+def text(plain: str) -> str:
+    """As the gateway takes keys and values."""
+    return b64encode(plain.encode()).decode()
+
+
+def value(kv: Kv) -> Any:
+    """A key's value, which is JSON."""
+    return json.loads(b64decode(kv["value"]))
+
+
+def number(kv: Kv | None, field: str) -> int:
+    """A field of a key; 0 where there is no key."""
+    return 0 if kv is None else int(kv[field])
+
+
+def created(key: str, revision: int) -> Kv:
+    """A condition: `key` was created at `revision`; 0: it is not there."""
+    return {"key": key, "target": "CREATE", "create_revision": str(revision), "result": "EQUAL"}
+
+
+def changed(key: str, revision: int) -> Kv:
+    """A condition: `key` was changed last at `revision`; 0: it is not there."""
+    return {"key": key, "target": "MOD", "mod_revision": str(revision), "result": "EQUAL"}
+
+
+def put(key: str, what: object, lease: str = "0") -> Kv:
+    """A write of `what` as JSON."""
+    return {"request_put": {"key": key, "value": text(json.dumps(what)), "lease": lease}}
+
+
+def delete(key: str) -> Kv:
+    """The removal of a key."""
+    return {"request_delete_range": {"key": key}}
+
+
+def access(conf: dict[str, str], flag: str) -> dict[str, str]:
+    """How to come to etcd: `conf`, as given with `flag`, and what the environment adds. UsageError for what is wrong."""
+    for key, variable in (("user", "HOLDFAST_ETCD_USER"), ("password", "HOLDFAST_ETCD_PASSWORD")):
+        conf.setdefault(key, os.environ.pop(variable, ""))  # it is not left to the workers
+    for ours, theirs in (("cert", "ssl_cert"), ("key", "ssl_cert_key"), ("cacert", "ca_cert")):
+        if theirs in conf:
+            conf.setdefault(ours, conf[theirs])
+    if conf.get("protocol", "http") not in ("http", "https"):
+        raise UsageError(f"{flag} protocol={conf['protocol']}: neither http nor https")
+    for key in ("cert", "key", "cacert"):
+        if key in conf and not os.access(conf[key], os.R_OK):
+            raise UsageError(f"{flag} {key}: {conf[key]} cannot be read")
+    return conf
 
 
 def words(error: Exception) -> str:

@@ -11,24 +11,18 @@ etcd3gw speaks etcd's own JSON gateway (etcd 3.4 and newer), and needs no gRPC.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import select
 import threading
-import time
-from base64 import b64decode, b64encode
-from typing import Any
-
-import msgspec
+from functools import cached_property
 
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.grammar import endpoint as parse_endpoint
-from holdfast.core.errors import UsageError
 from holdfast.core.machine import Action, Observation
 from holdfast.core.value import to_plain
 from holdfast.core.wire.messages import Past
-from holdfast.integrations.etcd.client import Client, Gone, Refused, words
+from holdfast.integrations.etcd import client as etcd
 from holdfast.rendezvous.election.store_election import (
     Await,
     Campaign,
@@ -48,9 +42,6 @@ from holdfast.rendezvous.election.store_election import (
 from holdfast.runtime.host import Host
 from holdfast.runtime.net.codec import build
 
-PORT = 2379
-"""etcd's port for clients."""
-
 STATE_TTL_S = 900
 """What a job without a leader left behind is forgotten after so long: well after its members have given up."""
 
@@ -67,8 +58,7 @@ class EtcdStore:
         self.host = host
         self.endpoints, self.conf = endpoints, conf
         folder = f"{conf.get('etcd_prefix', PREFIX).rstrip('/')}/{job}"
-        self.leader_key, self.state_key = text(f"{folder}/leader"), text(f"{folder}/state")
-        self.client: Client | None = None
+        self.leader_key, self.state_key = etcd.text(f"{folder}/leader"), etcd.text(f"{folder}/state")
         self.asked: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self.said: list[Observation] = []
         self.alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -105,21 +95,21 @@ class EtcdStore:
         while (action := self.asked.get()) is not None:
             try:
                 seen = self._done(action)
-            except Refused as error:
+            except etcd.Refused as error:
                 seen = StoreTrouble(reason=str(error), hint=error.hint, final=True)
-            except Gone as error:
+            except etcd.Gone as error:
                 self.state_lease = ""  # the next time there will be a new one
                 seen = StoreTrouble(reason=str(error))
             except Exception as error:
-                seen = StoreTrouble(reason=words(error))
+                seen = StoreTrouble(reason=etcd.words(error))
             if seen is not None:
                 self.said.append(seen)
                 os.eventfd_write(self.alarm, 1)
 
-    def _ask(self, path: str, what: dict[str, Any]) -> dict[str, Any]:
-        if self.client is None:
-            self.client = Client(self.endpoints, self.conf)
-        return self.client.ask(path, what)
+    @cached_property
+    def client(self) -> etcd.Client:
+        """Made by the thread: what it imports takes long."""
+        return etcd.Client(self.endpoints, self.conf)
 
     def _done(self, action: Action) -> StoreSeen | None:
         match action:
@@ -138,141 +128,95 @@ class EtcdStore:
         raise AssertionError(f"etcd cannot do {action!r}")
 
     def _campaign(self, wish: Campaign) -> StoreSeen:
-        leader, state, _ = self._look()
+        (leader, state), _ = self._look()
         if leader is not None and leader.get("lease") == self.lease and self.lease:
             return self._won_unheard(leader, state, wish)
         if leader is not None:
             return _leads(leader)
-        asked_at = time.monotonic()
-        granted = self._ask("/lease/grant", {"TTL": int(wish.ttl_s), "ID": 0})
-        self.lease, ttl_s = granted["ID"], float(granted["TTL"])
+        asked_at = self.host.now()
+        self.lease, ttl_s = self.client.grant(wish.ttl_s)
         past = inherited(_past(state), life=wish.life, fresh_life=wish.fresh_life)
-        value = json.dumps({"endpoint": wish.endpoint, "life": past.life})
-        unchanged = {"key": self.state_key, "target": "MOD", "mod_revision": number(state, "mod_revision")}
-        answer = self._transact(
-            [{"key": self.leader_key, "target": "CREATE", "create_revision": "0"}, unchanged],
-            [{"request_put": {"key": self.leader_key, "value": text(value), "lease": self.lease}}],
+        answer = self.client.transact(
+            [etcd.created(self.leader_key, 0), etcd.changed(self.state_key, etcd.number(state, "mod_revision"))],
+            [etcd.put(self.leader_key, {"endpoint": wish.endpoint, "life": past.life}, self.lease)],
         )
         if not answer.get("succeeded"):
             self._revoke()
-            leader, _, _ = self._look()
-            return Vacant() if leader is None else _leads(leader)
-        term = int(answer["header"]["revision"])
-        return Won(term=term, past=past, asked_at=asked_at, ttl_s=ttl_s)
+            return self._who_leads()
+        return Won(term=int(answer["header"]["revision"]), past=past, asked_at=asked_at, ttl_s=ttl_s)
 
-    def _won_unheard(self, leader: dict[str, Any], state: dict[str, Any] | None, wish: Campaign) -> StoreSeen:
+    def _won_unheard(self, leader: etcd.Kv, state: etcd.Kv | None, wish: Campaign) -> StoreSeen:
         """We had won, and the answer was lost on its way; or we had stepped down because etcd was out of reach."""
-        asked_at = time.monotonic()
-        ttl_s = self._renewed(self.lease)
+        asked_at = self.host.now()
+        ttl_s = self.client.renew(self.lease)
         if not ttl_s:
             return Vacant()
-        past = inherited(_past(state), life=_value(leader)["life"], fresh_life=wish.fresh_life)
-        return Won(term=number(leader, "create_revision"), past=past, asked_at=asked_at, ttl_s=ttl_s)
+        past = inherited(_past(state), life=etcd.value(leader)["life"], fresh_life=wish.fresh_life)
+        return Won(term=etcd.number(leader, "create_revision"), past=past, asked_at=asked_at, ttl_s=ttl_s)
 
     def _await(self, term: int) -> StoreSeen:
-        leader, _, revision = self._look()
-        if leader is not None and number(leader, "create_revision") == term:
-            assert self.client is not None
+        (leader, _), revision = self._look()
+        if leader is not None and etcd.number(leader, "create_revision") == term:
             with contextlib.suppress(Exception):  # it timed out, or broke: looking tells what is the case
                 self.client.watch(self.leader_key, revision)
-            leader, _, _ = self._look()
-        return Vacant() if leader is None else _leads(leader)
+        return self._who_leads()
 
     def _keep(self, term: int) -> StoreSeen:
-        asked_at = time.monotonic()
-        if not self._renewed(self.lease):
+        asked_at = self.host.now()
+        if not self.client.renew(self.lease):
             return Deposed(term=term, reason="our lease in etcd was revoked, or ran out")
         if self.state_lease and asked_at - self.state_kept_at > STATE_TTL_S / 10:
-            if not self._renewed(self.state_lease):
+            if not self.client.renew(self.state_lease):
                 self.state_lease = ""
             self.state_kept_at = asked_at
-        leader, _, _ = self._look()
-        if number(leader, "create_revision") != term:
+        (leader, _), _ = self._look()
+        if etcd.number(leader, "create_revision") != term:
             return Deposed(term=term, reason="our key in etcd was deleted")
         return Kept(term=term, asked_at=asked_at)
 
     def _persist(self, term: int, past: Past) -> StoreSeen:
-        if not self._transact([self._is_ours(term)], [self._put_state(past)]).get("succeeded"):
+        if not self.client.transact([etcd.created(self.leader_key, term)], [self._put_state(past)]).get("succeeded"):
             return Deposed(term=term, reason="our key in etcd was deleted")
         return Persisted(term=term, past=past)
 
     def _resign(self, term: int, past: Past | None, forget: bool) -> None:
-        put = [{"request_delete_range": {"key": self.state_key}}] if forget else [self._put_state(past)] if past else []
-        self._transact([self._is_ours(term)], [*put, {"request_delete_range": {"key": self.leader_key}}])
+        left = [etcd.delete(self.state_key)] if forget else [self._put_state(past)] if past else []
+        self.client.transact([etcd.created(self.leader_key, term)], [*left, etcd.delete(self.leader_key)])
         self._revoke()
 
     # --- requests -------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None, int]:
-        """The leader's key, the state's, and the revision at which they were so."""
-        answer = self._transact([], [{"request_range": {"key": key}} for key in (self.leader_key, self.state_key)])
-        found = [(part["response_range"].get("kvs") or [None])[0] for part in answer["responses"]]
-        return found[0], found[1], int(answer["header"]["revision"])
+    def _look(self) -> tuple[list[etcd.Kv | None], int]:
+        """The leader's key and the state's, and the revision at which they were so."""
+        return self.client.look(self.leader_key, self.state_key)
 
-    def _transact(self, compare: list[dict[str, Any]], then: list[dict[str, Any]]) -> dict[str, Any]:
-        equal = [{"result": "EQUAL", **one} for one in compare]
-        return self._ask("/kv/txn", {"compare": equal, "success": then, "failure": []})
+    def _who_leads(self) -> StoreSeen:
+        (leader, _), _ = self._look()
+        return Vacant() if leader is None else _leads(leader)
 
-    def _is_ours(self, term: int) -> dict[str, Any]:
-        return {"key": self.leader_key, "target": "CREATE", "create_revision": str(term)}
-
-    def _put_state(self, past: Past) -> dict[str, Any]:
+    def _put_state(self, past: Past) -> etcd.Kv:
         if not self.state_lease:
-            self.state_lease = self._ask("/lease/grant", {"TTL": STATE_TTL_S, "ID": 0})["ID"]
-            self.state_kept_at = time.monotonic()
-        value = text(json.dumps(to_plain(past)))
-        return {"request_put": {"key": self.state_key, "value": value, "lease": self.state_lease}}
-
-    def _renewed(self, lease: str) -> float:
-        """Seconds that a lease has from now; 0: it is gone."""
-        return float(self._ask("/lease/keepalive", {"ID": lease}).get("result", {}).get("TTL", 0))
+            self.state_lease, _ = self.client.grant(STATE_TTL_S)
+            self.state_kept_at = self.host.now()
+        return etcd.put(self.state_key, to_plain(past), self.state_lease)
 
     def _revoke(self) -> None:
         lease, self.lease = self.lease, ""
-        with contextlib.suppress(Gone):
-            self._ask("/lease/revoke", {"ID": lease})
-
-
-def access(conf: dict[str, str], flag: str) -> dict[str, str]:
-    """How to come to etcd: `conf`, as given with `flag`, and what the environment adds. UsageError for what is wrong."""
-    for key, variable in (("user", "HOLDFAST_ETCD_USER"), ("password", "HOLDFAST_ETCD_PASSWORD")):
-        conf.setdefault(key, os.environ.pop(variable, ""))  # it is not left to the workers
-    for ours, theirs in (("cert", "ssl_cert"), ("key", "ssl_cert_key"), ("cacert", "ca_cert")):
-        if theirs in conf:
-            conf.setdefault(ours, conf[theirs])
-    if conf.get("protocol", "http") not in ("http", "https"):
-        raise UsageError(f"{flag} protocol={conf['protocol']}: neither http nor https")
-    for key in ("cert", "key", "cacert"):
-        if key in conf and not os.access(conf[key], os.R_OK):
-            raise UsageError(f"{flag} {key}: {conf[key]} cannot be read")
-    return conf
+        with contextlib.suppress(etcd.Gone):
+            self.client.revoke(lease)
 
 
 def open_store(config: RunConfig, host: Host) -> EtcdStore:
     """The store that `config` names. Raises UsageError for what is wrong with it."""
-    conf = access(dict(config.rdzv_conf), "--rdzv-conf")
-    endpoints = [parse_endpoint(one, "--rdzv-endpoint", default_port=PORT) for one in config.rdzv_endpoint.split(",")]
+    conf = etcd.access(dict(config.rdzv_conf), "--rdzv-conf")
+    endpoints = [parse_endpoint(one, "--rdzv-endpoint", default_port=etcd.PORT) for one in config.rdzv_endpoint.split(",")]
     return EtcdStore(host, endpoints, conf, config.rdzv_id)
 
 
-def _leads(leader: dict[str, Any]) -> Leads:
-    value = _value(leader)
-    return Leads(endpoint=value["endpoint"], life=value["life"], term=number(leader, "create_revision"))
+def _leads(leader: etcd.Kv) -> Leads:
+    told = etcd.value(leader)
+    return Leads(endpoint=told["endpoint"], life=told["life"], term=etcd.number(leader, "create_revision"))
 
 
-def _value(kv: dict[str, Any]) -> dict[str, Any]:
-    return msgspec.json.decode(b64decode(kv["value"]), type=dict[str, Any])
-
-
-def _past(state: dict[str, Any] | None) -> Past | None:
-    return None if state is None else build(Past, _value(state))
-
-
-def number(kv: dict[str, Any] | None, field: str) -> int:
-    """A field of a key; 0 where there is no key."""
-    return 0 if kv is None else int(kv[field])
-
-
-def text(plain: str) -> str:
-    """As the gateway takes keys and values."""
-    return b64encode(plain.encode()).decode()
+def _past(state: etcd.Kv | None) -> Past | None:
+    return None if state is None else build(Past, etcd.value(state))
