@@ -578,7 +578,7 @@ def test_a_clock_that_differs_from_the_other_nodes(host):
 
 @pytest.mark.parametrize("wrong", ["memory=lots", "clock=-1", "files=nan"])
 def test_what_is_no_number_is_refused_before_anything_is_checked(wrong):
-    with pytest.raises(UsageError, match="no number from 0 on"):
+    with pytest.raises(UsageError, match="is not a number, 0 or more"):
         wanted([wrong])
 
 

@@ -69,9 +69,9 @@ def test_any_check_s_deadline_and_how_many_answers_count_stand_in_brackets():
 @pytest.mark.parametrize(
     ("word", "why"),
     [
-        ("memory[bad=0]", "whole number above zero"),
-        ("memory[good=1.5]", "whole number above zero"),
-        ("memory[deadline=soon]", "no number above zero"),
+        ("memory[bad=0]", "check memory: bad: 0 is too small give 1 or more"),
+        ("memory[good=1.5]", "check memory: good: '1.5' is not a whole number"),
+        ("memory[deadline=soon]", "check memory: deadline: 'soon' is not a number of seconds"),
         ("memory[dedline=3]", "no option 'dedline'.*did you mean deadline"),
         ("memory[bad=2", "no check 'memory.bad=2'"),
     ],

@@ -27,7 +27,7 @@ from holdfast.runtime.process import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 KILL_S = 1.0
@@ -162,8 +162,15 @@ class Examination:
     """The same checks, as often as somebody asks. Each is given what it kept when it looked last, and none is started beside
     itself where even SIGKILL has not ended it."""
 
-    def __init__(self, wanted: Sequence[Wanted], *, root: str = "/", environ: Mapping[str, str] | None = None) -> None:
-        self.wanted, self.root = wanted, root
+    def __init__(
+        self,
+        wanted: Sequence[Wanted],
+        *,
+        root: str = "/",
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.wanted, self.root, self.clock = wanted, root, clock
         self.environ = os.environ if environ is None else environ
         self._kept: dict[str, dict[str, Any]] = {}
         self._stuck: dict[str, Child] = {}
@@ -172,7 +179,7 @@ class Examination:
         """As `examine`."""
         verdicts: dict[str, Verdict] = {}
         running: dict[int, Child] = {}
-        now = time.monotonic()
+        now = self.clock()
         for one in self.wanted:
             if (child := self._stuck.get(one.label)) is not None:
                 if not child.ended():
@@ -186,8 +193,9 @@ class Examination:
                 continue
             running[child.pid] = child
         while running:
-            _wait([child.process.pidfd for child in running.values()], min(child.until for child in running.values()))
-            now = time.monotonic()
+            until = min(child.until for child in running.values())
+            _wait([child.process.pidfd for child in running.values()], until - now)
+            now = self.clock()
             for pid, child in list(running.items()):
                 label = child.wanted.label
                 if child.ended():
@@ -205,11 +213,11 @@ class Examination:
         return [verdicts[one.label] for one in self.wanted]
 
 
-def _wait(pidfds: Sequence[int | None], until: float) -> None:
-    """Until one of them ends, or it is `until`. Where a kernel gives no pidfd, for a moment."""
+def _wait(pidfds: Sequence[int | None], longest_s: float) -> None:
+    """Until one of them ends, for `longest_s` at most. Where a kernel gives no pidfd, for a moment."""
     poll = select.poll()
     for fd in pidfds:
         if fd is not None:
             poll.register(fd, select.POLLIN)
-    wait_s = max(0.0, until - time.monotonic())
-    poll.poll(min(wait_s, BLIND_S) * 1000.0 if None in pidfds else wait_s * 1000.0)
+    wait_s = min(longest_s, BLIND_S) if None in pidfds else longest_s
+    poll.poll(max(0.0, wait_s) * 1000.0)

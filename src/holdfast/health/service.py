@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -97,8 +98,6 @@ def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o60
 
 
 def _answers(path: str) -> bool:
-    import socket
-
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)

@@ -6,12 +6,11 @@ import os
 import subprocess
 
 from holdfast.core.value import replace
-from holdfast.health.verdict import DEGRADED, FIT, UNFIT
+from holdfast.health.verdict import DEGRADED, FIT, UNFIT, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.health.check import Look
-    from holdfast.health.verdict import Verdict
 
 STATES = {0: FIT, 1: UNFIT}
 """By exit code. Any other tells of the command rather than of the node: it was not found (127), or it crashed."""
@@ -19,8 +18,6 @@ STATES = {0: FIT, 1: UNFIT}
 
 def command(look: Look) -> Verdict:
     """Run it in a shell. What it starts dies with our process group at the deadline."""
-    from holdfast.health.verdict import Verdict
-
     done = subprocess.run(
         ["/bin/sh", "-c", look.argument],
         stdin=subprocess.DEVNULL,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import UTC, datetime
 
 from holdfast.core.job.xid import NONE, REBOOT, RESET, RESTART, SERVICE
 from holdfast.core.job.xid import xid as catalogued
@@ -126,4 +127,4 @@ def _meaning(line: Line) -> tuple[str, str]:
 
 def _when(line: Line) -> str:
     """To the minute, and not how long ago: what is found again must be known to be the same."""
-    return time.strftime("at %H:%M UTC", time.gmtime(time.time() - line.age_s))
+    return datetime.fromtimestamp(time.time() - line.age_s, UTC).strftime("at %H:%M UTC")

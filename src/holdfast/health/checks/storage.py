@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import stat
-import time
 
 from holdfast.health.verdict import Findings, unfit
 from holdfast.runtime.process import process
@@ -94,7 +93,7 @@ def _touch(look: Look, targets: list[str], probe: Probe, most_s: float) -> tuple
     """What is wrong with which of them, by a process for each; and which of those processes, of this look and of those before
     it, are there still."""
     within_s = min(most_s, look.deadline_s - MARGIN_S)
-    now = time.monotonic()
+    now = look.now()
     left_s = look.until - now
     until = now + min(within_s, max(left_s - MARGIN_S, left_s / 2))
     stuck: Stuck = {target: one for target, one in look.before.get("stuck", {}).items() if process.begun(one[0]) == one[1]}
@@ -105,7 +104,7 @@ def _touch(look: Look, targets: list[str], probe: Probe, most_s: float) -> tuple
         if target in targets
     }
     for target, (pid, fd) in started.items():
-        trouble, left = _answer(pid, fd, until, within_s)
+        trouble, left = _answer(pid, fd, until - look.now(), within_s)
         if trouble:
             troubles[target] = trouble
         if left:
@@ -127,9 +126,9 @@ def _start(target: str, probe: Probe) -> tuple[int, int]:
     os._exit(0)
 
 
-def _answer(pid: int, fd: int, until: float, within_s: float) -> tuple[str, str]:
+def _answer(pid: int, fd: int, left_s: float, within_s: float) -> tuple[str, str]:
     """What is wrong, empty: nothing; and when the process began, if it has not ended."""
-    ready, _, _ = select.select([fd], [], [], max(0.0, until - time.monotonic()))
+    ready, _, _ = select.select([fd], [], [], max(0.0, left_s))
     said = os.read(fd, BLOCK).decode(errors="replace") if ready else ""
     os.close(fd)
     if not ready:
