@@ -16,6 +16,8 @@ from kit.layers import FLOORS
 FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}
 IN_A_RANK = ("fault_tolerance", "ptl_resiliency", "google")
 """Packages that a training script imports: loading them must load nothing of the agent."""
+LOADED_BY_NO_RANK = ("holdfast.fault_tolerance._watched",)
+"""Modules of those packages that only a monitor's own process loads, within a function."""
 MAY_KNOW_CLIENT = ("elastic", "fault_tolerance", "google", "integrations", "cli", "sim")
 PURE_MODULES = (
     "holdfast.rendezvous.coordinator.machine",
@@ -126,14 +128,16 @@ def faults(source: str, module: str, is_package: bool = False) -> list[str]:
     found = []
     for used in imports(tree, module, is_package):
         there = package_of(used.name)
-        reasons = [_wrong_floor(here, there, used) if there else None, _wrong_stranger(here, module, used)]
+        reasons = [_wrong_floor(here, module, there, used) if there else None, _wrong_stranger(here, module, used)]
         if pure and used.name.split(".")[0] in IMPURE and not (used.name == "os" and _only_paths(tree)):
             reasons.append("a machine or decision takes time as an argument and touches nothing: the simulator replays it")
         found += [f"{module}:{used.line}: {used.name}: {reason}" for reason in reasons if reason]
     return found
 
 
-def _wrong_floor(here: str, there: str, used: Import) -> str | None:
+def _wrong_floor(here: str, module: str, there: str, used: Import) -> str | None:
+    if used.on_load and used.name.startswith(LOADED_BY_NO_RANK):
+        return f"{used.name} loads the agent's packages: import it in the function that a monitor's own process runs"
     if here == there:
         return None
     if there == "integrations":
@@ -148,7 +152,7 @@ def _wrong_floor(here: str, there: str, used: Import) -> str | None:
         return None
     if unknown := {here, there} - FLOOR.keys():
         return f"{unknown.pop()} has no floor in the house: add it to tests/kit/layers.py, and to ARCHITECTURE.md's tree"
-    if here in IN_A_RANK and used.on_load and there != "core":
+    if here in IN_A_RANK and module not in LOADED_BY_NO_RANK and used.on_load and there != "core":
         return f"{here} is imported inside a rank: on load it may import client and core only"
     if FLOOR[there] < FLOOR[here]:
         return None
@@ -188,6 +192,7 @@ def test_a_module_imports_only_what_its_floor_allows(module: str, path: Path) ->
         ("holdfast.agent.workers.launch", "from holdfast.client import bootstrap", "share words in core"),
         ("holdfast.cli.main", "from holdfast.integrations.etcd import election as etcd", "loaded by name"),
         ("holdfast.fault_tolerance.client", "from holdfast.runtime import world", "inside a rank"),
+        ("holdfast.fault_tolerance.client", "from holdfast.fault_tolerance import _watched", "a monitor's own process"),
         ("holdfast.attic.box", "import holdfast.core.value", "no floor"),
         ("holdfast.agent.agent", "import torch.distributed", "only elastic"),
         ("holdfast.agent.agent", "def f():\n    from torch import distributed", "only elastic"),

@@ -72,8 +72,19 @@ class Writer:
             section.publish(self.words)
         os.register_at_fork(after_in_child=self._forget)
 
+    def own(self, words: memoryview) -> None:
+        """Make a page of our own of `words`, which are all 0, and write into it."""
+        words[layout.MAGIC_AT], words[layout.VERSION_AT] = layout.MAGIC, layout.VERSION
+        words[layout.PID], words[layout.BOOTED_NS] = os.getpid(), monotonic_ns()
+        self.attach(words)
+
     def _forget(self) -> None:
         self.words = None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since this process opened its page; 0 without a page."""
+        return 0.0 if self.words is None else (monotonic_ns() - self.words[layout.BOOTED_NS]) / 1e9
 
     # --- heartbeats and steps -------------------------------------------------------------------------------------------
 
@@ -181,6 +192,17 @@ class Writer:
                     found.publish(self.words)
                 self._sections[name] = found
             return found
+
+    def begin_outside(self) -> None:
+        """Count the time outside of sections from now on, unless one is open."""
+        if self.words is not None and not self.open:
+            self.out_since = self.words[_OUT_SINCE_NS] = monotonic_ns()
+
+    def end_outside(self) -> None:
+        """Do not count it until the next section ends."""
+        self.out_since = 0
+        if self.words is not None:
+            self.words[_OUT_SINCE_NS] = 0
 
     def close_all(self) -> None:
         """Close every section, however often it was entered."""

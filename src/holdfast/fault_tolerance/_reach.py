@@ -1,9 +1,8 @@
-"""How does a rank reach who monitors it? By a page in either case; what differs is who made it, and where the configuration is.
+"""How does a rank reach its monitor? By a page, in either case.
 
 Under `holdfast run` the bootstrap has mapped the page, the agent reads it, and the configuration is in the environment. Beside
-a standalone RankMonitorServer the rank makes the page and hands it over on the server's socket, once. After that nothing that
-the server does or leaves undone reaches the rank: its word is in the page, and for what little goes over the socket it does
-not wait.
+a standalone RankMonitorServer the rank makes the page and hands it over on the server's socket, once. After that the rank never
+waits for the server.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import mmap
 import os
 import socket
 import tempfile
-import time
 from typing import Any
 
 from holdfast.client.worker import this_worker
@@ -25,6 +23,7 @@ from holdfast.fault_tolerance import wire
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import (
     FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
+    Calculated,
     HeartbeatMsg,
     HeartbeatTimeouts,
     InitMsg,
@@ -36,18 +35,14 @@ from holdfast.fault_tolerance.data import (
 from holdfast.fault_tolerance.utils import read_obj_from_ipc_socket
 
 CONFIG_ENV, LIMITS_ENV = "HOLDFAST_FT_CONFIG", "HOLDFAST_CALCULATED_LIMITS"
-"""Environment of a worker (`agent.workers.launch`), as JSON: settings, and the newest limits that were calculated in the
-job.
-"""
+"""Environment of a worker (`agent.workers.launch`), as JSON: settings, and the newest limits calculated in the job."""
 
 SERVER_PATIENCE_S = 180.0
 """How long a rank waits for its server to take it in: it may still have the rank of the life before. NVRx's server: 180."""
 
-
 LEAST_CALCULATED_S = 10.0
 """No calculated limit is enforced below this. A heartbeat right after the start would make one of milliseconds, which the next
 pause of the machine exceeds; a busy host, a slow file server or the end of the interpreter take seconds."""
-
 
 MOST_UNSENT = 65536
 """Bytes that are held for a server that does not read; what is to be said after them it misses."""
@@ -62,17 +57,14 @@ class ByAgent:
 
     def __init__(self, num_warmup_iters: int | None) -> None:
         self.writer = this_worker
-        self.cfg = FaultToleranceConfig.from_core(json.loads(os.environ.get(CONFIG_ENV, "{}")))
+        self.cfg = FaultToleranceConfig.from_core(json.loads(os.environ.get(CONFIG_ENV, "{}"))).with_warmup(num_warmup_iters)
         if num_warmup_iters is not None:
-            self.cfg.num_warmup_iterations = num_warmup_iters
             self.writer.set_warmup(num_warmup_iters)
         self.calculated = _limits_of(json.loads(os.environ.get(LIMITS_ENV, "{}")), self.cfg)
         """Limits that the ranks have calculated, in this life or one before."""
-        words = self.writer.words
-        assert words is not None
-        self.since_start_s = max(0, time.monotonic_ns() - words[layout.BOOTED_NS]) / 1e9
+        self.since_start_s = self.writer.age_s
         """NVRx's initial limit counts from now, the agent's from the start of the process."""
-        if words[layout.BEATS]:
+        if self.writer.words is not None and self.writer.words[layout.BEATS]:
             self.writer.heartbeat()  # monitored again after a pause: the pause is no hang
 
     def began(self) -> None:
@@ -115,9 +107,9 @@ class ByServer:
             self._socket.close()
             raise Unreachable(f"the rank monitor at {path} does not take this rank in: {answer}")
         self._socket.setblocking(False)
-        told: Any = answer
-        self.cfg: FaultToleranceConfig = told.cfg
-        self.calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None] = told.hb_timeouts, told.section_timeouts
+        told = vars(answer)
+        self.cfg: FaultToleranceConfig = told["cfg"]
+        self.calculated: Calculated = told["hb_timeouts"], told["section_timeouts"]
 
     def _introduce(self, path: str, init: InitMsg) -> Any:
         self._socket.settimeout(SERVER_PATIENCE_S)
@@ -126,10 +118,7 @@ class ByServer:
         fd = _nameless_file()
         try:
             os.ftruncate(fd, layout.SIZE)
-            words = memoryview(mmap.mmap(fd, layout.SIZE)).cast("Q")
-            words[layout.MAGIC_AT], words[layout.VERSION_AT] = layout.MAGIC, layout.VERSION
-            words[layout.PID], words[layout.BOOTED_NS] = os.getpid(), time.monotonic_ns()
-            self.writer.attach(words)
+            self.writer.own(memoryview(mmap.mmap(fd, layout.SIZE)).cast("Q"))
             socket.send_fds(self._socket, [wire.frame(init)], [fd])
         finally:
             os.close(fd)
@@ -175,9 +164,9 @@ def write_limits(
     since_start_s: float = 0.0,
     least_out_s: float = 0.0,
 ) -> None:
-    """Write into the page what goes beyond the configuration, which whoever reads it knows by itself: what was calculated.
+    """Write the calculated limits into the page: its reader knows those that are configured.
 
-    `least_out_s`: for now a limit outside of sections is not to be shorter."""
+    `least_out_s`: no limit outside of sections is shorter for now."""
     initial = beat = out = None
     if beats is not None and beats.were_calculated:
         initial, beat = since_start_s + _sane(beats.initial), _sane(beats.subsequent)
@@ -192,9 +181,7 @@ def write_limits(
     writer.set_limits(initial, beat, out)
 
 
-def _limits_of(
-    calculated_s: dict[str, float], cfg: FaultToleranceConfig
-) -> tuple[HeartbeatTimeouts | None, SectionTimeouts | None]:
+def _limits_of(calculated_s: dict[str, float], cfg: FaultToleranceConfig) -> Calculated:
     """What `ByAgent.calculate` told, in NVRx's words; what was not calculated is as configured. None: nothing was."""
     beats = spent = None
     if FIRST in calculated_s and BEAT in calculated_s:

@@ -1,6 +1,6 @@
 """Does one rank make progress? For a server of its own: the rank's page, the machine that judges it, the signal that ends it.
 
-No rank loads it: it uses the agent's packages.
+Only a server's process loads this module: it uses the agent's packages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import logging
 import os
 import select
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,12 @@ from holdfast.core.machine import Action, Tick
 from holdfast.core.page import layout
 from holdfast.fault_tolerance._reach import write_limits
 from holdfast.fault_tolerance.config import FaultToleranceConfig
-from holdfast.fault_tolerance.data import HeartbeatMsg, HeartbeatTimeouts, RankInfo, SectionAction, SectionMsg, SectionTimeouts
+from holdfast.fault_tolerance.data import Calculated, HeartbeatMsg, RankInfo, SectionAction, SectionMsg
+from holdfast.monitor import messages
+from holdfast.monitor.limits import Learner, Limits
+from holdfast.monitor.liveness import Liveness
+from holdfast.runtime.process import process
+from holdfast.runtime.shm.pages import Page, create_page
 
 
 class Watched:
@@ -30,16 +34,11 @@ class Watched:
         rank_info: RankInfo,
         pid: int,
         page_fd: int,
-        calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None],
+        calculated: Calculated,
         logger: logging.Logger,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         """`page_fd`: what it has handed over; -1: nothing, so that its messages go into a page of ours."""
-        from holdfast.monitor.limits import Learner, Limits  # no rank loads the agent's packages
-        from holdfast.monitor.liveness import Liveness  # no rank loads the agent's packages
-        from holdfast.monitor.messages import RankStarted  # no rank loads the agent's packages
-        from holdfast.runtime.shm.pages import Page, create_page  # no rank loads the agent's packages
-
         if page_fd >= 0 and os.fstat(page_fd).st_size < layout.SIZE:
             os.close(page_fd)
             raise ValueError("what it has handed over is no page of ours")
@@ -57,7 +56,7 @@ class Watched:
         self._kill_again_at = float("inf")
         self._clock = clock
         now = clock()
-        self._perform(self._machine.observe(RankStarted(local_rank=0, rank=self._rank, started_at=now), now))
+        self._perform(self._machine.observe(messages.RankStarted(local_rank=0, rank=self._rank, started_at=now), now))
 
     def close(self) -> None:
         """It is not watched any more."""
@@ -89,7 +88,7 @@ class Watched:
         self.look()
         return ""
 
-    def limits_changed(self, calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None]) -> None:
+    def limits_changed(self, calculated: Calculated) -> None:
         """It has calculated others."""
         if not self.shares_page:
             write_limits(self._writer, *calculated)
@@ -111,15 +110,10 @@ class Watched:
 
     def look(self) -> None:
         """Look at it now."""
-        from holdfast.monitor.messages import RankSeen  # no rank loads the agent's packages
-
-        seen = RankSeen(local_rank=0, signs=self._page.signs())
+        seen = messages.RankSeen(local_rank=0, signs=self._page.signs())
         self._perform(self._machine.observe(seen, self._clock()))
 
     def _perform(self, actions: list[Action]) -> None:
-        from holdfast.monitor import messages  # no rank loads the agent's packages
-        from holdfast.runtime.process import process  # no rank loads the agent's packages
-
         for action in actions:
             match action:
                 case messages.SeeRanks():

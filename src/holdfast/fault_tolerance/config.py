@@ -1,8 +1,7 @@
-"""How is a job's fault tolerance configured, in NVRx's form? The fields are those of `core.config.fault_tolerance`, and nowhere
-twice.
+"""How is a job's fault tolerance configured, in NVRx's form? The fields are those of `core.config.fault_tolerance`.
 
-What differs is how absence is said: where the core has "auto" (learn it), NVRx knows only seconds or None (no limit). What is
-made here has the fixed limits that NVRx had until its 0.5: one hour to the first heartbeat, 45 minutes between two.
+The core has "auto" for a limit that is learned; NVRx knows only seconds or None (no limit). The defaults here are the fixed
+limits of NVRx until 0.5: one hour to the first heartbeat, 45 minutes between two.
 """
 
 from __future__ import annotations
@@ -68,13 +67,17 @@ class FaultToleranceConfig(_Fields):
         """The job ends after `max_no_progress_cycles` without progress."""
         return bool(self.max_no_progress_cycles > 0)
 
+    def with_warmup(self, iterations: int | None) -> FaultToleranceConfig:
+        """The same with so many slow steps after each start; None: as it is."""
+        return self if iterations is None else FaultToleranceConfig(**vars(self) | {"num_warmup_iterations": iterations})
+
     @staticmethod
     def from_kwargs(ignore_not_recognized: bool = True, **kwargs: Any) -> FaultToleranceConfig:
         """With these fields, older names included. Others are left out, or ValueError unless `ignore_not_recognized`."""
         rows = _rows()
         unknown = [name for name in kwargs if name not in rows]
         if unknown and not ignore_not_recognized:
-            raise ValueError(f"the configuration has no {', '.join(map(repr, unknown))}; it has {', '.join(sorted(rows))}")
+            raise ValueError(f"unknown fields: {', '.join(map(repr, unknown))}; known: {', '.join(sorted(rows))}")
         return FaultToleranceConfig(**{rows[name]: value for name, value in kwargs.items() if name in rows})
 
     @staticmethod
@@ -109,7 +112,7 @@ class FaultToleranceConfig(_Fields):
         """Write the section `fault_tolerance`, readable by `from_yaml_file`."""
         import yaml
 
-        self.__post_init__()  # whoever changed an attribute meanwhile may have used a name
+        self.__post_init__()  # an attribute may have been set to a signal's or level's name since
         plain = to_plain(asdict(self)) | {"rank_termination_signal": self.rank_termination_signal.name}
         with open(cfg_path, "w", encoding="utf-8") as file:
             yaml.safe_dump({"fault_tolerance": plain}, file)
@@ -156,7 +159,7 @@ def _signal(given: Any) -> signal.Signals:
         given = _understood("rank_termination_signal", given)
     if isinstance(given, int):
         return signal.Signals(given)  # ValueError of its own
-    raise ValueError(f"rank_termination_signal: {given!r} is no signal; give a name such as SIGTERM, or a number")
+    raise ValueError(f"rank_termination_signal: {given!r} is not a signal; give a name such as SIGTERM, or a number")
 
 
 def _level(given: Any) -> int:
@@ -164,4 +167,4 @@ def _level(given: Any) -> int:
         given = logging.getLevelNamesMapping()[_understood("log_level", given)]
     if isinstance(given, int) and logging.DEBUG <= given <= logging.CRITICAL:
         return int(given)
-    raise ValueError(f"log_level: {given!r} is no level; give debug, info, warning, error, critical, or 10 to 50")
+    raise ValueError(f"log_level: {given!r} is not a level; give debug, info, warning, error, critical, or 10 to 50")

@@ -20,7 +20,7 @@ FT_LAUNCHER_IPC_SOCKET_ENV_VAR = "FT_LAUNCHER_IPC_SOCKET"
 
 @dataclass
 class RankInfo:
-    """Who a rank is. `local_rank` is -1 where nobody has said it."""
+    """Who a rank is. `local_rank` is -1 where it is not known."""
 
     global_rank: int
     local_rank: int
@@ -40,10 +40,6 @@ class RankInfo:
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-
-
-def _shown(limit: float | None) -> str:
-    return "None" if limit is None else f"{limit:.2f}"
 
 
 @dataclass
@@ -99,10 +95,13 @@ class SectionTimeouts:
         )
 
 
+Calculated = tuple[HeartbeatTimeouts | None, SectionTimeouts | None]
+"""Limits that a rank has calculated; None: it has not."""
+
+
 @dataclass
 class AuthkeyMsg:
-    """The first word of a rank to its monitor. The key that NVRx sends here unlocks pickles; nothing here is pickled, so it
-    is never filled in, and whatever comes in it is not looked at."""
+    """The first message of a rank to its monitor. NVRx's key unlocks pickles; nothing here is pickled, so it is ignored."""
 
     authkey: bytes | None = None
 
@@ -189,3 +188,7 @@ class WorkloadControlRequest:
 
     def __str__(self) -> str:
         return f"WorkloadControlRequest(action={self.action}, description={self.description})"
+
+
+def _shown(limit: float | None) -> str:
+    return "None" if limit is None else f"{limit:.2f}"

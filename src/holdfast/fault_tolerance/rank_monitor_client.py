@@ -10,13 +10,11 @@ import dataclasses
 import logging
 import os
 import sys
-import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from holdfast.client.worker import this_worker
 from holdfast.client.writer import Section
-from holdfast.core.page import layout
 from holdfast.fault_tolerance._reach import ByAgent, ByServer, Unreachable, reach, write_limits
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import (
@@ -85,7 +83,7 @@ class RankMonitorClient:
             raise RankMonitorClientError("monitoring has begun already")
         self.rank_info = RankInfo.get_for_current_rank()
         iteration = self._get_current_iteration()
-        if iteration is None and self._can_report_iterations():
+        if iteration is None and self._workload_global_vars_module is not None:
             iteration = 1
         try:
             monitor = reach(self.rank_info, iteration, num_warmup_iters)
@@ -99,7 +97,8 @@ class RankMonitorClient:
         beats, spent = monitor.calculated
         self.hb_timeouts = self.loaded_hb_timeouts or beats or _configured_heartbeats(cfg)
         self.section_timeouts = self.loaded_section_timeouts or spent or _configured_sections(cfg)
-        self._count_time_outside()
+        if sections or cfg.rank_out_of_section_timeout:
+            monitor.writer.begin_outside()
         self._enforce()
         if self.loaded_hb_timeouts or self.loaded_section_timeouts:
             monitor.calculate(self.loaded_hb_timeouts, self.loaded_section_timeouts)
@@ -112,9 +111,7 @@ class RankMonitorClient:
         """End it: silence is no hang any more. It may begin again. No harm when it has not begun."""
         if self._monitor is not None and self.is_initialized:
             self.end_all_sections()
-            self._monitor.writer.out_since = 0
-            if self._monitor.writer.words is not None:
-                self._monitor.writer.words[layout.OUT_SINCE_NS] = 0
+            self._monitor.writer.end_outside()
             self._monitor.close()
             self._monitor = None
             self.is_initialized = False
@@ -124,13 +121,6 @@ class RankMonitorClient:
             raise RankMonitorClientError("monitoring has not begun: call init_workload_monitoring first")
         return self._monitor, self.timeouts_calc
 
-    def _count_time_outside(self) -> None:
-        """Time outside of sections is limited from now on, not only from the first section's end."""
-        assert self._monitor is not None and self.cfg is not None
-        writer = self._monitor.writer
-        if writer.words is not None and not writer.open and (self._sections or self.cfg.rank_out_of_section_timeout):
-            writer.out_since = writer.words[layout.OUT_SINCE_NS] = time.monotonic_ns()
-
     # --- signs of life ----------------------------------------------------------------------------------------------------
 
     def send_heartbeat(self) -> None:
@@ -138,12 +128,12 @@ class RankMonitorClient:
         monitor, calc = self._ready()
         monitor.writer.heartbeat()
         calc.update_on_heartbeat()
-        if not self._has_begun:
-            self._begins(monitor)
+        self._begins(monitor)
 
     def _begins(self, monitor: ByAgent | ByServer) -> None:
-        self._has_begun = True
-        monitor.began()
+        if not self._has_begun:
+            self._has_begun = True
+            monitor.began()
 
     def start_section(self, section: str) -> None:
         """`section` begins; one that is not in `rank_section_timeouts` is let pass. RankMonitorClientError: it is open."""
@@ -162,8 +152,7 @@ class RankMonitorClient:
             calc.update_on_section_event(name, action)
         except TimeoutsCalcError as error:
             raise RankMonitorClientError(str(error)) from error
-        if not self._has_begun:
-            self._begins(monitor)
+        self._begins(monitor)
         if action is SectionAction.OPEN:
             section.__enter__()
             if name == STEP:
@@ -220,7 +209,7 @@ class RankMonitorClient:
         return True
 
     def _enforce(self) -> None:
-        """Write into the page what goes beyond the configuration, which whoever monitors us knows by itself."""
+        """Write the calculated limits into the page: our monitor knows those that are configured."""
         assert self._monitor is not None and self.hb_timeouts is not None and self.section_timeouts is not None
         warms_up = STEP in self._sections and WARMUP not in self._sections and not self._has_stepped
         least_out_s = (self.hb_timeouts.initial or FIRST_STEP_S) if warms_up else 0.0
@@ -262,9 +251,6 @@ class RankMonitorClient:
 
     # --- Megatron ---------------------------------------------------------------------------------------------------------
 
-    def _can_report_iterations(self) -> bool:
-        return self._workload_global_vars_module is not None
-
     def _get_current_iteration(self) -> int | None:
         """Megatron's iteration. None: there is no Megatron, or it does not know yet."""
         if self._cached_workload_args is None:
@@ -278,7 +264,7 @@ class RankMonitorClient:
     def _tell_megatron(self, cfg: FaultToleranceConfig) -> None:
         """So many of its first steps it leaves outside of `step`, since they are slow."""
         integration: Any = sys.modules.get("megatron.training.ft_integration")
-        if self._can_report_iterations() and integration is not None:
+        if self._workload_global_vars_module is not None and integration is not None:
             integration._NUM_WARMUP_ITERS = cfg.num_warmup_iterations
 
 

@@ -26,14 +26,13 @@ from holdfast.fault_tolerance._monitor_log import RankMonitorLogger
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import (
     AuthkeyMsg,
+    Calculated,
     ErrorMsg,
     HeartbeatMsg,
-    HeartbeatTimeouts,
     InitMsg,
     OkMsg,
     RankInfo,
     SectionMsg,
-    SectionTimeouts,
     UpdateConfigMsg,
 )
 from holdfast.fault_tolerance.rank_monitor_state_machine import RankMonitorState, RankMonitorStateMachine
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
 
 _OVER = (RankMonitorState.ABORTED, RankMonitorState.FINALIZED)
 _NEVER = float("inf")
+
+LOOK_S = 0.1
+"""How often `run_in_subprocess` looks whether the server has died."""
 
 
 class RankMonitorServer:
@@ -71,11 +73,12 @@ class RankMonitorServer:
         self.state_machine = RankMonitorStateMachine(self.rmlogger)
         self.rank_info: RankInfo | None = None
         self.current_cycle: int | None = None
-        self.calculated: tuple[HeartbeatTimeouts | None, SectionTimeouts | None] = None, None
+        self.calculated: Calculated = None, None
         """Limits that a rank has calculated: its next life is told."""
         self._selector = selectors.DefaultSelector()
         self._link: Link | None = None
         self._watched: Watched | None = None
+        self._clock: Callable[[], float] = time.monotonic
         self._ending = False
         self._check_restart_at = _NEVER
 
@@ -94,11 +97,12 @@ class RankMonitorServer:
         arguments = (cfg, ipc_socket_path, ready, is_restarter_logger, env)
         process = mp_ctx.Process(target=RankMonitorServer.run, args=arguments, daemon=True)
         process.start()
-        until = time.monotonic() + RankMonitorServer.RANK_MONITOR_INIT_TIMEOUT
-        while not ready.wait(0.1):
-            if not process.is_alive() or time.monotonic() > until:
-                raise RuntimeError(f"the rank monitor for {ipc_socket_path} did not come up (exit code {process.exitcode})")
-        return process
+        for _ in range(int(RankMonitorServer.RANK_MONITOR_INIT_TIMEOUT / LOOK_S)):
+            if ready.wait(LOOK_S):
+                return process
+            if not process.is_alive():
+                break
+        raise RuntimeError(f"the rank monitor for {ipc_socket_path} did not come up (exit code {process.exitcode})")
 
     @staticmethod
     def run(
@@ -114,8 +118,9 @@ class RankMonitorServer:
         RankMonitorServer(cfg, ipc_socket_path, rank_monitor_ready_event, logger, is_restarter_logger)._serve()
 
     def _serve(self) -> None:
-        from holdfast.fault_tolerance import _watched  # noqa: F401  # now, rather than when the rank waits for it
+        from holdfast.fault_tolerance._watched import Watched  # no rank loads what watches it, and none waits for this
 
+        self._watch = Watched
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._on_signal)
         waker, woken = socket.socketpair()
@@ -148,13 +153,13 @@ class RankMonitorServer:
     def _turn(self) -> None:
         """Wait for what comes next, and do it."""
         deadline = min(self._check_restart_at, self._watched.deadline() if self._watched else _NEVER)
-        timeout = None if deadline == _NEVER else max(0.0, deadline - time.monotonic())
+        timeout = None if deadline == _NEVER else max(0.0, deadline - self._clock())
         ready = self._selector.select(timeout)
         try:
             for key, _ in ready:
                 if key.fd in self._selector.get_map():  # what came before it may have closed it
                     key.data()
-            now = time.monotonic()
+            now = self._clock()
             if self._watched is not None:
                 self._watched.look_if_due(now)
             if now >= self._check_restart_at:
@@ -233,7 +238,7 @@ class RankMonitorServer:
             self._rank_is_gone()
 
     def _answer(self, word: Any, link: Link) -> OkMsg | ErrorMsg | None:
-        """None: nothing is to be said."""
+        """None: there is no answer."""
         match word:
             case AuthkeyMsg():
                 return OkMsg()
@@ -244,18 +249,15 @@ class RankMonitorServer:
         return ErrorMsg(f"{type(word).__name__} is not expected here")
 
     def _begin(self, init: InitMsg, link: Link) -> OkMsg | ErrorMsg:
-        from holdfast.fault_tolerance._watched import Watched  # no rank loads what watches it
-
         assert init.rank_info is not None
         if self._watched is not None:
             return ErrorMsg("this connection is about a rank already")
         self.rank_info = init.rank_info
-        if init.num_warmup_iters is not None:
-            self.cfg.num_warmup_iterations = init.num_warmup_iters
+        self.cfg = self.cfg.with_warmup(init.num_warmup_iters)
+        pid = link.pid or init.rank_info.pid
         try:
-            self._watched = Watched(
-                self.cfg, init.rank_info, link.pid or init.rank_info.pid, link.take_page(), self.calculated, self.logger
-            )
+            page_fd, calculated = link.take_page(), self.calculated
+            self._watched = self._watch(self.cfg, init.rank_info, pid, page_fd, calculated, self.logger, self._clock)
         except (OSError, ValueError) as error:
             return ErrorMsg(f"rank {init.rank_info.global_rank} cannot be watched: {error}")
         self._listen_to(self._watched.pidfd, self._rank_is_gone)
@@ -292,5 +294,5 @@ class RankMonitorServer:
         self.rmlogger.set_connected_rank(None)
         self.state_machine.handle_ipc_connection_lost()
         if self.state_machine.is_restarting():
-            self._check_restart_at = time.monotonic() + self.cfg.restart_check_interval
+            self._check_restart_at = self._clock() + self.cfg.restart_check_interval
         self._listen_to(self._door, self._take_in_rank)

@@ -1,11 +1,10 @@
 """Which limits would suit what has been observed? Keeps the longest intervals, and multiplies them by a safety factor.
 
-An outlier raises a limit for a day, not for ever: what counts is the longest of the last day (`core.page.silences`). It is not
-the longest since the last calculation, though limits are averaged with those before: where they are calculated at each
-checkpoint, the evaluation that comes once per epoch would be forgotten in between, and taken for a hang when it comes again.
-Within a day, and so in all that NVRx's tests do, the numbers are NVRx's.
+The longest of the last day counts (`core.page.silences`), so an outlier raises a limit for a day at most. The longest since
+the last calculation would be too little: an evaluation that comes once per epoch would be taken for a hang. Within a day the
+numbers are NVRx's.
 
-Time is an argument wherever the caller knows it; only where it is left out is the clock read.
+Time is an argument. Where the caller leaves it out, it is now.
 """
 
 from __future__ import annotations
@@ -28,11 +27,12 @@ class TimeoutsCalcError(Exception):
 class Seen(Lately):
     """How long one kind of interval took, here and elsewhere."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.anywhere_s = 0.0
-        """The longest of any rank, as they were last compared. Apart: what all tell one another again and again would never be
-        forgotten."""
+    anywhere_s = 0.0
+    """The longest of any rank, when they were last compared. Kept apart: else no rank would ever forget it."""
+
+    def compared(self, anywhere_s: float) -> None:
+        """The longest of any rank is so long."""
+        self.anywhere_s = anywhere_s
 
     @property
     def most_s(self) -> float:
@@ -46,7 +46,7 @@ class TimeoutsCalc:
     def __init__(
         self, sections: Iterable[str] | None = None, start_time: float | None = None, safety_factor: float = 5.0
     ) -> None:
-        self.start_time = time.monotonic() if start_time is None else start_time
+        self.start_time = _at(start_time)
         self.safety_factor = safety_factor
         self.until_first, self.gaps, self.outside = Seen(), Seen(), Seen()
         self.inside = {name: Seen() for name in sections or ()}
@@ -58,7 +58,7 @@ class TimeoutsCalc:
 
     def reset_start_time(self) -> None:
         """The time until the first heartbeat counts from now."""
-        self.start_time = time.monotonic()
+        self.start_time = _at(None)
 
     def synchronize_all(self) -> None:
         """Know the longest of any rank. Collective: every rank must call it. TimeoutsCalcError without a process group."""
@@ -66,11 +66,11 @@ class TimeoutsCalc:
             raise TimeoutsCalcError("limits are the same on all ranks: initialise torch.distributed before they are calculated")
         kinds = [self.until_first, self.gaps, self.outside, *self.inside.values()]
         for seen, anywhere_s in zip(kinds, largest_of_all([seen.longest_s for seen in kinds])):
-            seen.anywhere_s = anywhere_s
+            seen.compared(anywhere_s)
 
     def update_on_heartbeat(self, hb_time: float | None = None) -> None:
         """A heartbeat was sent at `hb_time`."""
-        now = time.monotonic() if hb_time is None else hb_time
+        now = _at(hb_time)
         if self._beat_at is None:
             self.until_first.add(now - self.start_time, now)
         else:
@@ -79,7 +79,7 @@ class TimeoutsCalc:
 
     def update_on_section_event(self, section: str | None, action: SectionAction, event_time: float | None = None) -> None:
         """`section` was opened or closed at `event_time`, or all were (section None). TimeoutsCalcError: not as it stands."""
-        now = time.monotonic() if event_time is None else event_time
+        now = _at(event_time)
         if action is SectionAction.CLOSE_ALL:
             for name in list(self.open_sections):
                 self._close(name, now)
@@ -109,7 +109,7 @@ class TimeoutsCalc:
     def maybe_bump_oos_time(self, curr_time: float | None = None) -> None:
         """Count the time outside of sections that is running now, if it is."""
         if self.is_out_of_section:
-            now = time.monotonic() if curr_time is None else curr_time
+            now = _at(curr_time)
             self.outside.add(now - self._out_since, now)
 
     def can_get_hb_timeouts(self) -> bool:
@@ -192,3 +192,8 @@ class TimeoutsCalc:
             calculated_sections={*current.calculated_sections, *new.calculated_sections},
             is_out_of_section_calculated=current.is_out_of_section_calculated or new.is_out_of_section_calculated,
         )
+
+
+def _at(given: float | None) -> float:
+    """A moment, in monotonic seconds: now, where none is given."""
+    return time.monotonic() if given is None else given

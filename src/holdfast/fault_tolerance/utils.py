@@ -8,7 +8,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.errors import UsageError
@@ -60,7 +60,7 @@ def is_process_alive(pid: int) -> bool:
 
 def wait_until_process_terminated(pid: int, timeout: float = 0) -> None:
     """Until it is gone or a zombie; `timeout` seconds at most (0: however long it takes), then RuntimeError."""
-    until = time.monotonic() + timeout
+    left_s = _countdown(timeout)
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -69,17 +69,22 @@ def wait_until_process_terminated(pid: int, timeout: float = 0) -> None:
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         while is_process_alive(pid):
-            left = until - time.monotonic() if timeout else None
-            if left is not None and left <= 0:
+            if timeout and not left_s():
                 raise RuntimeError(f"process {pid} is still alive after {timeout} s")
-            poll.poll(None if left is None else max(1, left * 1000))
+            poll.poll(max(1, left_s() * 1000) if timeout else None)
+
+
+def _countdown(timeout: float) -> Callable[[], float]:
+    """Says how many of `timeout` seconds are left, 0 at least."""
+    until = time.monotonic() + timeout
+    return lambda: max(0.0, until - time.monotonic())
 
 
 def wait_for_mp_events(events: Iterable[Any], timeout: float = 60) -> None:
     """Until each of these multiprocessing events is set; RuntimeError after `timeout` seconds for all together."""
-    until = time.monotonic() + timeout
+    left_s = _countdown(timeout)
     for event in events:
-        if not event.wait(max(0.0, until - time.monotonic())):
+        if not event.wait(left_s()):
             raise RuntimeError(f"not all events were set within {timeout} s")
 
 

@@ -1,8 +1,8 @@
 """How do the words of `data` travel between processes of one host? As JSON behind a length; nothing is ever unpickled.
 
-NVRx sends pickles, so that whoever may connect to its sockets may run code in the launcher. Here the receiver builds only what
-is listed in `_words`, and each side makes sure that the other runs as the same user (or root) before it reads a byte.
-A frame is 4 bytes of length, big-endian, and then that many of UTF-8.
+NVRx sends pickles, so a process that may connect to its sockets may run code in the launcher. Here the receiver builds only the
+classes of `_words`, and each side checks that the other runs as the same user, or root, before it reads a byte. A frame is 4
+bytes of length, big-endian, and then that many of UTF-8.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.fault_tolerance import data
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 
 LARGEST_FRAME = 16 * 1024 * 1024
-"""Bytes. A configuration is some kilobytes; whoever announces more than this is no peer of ours."""
+"""Bytes. A configuration is some kilobytes; a peer of ours announces no more than this."""
 
 _TAG = "$"
 
@@ -31,24 +31,9 @@ class WireError(ValueError):
 
 @cache
 def _words() -> dict[str, type]:
-    """What may travel, by name."""
-    classes: tuple[type, ...] = (
-        data.RankInfo,
-        data.HeartbeatTimeouts,
-        data.SectionTimeouts,
-        data.AuthkeyMsg,
-        data.InitMsg,
-        data.HeartbeatMsg,
-        data.SectionMsg,
-        data.UpdateConfigMsg,
-        data.OkMsg,
-        data.ErrorMsg,
-        data.WorkloadControlRequest,
-        data.SectionAction,
-        data.WorkloadAction,
-        FaultToleranceConfig,
-    )
-    return {cls.__name__: cls for cls in classes}
+    """What may travel, by name: the classes of `data`, and the configuration."""
+    classes = {name: cls for name, cls in vars(data).items() if isinstance(cls, type) and cls.__module__ == data.__name__}
+    return {**classes, FaultToleranceConfig.__name__: FaultToleranceConfig}
 
 
 def dumps(word: Any) -> bytes:
