@@ -181,13 +181,13 @@ def test_without_an_agent_a_request_is_answered_by_a_warning() -> None:
     script = "from holdfast.client import control\ncontrol.stop_job('enough')\nprint('goes on')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "goes on\n")
-    assert "<string>:2: RuntimeWarning: nobody to ask that the job stop (enough): this process is no" in done.stderr
+    assert "<string>:2: RuntimeWarning: the request to stop is not made (enough): no Holdfast agent started this" in done.stderr
 
 
 def test_a_request_needs_a_reason() -> None:
     from holdfast.client import control
 
-    with pytest.raises(ValueError, match="say why, in words"):
+    with pytest.raises(ValueError, match="give the reason as text"):
         control.stop_job(" ")
 
 

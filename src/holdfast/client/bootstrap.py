@@ -1,18 +1,17 @@
 """What happens in a Python worker before its script starts, and how does that stay invisible to the script?
 
-The worker is started as torchrun starts it, `PY -u SCRIPT args`, with a directory of ours first on PYTHONPATH. Python's own
-start-up then imports the `sitecustomize` in there, which loads this file by its path and calls `restore` and `start`. After
-that Python runs the script as it always does. So `__main__`, sys.path[0], tracebacks, -m, zip files, multiprocessing's
-children, exit codes and messages are Python's own rather than imitations of them, and any interpreter will do (PYTHON_EXEC),
-with Holdfast installed in it or not: only the standard library is used, nothing newer than Python 3.8, and nothing of
-Holdfast is imported by name. An interpreter that ignores PYTHONPATH (-E, -I) runs the script without us; the agent then
-has its pidfd.
+The worker is started as torchrun starts it, `PY -u SCRIPT args`, with a directory of ours first on PYTHONPATH. As it starts,
+Python imports the `sitecustomize` in there, which loads this file by its path and calls `restore` and `start`. Then Python runs
+the script as always: `__main__`, sys.path[0], tracebacks, -m, zip files, multiprocessing's children, exit codes and messages
+are Python's own. Any interpreter will do (PYTHON_EXEC), with Holdfast installed or not: this uses the standard library only,
+nothing newer than Python 3.8, and imports nothing of Holdfast by name. An interpreter that ignores PYTHONPATH (-E, -I) runs the
+script without us; the agent then has its pidfd.
 
-`start` does this, each step on its own, since a platform may lack one and still have the others:
+`start` does this, each step on its own, since a platform may lack one and have the others:
 
 - maps the page from the inherited fd;
-- has faulthandler write stacks behind the page: of all threads when the agent sends a real-time signal, of the main one when it
-  sends another; C code, which needs neither the GIL nor a main thread that gets on;
+- has faulthandler write stacks behind the page: of all threads at one real-time signal of the agent, of the main thread at
+  another; it is C code, which needs neither the GIL nor a main thread that gets on;
 - has it write the main thread's when SIGTERM comes, before the process ends of it: so where a rank was when it was stopped is
   known, and nobody has waited to hear it. Only where nobody else handles that signal, and not in forked children;
 - takes the page's robust mutex, for as long as the main thread lives: the kernel marks it before it frees memory. It
@@ -38,6 +37,8 @@ caught.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` takes 5 ms to load
+import atexit
+import faulthandler
 import os
 import sys
 from _thread import allocate_lock, get_ident, get_native_id
@@ -209,7 +210,6 @@ def _offer_stacks(fd: int) -> None:
     """Write our stacks behind the page whenever the agent's signal comes. It looks first whether the descriptor is ours yet."""
     if words is None:
         return
-    import faulthandler  # only workers with a page need it
     import fcntl  # only workers with a page need it
 
     assert layout is not None
@@ -220,9 +220,7 @@ def _offer_stacks(fd: int) -> None:
     faulthandler.register(_MAIN_DUMP_SIGNAL, file=kept, all_threads=False, chain=False)
     if _signal.getsignal(_SIGTERM) == _signal.SIG_DFL:
         faulthandler.register(_SIGTERM, file=kept, all_threads=False, chain=True)
-    words[layout.DUMP_FD] = kept
-    words[layout.DUMP_SIGNAL] = _DUMP_SIGNAL
-    words[layout.MAIN_DUMP_SIGNAL] = _MAIN_DUMP_SIGNAL
+    words[layout.DUMP_FD], words[layout.DUMP_SIGNAL], words[layout.MAIN_DUMP_SIGNAL] = kept, _DUMP_SIGNAL, _MAIN_DUMP_SIGNAL
 
 
 def _watch_script(hook: int, once_loaded: Mapping[str, Callable[[ModuleType], object]] | None = None) -> None:
@@ -235,12 +233,11 @@ def _watch_script(hook: int, once_loaded: Mapping[str, Callable[[ModuleType], ob
 
 
 def _offer_collectives() -> None:
-    if _sleep is None or words is None:
-        return
-    try:
-        load("_holdfast_collectives", "client", "collectives.py").offer(layout, lambda: words, _sleep)
-    except Exception:  # another version of torch, or as many threads as are allowed are there
-        return
+    if _sleep is not None and words is not None:
+        try:
+            load("_holdfast_collectives", "client", "collectives.py").offer(layout, lambda: words, _sleep)
+        except Exception:  # another version of torch, or no more threads are allowed
+            return
 
 
 def _lock(libc: ctypes.CDLL, base: int) -> None:
@@ -304,9 +301,7 @@ def _die_with(libc: ctypes.CDLL, agent: int) -> None:
 
 
 def _enable_faulthandler() -> None:
-    if sys.stderr is not None:  # not given to it, though: it would hold on to it
-        import faulthandler  # only workers with a page need it
-
+    if sys.stderr is not None:  # its descriptor, since faulthandler keeps a file that it is given
         faulthandler.enable(2, all_threads=True)
 
 
@@ -319,8 +314,6 @@ def _tell(trouble: str) -> None:
 
 
 def _install_hooks(load: Callable[..., ModuleType]) -> None:
-    import atexit  # only workers with a page need it
-
     main_thread = get_ident()
     judged: list[BaseException] = []  # exceptions that went through the hook, whatever came of it
     shown = sys.excepthook
@@ -385,6 +378,4 @@ def _forget() -> None:
         return
     words = None
     if _signal.getsignal(_SIGTERM) == _signal.SIG_DFL:
-        import faulthandler  # only workers with a page need it
-
         faulthandler.unregister(_SIGTERM)

@@ -1,11 +1,12 @@
-"""What may a script ask of its job? That its node is left out, that the job stops, that it begins again.
+"""What may a script ask of its job? To leave its node out, to stop, or to begin again.
 
-The agent hears of it at once; what becomes of it is the job's to decide, and comes as a signal like any other end. So each
-function returns, and the script goes on until then, or ends by itself. Without an agent there is nobody to ask: a
-RuntimeWarning says so, and the script goes on.
+The agent hears of it at once, and the job decides. Each function returns, and the script goes on until a signal ends it.
+Without an agent a RuntimeWarning says that the request is not made.
 """
 
 from __future__ import annotations
+
+from _warnings import warn  # built in; `warnings` is not
 
 from holdfast.client.worker import this_worker
 
@@ -14,23 +15,21 @@ __all__ = ["exclude_this_node", "restart_job", "stop_job"]
 
 def exclude_this_node(reason: str) -> None:
     """Ask that the job goes on without this node: another takes its place, or the job gets smaller."""
-    _ask("exclude", reason, "that this node be left out")
+    _ask("exclude", reason)
 
 
 def stop_job(reason: str) -> None:
     """Ask that the whole job ends, and is not restarted."""
-    _ask("stop", reason, "that the job stop")
+    _ask("stop", reason)
 
 
 def restart_job(reason: str) -> None:
     """Ask that all ranks of the job are started again."""
-    _ask("restart", reason, "that the job be restarted")
+    _ask("restart", reason)
 
 
-def _ask(kind: str, reason: str, what: str) -> None:
+def _ask(kind: str, reason: str) -> None:
     if not isinstance(reason, str) or not reason.strip():
-        raise ValueError(f"say why, in words: whoever looks after the job reads it; not {reason!r}")
+        raise ValueError(f"reason: give the reason as text, for the job's record; not {reason!r}")
     if not this_worker.ask(kind, reason):
-        import warnings  # only where nobody can be asked
-
-        warnings.warn(f"nobody to ask {what} ({reason}): this process is no worker of a Holdfast agent", RuntimeWarning, 3)
+        warn(f"the request to {kind} is not made ({reason}): no Holdfast agent started this process", RuntimeWarning, 3)

@@ -1,23 +1,22 @@
-"""What of an unmodified script's doings tells that it gets on? Its optimizers' steps, and the checkpoints that it saves.
+"""How does an unmodified script show that it gets on? By its optimizers' steps, and the checkpoints that it saves.
 
-`watch` waits until the script itself imports torch, if it ever does, and then
+`watch` waits until the script imports one of these modules, and then
 
-- has every optimizer's step count as a heartbeat, and the steps of the one that has made most of them as the script's progress,
-  unless the script tells that itself (`holdfast.client.progress`);
-- has `torch.save` and torch.distributed.checkpoint's saves (`SAVES`) be sections called `checkpoint`;
-- notes when the script first joins a process group, when it has (from then on it can be asked how far its collectives have
-  come: `client.collectives`), and how long it loads its state before its first step;
-- with torch or without, has the time that a debugger or another prompt waits for somebody be a section called `debugger`;
-- if the script imports NVRx's client, has ours stand in for it (`integrations.nvrx`), where Holdfast is installed beside it.
+- counts every optimizer's step as a heartbeat, and the steps of the optimizer with most steps as progress, unless the script
+  tells its progress itself (`holdfast.client.progress`);
+- makes `torch.save` and torch.distributed.checkpoint's saves (`SAVES`) sections called `checkpoint`;
+- notes when the script joins its first process group, when it has joined (then it can be asked for its collectives:
+  `client.collectives`), and how long it loads its state before its first step;
+- makes the time that a debugger or another prompt waits for a person a section called `debugger`;
+- puts our client in place of NVRx's (`integrations.nvrx`), where Holdfast is installed.
 
-Where the agent wants to know for the script's next life, the modules that it has loaded are noted (`Notebook`).
+For the script's next life the names of all modules it loads are noted (`Notebook`), if the agent wants them.
 
-Nothing else is imported for that. Python's own finder is asked for each module that is not built in; for those that are named
-here, or for all, what it finds is given something to do once it has run. The script can see of it: a hook in torch's own list
-of them, and a frame of ours in the traceback of a save that fails. Under torch.compile the hook is not traced; where a compiled
-function holds a whole step and torch breaks no graph in it, that step goes unnoticed.
+No import is added. Python's own finder is wrapped, and what it finds is given something to do once it has run. The script can
+see a hook in torch's list of them, and a frame of ours in the traceback of a save that fails. torch.compile does not trace the
+hook: a step that lies whole in a compiled function goes unnoticed.
 
-As all that the bootstrap loads: the standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name.
+Standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name: the bootstrap loads this file.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.client.writer import Writer
 
     F = TypeVar("F", bound=Callable[..., Any])
+    T = TypeVar("T")
     Step = Callable[[Any, Any, Any], None]
 
 CHECKPOINT, DEBUGGER = "checkpoint", "debugger"
@@ -67,9 +67,8 @@ def watch(
     joined: Callable[[], None] = lambda: None,
     more: Mapping[str, Callable[[ModuleType], object]] | None = None,
 ) -> None:
-    """Do the above for this process (`signs`), and note in `note` which modules are loaded, where there is one. `writer()` is
-    asked for at torch's import, no sooner; `joined()` is called when the script has a process group, and what `more` has for a
-    module when that has been loaded."""
+    """Do the above for this process (`signs`), and note in `note` which modules are loaded. `writer()` is called at torch's
+    import, `joined()` when the script has a process group, and what `more` has for a module once that is loaded."""
     hooked: list[Step] = []
 
     def step_hook() -> Step:
@@ -85,9 +84,19 @@ def watch(
 
         return mark
 
+    def restores(module: ModuleType) -> None:
+        _around(module, "load", monotonic_ns, writer().restored)
+
     def files(module: ModuleType) -> None:
         marking(CHECKPOINT, "save")(module)
-        _around(module, "load", _as_restore, writer())
+        restores(module)
+
+    def joins(module: ModuleType) -> None:
+        def after(_: object) -> None:
+            writer().joined()
+            joined()
+
+        _around(module, "init_process_group", writer().joining, after)
 
     actions: dict[str, Callable[[ModuleType], object]] = {}
     if signs:
@@ -96,10 +105,8 @@ def watch(
             "torch._dynamo.config": lambda module: module.ignore_logging_functions.add(step_hook()),
             "torch.serialization": files,
             "torch.distributed.checkpoint.state_dict_saver": marking(CHECKPOINT, *SAVES),
-            "torch.distributed.checkpoint.state_dict_loader": lambda module: _around(module, "load", _as_restore, writer()),
-            "torch.distributed.distributed_c10d": lambda module: _around(
-                module, "init_process_group", lambda function, to: _as_joining(function, to, joined), writer()
-            ),
+            "torch.distributed.checkpoint.state_dict_loader": restores,
+            "torch.distributed.distributed_c10d": joins,
             "nvidia_resiliency_ext.fault_tolerance.rank_monitor_client": _stand_in,
             **{module: marking(DEBUGGER, method, of=holder) for module, (holder, method) in PROMPTS.items()},
         }
@@ -153,35 +160,20 @@ def _as_section(name: str, function: Callable[..., Any], writer: Writer) -> Call
     return inside
 
 
-def _around(module: ModuleType, name: str, wrapped: Callable[..., Callable[..., Any]], writer: Writer) -> None:
-    setattr(module, name, wrapped(getattr(module, name), writer))
-
-
-def _as_joining(function: Callable[..., Any], writer: Writer, joined: Callable[[], None]) -> Callable[..., Any]:
+def _around(module: ModuleType, name: str, before: Callable[[], T], after: Callable[[T], object]) -> None:
+    """Call `before` and then `after`, with what it returned, around each call of that function which does not fail."""
     from functools import wraps  # only scripts with such a function need it
 
-    @wraps(function)
-    def joining(*args: Any, **kwargs: Any) -> Any:
-        writer.joining()
-        answer = function(*args, **kwargs)
-        writer.joined()
-        joined()
-        return answer
-
-    return joining
-
-
-def _as_restore(function: Callable[..., Any], writer: Writer) -> Callable[..., Any]:
-    from functools import wraps  # only scripts with such a function need it
+    function = getattr(module, name)
 
     @wraps(function)
-    def restoring(*args: Any, **kwargs: Any) -> Any:
-        begun = monotonic_ns()
+    def around(*args: Any, **kwargs: Any) -> Any:
+        begun = before()
         answer = function(*args, **kwargs)
-        writer.restored(begun)
+        after(begun)
         return answer
 
-    return restoring
+    setattr(module, name, around)
 
 
 class Notebook:

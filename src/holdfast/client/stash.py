@@ -22,6 +22,7 @@ import os
 import sys
 from _operator import index
 from _thread import RLock, allocate_lock
+from _warnings import warn
 from time import monotonic_ns, time_ns
 
 from holdfast.client import stash_memory as memory
@@ -228,9 +229,7 @@ class Stash:
     def _refuse(self, why: str) -> bool:
         if not self.warned:
             self.warned = True
-            import warnings  # only where something is wrong
-
-            warnings.warn(f"the state is not stashed: {why}", RuntimeWarning, 4)
+            warn(f"the state is not stashed: {why}", RuntimeWarning, 4)
         return False
 
     def wait(self) -> None:
@@ -314,8 +313,6 @@ class Stash:
             self._settle(slot)
 
     def _tell_why_not(self, newest: layout.Generation, stacklevel: int) -> None:
-        import warnings  # only where something is wrong
-
         if newest.world_size != self.world_size or newest.rank != self.rank:
             why = (
                 f"it is that of rank {newest.rank} of {newest.world_size}, and this is rank {self.rank} of {self.world_size}"
@@ -325,7 +322,7 @@ class Stash:
                 "not all ranks have one of the same step: a node is new, or they were further apart than the generations that "
                 "are kept, which a collective between two saves prevents; begin from the last checkpoint"
             )
-        warnings.warn(f"the stashed state of step {newest.step} is not used: {why}", RuntimeWarning, stacklevel)
+        warn(f"the stashed state of step {newest.step} is not used: {why}", RuntimeWarning, stacklevel)
 
 
 _stash: Stash | None = None
@@ -344,10 +341,8 @@ def _open() -> Stash | None:
     try:
         region = memory.Region(path, int(local_rank), limit, _number("LOCAL_WORLD_SIZE") or 1)
     except OSError as error:
-        import warnings  # only where something is wrong
-
         _complained = True
-        warnings.warn(f"no state can be stashed: {path}: {error.strerror}", RuntimeWarning, 3)
+        warn(f"no state can be stashed: {path}: {error.strerror}", RuntimeWarning, 3)
         return None
     _stash = Stash(region, layout.REPLICATED in more)
     return _stash

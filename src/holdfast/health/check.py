@@ -220,13 +220,23 @@ def _one(word: str) -> Wanted:
     hint = f"write {name}=ARGUMENT: {check.argument}"
     if check.needs_argument and not argument:
         raise UsageError(f"check {name} needs an argument", hint=hint)
-    if argument and check.is_number and not _is_number(argument):
-        raise UsageError(f"check {name}: {argument!r} is not a number, 0 or more", hint=hint)
-    if argument and check.is_number and PER_CENT in check.argument and float(argument) > 100.0:
-        raise UsageError(f"check {name}: {argument} is more than 100 per cent", hint=hint)
+    if argument and check.is_number:
+        _refuse_number(check, argument, hint)
     if name == "paths" and (relative := [path for path in argument.split(":") if path and not path.startswith("/")]):
         raise UsageError(f"check {name}: {relative[0]} is not absolute", hint="give paths from / on, with : between them")
     return Wanted(check=check, argument=argument)
+
+
+def _refuse_number(check: Check, text: str, hint: str) -> None:
+    """UsageError: `text` is not the number that the check takes."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0.0 <= number < float("inf"):
+        raise UsageError(f"check {check.name}: {text!r} is not a number, 0 or more", hint=hint)
+    if PER_CENT in check.argument and number > 100.0:
+        raise UsageError(f"check {check.name}: {text} is more than 100 per cent", hint=hint)
 
 
 def _tuned(check: Check, options: str) -> Check:
@@ -239,13 +249,6 @@ def _tuned(check: Check, options: str) -> Check:
         name = f"check {check.name}: {key}"
         told[OPTIONS[key]] = seconds(value, name, zero=False) if key == "deadline" else whole(value, name, at_least=1)
     return replace(check, **told)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return 0.0 <= float(text) < float("inf")
-    except ValueError:
-        return False
 
 
 def find(name: str) -> Check:
