@@ -8,10 +8,12 @@ from kit.stages.stories import Start, decisions, recorded, rounds
 from holdfast.agent.group import node_health
 from holdfast.agent.group.state import Phase
 from holdfast.core.job.events import HealthChanged, JobEnded, NodeExcluded, NodeReadmitted, RoundFormed
-from holdfast.sim.checking import DEADLINE_S, HANGS, always, flapping
+from holdfast.health.examiner import StartCheck
+from holdfast.sim.checking import HANGS, always, flapping
 from holdfast.sim.checks import Violation
 from holdfast.sim.cluster import Cluster, Job
 from holdfast.sim.scenario import Scenario
+from holdfast.sim.scene import DEADLINE_S
 from holdfast.sim.world import Life
 
 LOST = "GPU 3 is lost"
@@ -127,7 +129,7 @@ def test_an_ailment_as_its_assignment_is_on_its_way_is_not_forgotten(start: Star
     def fall_ill() -> None:
         cluster.ail("b", always(LOST), LOST)
         assert agent.checking is not None
-        agent.checking._start("gpu")  # as an operator's question would
+        agent.checking._start(StartCheck(label="gpu", before={}))  # as an operator's question would
 
     cluster.timeline.at(1.9, fall_ill)
     cluster.finish()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from kit.stages.stories import FAILS, Start, decisions, recorded, rounds
 
@@ -115,7 +117,14 @@ def test_a_node_that_waits_is_told_under_the_next_coordinator_too(start: Start) 
 def test_the_checkers_see_a_spare_that_is_counted_as_a_worker(start: Start) -> None:
     cluster = start("a", {(0, 0): FAILS}, min_nodes=1, warm_spares=None)
     spares = cluster.agents["a"].spares
-    spares.take = lambda local_rank, env: (cluster.agents["a"].world.adopt(next(iter(spares.parked)), env), "")  # type: ignore[method-assign]
+    world = cluster.agents["a"].world
+
+    def become(local_rank: int, env: Mapping[str, str]) -> tuple[int, str]:
+        pid = next(iter(spares.parked))
+        world.begin_life(pid, env)
+        return pid, ""
+
+    spares.become = become  # type: ignore[method-assign]
     with pytest.raises(Violation, match="spares that are workers"):
         cluster.finish()
 

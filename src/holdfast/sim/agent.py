@@ -29,29 +29,33 @@ from holdfast.agent.group.messages import (
     Sweep,
 )
 from holdfast.agent.group.state import Phase
-from holdfast.agent.node import Node
 from holdfast.core.config.own_options import Grow
 from holdfast.core.errors import StartError
-from holdfast.core.job.events import FailureSeen, StopSent
 from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.core.wire.links import Connect, HangUp, Transmit
-from holdfast.core.wire.messages import Assigned, Reply
+from holdfast.core.wire.messages import Reply
 from holdfast.health.examiner import Answered
 from holdfast.rendezvous.election.store_election import Await, Campaign, Keep, Persist, Resign
 from holdfast.rendezvous.election.witness_claims import Claim
 from holdfast.sim.checking import SimChecking
 from holdfast.sim.checks import Checks, Watched
 from holdfast.sim.monitoring import SimMonitoring
-from holdfast.sim.network import SimLinks
 from holdfast.sim.spares import Imported, SimSpares
-from holdfast.sim.world import KILL_S, SimHost, Worker
+from holdfast.sim.world import KILL_S, Worker
 from holdfast.telemetry.record.io_thread import PATIENCE_S
 
 if TYPE_CHECKING:
+    from holdfast.agent.node import Node
+    from holdfast.agent.part import Part
+    from holdfast.core.wire.messages import Assigned
+    from holdfast.sim.network import SimLinks
     from holdfast.sim.scene import Scene
+    from holdfast.sim.store import SimStore
+    from holdfast.sim.world import SimHost
 
+SCRIPT = ("train.py",)
 
 SAVE_S = 0.3
 """How long it takes to write a checkpoint."""
@@ -78,16 +82,20 @@ class SimAgent(Watched):
 
     # --- the loop -------------------------------------------------------------------------------------------------------
 
-    def begin(self, world: SimHost, links: SimLinks, node: Node) -> None:
-        """The agent's first turn."""
-        self.world, self.links, self.node = world, links, node
-        self.monitoring = SimMonitoring(self.place, world, self.perform)
-        self.checking = SimChecking(self.scene, self.place, world, self.perform) if node.group.state.checks else None
+    def begin(self, world: SimHost, links: SimLinks, node: Node, store: SimStore | None = None) -> None:
+        """The agent's first turn. `store`: its hands in the store that elects."""
+        self.world, self.links, self.node, self.store = world, links, node, store
+        job, group = self.scene.job, node.group
+        config = job.config(group.join.nproc)
+        self.monitoring = SimMonitoring(config, world, node=self.place, perform=self.perform)
+        self.spares = SimSpares(
+            self.scene, self.place, config, world, group, local_ranks=lambda: self.local_ranks, perform=self.perform
+        )
+        self.checking = SimChecking(self.scene, self.place, config, world, self.perform) if job.checks else None
+        self.parts: list[Part] = [self.monitoring, self.spares, *([self.checking] if self.checking is not None else [])]
         self._tell_the_time()
-        is_worker = lambda pid: pid in self.local_ranks
-        self.spares = SimSpares(self.scene, self.place, world, node.group, is_worker=is_worker, perform=self.perform)
         self._hold_port()
-        self.perform(node.begin(world.now()))
+        self.perform(self.node.begin(world.now()))
         self._after()
 
     def write(self, longest_s: float = float("inf")) -> None:
@@ -104,6 +112,15 @@ class SimAgent(Watched):
             self.turn_at = when
             self.scene.timeline.at(when, lambda: self._woken(when))
 
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.paused = True
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self.paused, self.resumed, self.resumed_at = False, True, self.scene.timeline.now
+        self.wake(self.resumed_at)
+
     def strike(self) -> None:
         """Its guardian ends its workers, and it learns that before it sees them end."""
         if self.node.group.has_workers:
@@ -116,51 +133,6 @@ class SimAgent(Watched):
         if not self.ended:
             self.world.see(Signalled(signum=signum))
 
-    def _woken(self, when: float) -> None:
-        if when != self.turn_at or self.ended:
-            return
-        self.turn_at = NEVER
-        if self.paused:
-            return
-        if when < self.busy_until:
-            self.wake(self.busy_until)
-            return
-        due = self.node.deadline()
-        deadline = min(due, self._deadline_of_helpers(), self.leave_at)
-        if self.world.clock.true(deadline) <= self.scene.timeline.now:
-            self.world.floor = max(self.world.floor, deadline)
-        late = self.world.now() >= due
-        seen = self.world.wait(deadline)
-        self._tell_the_time()
-        checked = self.checking.due() if self.checking is not None else []
-        for what in [*seen, *self.monitoring.due(), *self.spares.due(), *checked, *([Tick()] if late else [])]:
-            for understood in self._understood(what):
-                self.monitoring.saw(understood)
-                self.perform(self.node.observe(understood, self.world.now()))
-        self.checks.after_turn(self, idle=not seen)
-        self._after()
-
-    def _after(self) -> None:
-        self.shown = self.node.lease_ends
-        if self.exit is not None and (self.node.done or self.exit.code < 0 or self.world.now() >= self.leave_at):
-            self.code = self.exit.code
-            if self.store is not None:
-                self.store.close(self.node.will(self.world.now()))
-            self.end()
-            return
-        deadline = min(self.node.deadline(), self._deadline_of_helpers(), self.leave_at)
-        if self.world.seen:
-            self.wake(self.scene.timeline.now)
-        elif deadline != NEVER:
-            self.wake(max(self.scene.timeline.now, self.world.clock.true(deadline)))
-
-    def _deadline_of_helpers(self) -> float:
-        checks_at = self.checking.deadline() if self.checking is not None else NEVER
-        return min(self.monitoring.deadline(), self.spares.deadline(), checks_at)
-
-    def _tell_the_time(self) -> None:
-        self.node.set_clock(self.world.unix() - self.world.now())
-
     def end(self) -> None:
         """The process is gone."""
         self.ended = True
@@ -170,35 +142,70 @@ class SimAgent(Watched):
         self.scene.timeline.after(2 * KILL_S, lambda: self.checks.no_spare_is_left(self))
         self.links.close()
 
-    def hang(self, local_rank: int, limit_s: float) -> None:
-        """A worker gives no sign of life from now on, and its script had allowed `limit_s` at most."""
-        pid = self._pids([local_rank])[0]
-        worker = self.world.workers[pid]
-        if worker.quiet_since is None:  # else it hangs already, and does not begin to hang again
-            worker.quiet_since = self.scene.timeline.now
-        worker.limit_s = limit_s if worker.limit_s is None else min(limit_s, worker.limit_s)
-        self.checks.hangs(self, worker, limit_s)
-        if not self.paused and local_rank in self.monitoring.workers:
-            for found in self.monitoring.look(local_rank):
+    def look_at(self, worker: Worker) -> None:
+        """Its monitor looks at a rank, whose script has set a limit."""
+        if not self.paused:
+            for found in self.monitoring.look(worker.local_rank):
                 self.world.see(found)
             self._after()
 
+    def _woken(self, when: float) -> None:
+        if when != self.turn_at or self.ended:
+            return
+        self.turn_at = NEVER
+        if self.paused:
+            return
+        if when < self.busy_until:
+            self.wake(self.busy_until)
+            return
+        self.world.wait_for(self._deadline())
+        late = [Tick()] if self.world.now() >= self.node.deadline() else []
+        seen = self.world.wait(NEVER)
+        self._tell_the_time()
+        for what in [*seen, *(found for part in self.parts for found in part.due()), *late]:
+            for part in self.parts:
+                part.saw(what)
+            self._observe(*self._understood(what))
+        self.checks.after_turn(self, idle=not seen)
+        self._after()
+
+    def _after(self) -> None:
+        """After a turn: end, or wait for the next."""
+        self.shown = self.node.lease_ends
+        if self.exit is not None and (self.node.done or self.exit.code < 0 or self.world.now() >= self.leave_at):
+            self.code = self.exit.code
+            if self.store is not None:
+                self.store.close(self.node.will(self.world.now()))
+            self.end()
+        elif self.world.seen:
+            self.wake(self.scene.timeline.now)
+        elif (deadline := self._deadline()) != NEVER:
+            self.wake(max(self.scene.timeline.now, self.world.clock.true(deadline)))
+
+    def _deadline(self) -> float:
+        return min(self.node.deadline(), self.leave_at, *(part.deadline() for part in self.parts))
+
+    def _tell_the_time(self) -> None:
+        self.node.set_clock(self.world.unix() - self.world.now())
+
+    def _observe(self, *observations: Observation) -> None:
+        for seen in observations:
+            self.perform(self.node.observe(seen, self.world.now()))
+
     def _understood(self, seen: Observation) -> list[Observation]:
         match seen:
-            case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0 and pid in self.local_ranks:
-                return [self._end_of(pid, exitcode, gone=False)]
-            case ProcessGone(pid=pid, exitcode=exitcode) if pid in self.local_ranks:
-                return [self._end_of(pid, exitcode, gone=True)]
+            case ProcessDying(pid=pid, exitcode=exitcode):
+                return [self._end_of(pid, exitcode, gone=False)] if exitcode != 0 and pid in self.local_ranks else []
             case ProcessGone(pid=pid, exitcode=exitcode):
+                if pid in self.local_ranks:
+                    return [self._end_of(pid, exitcode, gone=True)]
                 self.spares.gone(pid, exitcode)
                 return []
             case Imported(pid=pid):
                 self.spares.heard(pid)
                 return []
-            case ProcessDying():
-                return []
-            case Answered():
-                return self.checking.answered(seen) if self.checking is not None else []
+            case Answered() if self.checking is not None:
+                return self.checking.answered(seen)
         return [seen]
 
     def _end_of(self, pid: int, exitcode: int, *, gone: bool) -> Ended:
@@ -211,75 +218,91 @@ class SimAgent(Watched):
         """Carry out actions, in order; what is seen of them at once is observed when all are done."""
         seen: list[Observation] = []
         for action in actions:
-            match action:
-                case Record(event=event):
-                    self.write(PATIENCE_S)
-                    self.scene.transcript.note(self.scene.timeline.now, self.place, event)
-                    self.checks.recorded(self, event)
-                    if isinstance(event, (FailureSeen, StopSent)):
-                        self.spares.round_ends()
-                case Say(level="debug"):
-                    pass
-                case Say(text=text, level=level):
-                    self.scene.transcript.note(self.scene.timeline.now, self.place, f"{level}: {text}")
-                case StartWorkers(assigned=assigned):
-                    self.shown = self.node.lease_ends
-                    self.write()  # it makes the attempt's directories
-                    self._start_when_written(assigned, self.shown)
-                case LearnImports(modules=modules):
-                    self.spares.stand_by(modules)
-                case SignalWorkers(local_ranks=local_ranks, signum=signum):
-                    for pid in self._pids(local_ranks):
-                        self.world.signal_group(pid, signum)
-                case KillWorkers(local_ranks=local_ranks):
-                    self.world.kill(self._pids(local_ranks))
-                case CheckNode():
-                    assert self.checking is not None
-                    seen += self.checking.before_join()
-                case LookAtWorkers():
-                    self.scene.timeline.after(SHOW_S, lambda wanted=action: self._show(wanted))  # type: ignore[misc]
-                case KeepStacks():
-                    pass
-                case Sweep():
-                    self.world.sweep()
-                case LookAtMemory():
-                    seen += self.world.look_at_memory()
-                case HeedPace(longest_s=longest_s, busy_s=busy_s):
-                    self.monitoring.monitor.heed(longest_s, busy_s, self.world.now())
-                case FromCoordinator(message=Reply(text=text)):
-                    self.scene.transcript.note(self.scene.timeline.now, self.place, f"answers: {text}")
-                case Exit():
-                    self.exit, self.leave_at = action, self.world.now() + FAREWELL_S
-                    self.checks.exited(self, action)
-                case Connect(link=link, endpoint=endpoint):
-                    seen += self.links.connect(link, endpoint)
-                case Transmit(link=link, message=message):
-                    self.checks.transmitted(self, message)
-                    self.links.transmit(link, message)
-                case HangUp(link=link):
-                    self.links.hang_up(link)
-                case Campaign() | Await() | Keep() | Persist() | Resign():
-                    assert self.store is not None, f"an agent without a store cannot do {action!r}"
-                    self.store.perform(action)
-                case Claim():
-                    self.claim(self, action)
-                case _:
-                    raise AssertionError(f"an agent cannot do {action!r}")
-        for one in seen:
-            self.perform(self.node.observe(one, self.world.now()))
+            seen += self._carry_out(action)
+        self._observe(*seen)
+
+    def _carry_out(self, action: Action) -> list[Observation]:
+        """Do one thing; what is seen of it at once."""
+        match action:
+            case Transmit(message=message):
+                self.checks.transmitted(self, message)
+                return self.links.perform(action)
+            case Connect() | HangUp():
+                return self.links.perform(action)
+            case Record() | Say() | FromCoordinator(message=Reply()):
+                self._tell(action)
+            case Campaign() | Await() | Keep() | Persist() | Resign():
+                assert self.store is not None, f"an agent without a store cannot do {action!r}"
+                self.store.perform(action)
+            case Claim():
+                self.claim(self, action)
+            case Exit():
+                self.exit, self.leave_at = action, self.world.now() + FAREWELL_S
+                self.checks.exited(self, action)
+            case CheckNode(after_failure=after_failure):
+                assert self.checking is not None
+                return self.checking.before_join(after_failure)
+            case LearnImports(modules=modules):
+                self.spares.stand_by(modules)
+            case HeedPace(longest_s=longest_s, busy_s=busy_s):
+                self.monitoring.heed(longest_s, busy_s)
+            case _:
+                return self._do_with_workers(action)
+        return []
+
+    def _do_with_workers(self, action: Action) -> list[Observation]:
+        match action:
+            case StartWorkers(assigned=assigned):
+                self.shown = self.node.lease_ends
+                self.write()  # it makes the attempt's directories
+                self._start_when_written(assigned, self.shown)
+            case SignalWorkers(local_ranks=local_ranks, signum=signum):
+                for pid in self._pids(local_ranks):
+                    self.world.signal_group(pid, signum)
+            case KillWorkers(local_ranks=local_ranks):
+                self.world.kill(self._pids(local_ranks))
+            case LookAtWorkers():
+                self.scene.timeline.after(SHOW_S, self._show)
+            case LookAtMemory():
+                return self.world.look_at_memory()
+            case KeepStacks() | Sweep():
+                pass  # simulated workers leave nothing behind
+            case _:
+                raise AssertionError(f"an agent cannot do {action!r}")
+        return []
+
+    def _tell(self, action: Action) -> None:
+        match action:
+            case Record(event=event):
+                self.write(PATIENCE_S)
+                self.scene.note(self.place, event)
+                self.checks.recorded(self, event)
+                for part in self.parts:
+                    part.recorded(event, self.world.unix())
+            case Say(text=text, level=level) if level != "debug":
+                self.scene.note(self.place, f"{level}: {text}")
+            case FromCoordinator(message=Reply(text=text)):
+                self.scene.note(self.place, f"answers: {text}")
 
     def _start_when_written(self, assigned: Assigned, lease_ends: float | None) -> None:
+        """`lease_ends`: as it was when the start was decided, whatever has been heard meanwhile."""
         if self.ended:
             return
-        if not self.stands_still:
-            self._start(assigned, lease_ends)
+        if self.stands_still:
+            again_s = PATIENCE_S if self.paused else self.busy_until - self.scene.timeline.now
+            self.scene.timeline.after(again_s, lambda: self._start_when_written(assigned, lease_ends))
             return
-        again_s = PATIENCE_S if self.paused else self.busy_until - self.scene.timeline.now
-        self.scene.timeline.after(again_s, lambda: self._start_when_written(assigned, lease_ends))
+        started = self._start(assigned, is_late=lease_ends is not None and self.world.now() >= lease_ends)
+        self._observe(*started)
+        for part in self.parts:
+            for seen in part.begin_round(assigned, started):
+                self.world.see(seen)
+        self._hold_port()
+        if self.scene.job.grow == Grow.AT_CHECKPOINT:
+            self.scene.timeline.after(self.scene.job.save_every_s, lambda: self._save(assigned.round))
 
-    def _start(self, assigned: Assigned, lease_ends: float | None) -> None:
-        """`lease_ends`: as it was when the start was decided, whatever has been heard meanwhile."""
-        is_late = lease_ends is not None and self.world.now() >= lease_ends
+    def _start(self, assigned: Assigned, *, is_late: bool) -> list[Observation]:
+        """Start a round's workers, unless the lease is over; what became of each."""
         if not is_late:
             self.checks.starting(self, assigned)
         self.local_ranks = {}
@@ -294,27 +317,17 @@ class SimAgent(Watched):
             try:
                 if is_late:
                     raise StartError(TOO_LATE)
-                spare, cold_because = self.spares.take(local_rank, env)
-                pid = spare or self.world.start(("train.py",), env)
+                spare, cold_because = self.spares.become(local_rank, env)
+                pid = spare or self.world.start(SCRIPT, env)
             except StartError as error:
                 seen.append(StartFailed(local_rank=local_rank, message=str(error), at_unix=self.world.unix()))
                 break
             self.local_ranks[pid] = local_rank
             warm = spare is not None
-            started = Started(
-                local_rank=local_rank, pid=pid, argv=("train.py",), log_dir=None, spare=warm, cold_because=cold_because
+            seen.append(
+                Started(local_rank=local_rank, pid=pid, argv=SCRIPT, log_dir=None, spare=warm, cold_because=cold_because)
             )
-            seen.append(started)
-        for what in seen:
-            self.perform(self.node.observe(what, self.world.now()))
-        for found in self.monitoring.begin_round(assigned, seen):
-            self.world.see(found)
-        if self.checking is not None:
-            self.checking.begin_round()
-        self._hold_port()
-        self.spares.round_began()
-        if self.scene.job.grow == Grow.AT_CHECKPOINT:
-            self.scene.timeline.after(self.scene.job.save_every_s, lambda: self._save(assigned.round))
+        return seen
 
     def _save(self, number: int) -> None:
         """The ranks of that round write a checkpoint, if they still run, and another later."""
@@ -324,18 +337,17 @@ class SimAgent(Watched):
         self.scene.timeline.after(SAVE_S, lambda: None if self.ended else self.world.see(SavesSeen(open=False)))
         self.scene.timeline.after(self.scene.job.save_every_s, lambda: self._save(number))
 
-    def _show(self, wanted: LookAtWorkers) -> None:
+    def _show(self) -> None:
         """Its workers have dumped their stacks."""
         if not self.ended:
-            self.world.see(Looked(positions=tuple(self._position(wanted, worker) for worker in self.world.live)))
+            self.world.see(Looked(positions=tuple(map(self._position, self.world.live))))
 
-    def _position(self, wanted: LookAtWorkers, worker: Worker) -> Position:
-        quiet = worker.quiet_since is not None
+    def _position(self, worker: Worker) -> Position:
         return Position(
-            rank=int(worker.env["RANK"]),
-            local_rank=int(worker.env["LOCAL_RANK"]),
+            rank=worker.rank,
+            local_rank=worker.local_rank,
             pid=worker.pid,
-            quiet_s=self.scene.timeline.now - (worker.quiet_since or 0.0) if quiet else 0.0,
+            quiet_s=0.0 if worker.quiet_since is None else self.scene.timeline.now - worker.quiet_since,
             step=worker.step,
             state="S",
             where=worker.where,
@@ -343,7 +355,7 @@ class SimAgent(Watched):
         )
 
     def _hold_port(self) -> None:
-        self.perform(self.node.observe(PortHeld(port=self.scene.hold_port()), self.world.now()))
+        self._observe(PortHeld(port=self.scene.hold_port()))
 
     def _pids(self, local_ranks: Iterable[int]) -> list[int]:
         wanted = set(local_ranks)

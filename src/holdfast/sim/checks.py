@@ -10,11 +10,14 @@ from holdfast.agent.leader.elected_node import shortened
 from holdfast.agent.spares.machine import SlotState
 from holdfast.core.config.own_options import Grow
 from holdfast.core.job.events import Decided, Event, NodeLost
+from holdfast.core.job.policy import Verdict
 from holdfast.core.machine import NEVER
 from holdfast.core.wire.messages import Assigned, Finish, Message, Refused, Stop
 from holdfast.rendezvous.coordinator.admission import SAVED
+from holdfast.rendezvous.coordinator.job import Phase as JobPhase
+from holdfast.rendezvous.coordinator.membership import SeatState
 from holdfast.runtime.process.guardian import SLACK_S, STRIKE_S
-from holdfast.sim.checking import DEADLINE_S
+from holdfast.sim.scene import DEADLINE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
 GUARDIAN_S, GUARDIAN_PATIENCE_S = STRIKE_S + 0.02, SLACK_S + 0.02
 """From the end of a lease to the guardian's SIGKILL: to the workers, and an agent that is stopped; and to one that is slow."""
 
+SAME_FOR_ALL = ("world_size", "group_world_size", "master_addr", "master_port", "restart_count")
+"""What every node of a round is told alike."""
+
+ON_THEIR_WAY_OUT = (SeatState.STOPPING, SeatState.STOPPED, SeatState.LEAVING)
+
 IDLE_TURNS = 20
 """Turns in a row, at one moment, in which nothing was seen: a machine that asks to be woken for nothing."""
 
@@ -51,47 +59,67 @@ class Violation(Exception):
 class Watched:
     """One life of an agent at a place, as far as the rules look at it."""
 
+    world: SimHost
+    links: SimLinks
+    node: Node
+    monitoring: SimMonitoring
+    spares: SimSpares
+    checking: SimChecking | None
+    """None: the job checks nothing."""
+
     def __init__(self, scene: Scene, place: str) -> None:
         self.scene = scene
         self.place = place
-        self.world: SimHost
-        self.links: SimLinks
-        self.node: Node
         self.store: SimStore | None = None
-        self.monitoring: SimMonitoring
-        self.checking: SimChecking | None = None
-        """None: the job checks nothing."""
-        self.spares: SimSpares
         self.began_at = scene.timeline.now
         self.local_ranks: dict[int, int] = {}
+        """pid → local rank, of the workers of the round."""
         self.paused = False
         self.busy_until = float("-inf")
         """It waits for its disk, and for nothing else, until then, in true time."""
         self.shown: float | None = None
         """End of the lease, as its guardian knows it."""
-        self.resumed = False  # since its last turn
+        self.resumed = False
+        """It stood still, and has had no turn since."""
         self.resumed_at = float("-inf")
         self.ended = False
         self.exit: Exit | None = None
-        self.leave_at = NEVER
-        self.turn_at = NEVER
+        self.leave_at = self.turn_at = NEVER
         self.code: int | None = None
+
+    @property
+    def id(self) -> str:
+        """Its name among the members, which no other life has."""
+        return self.node.group.join.node
+
+    @property
+    def rendezvous(self) -> Rendezvous | None:
+        """The coordinator that it hosts."""
+        return self.node.server.rendezvous if self.node.server is not None else None
 
     @property
     def report(self) -> JobReport | None:
         """What it printed at the end."""
         return self.exit.report if self.exit else None
 
-    def describe(self) -> str:
-        """Its state, for a person."""
-        group, server = self.node.group, self.node.server
-        hosting = f", coordinator {server.rendezvous.phase} in round {server.rendezvous.round}" if server else ""
-        return f"{group.phase} in round {group.round}{', paused' if self.paused else ''}{hosting}"
-
     @property
     def stands_still(self) -> bool:
         """It has no turn, whatever happens."""
         return self.paused or self.scene.timeline.now < self.busy_until
+
+    def turn_over(self) -> None:
+        """It has had a turn."""
+        self.resumed = self.stands_still
+
+    def describe(self) -> str:
+        """Its state, for a person."""
+        group, job = self.node.group, self.rendezvous
+        hosting = f", coordinator {job.phase} in round {job.round}" if job is not None else ""
+        return f"{group.phase} in round {group.round}{', paused' if self.paused else ''}{hosting}"
+
+    def workers_of(self, number: int) -> list[Worker]:
+        """Those of a round, whether they live or not."""
+        return [worker for worker in self.world.workers.values() if worker.round == number]
 
 
 class Checks:
@@ -117,13 +145,35 @@ class Checks:
         self.unfit_since: dict[str, float] = {}
         """node → since when it holds ranks though it knows itself to be unfit and the job can do without it"""
         self.idle: dict[str, tuple[float, int]] = {}
-        self.restarts = 0
+
+    # --- what is done to them -------------------------------------------------------------------------------------------
 
     def touched(self, place: str) -> None:
         """Something was done to a place that may cost it its membership."""
         known, calm_at = self.troubled.get(place, 0.0), self.scene.timeline.now + self.scene.job.lease_s + AFTERMATH_S
         is_over = known == NEVER and not self.is_out(place)
         self.troubled[place] = calm_at if is_over else max(known, calm_at)  # it may still wait for its disk, for longer
+
+    def stalled(self, place: str, until: float) -> None:
+        """An agent does nothing until then."""
+        self.troubled[place] = max(self.troubled.get(place, 0.0), until + self.scene.job.lease_s + AFTERMATH_S)
+
+    def stopped(self, place: str) -> None:
+        """An agent does nothing until it is continued."""
+        self.troubled[place] = NEVER
+
+    def cut_off(self, place: str) -> None:
+        """A place is out of reach until it is healed."""
+        self.troubled[place], self.cut_at[place] = NEVER, self.scene.timeline.now
+
+    def stormy(self, lasts_s: float) -> None:
+        """The network is slow everywhere for so long."""
+        until = self.scene.timeline.now + lasts_s + self.scene.job.lease_s + 2 * AFTERMATH_S
+        self.stormy_until = max(self.stormy_until, until)
+
+    def _is_calm(self, *places: str) -> bool:
+        """Nothing was done to these that may still show."""
+        return max(self.stormy_until, *(self.troubled.get(place, 0.0) for place in places)) < self.scene.timeline.now
 
     # --- rounds ---------------------------------------------------------------------------------------------------------
 
@@ -134,31 +184,24 @@ class Checks:
 
     def _ranks_are_whole(self, agent: Watched, assigned: Assigned) -> None:
         """The ranks of a round are exactly 0…W−1, each on one node; no node is in a round twice."""
-        node, nproc = agent.node.group.join.node, agent.node.group.join.nproc
-        members = self.rounds.setdefault((self._life(node, assigned), assigned.round), {})
+        node, number, nproc = agent.id, assigned.round, agent.node.group.join.nproc
+        members = self.rounds.setdefault((self._life(node, assigned), number), {})
         if node in members:
-            raise Violation(f"{node} starts round {assigned.round} twice")
+            raise Violation(f"{node} starts round {number} twice")
         mine = set(range(assigned.base_rank, assigned.base_rank + nproc))
         if not mine <= set(range(assigned.world_size)):
             raise Violation(f"{node} has ranks {sorted(mine)} of {assigned.world_size}")
         for other, theirs in members.items():
-            same = (theirs.world_size, theirs.group_world_size, theirs.master_addr, theirs.master_port, theirs.restart_count)
-            if same != (
-                assigned.world_size,
-                assigned.group_world_size,
-                assigned.master_addr,
-                assigned.master_port,
-                assigned.restart_count,
-            ):
-                raise Violation(f"round {assigned.round} is not the same for {node} and {other}: {assigned} and {theirs}")
+            if any(getattr(theirs, field) != getattr(assigned, field) for field in SAME_FOR_ALL):
+                raise Violation(f"round {number} is not the same for {node} and {other}: {assigned} and {theirs}")
             if theirs.group_rank == assigned.group_rank:
-                raise Violation(f"{node} and {other} both have group rank {assigned.group_rank} in round {assigned.round}")
+                raise Violation(f"{node} and {other} both have group rank {assigned.group_rank} in round {number}")
         members[node] = assigned
         if len(members) == assigned.group_world_size:
             spans = sorted((one.base_rank, self._nproc(name)) for name, one in members.items())
             ranks = [rank for base, count in spans for rank in range(base, base + count)]
             if ranks != list(range(assigned.world_size)):
-                raise Violation(f"round {assigned.round} has ranks {ranks}, not 0 to {assigned.world_size - 1}")
+                raise Violation(f"round {number} has ranks {ranks}, not 0 to {assigned.world_size - 1}")
 
     def _life(self, node: str, assigned: Assigned) -> int:
         """Which life of the coordinator said so."""
@@ -168,30 +211,27 @@ class Checks:
         raise Violation(f"{node} starts round {assigned.round} though it has no seat in it")
 
     def _nproc(self, node: str) -> int:
-        return next(life.node.group.join.nproc for life in self.lives if life.node.group.join.node == node)
+        return next(life.node.group.join.nproc for life in self.lives if life.id == node)
 
     def _one_round_lives(self, agent: Watched, assigned: Assigned) -> None:
         """No worker of another round, or of another coordinator's, is alive anywhere when one is started."""
-        number, host = assigned.round, self._life(agent.node.group.join.node, assigned)
-        self.hosted[agent.node.group.join.node] = host
+        number, host = assigned.round, self._life(agent.id, assigned)
+        self.hosted[agent.id] = host
         self._note_whoever_began_anew(host)
         for life in self.lives:
-            other = self.hosted.get(life.node.group.join.node, host)
+            other = self.hosted.get(life.id, host)
             for worker in life.world.live:
-                same = worker.env["HOLDFAST_ROUND"] == str(number) and other == host
+                same = worker.round == number and other == host
                 if not same and worker.life.killable and not {host, other} & self.anew:
-                    raise Violation(
-                        f"{agent.place} starts round {number} while rank {worker.env['RANK']} of round "
-                        f"{worker.env['HOLDFAST_ROUND']} still lives on {life.place}"
-                    )
+                    left = f"rank {worker.rank} of round {worker.round} still lives on {life.place}"
+                    raise Violation(f"{agent.place} starts round {number} while {left}")
 
     def _note_whoever_began_anew(self, host: int) -> None:
         """No coordinator knows of a job whose nodes it has never heard: an agent that is started at the endpoint, and then cut
         off until it has gathered enough for a first round, begins another (docs/explanation/succession.md)."""
         for life in self.lives[1:]:
-            server = life.node.server
-            first = server is not None and server.rendezvous is self.hosts[host] and server.rendezvous.round == 1
-            if first and self.cut_at.get(life.place, -1.0) >= life.began_at:
+            job = life.rendezvous
+            if job is self.hosts[host] and job.round == 1 and self.cut_at.get(life.place, -1.0) >= life.began_at:
                 self.anew.add(host)
 
     # --- decisions ------------------------------------------------------------------------------------------------------
@@ -212,110 +252,103 @@ class Checks:
 
     def _budget_is_kept(self, agent: Watched) -> None:
         """A restart is spent by a failure and by nothing else, and never more than there are."""
-        server = agent.node.server
-        if server is None or self.scene.job.restart_period_s is not None:
+        job, allowed = agent.rendezvous, self.scene.job.max_restarts
+        if job is None or self.scene.job.restart_period_s is not None:
             return
-        spent = self.scene.job.max_restarts - server.rendezvous.policy.restarts_left(agent.world.now())
-        used = server.rendezvous.restarts
-        if not 0 <= used <= self.scene.job.max_restarts or used != spent:
-            raise Violation(f"{used} restarts, {spent} spent, {self.scene.job.max_restarts} allowed")
+        spent = allowed - job.policy.restarts_left(agent.world.now())
+        if not 0 <= job.restarts <= allowed or job.restarts != spent:
+            raise Violation(f"{job.restarts} restarts, {spent} spent, {allowed} allowed")
 
     def _growth_is_allowed(self, agent: Watched, decision: str, reason: str) -> None:
         """Nobody is made to start again for a newcomer where the job does not grow at once; or only when a checkpoint has been
         written, and the ranks have run for long enough."""
-        job, server = self.scene.job, agent.node.server
-        if decision != "rejoin" or " joined" not in reason:
+        rules, job = self.scene.job, agent.rendezvous
+        if decision != Verdict.REJOIN or " joined" not in reason:
             return
-        if job.grow == Grow.AT_CHECKPOINT and reason.endswith(SAVED) and server is not None:
-            now, formed_at = agent.world.now(), server.rendezvous.formed_at
-            if not job.is_due(formed_at, now):
-                raise Violation(f"{agent.place} restarts all because {reason}, {now - formed_at:.1f} s after they began")
-        elif job.grow != Grow.AT_ONCE:
-            raise Violation(f"{agent.place} restarts all because {reason}, with --grow {job.grow}")
+        if rules.grow == Grow.AT_CHECKPOINT and reason.endswith(SAVED) and job is not None:
+            now = agent.world.now()
+            if not rules.is_due(job.formed_at, now):
+                raise Violation(f"{agent.place} restarts all because {reason}, {now - job.formed_at:.1f} s after they began")
+        elif rules.grow != Grow.AT_ONCE:
+            raise Violation(f"{agent.place} restarts all because {reason}, with --grow {rules.grow}")
 
     def _excluded_are_left_out(self, agent: Watched) -> None:
         """No node that must not take part is in a round that runs, unless somebody has finished its part in it already."""
-        server = agent.node.server
-        if server is None or not server.rendezvous.excluded or server.rendezvous.phase != "running":
+        job = agent.rendezvous
+        if job is None or not job.excluded or job.phase is not JobPhase.RUNNING or _some_are_done(job):
             return
-        members = [seat for seat in server.rendezvous.seats.values() if seat.state != "ready"]
-        if any(seat.state == "succeeded" for seat in members):
-            return
-        for seat in members:
-            if seat.state in ("stopping", "stopped", "leaving") and self.scene.job.carries_on:
+        for seat in job.seats.members:
+            if self.scene.job.carries_on and seat.state in ON_THEIR_WAY_OUT:
                 continue  # alone, while the others carry on
-            if why := server.rendezvous.excluded.why(seat.name):
-                raise Violation(f"{seat.name} takes part in round {server.rendezvous.round} though it is excluded: {why}")
+            if why := job.excluded.why(seat.name):
+                raise Violation(f"{seat.name} takes part in round {job.round} though it is excluded: {why}")
 
     def _unfit_hold_no_ranks(self, agent: Watched) -> None:
         """A node that knows itself to be unfit runs no ranks for longer than it takes to say so, if others can."""
-        checking, now, node = agent.checking, self.scene.timeline.now, agent.node.group.join.node
+        checking, now = agent.checking, self.scene.timeline.now
         if checking is None:
             return
         if not checking.examiner.unfit or not self._could_be_replaced(agent):
-            self.unfit_since.pop(node, None)
-        elif now - self.unfit_since.setdefault(node, now) > self.scene.job.check_every_s + DEADLINE_S + AFTERMATH_S:
+            self.unfit_since.pop(agent.id, None)
+        elif now - self.unfit_since.setdefault(agent.id, now) > self.scene.job.check_every_s + DEADLINE_S + AFTERMATH_S:
             raise Violation(f"{agent.place} is unfit ({checking.examiner.unfit}) and holds ranks that others could have")
 
     def _could_be_replaced(self, agent: Watched) -> bool:
         """It runs in a round of a coordinator that could make another one without it, and nothing keeps the two apart."""
-        node, now = agent.node.group.join.node, self.scene.timeline.now
-        if agent.node.group.phase is not Phase.RUNNING or agent.stands_still or now < agent.resumed_at + AFTERMATH_S:
+        if agent.node.group.phase is not Phase.RUNNING or agent.stands_still:
+            return False
+        if self.scene.timeline.now < agent.resumed_at + AFTERMATH_S:
             return False
         for life in self.lives:
-            job = life.node.server.rendezvous if life.node.server is not None and not life.ended else None
-            if job is None or node not in job.seats or job.seats[node].state != "running" or job.phase != "running":
+            job = life.rendezvous
+            if job is None or life.ended or job.phase is not JobPhase.RUNNING:
                 continue
-            calm = max(self.stormy_until, self.troubled.get(agent.place, 0.0), self.troubled.get(life.place, 0.0)) < now
-            done = any(seat.state == "succeeded" for seat in job.seats.values())
-            return calm and not life.stands_still and not done and not job.seats.lacking(agent.place, job.round)
+            seat = job.seats.get(agent.id)
+            if seat is None or seat.state is not SeatState.RUNNING:
+                continue
+            calm = self._is_calm(agent.place, life.place) and not life.stands_still
+            return calm and not _some_are_done(job) and not job.seats.lacking(agent.place, job.round)
         return False
 
     def _nobody_restarts_for_a_few(self, agent: Watched, decision: str, reason: str) -> None:
         """As long as enough nodes are well in truth, the ranks are not restarted, unless one of them asked for it."""
-        server, now = agent.node.server, self.scene.timeline.now
-        if server is None or not server.rendezvous.seats.size or decision not in ("restart", "rejoin"):
+        job, now, needed = agent.rendezvous, self.scene.timeline.now, self.scene.job.min_nodes
+        if job is None or not job.seats.size or decision not in (Verdict.RESTART, Verdict.REJOIN):
             return  # it has just taken the lead: every round ends with its coordinator
-        if "asked for a restart" in reason or max(self.stormy_until, self.troubled.get(agent.place, 0.0)) >= now:
+        if "asked for a restart" in reason or not self._is_calm(agent.place):
             return
-        seats, number, needed = server.rendezvous.seats, server.rendezvous.round, self.scene.job.min_nodes
-        lives = [life for life in self.lives if life.node.group.join.node in seats and not life.ended]
+        lives = [life for life in self.lives if life.id in job.seats and not life.ended]
         calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.state.leaving]
-        fit = [life for life in calm if not server.rendezvous.excluded.why(life.place) and life.node.group.round == number]
+        fit = [life for life in calm if not job.excluded.why(life.place) and life.node.group.round == job.round]
         at_work = [life for life in fit if life.node.group.phase in (Phase.RUNNING, Phase.SUCCEEDED)]
-        well = [life.place for life in at_work if all(map(_is_well, self._workers(life, number)))]
+        well = [life.place for life in at_work if all(worker.is_well for worker in life.workers_of(job.round))]
         if len(well) >= needed:
             raise Violation(f"{agent.place} restarts all ({reason}), though {well} are well and {needed} are enough")
 
     def _enough_have_succeeded(self, agent: Watched, decision: str, reason: str) -> None:
         """A job that carried on succeeds only if as many nodes have as a round needs."""
-        server = agent.node.server
-        if server is None or decision != "finish":
+        job = agent.rendezvous
+        if job is None or decision != Verdict.FINISH:
             return
-        crews = [self._workers(life, server.rendezvous.round) for life in self.lives]
+        crews = [life.workers_of(job.round) for life in self.lives]
         done = sum(bool(crew) and all(worker.exitcode == 0 for worker in crew) for crew in crews)
         if done < self.scene.job.min_nodes:
             raise Violation(f"{agent.place} ends it well ({reason}), though only {done} nodes have succeeded")
 
-    @staticmethod
-    def _workers(life: Watched, number: int) -> list[Worker]:
-        return [worker for worker in life.world.workers.values() if worker.env["HOLDFAST_ROUND"] == str(number)]
-
     def _enough_carry_on(self, agent: Watched) -> None:
         """A round that has lost some of its nodes does not run on with too few."""
-        server = agent.node.server
-        if server is None or server.rendezvous.phase != "running" or not server.rendezvous.has_lost_some:
+        job = agent.rendezvous
+        if job is None or job.phase is not JobPhase.RUNNING or not job.has_lost_some:
             return
-        if server.rendezvous.inquiry is not None and server.rendezvous.inquiry.held:
+        if job.inquiry is not None and job.inquiry.held:
             return  # it is still being found out who hung
-        health = server.rendezvous.seats.health
+        health = job.seats.health
         if self.scene.job.carries_on and health.healthy + health.succeeded < health.needed:
-            raise Violation(f"{agent.place} lets round {server.rendezvous.round} go on with too few: {health}")
+            raise Violation(f"{agent.place} lets round {job.round} go on with too few: {health}")
 
     def _loss_has_a_cause(self, agent: Watched, name: str) -> None:
         """No node is given up that has been well all the time."""
-        now = self.scene.timeline.now
-        if max(self.stormy_until, *(self.troubled.get(place, 0.0) for place in (name, agent.place))) < now:
+        if self._is_calm(name, agent.place):
             raise Violation(f"{agent.place} gave up {name}, with which nothing was wrong")
 
     def transmitted(self, agent: Watched, message: Message) -> None:
@@ -338,7 +371,7 @@ class Checks:
             if agent.stands_still or self.scene.timeline.now < agent.resumed_at + due_s:
                 self.scene.timeline.after(due_s, see)
             elif worker.life.killable:
-                raise Violation(f"rank {worker.env['RANK']} on {agent.place} hangs, and nobody has ended it")
+                raise Violation(f"rank {worker.rank} on {agent.place} hangs, and nobody has ended it")
 
         self.scene.timeline.after(due_s, see)
 
@@ -375,7 +408,7 @@ class Checks:
             raise Violation(f"{agent.place} has ended and still waits for time to pass")
         if (ends := agent.node.lease_ends) is not None and agent.world.now() > ends + SLACK_S and not agent.resumed:
             raise Violation(f"{agent.place} has overdrawn its lease and does its duty: its guardian would have ended it")
-        agent.resumed = agent.stands_still
+        agent.turn_over()
 
     # --- warm spares ----------------------------------------------------------------------------------------------------
 
@@ -408,6 +441,6 @@ class Checks:
                 raise Violation(f"{agent.place} has no exit code")
 
 
-def _is_well(worker: Worker) -> bool:
-    """It gets on, or has done its part."""
-    return worker.exitcode == 0 or (worker.exitcode is None and worker.quiet_since is None)
+def _some_are_done(job: Rendezvous) -> bool:
+    """Whether a node has finished its part in the running round."""
+    return any(seat.state is SeatState.SUCCEEDED for seat in job.seats.values())

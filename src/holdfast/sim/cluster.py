@@ -21,7 +21,6 @@ from holdfast.agent.node import Node
 from holdfast.core.config.own_options import OnSplit
 from holdfast.core.job.events import ControlKind
 from holdfast.core.job.report import JobReport
-from holdfast.core.machine import NEVER
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import Join, Request, RequestKind
 from holdfast.recovery.policy import RestartOnFailure
@@ -33,14 +32,17 @@ from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.server import Server
 from holdfast.sim.agent import SimAgent
-from holdfast.sim.checks import AFTERMATH_S, GUARDIAN_PATIENCE_S, GUARDIAN_S, Checks, Violation
+from holdfast.sim.checks import GUARDIAN_PATIENCE_S, GUARDIAN_S, Checks, Violation
 from holdfast.sim.network import ENDPOINT, Ether, Side, SimLinks
-from holdfast.sim.scene import Ailment, Job, Scene
+from holdfast.sim.scene import Ailment, Job, Scene, SpareLife
 from holdfast.sim.store import Keys, SimStore
 from holdfast.sim.world import Clock, Life, SimHost, Worker
 
 RECLAIM_S = 10.0
 """How long a start waits for the GPUs' memory."""
+
+DIRECTORY_S = 0.1
+"""How long the witness's directory may take to answer, unless it is slow."""
 
 LOADING, WAITING = "load (data.py:88)", "all_reduce (distributed_c10d.py:2830)"
 """Where workers hang."""
@@ -60,18 +62,21 @@ class Cluster(Scene):
         script: Script = lambda place, env: Life(),
         clocks: Mapping[str, Clock] | None = None,
         delay_s: tuple[float, float] = (0.0002, 0.001),
+        reset_chance: float = 0.0,
+        spare_life: Callable[[str], SpareLife] = lambda place: SpareLife(),
+        on_worker_death: Callable[[SimAgent, Worker, int], None] = lambda agent, worker, exitcode: None,
     ) -> None:
-        super().__init__(job, seed)
-        self.ether = Ether(self.timeline, random.Random(f"network {seed}"), delay_s)
+        """`delay_s`, `reset_chance`: see `Ether`. `spare_life`: what the next spare at a place is going to do."""
+        super().__init__(job, seed, spare_life)
+        self.ether = Ether(self.timeline, random.Random(f"network {seed}"), delay_s, reset_chance)
         self.script = script
         self.clocks = dict(clocks or {})
-        self.directory_s = 0.1
-        """How long the witness's directory may take to answer."""
+        self.directory_s = DIRECTORY_S
         self.agents: dict[str, SimAgent] = {}
         """place → the newest life of its agent"""
         self.lives: list[SimAgent] = []
         self.checks = Checks(self, self.lives, self.is_out)
-        self.on_worker_death: Callable[[SimAgent, Worker, int], None] = lambda agent, worker, exitcode: None
+        self.on_worker_death = on_worker_death
         self.asks = 0
         self.keys = Keys(self.timeline, random.Random(f"store {seed}"), self.ether)
         self.witnessed: dict[tuple[str, int], str] = {}
@@ -85,13 +90,16 @@ class Cluster(Scene):
         """Start an agent; with `host`, one that would serve the rendezvous, and does unless another serves already."""
         number = len(self.lives)
         agent = SimAgent(self, place, self.checks, stalled=self.stalled, claim=self.claim)
-        clock = self.clocks.get(place, Clock())
-        script = lambda env: self.script(place, env)
-        world = SimHost(self.timeline, clock, script, lambda: self._noticed(agent), first_pid=1000 * (number + 1))
-        world.memory_s = self.job.memory_s
-        world.died = lambda worker, exitcode: self.on_worker_death(agent, worker, exitcode)
+        world = SimHost(
+            self.timeline,
+            self.clocks.get(place, Clock()),
+            lambda env: self.script(place, env),
+            lambda: agent.wake(self.timeline.now + self.rng.uniform(0.00005, 0.0003)),
+            first_pid=1000 * (number + 1),
+            memory_s=self.job.memory_s,
+            died=lambda worker, exitcode: self.on_worker_death(agent, worker, exitcode),
+        )
         links = SimLinks(self.ether, world, place, lambda: agent.paused)
-        succeeds = self._may_succeed()
         join = Join(
             node=f"{place}#{number}",
             name=place,
@@ -104,86 +112,67 @@ class Cluster(Scene):
             warm="python" if self.job.warm_spares != 0 else "",
         )
         hosting = host and not self.job.elected and links.listen()
-        if succeeds and not hosting:
-            links.endpoint = f"{place}:{number}"
-            links.listen()
-        memory = MemoryWait(timeout_s=RECLAIM_S)
         state = State(
             join=join,
             grace_s=self.job.grace_s,
             hosting=hosting,
             endpoint=ENDPOINT,
             backend="embedded",
-            memory=memory,
+            memory=MemoryWait(timeout_s=RECLAIM_S),
             checks=self.job.checks,
         )
-        machine = Group(state)
         self.agents[place] = agent
         self.lives.append(agent)
         self.checks.touched(place)
-        self.transcript.note(self.timeline.now, place, "starts" + (", hosts the coordinator" if hosting else ""))
-        if self.job.elected:
-            node: Node = self._elected(agent, machine, world, links)
-        elif succeeds:
-            known = self._round_on_disk(place) if hosting else 0
-            node = self._heir(machine, links.endpoint or ENDPOINT, world, known_round=known)
-        else:
-            node = self._node(machine, world)
-        agent.begin(world, links, node)
+        self.note(place, "starts" + (", hosts the coordinator" if hosting else ""))
+        store = SimStore(self.keys, world, place) if self.job.elected else None
+        agent.begin(world, links, self._node(Group(state), world, links), store)
         return agent
 
-    def _may_succeed(self) -> bool:
-        """Whether another agent may host the coordinator when the first is lost."""
-        return self.job.succession and not (self.job.ranks_given or self.job.elected) and self.job.max_nodes > 1
-
-    def _round_on_disk(self, place: str) -> int:
-        """The newest round in the record of earlier agents there that did not see the job's end."""
-        rounds = [life.node.group.round for life in self.lives[:-1] if life.place == place and life.report is None]
-        return max(rounds, default=0)
-
-    def _node(self, group: Group, world: SimHost) -> Node:
+    def _node(self, group: Group, world: SimHost, links: SimLinks) -> Node:
+        """The machines of a node, as the job has its coordinator elected."""
+        job, join, own = self.job, group.join, group.join.node.replace("#", ":")
+        if job.elected:
+            own = f"{group.join.name}:{group.join.node}"
+            links.listen(own)
+            return self._elected(group, world, own)
+        if job.succession and not job.ranks_given and job.max_nodes > 1:
+            if not group.state.hosting:
+                links.listen(own)
+            return self._heir(group, world, ENDPOINT if group.state.hosting else own)
         if group.state.hosting:
             return Node(group, server=self._found(group, world)[0])
-        return Node(group, member=self._member(group.join.node, world))
+        return Node(group, member=Member(join.node, endpoint=ENDPOINT, join_timeout_s=job.join_timeout_s, now=world.now()))
 
-    def _elected(self, agent: SimAgent, group: Group, world: SimHost, links: SimLinks) -> StoreElectedNode:
+    def _elected(self, group: Group, world: SimHost, endpoint: str) -> StoreElectedNode:
         """A candidate, as `agent.leader.build` would make it."""
-        node = group.join.node
-        links.endpoint = f"{agent.place}:{node}"
-        links.listen()
-        agent.store = SimStore(self.keys, world, agent.place)
-        election = Election(
-            links.endpoint,
-            store="the store",
-            fresh_life=node,
-            ttl_s=float(math.ceil(self.job.lease_s + STORE_FAILOVER_S)),
-            now=world.now(),
-        )
-        wait_s = self.job.join_timeout_s
+        node, wait_s = group.join.node, self.job.join_timeout_s
+        ttl_s = float(math.ceil(self.job.lease_s + STORE_FAILOVER_S))
+        election = Election(endpoint, store="the store", fresh_life=node, ttl_s=ttl_s, now=world.now())
         member = Member(
             node, endpoint=ENDPOINT, join_timeout_s=wait_s, is_told_where=True, give_up_s=wait_s, now=world.now()
         )
         return StoreElectedNode(group, member, election, lambda now: self._found(group, world))
 
-    def _heir(self, group: Group, endpoint: str, world: SimHost, *, known_round: int) -> PeerElectedNode:
+    def _heir(self, group: Group, world: SimHost, endpoint: str) -> PeerElectedNode:
         """A possible successor, as `agent.leader.build` would make it."""
+        job, join = self.job, group.join
+        unfinished = [life for life in self.lives[:-1] if life.place == join.name and life.report is None]
         succession = Succession(
             endpoint,
             origin=ENDPOINT,
             founder=group.state.hosting,
-            lease_s=self.job.lease_s,
-            fresh_life=group.join.node,
-            witness=self.job.witness,
-            goes_on=self.job.on_split == OnSplit.CONTINUE,
-            known_round=known_round,
-            ended=self._ended(group.join.name),
+            lease_s=job.lease_s,
+            fresh_life=join.node,
+            witness=job.witness,
+            goes_on=job.on_split == OnSplit.CONTINUE,
+            known_round=max((life.node.group.round for life in unfinished if group.state.hosting), default=0),
+            ended=self._ended(join.name),
             now=world.now(),
         )
-        member, patience_s = self._member(group.join.node, world), self.job.join_timeout_s
-        return PeerElectedNode(group, member, succession, lambda now: self._found(group, world), patience_s=patience_s)
-
-    def _member(self, node: str, world: SimHost) -> Member:
-        return Member(node, endpoint=ENDPOINT, join_timeout_s=self.job.join_timeout_s, now=world.now())
+        member = Member(join.node, endpoint=ENDPOINT, join_timeout_s=job.join_timeout_s, now=world.now())
+        found = lambda now: self._found(group, world)
+        return PeerElectedNode(group, member, succession, found, patience_s=job.join_timeout_s)
 
     def _ended(self, place: str) -> dict[str, JobReport]:
         """How runs of the job have ended, as the records on that place's disk tell."""
@@ -212,9 +201,6 @@ class Cluster(Scene):
             agent.world.see(Claimed(id=wish.id, granted=not reason, reason=reason))
 
         self.timeline.after(self.rng.uniform(0.001, self.directory_s), answer)
-
-    def _noticed(self, agent: SimAgent) -> None:
-        agent.wake(self.timeline.now + self.rng.uniform(0.00005, 0.0003))
 
     # --- what happens to them -------------------------------------------------------------------------------------------
 
@@ -250,28 +236,27 @@ class Cluster(Scene):
         """A host goes without a word."""
         self._happens(place, "host loses its power")
         agent = self.agents[place]
-        agent.links.silent = True
+        agent.links.lose_power()
         agent.world.lose_power()
         agent.end()
 
     def power_on(self, place: str) -> None:
         """Its kernel answers again (that there is nobody)."""
         self._happens(place, "host is back")
-        self.agents[place].links.silent = False
+        self.agents[place].links.regain_power()
 
     def pause(self, place: str) -> None:
         """SIGSTOP to an agent; if its lease runs out meanwhile, its guardian ends it."""
         self._happens(place, "agent stopped (SIGSTOP)")
         agent = self.agents[place]
-        agent.paused = True
-        self.checks.troubled[place] = NEVER
+        agent.pause()
+        self.checks.stopped(place)
         if (ends := agent.shown) is not None:
             self._guard(agent, ends)
 
     def stalled(self, agent: SimAgent) -> None:
         """An agent waits for its disk, and for nothing else."""
-        calm_at = agent.busy_until + self.job.lease_s + AFTERMATH_S
-        self.checks.troubled[agent.place] = max(self.checks.troubled.get(agent.place, 0.0), calm_at)
+        self.checks.stalled(agent.place, agent.busy_until)
         if (ends := agent.shown) is not None and agent.world.clock.true(ends) + GUARDIAN_S < agent.busy_until:
             self._guard(agent, ends)
 
@@ -294,11 +279,9 @@ class Cluster(Scene):
 
     def resume(self, place: str) -> None:
         """SIGCONT."""
-        agent = self.agents[place]
-        if agent.paused:
-            agent.paused, agent.resumed, agent.resumed_at = False, True, self.timeline.now
+        if (agent := self.agents.get(place)) is not None and agent.paused:
+            agent.go_on()
             self._happens(place, "agent continued (SIGCONT)")
-            agent.wake(self.timeline.now)
 
     def is_out(self, place: str) -> bool:
         """Whether it is cut off, or its agent is stopped."""
@@ -307,8 +290,7 @@ class Cluster(Scene):
     def partition(self, place: str, *, out: bool = True, into: bool = True) -> None:
         """Cut a host off, in one direction or both."""
         self._happens(place, f"cut off ({'both ways' if out and into else 'nothing gets out' if out else 'nothing gets in'})")
-        self.checks.troubled[place] = NEVER
-        self.checks.cut_at[place] = self.timeline.now
+        self.checks.cut_off(place)
         self.ether.partition(place, out=out, into=into)
 
     def heal(self, place: str) -> None:
@@ -321,13 +303,22 @@ class Cluster(Scene):
         """All links of a place break; its own end notices after `lag_s`, the other after `other_lag_s`."""
         self._happens(place, "its links break")
         for side in self._sides(place):
-            self.ether.cut(side, lag_s, other_lag_s)
+            side.cut(lag_s, other_lag_s)
 
     def let_stray(self, place: str, *, lag_s: float, late_s: float) -> None:
         """What a place says goes astray; it makes new links after `lag_s`, and what it said over the old ones comes later."""
         self._happens(place, "what it says goes astray")
         for side in self._sides(place):
-            self.ether.stray(side, lag_s, late_s)
+            side.stray(lag_s, late_s)
+
+    def slow_network(self, delay_s: tuple[float, float], lasts_s: float = 0.0) -> None:
+        """From now on a packet takes from so long to so long, everywhere; for `lasts_s` that explains whatever happens."""
+        self.ether.slow(delay_s)
+        self.checks.stormy(lasts_s)
+
+    def slow_directory(self, longest_s: float) -> None:
+        """From now on the witness's directory may take so long to answer."""
+        self.directory_s = longest_s
 
     def step_clock(self, place: str, by_s: float) -> None:
         """A place's wall clock is set."""
@@ -335,7 +326,7 @@ class Cluster(Scene):
         clock = self.clocks.get(place, Clock())
         self.clocks[place] = replace(clock, wall_skew_s=clock.wall_skew_s + by_s)
         if place in self.agents:
-            self.agents[place].world.clock = self.clocks[place]
+            self.agents[place].world.set_clock(self.clocks[place])
 
     def slow_disk(self, place: str, longest_s: float) -> None:
         """From now on a write may take so long there; 0: it does not."""
@@ -354,39 +345,40 @@ class Cluster(Scene):
 
     def kill_worker(self, place: str, local_rank: int, exitcode: int = -SIGKILL) -> None:
         """A worker ends with `exitcode`."""
-        agent = self.agents[place]
-        for worker in agent.world.live:
-            if worker.env["LOCAL_RANK"] == str(local_rank):
-                agent.world.end(worker, exitcode)
+        for worker in self._live(place, local_rank):
+            self.agents[place].world.end(worker, exitcode)
 
     def hang(self, place: str, local_rank: int, *, limit_s: float = 5.0, where: str = LOADING, step: int = 1) -> None:
         """A worker hangs from now on, deaf to SIGTERM unless it waits for others; its monitor notices after `limit_s`."""
         agent = self.agents[place]
-        for worker in agent.world.live:
-            if worker.env["LOCAL_RANK"] == str(local_rank):
-                self._happens(place, f"rank {worker.env['RANK']} hangs")
-                worker.where, worker.step, worker.deaf = where, step, where != WAITING
-                agent.hang(local_rank, limit_s)
+        for worker in self._live(place, local_rank):
+            self._happens(place, f"rank {worker.rank} hangs")
+            worker.hang(self.timeline.now, limit_s, where, step, deaf=where != WAITING)
+            self.checks.hangs(agent, worker, limit_s)
+            agent.look_at(worker)
+
+    def _live(self, place: str, local_rank: int) -> list[Worker]:
+        """The worker of that local rank, if it lives."""
+        return [worker for worker in self.agents[place].world.live if worker.local_rank == local_rank]
 
     def _sides(self, place: str) -> list[Side]:
         return list(self.agents[place].links.sides.values())
 
     def _happens(self, place: str, what: str) -> None:
         self.checks.touched(place)
-        self.transcript.note(self.timeline.now, place, f"* {what}")
+        self.note(place, f"* {what}")
 
     def kill_spare(self, place: str) -> None:
         """SIGKILL to a warm spare, if there is one."""
         for one in self.agents[place].spares.living[:1]:
-            self.transcript.note(self.timeline.now, place, f"* a warm spare is killed ({one.pid})")
+            self.note(place, f"* a warm spare is killed ({one.pid})")
             self.agents[place].spares.kill(one)
 
     # --- running --------------------------------------------------------------------------------------------------------
 
     def run(self, until: float) -> None:
         """Let time pass up to `until`."""
-        while self.timeline.step(until):
-            pass
+        self.timeline.run(until)
 
     def run_for(self, seconds: float) -> None:
         """Let so much time pass."""

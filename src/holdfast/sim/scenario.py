@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from holdfast.core.config.own_options import Grow
 from holdfast.core.machine import NEVER
@@ -18,8 +19,8 @@ from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.member import GIVE_UP_S
 from holdfast.sim.agent import SimAgent
 from holdfast.sim.checking import HANGS, always, flapping
-from holdfast.sim.checks import AFTERMATH_S, Violation
-from holdfast.sim.cluster import LOADING, RECLAIM_S, WAITING, Cluster
+from holdfast.sim.checks import Violation
+from holdfast.sim.cluster import DIRECTORY_S, LOADING, RECLAIM_S, WAITING, Cluster
 from holdfast.sim.scene import MEMORY_BYTES, Job, SpareLife
 from holdfast.sim.world import Clock, Life, Worker
 
@@ -67,21 +68,20 @@ class Scenario:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.rng = rng = random.Random(f"scenario {seed}")
-        self.choices = random.Random(f"membership {seed}")
-        """For who leads and who takes part, so that what else happens does not depend on it."""
-        self.hangs = random.Random(f"hangs {seed}")
-        """For ranks that hang, likewise."""
-        self.policies = random.Random(f"policy {seed}")
-        """For when all restart, and what workers ask for: so, too."""
-        self.hardships = random.Random(f"hardships {seed}")
-        """For clocks that jump, messages that come late and twice, and slow disks: so, too."""
-        self.ailments = random.Random(f"ailments {seed}")
-        """For nodes that are unfit: so, too."""
-        self.warmth = random.Random(f"spares {seed}")
-        """For warm spares: so, too."""
-        self.growth = random.Random(f"growth {seed}")
-        """For jobs that grow after a checkpoint: so, too."""
+        self.rng = rng = self._dice("scenario")
+        # Each of these has its own, so that what else happens does not depend on it.
+        self.choices = self._dice("membership")
+        """For who leads and who takes part."""
+        self.hangs = self._dice("hangs")
+        self.policies = self._dice("policy")
+        """For when all restart, and what workers ask for."""
+        self.hardships = self._dice("hardships")
+        """For clocks that jump, messages that come late and twice, and slow disks."""
+        self.ailments = self._dice("ailments")
+        """For nodes that are unfit."""
+        self.warmth = self._dice("spares")
+        self.growth = self._dice("growth")
+        """For jobs that grow after a checkpoint."""
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
         self.work_s = rng.choice((2.0, 8.0, 20.0))
@@ -91,11 +91,20 @@ class Scenario:
             place: Clock(origin=rng.uniform(0, 1e6), rate=1 + rng.uniform(-2e-4, 2e-4), wall_skew_s=rng.uniform(-100, 100))
             for place in self.places
         }
-        self.cluster = Cluster(self.job, seed=str(seed), script=self._script, clocks=clocks, delay_s=rng.choice(DELAYS))
-        self.cluster.ether.reset_chance = rng.choice((0.0, 0.5))
-        self.cluster.on_worker_death = self._cascade
-        self.cluster.spare_life = self._spare_life
+        self.cluster = Cluster(
+            self.job,
+            seed=str(seed),
+            script=self._script,
+            clocks=clocks,
+            delay_s=rng.choice(DELAYS),
+            reset_chance=rng.choice((0.0, 0.5)),
+            spare_life=self._spare_life,
+            on_worker_death=self._cascade,
+        )
         self.calm_at = 0.0
+
+    def _dice(self, what: str) -> random.Random:
+        return random.Random(f"{what} {self.seed}")
 
     def _job(self, places: int) -> Job:
         rng = self.rng
@@ -130,7 +139,7 @@ class Scenario:
             good_in_a_row=self.ailments.choice((1, 1, 3)),
             warm_spares=self.warmth.choice((0, None, None, 1, 2, 4)),
             warm_fork=self.warmth.random() < 0.25,
-            memory_s=random.Random(f"memory {self.seed}").choice((0.0, 0.0, 0.01, 0.5, 4.0, NEVER)),
+            memory_s=self._dice("memory").choice((0.0, 0.0, 0.01, 0.5, 4.0, NEVER)),
         )
 
     def _script(self, place: str, env: Mapping[str, str]) -> Life:
@@ -161,8 +170,8 @@ class Scenario:
             return
         for life in self.cluster.lives:
             for peer in life.world.live:
-                if peer.env["HOLDFAST_ROUND"] == worker.env["HOLDFAST_ROUND"] and self.rng.random() < 0.3:
-                    self._later(self.rng.uniform(0.001, 0.5), lambda life=life, peer=peer: life.world.end(peer, 1))  # type: ignore[misc]
+                if peer.round == worker.round and self.rng.random() < 0.3:
+                    self.cluster.timeline.after(self.rng.uniform(0.001, 0.5), partial(life.world.end, peer, 1))
 
     # --- what happens ---------------------------------------------------------------------------------------------------
 
@@ -171,31 +180,27 @@ class Scenario:
         rng, late = self.rng, len(self.places) > 1 and self.rng.random() < 0.2
         for number, place in enumerate(self.places):
             begin = rng.uniform(0, 2.0) + (rng.uniform(3, 12) if late and number else 0.0)
-            self._at(begin, lambda place=place, number=number: self._start(place, number))  # type: ignore[misc]
-        self._plan(rng)
+            self._at(begin, partial(self._start, place, number))
+        self._plan()
         self._at(self.calm_at, self._calm)
         self.cluster.run(max(self.calm_at, 15.0))
         self.cluster.finish(within_s=self._patience_s())
 
-    def _plan(self, rng: random.Random) -> None:
-        """Plan what happens to the job, each kind of event from a generator of its own."""
-        for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
-            self._trouble(rng.uniform(1.0, TROUBLE_S))
-        for _ in range(self.choices.choice((0, 0, 1, 1, 2, 4))):
-            self._wish(self.choices.uniform(1.0, TROUBLE_S))
-        for _ in range(self.hangs.choice((0, 0, 0, 1, 2))):
-            self._hang(self.hangs.uniform(1.0, TROUBLE_S))
-        for _ in range(self.policies.choice((0, 0, 0, 1, 2))):
-            self._request(self.policies.uniform(1.0, TROUBLE_S))
-        for _ in range(self.hardships.choice((0, 0, 1, 1, 2, 3))):
-            self._hardship(self.hardships.uniform(1.0, TROUBLE_S))
-        for _ in range(self.ailments.choice((0, 1, 1, 2)) if self.job.checks else 0):
-            self._ail(self.ailments.uniform(0.0, TROUBLE_S))
-        for _ in range(self.warmth.choice((0, 0, 1, 3)) if self.job.warm_spares != 0 else 0):
-            self._spare_trouble(self.warmth.uniform(1.0, TROUBLE_S))
-        if self.job.elected:
-            for _ in range(self.choices.choice((0, 0, 1, 1, 2))):
-                self._store_trouble(self.choices.uniform(1.0, TROUBLE_S))
+    def _plan(self) -> None:
+        """Plan what happens to the job: each kind of event by dice of its own, as often as one of these numbers says."""
+        kinds = (
+            (self._trouble, self.rng, 1.0, (0, 1, 1, 2, 3, 6)),
+            (self._wish, self.choices, 1.0, (0, 0, 1, 1, 2, 4)),
+            (self._hang, self.hangs, 1.0, (0, 0, 0, 1, 2)),
+            (self._request, self.policies, 1.0, (0, 0, 0, 1, 2)),
+            (self._hardship, self.hardships, 1.0, (0, 0, 1, 1, 2, 3)),
+            (self._ail, self.ailments, 0.0, (0, 1, 1, 2) if self.job.checks else (0,)),
+            (self._spare_trouble, self.warmth, 1.0, (0, 0, 1, 3) if self.job.warm_spares != 0 else (0,)),
+            (self._store_trouble, self.choices, 1.0, (0, 0, 1, 1, 2) if self.job.elected else (0,)),
+        )
+        for plan, dice, earliest, numbers in kinds:
+            for _ in range(dice.choice(numbers)):
+                plan(dice.uniform(earliest, TROUBLE_S))
 
     def _patience_s(self) -> float:
         job = self.job
@@ -218,37 +223,39 @@ class Scenario:
         rng = self.rng
         number = rng.choice((0, len(self.places) - 1, *[rng.randrange(len(self.places))] * 2))  # the endpoint's, more often
         place, lasts_s = self.places[number], rng.choice((0.3, 1.5, 2.9, 3.5, 6.0, 12.0))
-        cluster = self.cluster
-        kind = rng.choice(("worker", "worker", "agent", "power", "pause", "cut", "half", "links", "signal", "storm"))
-        match kind:
+        cluster, over_at = self.cluster, at + lasts_s
+        match rng.choice(("worker", "worker", "agent", "power", "pause", "cut", "half", "links", "signal", "storm")):
             case "worker":
                 code = rng.choice((1, -signal.SIGKILL))
                 self._on(at, place, lambda: cluster.kill_worker(place, rng.randrange(self.job.nproc), code))
             case "agent":
                 self._on(at, place, lambda: cluster.kill_agent(place))
-                self._maybe_again(at + lasts_s, place, number)
+                self._maybe_again(over_at, place, number)
             case "power":
                 self._on(at, place, lambda: cluster.power_off(place))
-                self._at(at + lasts_s, lambda: cluster.power_on(place) if cluster.agents.get(place) else None)
-                self._maybe_again(at + lasts_s, place, number)
+                self._at(over_at, lambda: cluster.power_on(place) if cluster.agents.get(place) else None)
+                self._maybe_again(over_at, place, number)
             case "pause":
                 self._on(at, place, lambda: cluster.pause(place))
-                self._at(at + lasts_s, lambda: self._resume(place))
-            case "cut" | "half":
-                out, into = (True, True) if kind == "cut" else rng.choice(((True, False), (False, True)))
+                self._at(over_at, lambda: cluster.resume(place))
+            case "cut":
+                self._on(at, place, lambda: cluster.partition(place))
+                self._at(over_at, lambda: cluster.heal(place))
+            case "half":
+                out, into = rng.choice(((True, False), (False, True)))
                 self._on(at, place, lambda: cluster.partition(place, out=out, into=into))
-                self._at(at + lasts_s, lambda: self._heal(place))
+                self._at(over_at, lambda: cluster.heal(place))
             case "links":
                 self._on(at, place, lambda: cluster.break_links(place, lag_s=rng.uniform(0, 2), other_lag_s=rng.uniform(0, 2)))
             case "signal":
                 signum = rng.choice((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
                 for again in range(rng.choice((1, 1, 2, 3))):
                     self._on(at + again * rng.choice((0.01, 1.0)), place, lambda: cluster.signal(place, signum))
-                self._maybe_again(at + lasts_s, place, number)
+                self._maybe_again(over_at, place, number)
             case "storm":
-                delay_s, cluster_delay_s = (0.05, 0.8), cluster.ether.delay_s
-                self._at(at, lambda: self._weather(delay_s, lasts_s))
-                self._at(at + lasts_s, lambda: self._weather(cluster_delay_s, 0.0))
+                usual_s = cluster.ether.delay_s
+                self._at(at, lambda: cluster.slow_network((0.05, 0.8), lasts_s))
+                self._at(over_at, lambda: cluster.slow_network(usual_s))
 
     def _hang(self, at: float) -> None:
         """Plan a rank that hangs, and often all others of its round with it."""
@@ -300,8 +307,8 @@ class Scenario:
                 self._at(at, lambda: cluster.slow_disk(place, longest_s))
                 self._at(at + lasts_s, lambda: cluster.slow_disk(place, 0.0))
             case "directory":
-                self._at(at, lambda: setattr(cluster, "directory_s", rng.choice((1.0, 5.0))))
-                self._at(at + lasts_s, lambda: setattr(cluster, "directory_s", 0.1))
+                self._at(at, lambda: cluster.slow_directory(rng.choice((1.0, 5.0))))
+                self._at(at + lasts_s, lambda: cluster.slow_directory(DIRECTORY_S))
 
     def _ail(self, at: float) -> None:
         """Plan a node's illness, and its cure."""
@@ -322,8 +329,8 @@ class Scenario:
                 self._on(at, place, lambda: cluster.kill_worker(place, 0))
                 self._on(at + rng.uniform(0.0, 0.05), place, lambda: cluster.kill_spare(place))
             case "memory":
-                cluster.room_bytes = rng.choice((0, MEMORY_BYTES // 12))
-                self._at(at, lambda: setattr(cluster, "room_bytes", MEMORY_BYTES))
+                cluster.leave_memory(rng.choice((0, MEMORY_BYTES // 12)))
+                self._at(at, lambda: cluster.leave_memory(MEMORY_BYTES))
 
     def _store_trouble(self, at: float) -> None:
         """Plan a trouble of the store that elects, with its end."""
@@ -331,17 +338,20 @@ class Scenario:
         lasts_s = rng.choice((0.3, 2.0, 4.0, 6.0, 12.0))
         kind = rng.choice(("restart", "restart", "empty", "slow", "cut", "deposed"))
         place = rng.choice(self.places)
-        self._at(at, lambda: self.cluster.transcript.note(self.cluster.timeline.now, "", f"* the store: {kind}"))
+        self._at(at, lambda: self.cluster.note("", f"* the store: {kind}"))
         match kind:
-            case "restart" | "empty":
+            case "restart":
                 self._at(at, keys.stop)
-                self._at(at + lasts_s, lambda: keys.restart(empty=kind == "empty"))
+                self._at(at + lasts_s, keys.restart)
+            case "empty":
+                self._at(at, keys.stop)
+                self._at(at + lasts_s, lambda: keys.restart(empty=True))
             case "slow":
                 self._at(at, lambda: keys.slow(rng.uniform(0.1, 2.0)))
                 self._at(at + lasts_s, lambda: keys.slow(0.0))
             case "cut":
                 self._at(at, lambda: keys.cut(place))
-                self._at(at + lasts_s, lambda: keys.cut(place, again=True))
+                self._at(at + lasts_s, lambda: keys.heal(place))
             case "deposed":
                 self._at(at, keys.depose)
 
@@ -349,27 +359,14 @@ class Scenario:
         if self.rng.random() < 0.7:
             self._at(at + 0.5, lambda: self._start(place, number))
 
-    def _weather(self, delay_s: tuple[float, float], lasts_s: float) -> None:
-        cluster = self.cluster
-        cluster.ether.delay_s = delay_s
-        until = cluster.timeline.now + lasts_s + self.job.lease_s + 2 * AFTERMATH_S
-        cluster.checks.stormy_until = max(cluster.checks.stormy_until, until)
-
-    def _resume(self, place: str) -> None:
-        if place in self.cluster.agents:
-            self.cluster.resume(place)
-
-    def _heal(self, place: str) -> None:
-        self.cluster.heal(place)
-
     def _calm(self) -> None:
         for place in self.places:
-            self._heal(place)
-            self._resume(place)
+            self.cluster.heal(place)
+            self.cluster.resume(place)
             self.cluster.mend(place)
         if self.cluster.keys.down:
             self.cluster.keys.restart()
-        self.cluster.transcript.note(self.cluster.timeline.now, "", "* the troubles are over")
+        self.cluster.note("", "* the troubles are over")
 
     def _on(self, at: float, place: str, what: Callable[[], None]) -> None:
         """Plan something that needs a live agent."""
@@ -378,6 +375,3 @@ class Scenario:
     def _at(self, at: float, what: Callable[[], None]) -> None:
         self.calm_at = max(self.calm_at, at)
         self.cluster.timeline.at(at, what)
-
-    def _later(self, seconds: float, what: Callable[[], None]) -> None:
-        self.cluster.timeline.after(seconds, what)

@@ -6,8 +6,10 @@ import random
 from collections.abc import Callable
 
 from holdfast.agent.spares.machine import MiB
+from holdfast.core.config.config import RunConfig
 from holdfast.core.config.option import shared
 from holdfast.core.config.own_options import Growth, OnSplit
+from holdfast.core.job.events import Event
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
 from holdfast.rendezvous.rules import Rules
@@ -15,6 +17,9 @@ from holdfast.sim.timeline import Timeline
 from holdfast.sim.transcript import Transcript
 
 MEMORY_BYTES = 64 * 1024 * MiB
+
+DEADLINE_S = 2.0
+"""When a check is killed."""
 
 Ailment = Callable[[float], str]
 """Seconds of true time → what a look shows then; empty: nothing."""
@@ -59,6 +64,20 @@ class Job(Growth):
     warm_fork: bool = False
     """One for all, which workers are forked from."""
 
+    def config(self, nproc: int) -> RunConfig:
+        """Of a node of it, as far as the parts of an agent look there that the simulator has."""
+        checks = (f"gpu[deadline={DEADLINE_S:g} bad={self.bad_in_a_row} good={self.good_in_a_row}]",) if self.checks else ()
+        return RunConfig(
+            state_dir="",
+            training_script="train.py",
+            nproc_per_node=nproc,
+            warm_spares=self.warm_spares,
+            warm_mode="fork" if self.warm_fork else "spawn",
+            check_before=checks,
+            check_during=checks,
+            check_every_s=self.check_every_s,
+        )
+
     def rules(self) -> Rules:
         """For the rounds of it."""
         return Rules(
@@ -90,8 +109,8 @@ class SpareLife(Value):
 class Scene:
     """All that an agent knows of its cluster."""
 
-    def __init__(self, job: Job, seed: str) -> None:
-        self.job = job
+    def __init__(self, job: Job, seed: str, spare_life: Callable[[str], SpareLife]) -> None:
+        self.job, self.spare_life = job, spare_life
         self.rng = random.Random(f"cluster {seed}")
         self.timeline = Timeline()
         self.disks: dict[str, float] = {}
@@ -99,11 +118,17 @@ class Scene:
         self.ailments: dict[str, Ailment] = {}
         """place → what its check finds; others are fit"""
         self.transcript = Transcript()
-        self.spare_life: Callable[[str], SpareLife] = lambda place: SpareLife()
-        """What the next spare at a place is going to do."""
         self.room_bytes = MEMORY_BYTES
         """Memory that is left on every host."""
         self.next_port = 20000
+
+    def leave_memory(self, room_bytes: int) -> None:
+        """From now on so much is left on every host."""
+        self.room_bytes = room_bytes
+
+    def note(self, place: str, what: Event | str) -> None:
+        """Something happens at a place."""
+        self.transcript.note(self.timeline.now, place, what)
 
     def hold_port(self) -> int:
         """A port that nobody else has."""

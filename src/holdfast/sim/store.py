@@ -45,6 +45,7 @@ WATCH_S = 5.0
 class Leader(Value):
     """Who leads: the key that goes with its lease."""
 
+    hands: SimStore
     endpoint: str
     life: str
     term: int
@@ -55,9 +56,7 @@ class Keys:
     """What the store knows, and how it is."""
 
     def __init__(self, timeline: Timeline, rng: random.Random, ether: Ether) -> None:
-        self.timeline = timeline
-        self.rng = rng
-        self.ether = ether
+        self.timeline, self.rng, self.ether = timeline, rng, ether
         self.leader: Leader | None = None
         self.ends = 0.0
         """When the leader's lease is over, in true time."""
@@ -70,11 +69,7 @@ class Keys:
         """Places that the store does not hear, nor they it, though they reach each other."""
         self.watching: list[SimStore] = []
 
-    def look(self) -> Leader | None:
-        """Who leads now."""
-        if self.leader is not None and self.timeline.now >= self.ends:
-            self.leader = None
-        return self.leader
+    # --- what happens to it ---------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """It answers nobody, and forgets who watches; leases go on when it is back, as if they had just been renewed."""
@@ -87,45 +82,112 @@ class Keys:
             self.leader = self.state = None
         if self.leader is not None:
             self.ends = self.timeline.now + self.leader.ttl_s
-        self.changed()
+        self._changed()
 
     def slow(self, slow_s: float) -> None:
         """From now on an answer takes up to so much longer."""
         self.slow_s = slow_s
 
-    def cut(self, place: str, *, again: bool = False) -> None:
-        """From now on a place does not reach it; `again`: it does."""
-        if again:
-            self.unreachable.discard(place)
-        else:
-            self.unreachable.add(place)
+    def cut(self, place: str) -> None:
+        """From now on a place does not reach it."""
+        self.unreachable.add(place)
+
+    def heal(self, place: str) -> None:
+        """It does again."""
+        self.unreachable.discard(place)
 
     def depose(self) -> None:
         """An operator deletes the leader's key."""
         self.leader = None
         if not self.down:
-            self.changed()
+            self._changed()
+
+    # --- what it is asked for -------------------------------------------------------------------------------------------
 
     def hears(self, place: str) -> bool:
         """Whether anything passes between the store and that place, in both directions."""
-        blocked = self.ether.is_blocked(place, PLACE) or self.ether.is_blocked(PLACE, place)
-        return not (self.down or blocked or place in self.unreachable)
+        return not (self.down or self.ether.are_apart(place, PLACE) or place in self.unreachable)
 
-    def changed(self) -> None:
-        """Tell those who watch; and see when the lease that there is now is over."""
-        watching, self.watching = self.watching, []
-        for store in watching:
-            store.answer(self.leads())
-        if self.look() is not None:
-            self.timeline.at(self.ends, self._maybe_over)
+    def done(self, hands: SimStore, action: Action, asked_at: float) -> StoreSeen | None:
+        """Do what was asked for at `asked_at` by the asker's clock. None: there is no answer, or none yet."""
+        match action:
+            case Campaign():
+                return self._campaign(hands, action, asked_at)
+            case Await(term=term):
+                leader = self._look()
+                if leader is None or leader.term != term:
+                    return self._leads()
+                self.watching.append(hands)
+                self.timeline.after(WATCH_S, lambda: self._seen_nothing(hands))
+                return None
+            case Keep(term=term):
+                if not self._is_of(hands, term):
+                    return Deposed(term=term, reason="our lease in the store ran out")
+                self._renew()
+                return Kept(term=term, asked_at=asked_at)
+            case Persist(term=term, past=past):
+                if not self._is_of(hands, term):
+                    return Deposed(term=term, reason="our key in the store was deleted")
+                self.state = past
+                return Persisted(term=term, past=past)
+            case Resign(term=term, past=past, forget=forget):
+                if self._is_of(hands, term):
+                    self.leader, self.state = None, None if forget else past or self.state
+                    self._changed()
+                return None
+        raise AssertionError(f"a store cannot do {action!r}")
+
+    def _campaign(self, hands: SimStore, wish: Campaign, asked_at: float) -> StoreSeen:
+        leader = self._look()
+        if leader is not None and leader.hands is not hands:
+            return self._leads()
+        life = wish.life if leader is None else leader.life
+        past = inherited(self.state, life=life, fresh_life=wish.fresh_life)
+        if leader is None:
+            self.revision += 1
+            leader = Leader(
+                hands=hands, endpoint=wish.endpoint, life=past.life, term=self.revision, ttl_s=wish.ttl_s
+            )
+            self.leader = leader
+        self._renew()
+        self._changed()
+        return Won(term=leader.term, past=past, asked_at=asked_at, ttl_s=wish.ttl_s)
+
+    def _look(self) -> Leader | None:
+        """Who leads now."""
+        if self.leader is not None and self.timeline.now >= self.ends:
+            self.leader = None
+        return self.leader
+
+    def _is_of(self, hands: SimStore, term: int) -> bool:
+        leader = self._look()
+        return leader is not None and leader.hands is hands and leader.term == term
+
+    def _renew(self) -> None:
+        assert self.leader is not None
+        self.ends = self.timeline.now + self.leader.ttl_s
+        self.timeline.at(self.ends, self._maybe_over)
 
     def _maybe_over(self) -> None:
-        if not self.down and self.leader is not None and self.look() is None:
-            self.changed()
+        if not self.down and self.leader is not None and self._look() is None:
+            self._changed()
 
-    def leads(self) -> StoreSeen:
+    def _changed(self) -> None:
+        """Tell those who watch; and see when the lease that there is now is over."""
+        watching, self.watching = self.watching, []
+        for hands in watching:
+            hands.answer(self._leads())
+        if self._look() is not None:
+            self.timeline.at(self.ends, self._maybe_over)
+
+    def _seen_nothing(self, hands: SimStore) -> None:
+        if hands in self.watching:
+            self.watching.remove(hands)
+            hands.answer(self._leads())
+
+    def _leads(self) -> StoreSeen:
         """Who leads, as it is said to those who ask."""
-        leader = self.look()
+        leader = self._look()
         return Vacant() if leader is None else Leads(endpoint=leader.endpoint, term=leader.term, life=leader.life)
 
 
@@ -133,13 +195,9 @@ class SimStore:
     """One agent's hands in the store."""
 
     def __init__(self, keys: Keys, host: SimHost, place: str) -> None:
-        self.keys = keys
-        self.host = host
-        self.place = place
+        self.keys, self.host, self.place = keys, host, place
         self.asked = 0
         self.closed = False
-        self.lease = 0
-        """Term of the key that is bound to our lease; 0: none."""
 
     def perform(self, action: Action) -> None:
         """See `agent.leader.build.Store`."""
@@ -151,7 +209,7 @@ class SimStore:
         keys.timeline.after(delay_s, lambda: self._arrived(action, asked_at, number))
         if is_answered:
             patience_s = WATCH_S + TIMEOUT_S if isinstance(action, Await) else TIMEOUT_S
-            keys.timeline.after(patience_s, lambda: self._give_up(number))
+            keys.timeline.after(patience_s, lambda: self._heard(StoreTrouble(reason="timed out"), number))
 
     def close(self, last: Iterable[Action]) -> None:
         """See `agent.leader.build.Store`."""
@@ -159,86 +217,20 @@ class SimStore:
             self.perform(action)
         self.closed = True
 
-    def answer(self, seen: StoreSeen | None) -> None:
+    def answer(self, seen: StoreSeen) -> None:
         """What the store says to the last thing asked, after a while, if it comes through."""
         number = self.asked
-        if seen is not None:
-            self.keys.timeline.after(self.keys.ether.delay(), lambda: self._heard(seen, number))
+        self.keys.timeline.after(
+            self.keys.ether.delay(), lambda: self._heard(seen, number) if self.keys.hears(self.place) else None
+        )
 
     def _heard(self, seen: StoreSeen, number: int) -> None:
-        if number == self.asked and not self.closed and self.keys.hears(self.place):
+        if number == self.asked and not self.closed:
             self.asked += 1  # so that its time-out finds nothing to end
             self.host.see(seen)
 
-    def _give_up(self, number: int) -> None:
-        if number == self.asked and not self.closed:
-            self.asked += 1
-            self.host.see(StoreTrouble(reason="timed out"))
-
     def _arrived(self, action: Action, asked_at: float, number: int) -> None:
-        if not self.keys.hears(self.place):
-            return
-        seen = self._done(action, asked_at)
-        if number == self.asked:
-            self.answer(seen)
-
-    # --- at the store ---------------------------------------------------------------------------------------------------
-
-    def _done(self, action: Action, asked_at: float) -> StoreSeen | None:
-        keys = self.keys
-        match action:
-            case Campaign():
-                return self._campaign(action, asked_at)
-            case Await(term=term):
-                leader = keys.look()
-                if leader is None or leader.term != term:
-                    return keys.leads()
-                keys.watching.append(self)
-                keys.timeline.after(WATCH_S, self._seen_nothing)
-                return None
-            case Keep(term=term):
-                if not self._is_ours(term):
-                    return Deposed(term=term, reason="our lease in the store ran out")
-                self._renew()
-                return Kept(term=term, asked_at=asked_at)
-            case Persist(term=term, past=past):
-                if not self._is_ours(term):
-                    return Deposed(term=term, reason="our key in the store was deleted")
-                keys.state = past
-                return Persisted(term=term, past=past)
-            case Resign(term=term, past=past, forget=forget):
-                if self._is_ours(term):
-                    keys.leader, keys.state = None, None if forget else past or keys.state
-                    keys.changed()
-                return None
-        raise AssertionError(f"a store cannot do {action!r}")
-
-    def _campaign(self, wish: Campaign, asked_at: float) -> StoreSeen:
-        keys, leader = self.keys, self.keys.look()
-        if leader is not None and leader.term != self.lease:
-            return keys.leads()
-        life = wish.life if leader is None else leader.life
-        past = inherited(keys.state, life=life, fresh_life=wish.fresh_life)
-        if leader is None:
-            keys.revision += 1
-            self.lease = keys.revision
-            leader = Leader(endpoint=wish.endpoint, life=past.life, term=keys.revision, ttl_s=wish.ttl_s)
-            keys.leader = leader
-        self._renew()
-        keys.changed()
-        return Won(term=leader.term, past=past, asked_at=asked_at, ttl_s=wish.ttl_s)
-
-    def _is_ours(self, term: int) -> bool:
-        leader = self.keys.look()
-        return leader is not None and leader.term == term == self.lease
-
-    def _renew(self) -> None:
-        keys = self.keys
-        assert keys.leader is not None
-        keys.ends = keys.timeline.now + keys.leader.ttl_s
-        keys.timeline.at(keys.ends, keys._maybe_over)
-
-    def _seen_nothing(self) -> None:
-        if self in self.keys.watching:
-            self.keys.watching.remove(self)
-            self.answer(self.keys.leads())
+        if self.keys.hears(self.place):
+            seen = self.keys.done(self, action, asked_at)
+            if seen is not None and number == self.asked:
+                self.answer(seen)

@@ -33,3 +33,8 @@ class Timeline:
         self.now, _, what = heapq.heappop(self._planned)
         what()
         return True
+
+    def run(self, until: float) -> None:
+        """Let time pass up to `until`."""
+        while self.step(until):
+            pass

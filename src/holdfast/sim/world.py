@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from holdfast.agent.group.messages import GpuMemory, MemorySeen
 from holdfast.core.errors import StartError
@@ -19,6 +19,7 @@ from holdfast.sim.timeline import Timeline
 
 if TYPE_CHECKING:
     from holdfast.core.config.binding import Binding
+    from holdfast.runtime.host import Host
     from holdfast.runtime.shm.pages import Page
     from holdfast.runtime.world import World
 
@@ -73,23 +74,35 @@ class Worker:
     """A simulated process."""
 
     def __init__(self, pid: int, env: Mapping[str, str], life: Life, born_at: float) -> None:
-        self.pid = pid
-        self.env = env
-        self.life = life
+        """`born_at`: in true time."""
+        self.pid, self.env, self.life, self.born_at = pid, env, life, born_at
+        self.rank, self.local_rank, self.round = (int(env[name]) for name in ("RANK", "LOCAL_RANK", "HOLDFAST_ROUND"))
         self.alive = True
-        self.born_at = born_at
-        """In true time."""
+        self.exitcode: int | None = None
         self.limit_s: float | None = None
         """Longest silence that its script allows. None: it does not say."""
         self.quiet_since: float | None = None
         """Since when it hangs, in true time. None: it gets on."""
-        self.spins = False
-        """It spends processor time though it hangs."""
         self.deaf = False
         """It does not heed SIGTERM: its interpreter does not run."""
-        self.step = 1
-        self.where = "train (train.py:1)"
-        self.exitcode: int | None = None
+        self.spins = False
+        """It spends processor time though it hangs."""
+        self.step, self.where = 1, "train (train.py:1)"
+
+    @property
+    def is_well(self) -> bool:
+        """It gets on, or has done its part."""
+        return self.exitcode == 0 or (self.exitcode is None and self.quiet_since is None)
+
+    def hang(self, now: float, limit_s: float, where: str, step: int, *, deaf: bool) -> None:
+        """It gives no sign of life from now on, and its script had allowed `limit_s` at most. It may hang already."""
+        self.where, self.step, self.deaf = where, step, deaf
+        self.quiet_since = now if self.quiet_since is None else self.quiet_since
+        self.limit_s = limit_s if self.limit_s is None else min(limit_s, self.limit_s)
+
+    def end(self, exitcode: int | None) -> None:
+        """It lives no longer. None: nobody sees how it ended."""
+        self.alive, self.exitcode = False, exitcode
 
 
 class SimHost:
@@ -102,25 +115,33 @@ class SimHost:
         script: Callable[[Mapping[str, str]], Life],
         noticed: Callable[[], None],
         first_pid: int,
+        *,
+        memory_s: float = 0.0,
+        died: Callable[[Worker, int], None] = lambda worker, exitcode: None,
     ) -> None:
-        self.timeline = timeline
-        self.clock = clock
-        self.script = script
-        self.noticed = noticed
-        self.next_pid = first_pid
+        """`memory_s`: how long a GPU's memory stays taken when the workers have gone; 0: there is no GPU."""
+        self.timeline, self.clock, self.script, self.noticed = timeline, clock, script, noticed
+        self.next_pid, self.memory_s, self.died = first_pid, memory_s, died
         self.workers: dict[int, Worker] = {}
+        """By pid, those that have ended too."""
         self.seen: list[Observation] = []
         self.floor = float("-inf")
-        self.memory_s = 0.0
-        """How long a GPU's memory stays taken when the workers have gone. 0: there is no GPU."""
         self.freed_at = 0.0
-        self.died: Callable[[Worker, int], None] = lambda worker, exitcode: None
 
     def now(self) -> float:
         """See `runtime.world.World`."""
         # A deadline turned into true time and back may come out an ulp early; and no monotonic clock runs backwards.
         self.floor = max(self.floor, self.clock.monotonic(self.timeline.now))
         return self.floor
+
+    def wait_for(self, deadline: float) -> None:
+        """If `deadline` has come in true time, the clock shows at least that from now on."""
+        if self.clock.true(deadline) <= self.timeline.now:
+            self.floor = max(self.floor, deadline)
+
+    def set_clock(self, clock: Clock) -> None:
+        """Its clocks are these from now on."""
+        self.clock = clock
 
     def unix(self) -> float:
         """See `runtime.world.World`."""
@@ -155,9 +176,12 @@ class SimHost:
             raise StartError(life.start_error)
         return self._live(self.take_pid(), env, life)
 
-    def adopt(self, pid: int, env: Mapping[str, str]) -> int:
+    def adopt(self, pid: int, page: Page | None) -> None:
+        """As `runtime.host.Host.adopt`; `begin_life` follows."""
+
+    def begin_life(self, pid: int, env: Mapping[str, str]) -> None:
         """A spare has become a worker, which its program cannot prevent."""
-        return self._live(pid, env, replace(self.script(env), start_error=""))
+        self._live(pid, env, replace(self.script(env), start_error=""))
 
     def take_pid(self) -> int:
         """One that nobody has had."""
@@ -205,7 +229,7 @@ class SimHost:
         """A worker dies, unless it is dead."""
         if not worker.alive:
             return
-        worker.alive, worker.exitcode = False, exitcode
+        worker.end(exitcode)
         self.died(worker, exitcode)
         self.see(ProcessDying(pid=worker.pid, exitcode=exitcode))
         self.freed_at = self.timeline.now + worker.life.teardown_s + self.memory_s
@@ -219,7 +243,17 @@ class SimHost:
     def lose_power(self) -> None:
         """Everything here ends, and nobody is told."""
         for worker in self.workers.values():
-            worker.alive = False
+            worker.end(worker.exitcode)
+
+    @property
+    def as_host(self) -> Host:
+        """For parts of a real agent that ask no more of their host than this one can do."""
+        return cast("Host", self)
+
+    @property
+    def children(self) -> dict[int, Worker]:
+        """As `runtime.host.Host.children`."""
+        return self.workers
 
     @property
     def live(self) -> list[Worker]:
@@ -228,6 +262,4 @@ class SimHost:
 
 
 if TYPE_CHECKING:
-    from holdfast.runtime.host import Host
-
     _WORLDS: tuple[type[World], ...] = (Host, SimHost)

@@ -108,9 +108,7 @@ class FleetWorld(Scene):
 
     def run(self, seconds: float) -> None:
         """Let that much time pass."""
-        until = self.timeline.now + seconds
-        while self.timeline.step(until):
-            pass
+        self.timeline.run(self.timeline.now + seconds)
 
     def rest(self, wrong: Callable[[], list[str]], within_s: float = 600.0) -> list[str]:
         """Let time pass until `wrong` tells of nothing, for so long at most, and then `QUIET_S` more. What it tells then."""

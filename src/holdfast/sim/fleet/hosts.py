@@ -97,12 +97,11 @@ class SimJob:
 class Process:
     """Something with links and a machine, that takes turns while it lives."""
 
-    def __init__(self, world: Scene, place: str, clock: Clock, endpoint: str = "") -> None:
-        """`endpoint`: where it would listen."""
+    def __init__(self, world: Scene, place: str, clock: Clock) -> None:
         self.world, self.place = world, place
         self.alive, self.paused = True, False
         self.host = SimHost(world.timeline, clock, lambda env: (_ for _ in ()).throw(AssertionError), self._soon, 0)
-        self.links = SimLinks(world.ether, self.host, place, lambda: self.paused, endpoint)
+        self.links = SimLinks(world.ether, self.host, place, lambda: self.paused)
         self.turn_at = NEVER
 
     def _soon(self) -> None:
@@ -125,18 +124,14 @@ class Process:
     def perform(self, actions: Iterable[Action]) -> None:
         """What every World can do."""
         for action in actions:
-            match action:
-                case Connect(link=link, endpoint=endpoint):
-                    self.links.connect(link, endpoint)
-                case Transmit(link=link, message=message):
-                    self.links.transmit(link, message)
-                case HangUp(link=link):
-                    self.links.hang_up(link)
+            if isinstance(action, (Connect, Transmit, HangUp)):
+                self.links.perform(action)
 
     def die(self, *, power: bool = False) -> None:
         """Killed, or without power: then nobody is told."""
         self.alive = False
-        self.links.silent = power
+        if power:
+            self.links.lose_power()
         self.links.close()
 
 

@@ -88,7 +88,7 @@ class SimSupervisor(Process):
         call: Callable[[SimSupervisor, Call], None],
     ) -> None:
         """`end`: it is no more, and another life of it begins after so many seconds; None: any. `call`: of the orchestrator."""
-        super().__init__(world, endpoint, Clock(origin=world.rng.uniform(0, 1e5)), endpoint)
+        super().__init__(world, endpoint, Clock(origin=world.rng.uniform(0, 1e5)))
         self.store, self.end, self.call = store, end, call
         self.is_alone = len(world.endpoints) == 1
         self.leads_until = 0.0
@@ -117,7 +117,7 @@ class SimSupervisor(Process):
             Default(), generation=store.generation, lease_s=LEASE_S, now=now, now_unix=at_unix, kept=store.kept()
         )
         self.reception = Reception(fleet)
-        self.links.listen()
+        self.links.listen(self.place)
         chance, self.world.crash_chance = self.world.crash_chance, 0.0
         self.carry_out(self.reception.begin(now))
         self.world.crash_chance = chance
