@@ -42,15 +42,15 @@ def main(argv: list[str] | None = None) -> int:
     seeds = seeds_of(options.seeds)
     if not seeds:
         parser.error(f"--seeds: {options.seeds!r} names none; FROM:TO are whole numbers, and TO is not run itself")
-    broken, ends, digest = [], Counter[str](), hashlib.sha256()
+    broken, ends, digest = 0, Counter[str](), hashlib.sha256()
     for outcome in outcomes(seeds, options.jobs or len(os.sched_getaffinity(0))):
         ends[outcome.ended] += 1
         digest.update(outcome.digest.encode())
         if outcome.violation:
-            broken.append(outcome.seed)
-            print(f"{outcome.violation}\n  repeat it: {command(outcome.seed)}", flush=True)
+            broken += 1
+            print(f"{outcome.violation}\n  repeat it: holdfast simulate --seed {outcome.seed}", flush=True)
     ended = ", ".join(f"{count} {word}" for word, count in sorted(ends.items()))
-    print(digest.hexdigest() if options.digest else f"{len(seeds)} runs: {ended}; {len(broken)} broke a rule")
+    print(digest.hexdigest() if options.digest else f"{len(seeds)} runs: {ended}; {broken} broke a rule")
     return 1 if broken else 0
 
 
@@ -90,11 +90,6 @@ def told(outcome: Outcome) -> str:
     """One run for a person."""
     verdict = f"BROKEN: {outcome.violation}" if outcome.violation else "every rule was kept"
     return "\n".join((*outcome.lines, f"seed {outcome.seed}, {outcome.seconds:.1f} simulated seconds: {verdict}"))
-
-
-def command(seed: int) -> str:
-    """How to repeat a run."""
-    return f"holdfast simulate --seed {seed}"
 
 
 if __name__ == "__main__":

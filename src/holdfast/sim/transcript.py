@@ -36,6 +36,20 @@ from holdfast.core.job.failure import describe
 QUIET = (CoordinatorFound, JoinRequested, StopSent, WorkerDying, WorkerExited, WorkersStopped, WorkerStarted)
 """Events that a short transcript leaves out."""
 
+WORDS: dict[type[Event], str] = {
+    ControlRequested: "rank {0.rank} asks to {0.kind}: {0.reason}",
+    Decided: "decides to {0.decision}: {0.reason}",
+    GuardianLost: "its guardian was killed",
+    JobEnded: "ends with {0.exit_code} ({0.outcome}): {0.reason}",
+    NodeJoined: "{0.name} joined",
+    NodeLeft: "{0.name} left: {0.reason}",
+    NodeLost: "{0.name} lost: {0.reason}",
+    NodeReadmitted: "{0.name} readmitted: {0.reason}",
+    RankHung: "rank {0.rank} hung: {0.reason}",
+    SignalReceived: "received {0.signal}",
+}
+"""Events whose words are a matter of their fields alone."""
+
 
 class Transcript:
     """The lines of one run."""
@@ -66,47 +80,13 @@ class Transcript:
 
 def said(what: Event | str) -> str:
     """One event in words."""
-    if isinstance(what, str):
-        return what
-    return _of_node(what) or _of_job(what) or repr(what)
-
-
-def _of_node(what: Event) -> str:
-    """Who takes part. Empty: it is about something else."""
     match what:
-        case NodeJoined(name=name):
-            return f"{name} joined"
-        case NodeLeft(name=name, reason=reason):
-            return f"{name} left: {reason}"
-        case NodeLost(name=name, reason=reason):
-            return f"{name} lost: {reason}"
-        case NodeExcluded(name=name, reason=reason, by=by, age_s=age_s) if age_s:
-            return f"knows {name} as excluded ({by}): {reason}"
-        case NodeExcluded(name=name, reason=reason, by=by):
-            return f"{name} excluded ({by}): {reason}"
-        case NodeReadmitted(name=name, reason=reason):
-            return f"{name} readmitted: {reason}"
-    return ""
-
-
-def _of_job(what: Event) -> str:
-    """What its ranks and agents do. Empty: it is about something else."""
-    match what:
-        case ControlRequested(rank=rank, kind=kind, reason=reason):
-            return f"rank {rank} asks to {kind}: {reason}"
-        case Decided(decision=decision, reason=reason):
-            return f"decides to {decision}: {reason}"
-        case RoundFormed():
-            nodes = " ".join(what.nodes)
-            return f"round {what.round} of {nodes}, group rank {what.group_rank}, {what.world_size} ranks ({what.reason})"
+        case str():
+            return what
+        case NodeExcluded(name=name, reason=reason, by=by, age_s=age_s):
+            return f"knows {name} as excluded ({by}): {reason}" if age_s else f"{name} excluded ({by}): {reason}"
+        case RoundFormed(round=number, nodes=nodes, group_rank=rank, world_size=ranks, reason=reason):
+            return f"round {number} of {' '.join(nodes)}, group rank {rank}, {ranks} ranks ({reason})"
         case FailureSeen(failure=failure):
             return f"{describe(failure)}{' (stopped by us)' if failure.innocent else ''}"
-        case RankHung(rank=rank, reason=reason):
-            return f"rank {rank} hung: {reason}"
-        case SignalReceived(signal=name):
-            return f"received {name}"
-        case GuardianLost():
-            return "its guardian was killed"
-        case JobEnded():
-            return f"ends with {what.exit_code} ({what.outcome}): {what.reason}"
-    return ""
+    return WORDS[type(what)].format(what) if type(what) in WORDS else repr(what)

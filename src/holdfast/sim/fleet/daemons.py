@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.machine import Action, Observation, Tick
+from holdfast.core.wire.fleet import NodeState
 from holdfast.core.wire.google_wire import FAILED, RUNNING, Message, WorkerInfo, WorkloadInfo
 from holdfast.sim.fleet.hosts import Process
 from holdfast.sim.world import EPOCH, Clock
@@ -103,7 +104,7 @@ class StockHost:
     def check_at_rest(self) -> list[str]:
         """What is wrong, when nothing has happened for a long while."""
         told = [deed.seen for deed in self.world.deeds() if f"({self.name}-" in deed.seen]
-        is_out = self.world.node(self.name).standing != "fit"
+        is_out = self.world.node(self.name).standing != NodeState.FIT
         wrong = []
         for what in () if is_out else {*told, *self.noted}:  # of a node that is being taken out nothing is decided any more
             times, noted = told.count(what), self.noted.count(what)
@@ -128,12 +129,12 @@ class SimDaemon(Process):
         self.table = HostTable.of(dict(at.rows), SILENCE_S, now)
         self.reports = HostReports(at.name, f"{at.name}-daemon-{at.lives}", at.world.endpoints, at.world.rng.uniform(0.5, 1.0))
         self.is_news = True
-        self._soon()
+        self.soon()
 
     def see(self, seen: Observation) -> None:
         """As of whoever speaks to it."""
         self.is_news |= self._carry_out(self.table.observe(seen, self.host.now()))
-        self._soon()
+        self.soon()
 
     def turn(self) -> None:
         if not self.alive:
@@ -161,5 +162,5 @@ class SimDaemon(Process):
                 case ShowTable(seen=seen):
                     self.see(seen)
                 case _:
-                    self.perform([action])
+                    self.perform(action)
         return bool(actions)

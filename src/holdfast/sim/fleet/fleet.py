@@ -103,8 +103,8 @@ class FleetWorld(Scene):
     def take_store_away(self, seconds: float) -> None:
         """etcd answers nobody for a while. A file is always there."""
         if len(self.endpoints) > 1 and not self.store.away:
-            self.store.away = True
-            self.timeline.after(seconds, lambda: setattr(self.store, "away", False))
+            self.store.go_away()
+            self.timeline.after(seconds, self.store.come_back)
 
     def run(self, seconds: float) -> None:
         """Let that much time pass."""

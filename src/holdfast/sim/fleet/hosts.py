@@ -7,7 +7,7 @@ it has a coordinator, which leaves out who is excluded and who is lost, and take
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from holdfast.agent.reporting.supervisor_uplink import Obey, Uplink
@@ -16,7 +16,7 @@ from holdfast.core.wire.fleet import Order, RankSaid, Standing, Trouble
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.sim.network import Ether, SimLinks
 from holdfast.sim.timeline import Timeline
-from holdfast.sim.world import Clock, SimHost
+from holdfast.sim.world import Clock, Life, SimHost
 
 PLACE = "supervisor"
 
@@ -76,12 +76,21 @@ class SimJob:
         self.timeline.after(REFORM_S, self.reform)
         return True, f"{name} is excluded"
 
+    def readmit(self, name: str) -> None:
+        """It may have ranks again."""
+        self.excluded.pop(name, None)
+        self.reform()
+
+    def restart(self, number: int) -> None:
+        """The ranks of that round start again."""
+        self.round += self.round == number
+
     def reform(self) -> None:
         """Another round, if who should have ranks is not who has them."""
         free = self._free()
         kept = [name for name in self.ranks if name in free]
         wanted = (kept + [name for name in free if name not in kept])[: self.size]
-        if wanted == self.ranks or (set(wanted) == set(self.ranks)):
+        if set(wanted) == set(self.ranks):
             return
         self.ranks = wanted if len(wanted) >= self.least else []
         if self.ranks:
@@ -100,11 +109,12 @@ class Process:
     def __init__(self, world: Scene, place: str, clock: Clock) -> None:
         self.world, self.place = world, place
         self.alive, self.paused = True, False
-        self.host = SimHost(world.timeline, clock, lambda env: (_ for _ in ()).throw(AssertionError), self._soon, 0)
+        self.host = SimHost(world.timeline, clock, _starts_nothing, self.soon, 0)
         self.links = SimLinks(world.ether, self.host, place, lambda: self.paused)
         self.turn_at = NEVER
 
-    def _soon(self) -> None:
+    def soon(self) -> None:
+        """Have a turn at this moment."""
         self.world.timeline.after(0.0, self.turn)
 
     def wake_at(self, deadline: float) -> None:
@@ -121,11 +131,10 @@ class Process:
         """One turn of its loop."""
         raise NotImplementedError
 
-    def perform(self, actions: Iterable[Action]) -> None:
-        """What every World can do."""
-        for action in actions:
-            if isinstance(action, (Connect, Transmit, HangUp)):
-                self.links.perform(action)
+    def perform(self, action: Action) -> None:
+        """What every World can do; the rest is of no matter here."""
+        if isinstance(action, (Connect, Transmit, HangUp)):
+            self.links.perform(action)
 
     def die(self, *, power: bool = False) -> None:
         """Killed, or without power: then nobody is told."""
@@ -135,6 +144,10 @@ class Process:
         self.links.close()
 
 
+def _starts_nothing(env: Mapping[str, str]) -> Life:
+    raise AssertionError("this process starts no workers")
+
+
 class SimReporter(Process):
     """The agent of one host, for the job."""
 
@@ -142,13 +155,12 @@ class SimReporter(Process):
         super().__init__(world, name, Clock(origin=world.rng.uniform(0, 1e5), rate=1 + world.rng.uniform(-1e-4, 1e-4)))
         self.job, self.name = job, name
         self.uplink = Uplink(f"{name}-{life}", *world.endpoints, now=self.host.now(), haste=world.rng.uniform(0.5, 1.0))
-        self.is_news = True
-        self._soon()
+        self.news()
 
     def news(self) -> None:
         """Something has changed here."""
         self.is_news = True
-        self._soon()
+        self.soon()
 
     def turn(self) -> None:
         if not self.alive or self.paused:
@@ -188,7 +200,7 @@ class SimReporter(Process):
             if isinstance(action, Obey):
                 self.world.timeline.after(self.world.rng.uniform(0.0, 0.05), partial(self._obey, action.order))
             else:
-                self.perform([action])
+                self.perform(action)
 
     def _obey(self, order: Order) -> None:
         if not self.alive or self.paused:
@@ -199,10 +211,9 @@ class SimReporter(Process):
             case "exclude":
                 ok, text = job.exclude(order.target, order.reason)
             case "readmit":
-                job.excluded.pop(order.target, None)
-                job.reform()
+                job.readmit(order.target)
             case "restart":
-                job.round += job.round == order.round
+                job.restart(order.round)
                 self.news()
         self._do(self.uplink.did(order.order, ok, text))
 

@@ -37,6 +37,14 @@ class SimStore:
         """When the leader's lease ends, in true time."""
         self.away = False
 
+    def go_away(self) -> None:
+        """It answers nobody."""
+        self.away = True
+
+    def come_back(self) -> None:
+        """It answers again."""
+        self.away = False
+
     def seek(self, who: SimSupervisor, now: float) -> bool:
         """Let it lead, if nobody does."""
         if self.away or (self.leader is not None and now < self.until):
@@ -97,6 +105,8 @@ class SimSupervisor(Process):
         """None: it stands by."""
         self.pending: deque[Action] = deque()
         self.batch: list[Keep] = []
+        self.begins = False
+        """It takes the lead: it is not killed in that."""
         self.is_sure = False
         """It has just made sure that it leads, and then been stopped: what it was about to do it does when it goes on."""
         self._look()
@@ -118,10 +128,10 @@ class SimSupervisor(Process):
         )
         self.reception = Reception(fleet)
         self.links.listen(self.place)
-        chance, self.world.crash_chance = self.world.crash_chance, 0.0
+        self.begins = True
         self.carry_out(self.reception.begin(now))
-        self.world.crash_chance = chance
-        self._soon()
+        self.begins = False
+        self.soon()
 
     def _leads_for_now(self) -> None:
         now = self.world.timeline.now
@@ -136,7 +146,7 @@ class SimSupervisor(Process):
             self._leads_for_now()
             return
         self.world.timeline.after(TTL_S / 20, self._renew)
-        self._soon()
+        self.soon()
 
     def _leads(self) -> bool:
         """Whether it may act. If not, it stands by from now on: another life of it begins."""
@@ -199,7 +209,7 @@ class SimSupervisor(Process):
         if isinstance(action, Call):
             self.call(self, action)
         else:
-            self.perform([action])
+            self.perform(action)
 
     def _keep(self) -> bool:
         batch, self.batch = self.batch, []
@@ -213,6 +223,6 @@ class SimSupervisor(Process):
         return False
 
     def _dies(self) -> bool:
-        if self.alive and self.world.rng.random() < self.world.crash_chance:
+        if self.alive and self.world.rng.random() < (0.0 if self.begins else self.world.crash_chance):
             self.end(self, None)
         return not self.alive
