@@ -13,7 +13,7 @@ from holdfast.agent.workers import launch
 from holdfast.core.config.config import RunConfig
 from holdfast.core.job.events import LimitsCalculated
 from holdfast.core.value import replace
-from holdfast.core.wire.messages import Assigned, Calculated, Join, Leave, Message, Stopped
+from holdfast.core.wire.messages import Assigned, Calculated, Join, Leave, Message, Past, Stopped
 from holdfast.rendezvous.coordinator.pace import CHARS, KINDS, Paces
 
 OLD, NEW = {"first": 90.0, "beat": 20.0}, {"first": 70.0, "beat": 10.5, "section save": 60.0}
@@ -84,7 +84,7 @@ def test_the_newest_round_s_word_counts_and_what_is_no_news_is_not_recorded() ->
 
 def test_a_coordinator_that_is_new_has_them_from_its_predecessor_or_from_those_who_join() -> None:
     job = Job("2:2")
-    job.machine.resume(round=3, restarts=0, calculated_s=OLD, now=0.0)
+    job.machine.resume(Past(life="", round=3, restarts=0, calculated_s=OLD), now=0.0)
     for each in (join("b", round=3, calculated_s=NEW), join("c", round=2, calculated_s=OLD)):
         job.hear(each)
     job.tick(100.0)

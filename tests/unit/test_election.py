@@ -253,7 +253,7 @@ def heir(least: int, most: int, members: int) -> Rendezvous:
     """Took over at 100, after round 4 of that many members."""
     rules = Rules(job="j", min_nodes=least, max_nodes=most, lease_s=3.0)
     rendezvous = Rendezvous(rules, RestartOnFailure(max_restarts=1), now=100.0, now_unix=0.0)
-    rendezvous.resume(round=4, restarts=1, members=members, now=100.0)
+    rendezvous.resume(Past(life="", round=4, restarts=1, members=members), now=100.0)
     return rendezvous
 
 
@@ -287,7 +287,7 @@ def test_it_does_not_form_a_round_of_too_few() -> None:
 
 def test_whoever_missed_the_end_hears_it_from_the_next_leader() -> None:
     rendezvous = heir(1, 2, members=2)
-    rendezvous.resume(round=4, restarts=0, report=report(), now=100.0)
+    rendezvous.resume(Past(life="", round=4, restarts=0, report=report()), now=100.0)
     assert rendezvous.observe(Heard(message=join("b", 4)), 101.0) == [Tell(node="b", message=Finish(report=report()))]
 
 

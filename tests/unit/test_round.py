@@ -9,7 +9,7 @@ from kit.stages.round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.job.failure import Failure
 from holdfast.core.machine import NEVER, Say, Tick
-from holdfast.core.wire.messages import Assigned, Join, Leave, Refused, Request, RequestKind, Stop, Stopped, Succeeded
+from holdfast.core.wire.messages import Assigned, Join, Leave, Past, Refused, Request, RequestKind, Stop, Stopped, Succeeded
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.rules import Heard, HostLeaves, Unlinked
 
@@ -275,7 +275,7 @@ def test_nodes_keep_their_ranks_under_another_coordinator(knows: bool) -> None:
     """Whether it knows the job's past, from a store, or is only told by those who come."""
     job = Job("3:3")
     if knows:
-        job.machine.resume(round=5, restarts=0, members=3, now=0.0)
+        job.machine.resume(Past(life="", round=5, restarts=0, members=3), now=0.0)
     for node, rank in (("a", 2), ("c", 0), ("b", 1)):
         job.comes_back(node, round=5, group_rank=rank)
     job.renew("a", "b", "c", now=LEASE_S - 1.0)
@@ -285,7 +285,7 @@ def test_nodes_keep_their_ranks_under_another_coordinator(knows: bool) -> None:
 
 def test_a_gap_is_filled_and_a_rank_of_an_older_round_is_nobodys() -> None:
     job = Job("3:3", lease_s=1000.0)
-    job.machine.resume(round=5, restarts=0, now=0.0)
+    job.machine.resume(Past(life="", round=5, restarts=0), now=0.0)
     job.comes_back("c", round=5, group_rank=0)
     job.comes_back("b", round=5, group_rank=2)
     job.comes_back("a", round=3, group_rank=0)

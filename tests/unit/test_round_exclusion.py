@@ -9,7 +9,19 @@ from kit.stages.round_stage import LEASE_S, Job, kinds
 
 from holdfast.core.job.events import NodeExcluded, NodeReadmitted
 from holdfast.core.machine import NEVER
-from holdfast.core.wire.messages import Join, Leave, Message, Reply, Request, RequestKind, Stop, Stopped, Succeeded, Waiting
+from holdfast.core.wire.messages import (
+    Join,
+    Leave,
+    Message,
+    Past,
+    Reply,
+    Request,
+    RequestKind,
+    Stop,
+    Stopped,
+    Succeeded,
+    Waiting,
+)
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.lease import FENCE_S
 from holdfast.rendezvous.rules import Heard
@@ -148,7 +160,7 @@ def test_its_own_word_is_remembered_with_its_reason_over_rounds_and_coordinators
     job.stopped_and_back("a")
     assert job.machine.phase == "gathering" and job.machine.excluded.why("b") == why, "rather none than an unfit one"
     successor = Rendezvous(job.rules, job.policy, now=100.0, now_unix=0.0)
-    successor.resume(round=2, restarts=0, excluded=job.machine.excluded.kept(15.0), now=100.0)
+    successor.resume(Past(life="", round=2, restarts=0, excluded=job.machine.excluded.kept(15.0)), now=100.0)
     assert (successor.excluded.by("b"), successor.excluded.why("b")) == ("itself", why)
     assert join(job, "b-2", "b", unhealthy="") and job.members() == "ab", "another life of it, that is fit"
 
@@ -243,7 +255,7 @@ def test_a_group_with_an_excluded_node_is_replaced_as_a_whole() -> None:
 def test_a_new_coordinator_knows_who_is_excluded(job: Job) -> None:
     asked(job, "b", now=5.0)
     successor = Rendezvous(job.rules, job.policy, now=100.0, now_unix=0.0)
-    successor.resume(round=1, restarts=0, excluded=job.machine.excluded.kept(15.0), now=100.0)
+    successor.resume(Past(life="", round=1, restarts=0, excluded=job.machine.excluded.kept(15.0)), now=100.0)
     assert successor.excluded.why("b") == "its fan is broken"
     assert successor.excluded.kept(101.0)[0].age_s == 11.0
     usual: dict[str, Any] = {"addr": "x", "master_port": 9, "nproc": 2, "role": "default", "round": 1}

@@ -12,7 +12,7 @@ from holdfast.core.job.events import Decided, NodeExcluded, StragglerOver, Strag
 from holdfast.core.job.policy import Decision, Verdict
 from holdfast.core.machine import NEVER, Record
 from holdfast.core.outliers import median, too_slow
-from holdfast.core.wire.messages import Assigned, Join, Pace, Paced
+from holdfast.core.wire.messages import Assigned, Join, Pace, Paced, Past
 from holdfast.monitor.stragglers import OTHERS, OWN_PAST, PERIOD_S, PERIODS, Stragglers
 from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
@@ -225,7 +225,7 @@ def test_without_a_spare_a_slow_node_is_better_than_none() -> None:
 
 def test_a_successor_knows_what_its_predecessor_knew() -> None:
     rendezvous = running()
-    rendezvous.resume(round=3, restarts=0, longest_s={"beat": 7.0}, now=0.0)
+    rendezvous.resume(Past(life="", round=3, restarts=0, longest_s={"beat": 7.0}), now=0.0)
     assert rendezvous.paces.longest_s == {"beat": 7.0}
 
 

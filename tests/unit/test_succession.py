@@ -17,7 +17,7 @@ from holdfast.rendezvous.election.messages import Follow, Lead, MemberLink, Step
 from holdfast.rendezvous.election.peer_dialer import CONNECT_S, WAIT_S
 from holdfast.rendezvous.election.seeking import STAND_S
 from holdfast.rendezvous.election.succession import Succession
-from holdfast.rendezvous.election.succession_state import JobEnded, Knocked, LeaderNamed, LeaseRenewed, Seated, TakenIn
+from holdfast.rendezvous.election.succession_state import JobEnded, Knocked, LeaderNamed, LeaseRenewed, Seated, Setup, TakenIn
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.rendezvous.lease import FENCE_S
 
@@ -45,9 +45,8 @@ class Node:
     """One node's succession, and what it did."""
 
     def __init__(self, endpoint: str = "b", held: Roster | None = ABC, *, founder: bool = False, **options: Any) -> None:
-        self.it = Succession(
-            endpoint, origin=ORIGIN, founder=founder, lease_s=LEASE_S, fresh_life=f"life of {endpoint}", now=0.0, **options
-        )
+        setup = Setup(endpoint=endpoint, origin=ORIGIN, lease_s=LEASE_S, began_at=0.0, **options)
+        self.it = Succession(setup, founder=founder, fresh_life=f"life of {endpoint}")
         self.done: list[Action] = self.it.begin(0.0)
         if held is not None:
             self.it.observe(MemberLink(up=True), 0.0)

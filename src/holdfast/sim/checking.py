@@ -1,4 +1,4 @@
-"""The checks of a simulated agent: the real part (`agent.control.health_checks`), with one check that answers as the story says.
+"""The checks of a simulated agent: the real part (`agent.control.health_checks`), whose one check answers as the story says.
 
 A place that ails says why (`Cluster.ail`), flaps, or its check hangs; all others are fit.
 """

@@ -28,6 +28,7 @@ from holdfast.recovery.progress import Progress
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.election.succession import Succession
+from holdfast.rendezvous.election.succession_state import Setup
 from holdfast.rendezvous.election.witness_claims import Claim, Claimed
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.server import Server
@@ -158,18 +159,17 @@ class Cluster(Scene):
         """A possible successor, as `agent.leader.build` would make it."""
         job, join = self.job, group.join
         unfinished = [life for life in self.lives[:-1] if life.place == join.name and life.report is None]
-        succession = Succession(
-            endpoint,
+        setup = Setup(
+            endpoint=endpoint,
             origin=ENDPOINT,
-            founder=group.state.hosting,
             lease_s=job.lease_s,
-            fresh_life=join.node,
+            began_at=world.now(),
             witness=job.witness,
             goes_on=job.on_split == OnSplit.CONTINUE,
             known_round=max((life.node.group.round for life in unfinished if group.state.hosting), default=0),
             ended=self._ended(join.name),
-            now=world.now(),
         )
+        succession = Succession(setup, founder=group.state.hosting, fresh_life=join.node)
         member = Member(join.node, endpoint=ENDPOINT, join_timeout_s=job.join_timeout_s, now=world.now())
         found = lambda now: self._found(group, world)
         return PeerElectedNode(group, member, succession, found, patience_s=job.join_timeout_s)

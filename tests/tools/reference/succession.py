@@ -25,6 +25,7 @@ from holdfast.rendezvous.election.succession_state import (
     Role,
     RunIsOver,
     Seated,
+    Setup,
     SpareOrNot,
     State,
     TakenIn,
@@ -160,16 +161,8 @@ def _table(steps: Iterable[Step]) -> str:
 
 def _beginnings() -> Iterator[Succession]:
     for endpoint, goes_on, witness in (("a", False, False), ("b", False, False), ("b", True, False), ("b", False, True)):
-        machine = Succession(
-            endpoint,
-            origin="a",
-            founder=endpoint == "a",
-            lease_s=LEASE_S,
-            fresh_life="fresh",
-            goes_on=goes_on,
-            witness=witness,
-            now=0.0,
-        )
+        setup = Setup(endpoint=endpoint, origin="a", lease_s=LEASE_S, began_at=0.0, goes_on=goes_on, witness=witness)
+        machine = Succession(setup, founder=endpoint == "a", fresh_life="fresh")
         machine.begin(0.0)
         yield machine
 

@@ -23,6 +23,7 @@ from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.election.store_election import STORE_FAILOVER_S, Election
 from holdfast.rendezvous.election.succession import Succession
+from holdfast.rendezvous.election.succession_state import Setup
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
@@ -93,18 +94,17 @@ def heir(
     if witness is not None and endpoint:
         witness.rehearse(endpoint)
     now = host.now()
-    succession = Succession(
-        endpoint,
+    setup = Setup(
+        endpoint=endpoint,
         origin=config.rdzv_endpoint,
-        founder=group.state.hosting,
         lease_s=config.lease_s,
-        fresh_life=os.urandom(8).hex(),
+        began_at=now,
         witness=witness is not None,
         goes_on=config.on_split == OnSplit.CONTINUE,
         known_round=known_round,
         ended=ended,
-        now=now,
     )
+    succession = Succession(setup, founder=group.state.hosting, fresh_life=os.urandom(8).hex())
     wait_s = config.join_timeout_s
     member = Member(group.join.node, endpoint=config.rdzv_endpoint, join_timeout_s=wait_s, taken=taken, now=now)
     found = _founder(rules, policy, host, ended)

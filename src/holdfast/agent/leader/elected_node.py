@@ -156,22 +156,15 @@ class ElectedNode(Node):
         forgotten = mine.group_world_size if mine is not None and mine.round > past.round else 0
         known = max(number, self.group.join.known_round)
         fence_s = self.server.rendezvous.rules.lease_s + FENCE_S if known > max(number, past.round) else 0.0
-        self.server.rendezvous.resume(
+        taken = replace(
+            past,
             round=max(past.round, known),
             restarts=max(past.restarts, restarts),
             members=max(past.members, forgotten),
-            largest=past.largest,
             fence_s=max(past.fence_s, fence_s),
-            age_s=past.age_s,
-            excluded=past.excluded,
             longest_s={**past.longest_s, **(mine.longest_s if mine else {})},
-            calculated_s=past.calculated_s,
-            report=past.report,
-            life=past.life,
-            logs_at=self.group.join.logs_at,
-            why=reason,
-            now=now,
         )
+        self.server.rendezvous.resume(taken, logs_at=self.group.join.logs_at, why=reason, now=now)
         self.kept = past
         self.leader = self.election.endpoint
         self.noted = past.round, past.restarts, past.report is not None, *(one.name for one in past.excluded)

@@ -14,7 +14,7 @@ from holdfast.core.machine import Action
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import HangFound, LookAround
 from holdfast.rendezvous.coordinator.gathering import named
-from holdfast.rendezvous.coordinator.hang_blame import ANSWER_S, Blame, Inquiry, blamed, unreported
+from holdfast.rendezvous.coordinator.hang_blame import ANSWER_S, Blame, Inquiry, blamed, culprit, undecided, unreported
 from holdfast.rendezvous.coordinator.job import Job, Phase
 from holdfast.rendezvous.coordinator.membership import Seat, SeatState
 from holdfast.rendezvous.coordinator.rounds import Hung, carry_out
@@ -100,11 +100,11 @@ def close(job: Job, inquiry: Inquiry, now: float) -> list[Action]:
     job.close_inquiry()
     if not inquiry.held:
         return []  # whoever found it has gone, or thought better of it
-    blame = inquiry.blame()
+    blame = culprit(inquiry.positions)
     node, failure = inquiry.held[0]
     actions: list[Action] = []
     hung: Hung | None = None
-    if blame is None and (why := inquiry.undecided()):
+    if blame is None and (why := undecided(inquiry.positions)):
         failure = replace(failure, message=f"{failure.message}; {why}", undecided=True)
         job.failures.put_first(job.round, node, failure, by_s=0.0)
         actions.append(job.record(FailureSeen(failure=failure)))

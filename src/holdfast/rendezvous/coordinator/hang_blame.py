@@ -79,14 +79,6 @@ class Inquiry:
         """Whether there is something to judge, and nothing to wait for."""
         return now >= self.until or bool(self.held and not self.silent)
 
-    def blame(self) -> Blame | None:
-        """As `culprit`."""
-        return culprit(self.positions)
-
-    def undecided(self) -> str:
-        """As the function."""
-        return undecided(self.positions)
-
 
 def culprit(positions: Mapping[str, tuple[Position, ...]]) -> Blame | None:
     """Whom all others wait for, of the ranks of all nodes (see the module's text). None: nothing tells."""

@@ -6,13 +6,12 @@ are given the job ask these, and change them by methods that say what happens. N
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from holdfast.core.job.events import Event, ExcludedBy, NodeExcluded
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER, Record
-from holdfast.core.wire.messages import Exclusion
+from holdfast.core.wire.messages import Past
 from holdfast.rendezvous.clocks import Clocks
 from holdfast.rendezvous.coordinator.exclusion import Excluded
 from holdfast.rendezvous.coordinator.first_failure import Failures
@@ -86,38 +85,21 @@ class Job:
         self.age_s = 0.0
         """How long the job ran under other coordinators."""
 
-    def resume(
-        self,
-        *,
-        round: int,
-        restarts: int,
-        members: int = 0,
-        largest: int = 0,
-        fence_s: float = 0.0,
-        age_s: float = 0.0,
-        excluded: Iterable[Exclusion] = (),
-        longest_s: Mapping[str, float] | None = None,
-        calculated_s: Mapping[str, float] | None = None,
-        report: JobReport | None = None,
-        life: str = "",
-        logs_at: str = "",
-        why: str = "",
-        now: float,
-    ) -> None:
-        """Take over from a coordinator whose last round had `members` nodes. Their workers may live until they say otherwise,
-        or until the leases that it may have given a moment ago are over."""
-        self.round, self.restarts, self.age_s = round, restarts, age_s
-        self.life, self.logs_at = life or self.life, logs_at or self.logs_at
-        self.why = why or ("the coordinator has changed" if round else self.why)
-        self.seats.resume(largest)
-        self.gathering.wait_until(now + fence_s)
-        self.gathering.expect_back(members, until=now + self.rules.lease_s + FENCE_S)
-        self.excluded.resume(excluded, now)
-        self.paces.know(longest_s or {}, now)
-        self.paces.calculated(calculated_s or {}, round)
-        if report is not None:
-            self.outcome = report.outcome
-            self.over(report, now)
+    def resume(self, past: Past, *, logs_at: str = "", why: str = "", now: float) -> None:
+        """Take over from a coordinator whose last round had `past.members` nodes. Their workers may live until they say
+        otherwise, or until the leases that it may have given a moment ago are over."""
+        self.round, self.restarts, self.age_s = past.round, past.restarts, past.age_s
+        self.life, self.logs_at = past.life or self.life, logs_at or self.logs_at
+        self.why = why or ("the coordinator has changed" if past.round else self.why)
+        self.seats.resume(past.largest)
+        self.gathering.wait_until(now + past.fence_s)
+        self.gathering.expect_back(past.members, until=now + self.rules.lease_s + FENCE_S)
+        self.excluded.resume(past.excluded, now)
+        self.paces.know(past.longest_s, now)
+        self.paces.calculated(past.calculated_s, past.round)
+        if past.report is not None:
+            self.outcome = past.report.outcome
+            self.over(past.report, now)
 
     # --- from phase to phase --------------------------------------------------------------------------------------------
 

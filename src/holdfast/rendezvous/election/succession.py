@@ -19,9 +19,6 @@ from one to another, as a walk of this machine finds them: docs/reference/succes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from holdfast.core.job.report import JobReport
 from holdfast.core.machine import NEVER, Action, Observation, Tick
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, LinkDown, LinkUp, Transmit
@@ -67,39 +64,17 @@ from holdfast.rendezvous.election.witness_claims import Claimed, Claims
 class Succession:
     """The machine."""
 
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        origin: str,
-        founder: bool,
-        lease_s: float,
-        fresh_life: str,
-        witness: bool = False,
-        goes_on: bool = False,
-        known_round: int = 0,
-        ended: Mapping[str, JobReport] | None = None,
-        now: float,
-    ) -> None:
-        """See `Setup`. `founder`: this agent serves the job's endpoint. `fresh_life`: names the run that it would found."""
+    def __init__(self, setup: Setup, *, founder: bool, fresh_life: str) -> None:
+        """`founder`: this agent serves the job's endpoint. `fresh_life`: names the run that it would found."""
         self.founder = founder
         self.state = State(
-            setup=Setup(
-                endpoint=endpoint,
-                origin=origin,
-                lease_s=lease_s,
-                goes_on=goes_on,
-                known_round=known_round,
-                ended=ended or {},
-                witness=witness,
-                began_at=now,
-            ),
+            setup=setup,
             role=Role.FOLLOWING,
             life=fresh_life,
-            leader=origin,
-            roster_at=now,
-            ballot=Ballot(endpoint),
-            claims=Claims(has_witness=witness),
+            leader=setup.origin,
+            roster_at=setup.began_at,
+            ballot=Ballot(setup.endpoint),
+            claims=Claims(has_witness=setup.witness),
         )
 
     # --- what the node asks ---------------------------------------------------------------------------------------------

@@ -45,14 +45,14 @@ class Setup(Value):
     origin: str
     """The job's endpoint, which every node knows."""
     lease_s: float
-    goes_on: bool
-    """A side without a majority goes on all the same (--on-split continue)."""
-    known_round: int
-    """The last round of an earlier agent of this job on this host that did not see the job's end; 0: none."""
-    ended: Mapping[str, JobReport]
-    """How earlier runs of the job ended, by their lives, as far as this host knows."""
-    witness: bool
     began_at: float
+    witness: bool = False
+    goes_on: bool = False
+    """A side without a majority goes on all the same (--on-split continue)."""
+    known_round: int = 0
+    """The last round of an earlier agent of this job on this host that did not see the job's end; 0: none."""
+    ended: Mapping[str, JobReport] = {}
+    """How earlier runs of the job ended, by their lives, as far as this host knows."""
 
 
 class Proposal(Value):

@@ -13,6 +13,7 @@ on their ranks: who came back whole is not moved for somebody else's loss.
 from __future__ import annotations
 
 import math
+import re
 
 from holdfast.core.value import Value
 
@@ -92,21 +93,8 @@ class Placement(Value):
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key under which `n2` comes before `n10`."""
-    parts: list[tuple[int, int, str]] = []
-    digits = text = ""
-    for char in name + "\0":
-        if char.isdecimal() and char.isascii():
-            if text:
-                parts.append((1, 0, text))
-                text = ""
-            digits += char
-        else:
-            if digits:
-                parts.append((0, int(digits), digits))
-                digits = ""
-            text += char
-    parts.append((1, 0, text))
-    return tuple(parts)
+    parts = re.findall(r"[0-9]+|[^0-9]+", name + "\0")
+    return tuple((0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts)
 
 
 def place(candidates: Sequence[Candidate], rules: PlacementRules) -> Placement:
