@@ -22,9 +22,9 @@ from holdfast.core.job.events import (
     WorkerExited,
     WorkerStarted,
 )
-from holdfast.core.job.failure import Failure
+from holdfast.core.job.failure import Cause, Failure
 from holdfast.telemetry.record.reader import Record, merge
-from holdfast.telemetry.report.timeline import Timeline, timeline
+from holdfast.telemetry.report.timeline import Life, Timeline, timeline
 
 
 class Story:
@@ -119,6 +119,16 @@ def test_the_first_failure_comes_first_and_those_we_stopped_last() -> None:
         (1, "signal"),
         (0, "stopped"),
     ]
+
+
+def test_a_life_tells_its_first_failure_and_how_many_followed_but_not_whom_we_stopped() -> None:
+    told = []
+    for more in range(3):
+        failed = [Failure(node="a", rank=rank, local_rank=rank, exitcode=1, at_unix=float(rank)) for rank in range(more + 1)]
+        stopped = Failure(node="a", rank=9, exitcode=-15, at_unix=0.0, cause=Cause.STOPPED)
+        told.append(Life(round=1, attempt=0, formed_at=0.0, failures=(*failed, stopped)).what_failed())
+    first = "rank 0 (local 0) on a exited with code 1"
+    assert told == [first, f"{first} (and 1 more)", f"{first} (and 2 more)"]
 
 
 def test_a_failure_that_two_nodes_recorded_counts_once() -> None:

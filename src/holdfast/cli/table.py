@@ -1,12 +1,15 @@
-"""How do the commands show rows? On a terminal as a rich table; into a pipe or a file as plain columns that stay as they
-are: two spaces or more between columns, a heading line, no colours, nothing cut."""
+"""How do the commands answer? With JSON for programs; for people with lines and tables.
+
+A table is rich's on a terminal. Into a pipe or a file it goes as plain columns that stay as they are: two spaces or more
+between columns, a heading line, no colours, nothing cut.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from holdfast.core.value import to_plain
 from holdfast.telemetry.report.safe_text import one_line
@@ -19,8 +22,26 @@ STYLES = {
 """Colour of a cell that begins with the word."""
 
 
-def show(headings: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    """Print `rows` under `headings`. Cells are shown as one safe line each."""
+class Table(NamedTuple):
+    """Rows under headings. Cells are shown as one safe line each."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+
+
+def answer(as_json: bool, plain: Callable[[], Any], parts: Iterable[str | Table]) -> int:
+    """Print the answer: `plain()` for programs, or its `parts`, lines and tables, for people. Returns 0."""
+    if as_json:
+        show_json(plain())
+        return 0
+    for part in parts:
+        print(part) if isinstance(part, str) else show(*part)
+    return 0
+
+
+def show(headings: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+    """Print a table."""
     cells = [[one_line(str(cell), 2000) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _on_a_terminal(headings, cells, title)

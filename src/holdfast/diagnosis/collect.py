@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from holdfast.core.errors import UsageError
-from holdfast.core.job.failure import Cause, Failure
+from holdfast.core.job.failure import Cause, Failure, guilty
 from holdfast.core.job.finding import Finding
 from holdfast.core.value import replace
 from holdfast.diagnosis import incident
@@ -32,11 +32,11 @@ def end_of(failure: Failure, *, first: bool = False) -> End:
 
 def of_failures(failures: Sequence[Failure], rules: Rules) -> Evidence:
     """What failures themselves carry: their tracebacks and last lines."""
-    guilty = [failure for failure in failures if not failure.innocent]
+    failed = guilty(failures)
     ranks = tuple(sorted({failure.rank for failure in failures if failure.rank >= 0}))
     return Evidence(
-        sightings=tuple(one for failure in guilty for one in _words_of(failure, rules)),
-        ends=tuple(end_of(failure, first=number == 0) for number, failure in enumerate(guilty)),
+        sightings=tuple(one for failure in failed for one in _words_of(failure, rules)),
+        ends=tuple(end_of(failure, first=number == 0) for number, failure in enumerate(failed)),
         ranks=ranks,
         writers=len(ranks),
     )
@@ -70,8 +70,7 @@ def of_files(paths: Sequence[str], rules: Rules) -> Evidence:
 
 def _with(failures: Sequence[Failure], paths: Sequence[str], rules: Rules) -> Evidence:
     there = gather(paths, rules)
-    first = next((failure for failure in failures if not failure.innocent), None)
-    if first is not None and first.cause not in (Cause.HUNG, Cause.STUCK):
+    if (failed := guilty(failures)) and failed[0].cause not in (Cause.HUNG, Cause.STUCK):
         # It was gone when the others showed where they were: whoever of them is elsewhere is not what they wait for.
         there = replace(there, stacks={})
     return merged(of_failures(failures, rules), there)

@@ -15,18 +15,14 @@ SCHEMA = 1
 """Version of `as_json`: raised when a key changes its meaning or goes."""
 
 
-def as_text(finding: Finding, *, sources: int = 0) -> str:
-    """The finding for people, ending with a line end."""
-    return "\n".join(_lines(finding, sources)) + "\n"
-
-
 def as_json(finding: Finding, *, sources: int = 0) -> dict[str, Any]:
     """The finding for programs. `class` is one of `core.job.finding.CLASSES`."""
     plain: dict[str, Any] = to_plain(finding)
     return {"schema": SCHEMA, "class": plain.pop("kind")} | plain | {"files_read": sources}
 
 
-def _lines(finding: Finding, sources: int) -> Iterator[str]:
+def as_lines(finding: Finding, *, sources: int = 0) -> Iterator[str]:
+    """The finding for people."""
     yield one_line(finding.sentence, 1000)
     sure = f"{finding.confidence:.0%} sure" + (f", rule {finding.rule}" if finding.rule else "")
     yield f"  class: {finding.kind} ({CLASSES[finding.kind]}); {sure}"

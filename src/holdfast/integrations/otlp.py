@@ -181,8 +181,7 @@ class Otlp:
             told |= {"holdfast.decision": life.decision.decision, "holdfast.reason": life.decision.reason}
         if life.lost_s is not None:
             told["holdfast.lost_s"] = life.lost_s
-        guilty = [failure for failure in life.failures if not failure.innocent]
-        events = [Event("failure", {"holdfast.what": describe(one)}, _ns(one.at_unix)) for one in guilty]
+        events = [Event("failure", {"holdfast.what": describe(one)}, _ns(one.at_unix)) for one in life.guilty]
         if life.started_at is not None:
             events.insert(0, Event("ranks started", timestamp=_ns(life.started_at)))
         return self.span(
@@ -194,7 +193,7 @@ class Otlp:
             ended_unix=life.ended_at or life.disturbed_at or until,
             attributes=told,
             events=events,
-            error=describe(guilty[0]) if guilty else "",
+            error=describe(life.guilty[0]) if life.guilty else "",
         )
 
     # --- spans ----------------------------------------------------------------------------------------------------------

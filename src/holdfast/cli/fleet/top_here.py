@@ -18,8 +18,8 @@ def fleet_here(wanted: str) -> dict[str, Any]:
     nodes: dict[str, dict[str, Any]] = {}
     jobs, deeds = [], []
     for path in paths:
-        job, _ = story(path)
-        told = shown(path, job, answers_of(path, job))
+        here = story(path)
+        told = shown(here, answers_of(here))
         name = os.path.basename(path)
         for node in told["nodes"]:
             seen = nodes.setdefault(node["name"], {"name": node["name"], "state": "spare", "reason": "", "jobs": []})
@@ -31,7 +31,7 @@ def fleet_here(wanted: str) -> dict[str, Any]:
                 seen["state"] = "fit"
             seen["reason"] = node["spare_because"] or seen["reason"]
         jobs.append(_job(name, told))
-        deeds += _deeds(name, job)
+        deeds += _deeds(name, here.job)
     deeds.sort(key=lambda deed: float(deed["at_unix"]))
     return {"at_unix": time.time(), "nodes": list(nodes.values()), "jobs": jobs, "deeds": deeds}
 

@@ -1,13 +1,11 @@
-"""Which job is meant? The commands about jobs take a name, the start of one, a run id as it was given, or nothing.
+"""Which job is meant? Commands about jobs take a name, the start of one, a run id as it was given, or nothing.
 
     train      the newest run of job `train`          train~1    its first run
     tra        the same, if no other job starts so    (nothing)  the job that was started last
     17         the newest step and life of Slurm job 17
     path/to/   a job's directory anywhere: a copy, or another user's
 
-Who wants something done to a job means one that runs: of several runs of a name the newest that does.
-
-What is then said about it is not decided here.
+Commands that act on a job mean one that runs: of several runs of a name the newest that does.
 """
 
 from __future__ import annotations
@@ -15,7 +13,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from holdfast.core.config.grammar import did_you_mean
 from holdfast.core.errors import UsageError
@@ -34,6 +34,12 @@ def json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
+def look_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of the commands that look at a job."""
+    job_argument(parser)
+    json_argument(parser)
+
+
 def all_jobs() -> list[str]:
     """Directory of every run that is kept, the one that was started last first."""
     found = {path: _started_at(path) for home in homes(os.environ) for path in job_dirs(home)}
@@ -41,8 +47,7 @@ def all_jobs() -> list[str]:
 
 
 def choose(wanted: str | None, *, to_act: bool = False) -> str:
-    """The directory of the run that is meant, by somebody who looks at it or wants `to_act` on it. UsageError: none, or more
-    than one."""
+    """The directory of the run that is meant, to look at or `to_act` on. UsageError: none, or more than one."""
     if wanted and "/" in wanted and events_files(wanted):
         return os.path.abspath(wanted)
     jobs = all_jobs()
@@ -51,11 +56,22 @@ def choose(wanted: str | None, *, to_act: bool = False) -> str:
     return jobs[0] if wanted is None else _named(wanted, jobs, to_act)
 
 
-def story(path: str) -> tuple[Timeline, list[Record]]:
-    """What became of the job in `path`, and the records that say so."""
+class Seen(NamedTuple):
+    """One run of a job, as it was at a moment."""
+
+    path: str
+    """Its directory."""
+    job: Timeline
+    records: list[Record]
+    """What says so."""
+    at_unix: float
+
+
+def story(path: str, clock: Callable[[], float] = time.time) -> Seen:
+    """What has become of the job in `path` until now."""
     running = running_nodes(path)  # before reading: an agent that ends in between has then recorded its end
     records = read(path)
-    return timeline(os.path.basename(path), records, running), records
+    return Seen(path, timeline(os.path.basename(path), records, running), records, clock())
 
 
 def _named(wanted: str, jobs: list[str], to_act: bool) -> str:
@@ -80,7 +96,7 @@ def _named(wanted: str, jobs: list[str], to_act: bool) -> str:
 
 
 def _is_part(number: str, name: str) -> bool:
-    """Is `name` a step of Slurm job `number`, or one of its lives: `17.0-llama`, `17.0-llama-r1`?"""
+    """Whether `name` is a step of Slurm job `number`, or one of its lives: `17.0-llama`, `17.0-llama-r1`."""
     return number.isdigit() and name.startswith((f"{number}.", f"{number}-"))
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 
-from holdfast.cli.job.choose import all_jobs, json_argument, story
-from holdfast.cli.table import show, show_json
+from holdfast.cli.job.choose import Seen, all_jobs, json_argument, story
+from holdfast.cli.table import Table, answer
 from holdfast.telemetry.report.phrasing import span
-from holdfast.telemetry.report.timeline import Timeline
+from holdfast.telemetry.report.timeline import JobState, Timeline
 
 HELP = "list the jobs on this host, the newest first"
 
@@ -22,21 +21,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """List them; 0 also when there are none."""
-    seen = [(path, story(path)[0]) for path in all_jobs()]
-    if options.running:
-        seen = [(path, job) for path, job in seen if job.state in ("running", "starting")]
-    if options.json:
-        show_json([_plain(path, job) for path, job in seen])
-    elif not seen:
-        print("no jobs")
-    else:
-        show(("job", "state", "nodes", "ranks", "since", "last decision"), [_row(job, time.time()) for _, job in seen])
-    return 0
+    seen = [one for path in all_jobs() if (one := story(path)).job.is_alive or not options.running]
+    headings = ("job", "state", "nodes", "ranks", "since", "last decision")
+    part = Table(headings, [_row(one) for one in seen]) if seen else "no jobs"
+    return answer(options.json, lambda: [_plain(one) for one in seen], [part])
 
 
-def _row(job: Timeline, now: float) -> tuple[object, ...]:
+def _row(seen: Seen) -> tuple[object, ...]:
+    job = seen.job
     last = job.decisions[-1] if job.decisions else None
-    return (job.job, state(job), _nodes(job), _ranks(job), since(job, now), f"{last.decision}: {last.reason}" if last else "-")
+    decision = f"{last.decision}: {last.reason}" if last else "-"
+    return (job.job, state(job), _nodes(job), _ranks(job), since(seen), decision)
 
 
 def _nodes(job: Timeline) -> int:
@@ -48,30 +43,34 @@ def _ranks(job: Timeline) -> int:
 
 
 def state(job: Timeline) -> str:
-    """The job's state in a few words: `running`, `ended (failed, exit code 1)`."""
-    if job.state != "ended":
+    """The job's state in a few words: `running`, `failed (exit code 1)`."""
+    if job.state != JobState.ENDED:
         return job.state
     return f"{job.outcome}" if not job.exit_code else f"{job.outcome} (exit code {job.exit_code})"
 
 
-def since(job: Timeline, now: float) -> str:
-    """For how long it has been in that state."""
-    began = job.started_at if job.ended_at is None else job.ended_at
+def since(seen: Seen) -> str:
+    """For how long the job has been in that state."""
+    began = seen.job.started_at if seen.job.ended_at is None else seen.job.ended_at
     if began is None:
         return "-"
-    return span(now - began) + (" ago" if job.ended_at is not None else "")
+    return span(seen.at_unix - began) + (" ago" if seen.job.ended_at is not None else "")
 
 
-def _plain(path: str, job: Timeline) -> dict[str, object]:
+def job_plain(seen: Seen) -> dict[str, object]:
+    """What programs are told of a job by every listing."""
+    job = seen.job
     return {
         "job": job.job,
-        "directory": os.path.abspath(path),
+        "directory": os.path.abspath(seen.path),
         "state": job.state,
         "outcome": job.outcome,
         "exit_code": job.exit_code,
-        "nodes": _nodes(job),
-        "ranks": _ranks(job),
         "started_at_unix": job.started_at,
         "ended_at_unix": job.ended_at,
         "last_decision": job.decisions[-1] if job.decisions else None,
     }
+
+
+def _plain(seen: Seen) -> dict[str, object]:
+    return job_plain(seen) | {"nodes": _nodes(seen.job), "ranks": _ranks(seen.job)}

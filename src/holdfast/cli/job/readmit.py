@@ -13,4 +13,4 @@ arguments = exclude.arguments
 
 def run(options: argparse.Namespace) -> int:
     """Ask for it. 0: it is so; HoldfastError: it is not, and why."""
-    return exclude.request("readmit", options.node, options.job, options.reason)
+    return exclude.request("readmit", options)

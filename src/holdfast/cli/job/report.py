@@ -6,13 +6,12 @@ import argparse
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.cli.job.choose import choose, job_argument, json_argument, story
+from holdfast.cli.job.choose import Seen, choose, look_arguments, story
 from holdfast.cli.job.jobs import state
-from holdfast.cli.table import show, show_json
+from holdfast.cli.table import Table, answer
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.job.failure import describe
 from holdfast.core.job.policy import Verdict
@@ -20,7 +19,7 @@ from holdfast.core.value import to_plain
 from holdfast.supervisor.notify.notify import open_otlp
 from holdfast.telemetry.goodput.accounting import MISSING, STATES, Goodput, goodput, shares
 from holdfast.telemetry.goodput.drawing import picture, png, trace
-from holdfast.telemetry.goodput.published import Steps, by_checkpoints, by_steps, steps_told
+from holdfast.telemetry.goodput.published import published
 from holdfast.telemetry.report.phrasing import count, moment, span
 from holdfast.telemetry.report.restarts import PHASES
 from holdfast.telemetry.report.safe_text import one_line
@@ -37,8 +36,7 @@ HELP = "a job's timeline: rounds, attempts, failures, time lost"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    job_argument(parser)
-    json_argument(parser)
+    look_arguments(parser)
     parser.add_argument("--goodput", action="store_true", help="how much of the workers' time trained, and where the rest went")
     parser.add_argument("--trace", metavar="FILE", help="write where the time went for Perfetto or chrome://tracing")
     parser.add_argument("--svg", metavar="FILE", help="draw where the time went")
@@ -48,44 +46,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show it."""
-    path = choose(options.job)
-    job, records = story(path)
+    seen = story(choose(options.job))
     if options.otlp is not None:
-        return _export(job, options.otlp)
+        return _export(seen.job, options.otlp)
     if options.goodput or options.trace or options.svg or options.png:
-        return _goodput(goodput(records, job, time.time()), steps_told(records), job, options)
-    if options.json:
-        show_json({"timeline": to_plain(job), "report": _written(path)})
-        return 0
-    _tell(job, _written(path))
-    print(f"files: {path}")
-    return 0
+        return _goodput(seen, options)
+    written = _written(seen.path)
+    return answer(options.json, lambda: {"timeline": to_plain(seen.job), "report": written}, _parts(seen, written))
 
 
-def _tell(job: Timeline, written: Any) -> None:
-    """Print it, for people."""
-    print(_headline(job))
+def _parts(seen: Seen, written: Any) -> Iterator[str | Table]:
+    job = seen.job
+    yield _headline(job)
     if job.lives:
         headings = ("round", "attempt", "from", "started after", "ran", "ranks", "nodes", "then", "lost", "what happened")
         limit = CELL if sys.stdout.isatty() else WHOLE
-        show(headings, [_row(life, job, limit) for life in job.lives])
-    for line in (*_cause(written), *_failures(job)):
-        print(line)
+        yield Table(headings, [_row(life, job, limit) for life in job.lives])
+    yield from (*_cause(written), *_failures(job))
     for decision in job.decisions:
         if decision.decision == Verdict.INJECT:
-            print(f"round {decision.round}, {one_line(decision.node)}: {one_line(decision.reason)}")
+            yield f"round {decision.round}, {one_line(decision.node)}: {one_line(decision.reason)}"
     if job.life:
-        print(f"time lost: {_lost(job)}")
+        times = count(sum(life.lost_s is not None for life in job.lives), "time")
+        yield f"time lost: {f'{span(job.lost_s)}, {times}' if job.lost_s else 'none'}"
     if job.restarts:
-        print("where the time of each restart went:")
+        yield "where the time of each restart went:"
         phases = [phase for phase in PHASES if any(one.phases[phase] is not None for one in job.restarts)]
-        rows = [(one.round, *(_phase(one.phases[phase]) for phase in phases), span(one.total_s)) for one in job.restarts]
-        show(("to round", *phases, "all"), rows)
-    for text in job.degraded:
-        print(f"without: {one_line(text)}")
+        rows = [(one.round, *(_span(one.phases[phase]) for phase in phases), span(one.total_s)) for one in job.restarts]
+        yield Table(("to round", *phases, "all"), rows)
+    yield from (f"without: {one_line(text)}" for text in job.degraded)
+    yield f"files: {seen.path}"
 
 
-def _goodput(found: Goodput, steps: Sequence[Steps], job: Timeline, options: argparse.Namespace) -> int:
+def _goodput(seen: Seen, options: argparse.Namespace) -> int:
+    job = seen.job
+    found = goodput(seen.records, job, seen.at_unix)
     for path, drawn in ((options.trace, trace), (options.svg, picture), (options.png, png)):
         if path:
             content = drawn(job.job, found)
@@ -95,21 +90,19 @@ def _goodput(found: Goodput, steps: Sequence[Steps], job: Timeline, options: arg
             except OSError as error:
                 raise UsageError(f"{path} cannot be written: {error.strerror}") from None
             print(f"written: {path}", file=sys.stderr)
-    others = {
-        "by_steps": by_steps(steps),
-        "by_checkpoints": by_checkpoints(steps, job.started_at or found.until, found.until),
-    }
-    if options.json:
-        show_json(to_plain(found) | {"published": others})
-    elif options.goodput:
-        parts = shares(found)
-        there = f"; {found.present:.1%} of those that were there" if found.worker_s[MISSING] else ""
-        print(f"{_headline(job)}\ngoodput: {found.goodput:.1%} of the workers' time{there}")
-        rows = [(state, f"{part:.1%}", span(found.worker_s[state]), STATES[state]) for state, part in parts.items()]
-        show(("state", "part", "worker time", "which is"), rows)
-        if known := [f"{part:.1%} {name.replace('_', ' ')}" for name, part in others.items() if part is not None]:
-            print(f"others' definitions: {', '.join(known)}")
-    return 0
+    others = published(seen.records, job.started_at, found.until)
+    parts = _goodput_parts(job, found, others) if options.goodput else ()
+    return answer(options.json, lambda: to_plain(found) | {"published": others}, parts)
+
+
+def _goodput_parts(job: Timeline, found: Goodput, others: Mapping[str, float | None]) -> Iterator[str | Table]:
+    yield _headline(job)
+    there = f"; {found.present:.1%} of those that were there" if found.worker_s[MISSING] else ""
+    yield f"goodput: {found.goodput:.1%} of the workers' time{there}"
+    rows = [(state, f"{part:.1%}", span(found.worker_s[state]), STATES[state]) for state, part in shares(found).items()]
+    yield Table(("state", "part", "worker time", "which is"), rows)
+    if known := [f"{part:.1%} {name.replace('_', ' ')}" for name, part in others.items() if part is not None]:
+        yield f"others' definitions: {', '.join(known)}"
 
 
 def _export(job: Timeline, url: str) -> int:
@@ -148,12 +141,12 @@ def _row(life: Life, job: Timeline, limit: int) -> tuple[object, ...]:
         life.round,
         life.attempt,
         f"+{span(life.formed_at - begun)}",
-        "-" if life.started_at is None else span(life.started_at - life.formed_at),
+        _span(None if life.started_at is None else life.started_at - life.formed_at),
         _ran(life, job),
         life.world_size,
         ", ".join(life.nodes) if len(life.nodes) <= 3 else len(life.nodes),
         life.decision.decision if life.decision else "-",
-        "-" if life.lost_s is None else span(life.lost_s),
+        _span(life.lost_s),
         _happened(life, limit),
     )
 
@@ -167,8 +160,8 @@ def _ran(life: Life, job: Timeline) -> str:
 
 
 def _happened(life: Life, limit: int) -> str:
-    if guilty := [failure for failure in life.failures if not failure.innocent]:
-        return one_line(describe(guilty[0]), limit) + (f" (and {len(guilty) - 1} more)" if guilty[1:] else "")
+    if life.guilty:
+        return life.what_failed(limit)
     if life.decision:
         return one_line(life.decision.reason, limit)
     if life.workers and all(worker.exitcode == 0 for worker in life.workers):
@@ -179,7 +172,7 @@ def _happened(life: Life, limit: int) -> str:
 def _failures(job: Timeline) -> Iterator[str]:
     """Where to read on about each life's first failure."""
     for life in job.lives:
-        for failure in [failure for failure in life.failures if not failure.innocent][:1]:
+        for failure in life.guilty[:1]:
             if failure.message and failure.message not in describe(failure):
                 yield f"round {life.round}, rank {failure.rank}: {one_line(failure.message)}"
             if failure.log_path:
@@ -196,10 +189,5 @@ def _cause(written: Any) -> Iterator[str]:
             yield f"  by {where}{one_line(quote['text'], WHOLE)}"
 
 
-def _phase(took_s: float | None) -> str:
+def _span(took_s: float | None) -> str:
     return "-" if took_s is None else span(took_s)
-
-
-def _lost(job: Timeline) -> str:
-    times = count(len([life for life in job.lives if life.lost_s is not None]), "time")
-    return f"{span(job.lost_s)}, {times}" if job.lost_s else "none"

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.agent.control.control_client import ask
-from holdfast.cli.job.stop import asked_by, ordered, steer_arguments
-from holdfast.core.errors import HoldfastError, ProtocolError
+from holdfast.cli.job.agents import ask_agent
+from holdfast.cli.job.stop import TAKEN_UP_S, asked_by, ordered, steer_arguments
+from holdfast.core.errors import HoldfastError
 from holdfast.telemetry.record.state_dir import running_nodes
 from holdfast.telemetry.report.safe_text import plain
 
 HELP = "start all ranks of a job anew"
 
-ANSWER_S = 5.0
-"""How long to wait for an agent to take the request up."""
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
-    steer_arguments(parser)
+arguments = steer_arguments
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,15 +22,9 @@ def run(options: argparse.Namespace) -> int:
         return 0
     refused = []
     for node in running_nodes(path):
-        try:
-            answer = ask(path, node, {"ask": "restart", "reason": asked_by("restart", options)}, ANSWER_S)
-        except (OSError, ProtocolError) as error:
-            refused.append(f"the agent of node {node} does not answer ({error})")
-            continue
-        if answer.get("ok"):
+        answer, trouble = ask_agent(path, node, {"ask": "restart", "reason": asked_by("restart", options)}, TAKEN_UP_S)
+        if not trouble:
             print(plain(str(answer.get("text"))))
             return 0
-        refused.append(f"the agent of node {node} refused: {answer.get('error')}")
-    raise HoldfastError(
-        plain("; ".join(refused)) or "the job does not run on this host", hint="`holdfast status` shows how it is"
-    )
+        refused.append(f"the agent of node {node} refused: {trouble}" if answer else trouble)
+    raise HoldfastError("; ".join(refused) or "the job does not run on this host", hint="`holdfast status` shows how it is")

@@ -9,10 +9,10 @@ import argparse
 import os
 import time
 
-from holdfast.agent.control.control_client import ask
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, socket_of, state_argument
+from holdfast.cli.job.agents import ask_agent
 from holdfast.cli.job.choose import choose
-from holdfast.core.errors import HoldfastError, ProtocolError, UsageError
+from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.telemetry.record.file_watch import Watch
 from holdfast.telemetry.record.state_dir import running_nodes
 from holdfast.telemetry.report.phrasing import span
@@ -26,7 +26,7 @@ GRACE_S = 30.0
 REPORT_S = 15.0
 """Beyond the grace period: for SIGKILL, the other nodes' answers, and the report."""
 
-ANSWER_S = 5.0
+TAKEN_UP_S = 5.0
 """How long to wait for an agent to take the request up."""
 
 
@@ -73,15 +73,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _ask(path: str, node: str, request: dict[str, object]) -> str:
     """Ask one agent. What went wrong; empty: nothing."""
-    try:
-        answer = ask(path, node, request, ANSWER_S)
-    except (OSError, ProtocolError) as error:
-        # Gone in between: another agent, asked first, may have ended the whole job already.
-        return f"the agent of node {node} does not answer ({error})" if node in running_nodes(path) else ""
-    if not answer.get("ok"):
-        return f"the agent of node {node} refused: {answer.get('error')}"
-    print(f"asked the agent of node {node} to stop", flush=True)
-    return ""
+    answer, trouble = ask_agent(path, node, request, TAKEN_UP_S)
+    if not trouble:
+        print(f"asked the agent of node {node} to stop", flush=True)
+    elif answer:
+        return f"the agent of node {node} refused: {trouble}"
+    elif node not in running_nodes(path):
+        return ""  # gone in between: another agent, asked first, may have ended the whole job already
+    return trouble
 
 
 def _wait(path: str, name: str, limit_s: float) -> int:

@@ -152,6 +152,11 @@ def in_order(failures: Iterable[Failure]) -> list[Failure]:
     return sorted(failures, key=lambda failure: (failure.innocent, failure.at_unix, failure.rank))
 
 
+def guilty(failures: Iterable[Failure]) -> list[Failure]:
+    """Those that failed by themselves, in the same order: not those that we stopped after them."""
+    return [failure for failure in failures if not failure.innocent]
+
+
 def describe(failure: Failure) -> str:
     """One sentence: who, where, how. `rank 3 (local 1) on gpu-07 died: SIGKILL (pid 4711)`."""
     if failure.rank < 0:

@@ -10,19 +10,15 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from holdfast.core.job.failure import Failure, describe
+from holdfast.core.job.failure import Failure, describe, guilty
 from holdfast.core.job.finding import Finding
 from holdfast.core.value import replace
-from holdfast.diagnosis.attribute import attribute
-from holdfast.diagnosis.collect import of_round
-from holdfast.diagnosis.gather import gather
-from holdfast.diagnosis.hangs.stack_groups import grouped
-from holdfast.diagnosis.rule import load, own_files
+from holdfast.diagnosis.story import finding_of, stack_groups
 from holdfast.supervisor.web.view import Culprit, Goodput, Incident, IncidentBrief, LogTail, Round, StackGroup
 from holdfast.telemetry.goodput.accounting import goodput as folded
-from holdfast.telemetry.goodput.published import by_checkpoints, by_steps, steps_told
+from holdfast.telemetry.goodput.published import published
 from holdfast.telemetry.record.reader import Record, read
-from holdfast.telemetry.record.state_dir import events_files, homes, incident_dir, job_dirs, running_nodes, safe_name, split_run
+from holdfast.telemetry.record.state_dir import events_files, homes, job_dirs, running_nodes, safe_name, split_run
 from holdfast.telemetry.report.safe_text import one_line
 from holdfast.telemetry.report.timeline import JobState, Life, Timeline, timeline
 
@@ -55,10 +51,9 @@ class Story:
 
     def goodput(self, now_unix: float) -> Goodput:
         """Where its time has gone until now."""
-        found, steps = folded(self.records, self.timeline, now_unix), steps_told(self.records)
-        began = self.timeline.started_at or found.until
-        published = {"by_steps": by_steps(steps), "by_checkpoints": by_checkpoints(steps, began, found.until)}
-        return Goodput(seconds=found.worker_s, goodput=found.goodput, published=published)
+        found = folded(self.records, self.timeline, now_unix)
+        others = published(self.records, self.timeline.started_at, found.until)
+        return Goodput(seconds=found.worker_s, goodput=found.goodput, published=others)
 
     def incidents(self) -> tuple[IncidentBrief, ...]:
         """What has failed, the earliest first."""
@@ -79,8 +74,11 @@ class Story:
                     cause=self._cause(life),
                     rank=one.rank,
                     node=one.node,
-                    evidence=tuple(one_line(line, 500) for line in [describe(one), *told][:EVIDENCE]),
-                    groups=tuple(self._groups(life)),
+                    evidence=tuple(one_line(line, 500) for line in [describe(one), *quotes][:EVIDENCE]),
+                    groups=tuple(
+                        StackGroup(ranks=one.ranks, where=one.where, stack=one.stack)
+                        for one in stack_groups(self.path, life.round)
+                    ),
                     logs=tuple(_logs(self._failures(life))),
                     decision=f"{life.decision.decision}: {life.decision.reason}" if life.decision else "",
                 )
@@ -88,12 +86,11 @@ class Story:
 
     def _failed(self) -> list[tuple[Life, Failure]]:
         """Lives with a failure, and the first of each."""
-        first = [(life, _guilty(life)) for life in self.timeline.lives]
-        return [(life, failure) for life, failure in first if failure is not None]
+        return [(life, life.guilty[0]) for life in self.timeline.lives if life.guilty]
 
     def _round(self, life: Life, then: Life | None) -> Round:
-        guilty = _guilty(life)
-        over = then is not None or self.timeline.state != JobState.RUNNING
+        first = next(iter(life.guilty), None)
+        over = then is not None or self.timeline.state != "running"
         ended = life.ended_at or (then.formed_at if then is not None else self.timeline.ended_at)
         reason = life.decision.reason if life.decision else then.reason if then is not None else self.timeline.reason
         return Round(
@@ -104,7 +101,7 @@ class Story:
             world_size=life.world_size,
             nodes=life.nodes,
             why=one_line(reason, 500) if over else "",
-            failure=Culprit(rank=guilty.rank, node=guilty.node, what=one_line(describe(guilty), 500)) if guilty else None,
+            failure=None if first is None else Culprit(rank=first.rank, node=first.node, what=one_line(describe(first), 500)),
             lost_s=life.lost_s,
         )
 
@@ -114,7 +111,7 @@ class Story:
     def _finding(self, life: Life) -> Finding:
         key = self.path, life.round, len(life.failures), life.ended_at
         if key not in _findings:
-            _findings[key] = attribute(of_round(self.path, life.round, self._failures(life), load(own_files())))
+            _findings[key] = finding_of(self.path, life.round, self._failures(life))
             while len(_findings) > KEPT:
                 _findings.popitem(last=False)
         return _findings[key]
@@ -127,12 +124,6 @@ class Story:
             one if one.log_path and os.path.realpath(one.log_path).startswith(tuple(own)) else replace(one, log_path=None)
             for one in life.failures
         ]
-
-    def _groups(self, life: Life) -> Iterator[StackGroup]:
-        folder = incident_dir(self.path, life.round)
-        if os.path.isdir(folder) and os.listdir(folder):
-            for group in grouped(gather([folder], load()).stacks):
-                yield StackGroup(ranks=group.ranks, where=group.where, stack=group.stack)
 
 
 def story(job: str) -> Story | None:
@@ -153,7 +144,7 @@ def _id(life: Life) -> str:
 
 def _logs(failures: list[Failure]) -> Iterator[LogTail]:
     """Of those that failed by themselves: what their failures carry, or the end of the file where it is on this host."""
-    for failure in [one for one in failures if not one.innocent and one.log_path][:8]:
+    for failure in [one for one in guilty(failures) if one.log_path][:8]:
         path = str(failure.log_path)
         yield LogTail(rank=failure.rank, path=path, lines=tuple(_tail(path) or failure.log_tail))
 

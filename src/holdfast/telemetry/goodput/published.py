@@ -43,6 +43,12 @@ class Steps(Value):
         return (self.ended_at - self.began_at) / self.count
 
 
+def published(records: Sequence[Record], started_at: float | None, until: float) -> dict[str, float | None]:
+    """Both, by name, 0 to 1, of a job that was `started_at` and looked at (or ended) at `until`. None: not known."""
+    lives = steps_told(records)
+    return {"by_steps": by_steps(lives), "by_checkpoints": by_checkpoints(lives, started_at or until, until)}
+
+
 def steps_told(records: Iterable[Record]) -> list[Steps]:
     """Those of each life whose ranks have numbered their steps and that is over, in order."""
     return [found for own in by_round(records).values() if (found := _steps(own)) is not None]

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from holdfast.core.job.failure import Cause, Failure, describe
+from holdfast.core.job.failure import Cause, Failure, describe, guilty
 from holdfast.core.job.finding import Finding
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.value import to_plain
@@ -105,7 +105,7 @@ def report_from_json(text: str) -> JobReport | None:
 
 def first_failure(report: JobReport) -> Failure | None:
     """The failure that began it all; None where nothing failed by itself."""
-    return next((failure for failure in report.failures[:1] if not failure.innocent), None)
+    return next(iter(guilty(report.failures)), None)
 
 
 def summary(report: JobReport) -> str:

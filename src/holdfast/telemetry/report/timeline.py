@@ -31,13 +31,14 @@ from holdfast.core.job.events import (
     WorkerExited,
     WorkerStarted,
 )
-from holdfast.core.job.failure import Cause, Failure, in_order
+from holdfast.core.job.failure import Cause, Failure, describe, guilty, in_order
 from holdfast.core.job.policy import Verdict
 from holdfast.core.job.report import Outcome
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.record.reader import Record
 from holdfast.telemetry.report.phrasing import span
 from holdfast.telemetry.report.restarts import Restart, by_round, is_sight, restart
+from holdfast.telemetry.report.safe_text import one_line
 
 DECISIONS = (Decided, NodeExcluded, NodeReadmitted, FaultInjected)
 """Events that say what the coordinator has made up its mind to do; or an operator, for practice."""
@@ -129,6 +130,17 @@ class Life(Value):
     lost_s: float | None = None
     """From its disturbance to the start of the next life's last worker. None: undisturbed, or there is no next life."""
 
+    @property
+    def guilty(self) -> list[Failure]:
+        """Failures of workers and nodes that failed by themselves, the earliest first."""
+        return guilty(self.failures)
+
+    def what_failed(self, limit: int = 300) -> str:
+        """The first failure as one line of at most `limit` characters, and how many followed. Empty: nothing failed."""
+        if not (failed := self.guilty):
+            return ""
+        return one_line(describe(failed[0]), limit) + (f" (and {len(failed) - 1} more)" if failed[1:] else "")
+
 
 class NodeSeen(Value):
     """One node's agent, as last started."""
@@ -170,6 +182,11 @@ class Timeline(Value):
     coordinator: str = ""
     """`host:port` of the coordinator, as these nodes last knew it. Empty: in the agent itself."""
     lost_s: float = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any agent of the job lives."""
+        return self.state in (JobState.STARTING, JobState.RUNNING)
 
     @property
     def life(self) -> Life | None:
