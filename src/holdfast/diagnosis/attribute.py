@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from holdfast.core.job.failure import signal_name
 from holdfast.core.job.finding import ADVISED, Class, Finding, Quote
 from holdfast.core.value import replace
-from holdfast.diagnosis.evidence import End, Evidence, Sighting, writer
+from holdfast.diagnosis.evidence import End, Evidence, Sighting, quote, writer
 from holdfast.diagnosis.hangs.recorder_file import compare
-from holdfast.diagnosis.hangs.stack_groups import named, outlier
+from holdfast.diagnosis.hangs.stack_groups import outlier
+from holdfast.diagnosis.hangs.suspects import named
 from holdfast.diagnosis.hangs.waiting import waited_for
 from holdfast.diagnosis.places import Places, whom
 from holdfast.diagnosis.precedence import first, last_words
@@ -149,11 +150,6 @@ def _quotes(one: Sighting, evidence: Evidence, rank: int | None) -> Iterable[Quo
         if other.rule.name not in seen_rules and len(seen_rules) < MOST_QUOTES:
             seen_rules.add(other.rule.name)
             yield quote(other)
-
-
-def quote(one: Sighting) -> Quote:
-    """The line, as evidence."""
-    return Quote(text=one.text, source=one.source, line=one.line, rank=one.rank, node=one.node)
 
 
 def _effects(one: Sighting | None, evidence: Evidence) -> Iterable[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from holdfast.core.job.finding import Quote
 from holdfast.core.value import Value, replace
 from holdfast.diagnosis.hangs.recorder_file import Record
 from holdfast.diagnosis.logs.prefix import Speaker
@@ -107,6 +108,11 @@ def merged(one: Evidence, other: Evidence) -> Evidence:
         pids={**other.pids, **one.pids},
         sources=one.sources + other.sources,
     )
+
+
+def quote(one: Sighting) -> Quote:
+    """The line, as evidence."""
+    return Quote(text=one.text, source=one.source, line=one.line, rank=one.rank, node=one.node)
 
 
 def writer(one: Speaker | Sighting, source: str = "") -> object:

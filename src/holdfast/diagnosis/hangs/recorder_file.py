@@ -14,14 +14,14 @@ import os
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 from holdfast.core.job.failure import Reached
-from holdfast.core.job.finding import Action, Class, Finding, Quote
+from holdfast.core.job.finding import Class, Finding, Quote
 from holdfast.core.value import Value
-from holdfast.diagnosis.hangs.stack_groups import BRANCH, KEPT, NETWORK, named
+from holdfast.diagnosis.hangs.suspects import BRANCH, KEPT, NETWORK, blame
 
 MOST_BYTES = 256 << 20
 """Of one file; 2000 collectives with their stacks are some 2 MB."""
@@ -135,39 +135,29 @@ def _at(seq: int, here: Mapping[int, Call], missing: list[int], silent: list[int
     that left no record."""
     times = Counter(call.what for call in here.values())
     what = min(times, key=lambda what: (-times[what], what))
+    which = f"{what}, number {seq} of its group"
     if len(times) > 1:
         other = sorted(rank for rank, call in here.items() if call.what != what)
         call = here[other[0]]
-        return _found(Class.USER_CODE, 0.93, other, call, here, f"called {call.what} where the others called {what}")
+        line = f" (at {call.where})" if call.where else ""
+        says = f"called {call.what} where the others called {what}{line}"
+        return _found(Class.USER_CODE, 0.93, other, here, says, BRANCH)
     if missing:
-        says = f"never came to {what}, number {seq} of its group, where the others wait"
-        return _found(Class.UNKNOWN, 0.9, missing, None, here, says)
+        return _found(Class.UNKNOWN, 0.9, missing, here, f"never came to {which}, where the others wait", KEPT)
     waiting = [rank for rank, call in here.items() if call.state != State.COMPLETED]
     if waiting and silent:
-        says = f"left no record, while the others wait in {what}, number {seq} of its group"
-        return _found(Class.UNKNOWN, 0.6, silent, None, here, says)
+        return _found(Class.UNKNOWN, 0.6, silent, here, f"left no record, while the others wait in {which}", KEPT)
     if len(waiting) == len(here) > 1:
-        says = f"all ranks came to {what}, number {seq} of its group, and it never ended: the network, or the library"
-        return _made(Class.FABRIC, 0.7, None, here, says, NETWORK)
+        says = f"all ranks came to {which}, and it never ended: the network, or the library"
+        return _found(Class.FABRIC, 0.7, (), here, says, NETWORK)
     return None
 
 
-def _found(kind: Class, confidence: float, ranks: list[int], call: Call | None, here: Mapping[int, Call], says: str) -> Finding:
-    line = f" (at {call.where})" if call is not None and call.where else ""
-    advice = BRANCH if kind == Class.USER_CODE else KEPT
-    return _made(kind, confidence, ranks[0], here, f"{named(ranks)} {says}{line}", advice)
-
-
-def _made(kind: Class, confidence: float, rank: int | None, here: Mapping[int, Call], says: str, advice: str) -> Finding:
-    quotes = tuple(
-        Quote(text=_told(call), source="flight recorder", rank=one)
-        for one, call in sorted(here.items(), key=lambda item: (item[0] != rank, item[0]))[:6]
-    )  # fmt: skip
-    return Finding(
-        kind=kind, rule="flight-recorder", confidence=confidence, rank=rank,
-        action=Action.STOP if kind == Class.USER_CODE else Action.RESTART,
-        sentence=f"{says}; {advice}", advice=advice, evidence=quotes,
-    )  # fmt: skip
+def _found(kind: Class, confidence: float, ranks: Sequence[int], here: Mapping[int, Call], says: str, advice: str) -> Finding:
+    """`here`: the calls, of which that of the first of `ranks` is shown first."""
+    calls = sorted(here.items(), key=lambda item: (item[0] not in ranks[:1], item[0]))
+    quotes = (Quote(text=_told(call), source="flight recorder", rank=rank) for rank, call in calls[:6])
+    return blame("flight-recorder", kind, confidence, ranks, says, advice, quotes)
 
 
 def _told(call: Call) -> str:

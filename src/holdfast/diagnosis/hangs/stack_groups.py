@@ -9,17 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.config.grammar import ranges
-from holdfast.core.job.finding import Action, Class, Finding, Quote
+from holdfast.core.job.finding import Class, Finding, Quote
 from holdfast.core.page.stack_text import Frame, main_thread, waits, where
 from holdfast.core.value import Value
-
-KEPT = "see its stacks and log: what kept it?"
-BRANCH = "look for a branch that not all ranks take"
-NETWORK = "look at the links' error counters, and run it with NCCL_DEBUG=INFO"
-"""What to do about a rank that did not come, about one that called something else, and where all came."""
-
-FEW = 0.25
-"""At most this share of the ranks is an outlier."""
+from holdfast.diagnosis.hangs.suspects import are_few, blame
 
 ALIKE = 12
 """Innermost frames that are compared: below, ranks may have come there by different ways."""
@@ -59,35 +52,19 @@ def outlier(stacks: Mapping[int, str]) -> Finding | None:
     total = sum(len(group.ranks) for group in groups)
     waiting = [group for group in groups if group.waits]
     others = [group for group in groups if not group.waits]
-    odd = [rank for group in others for rank in group.ranks]
-    if waiting and odd and len(odd) <= max(1, FEW * total):
+    odd = sorted(rank for group in others for rank in group.ranks)
+    if waiting and are_few(odd, total):
         return _found(others[0], odd, waiting[0], 0.8, "while the others wait for it")
-    if len(groups) > 1 and len(groups[-1].ranks) <= max(1, FEW * total) and len(groups[0].ranks) > total / 2:
-        return _found(groups[-1], list(groups[-1].ranks), groups[0], 0.6, "while the others are elsewhere")
+    if len(groups) > 1 and are_few(groups[-1].ranks, total) and len(groups[0].ranks) > total / 2:
+        return _found(groups[-1], groups[-1].ranks, groups[0], 0.6, "while the others are elsewhere")
     return None
 
 
-def _found(odd: Group, ranks: list[int], most: Group, confidence: float, why: str) -> Finding:
-    verb = "are" if len(ranks) > 1 else "is"
-    return Finding(
-        kind=Class.UNKNOWN, rule="stack-outlier", confidence=confidence, rank=min(ranks), action=Action.RESTART,
-        sentence=f"{named(ranks)} {verb} in {odd.where}, {why} in {most.where}; see what keeps it there",
-        advice="see what keeps it there",
-        evidence=(
-            *(Quote(text=frame, source="stack", rank=odd.ranks[0]) for frame in odd.stack[:6]),
-            Quote(text=f"ranks {ranges(most.ranks)}: {most.where}", source="stacks"),
-        ),
-    )  # fmt: skip
-
-
-def told(groups: Sequence[Group]) -> list[str]:
-    """Each group in one line."""
-    return [f"{named(group.ranks)}: {group.where}" for group in groups]
-
-
-def named(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-2,5`"""
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
+def _found(odd: Group, ranks: Sequence[int], most: Group, confidence: float, why: str) -> Finding:
+    says = f"{'are' if len(ranks) > 1 else 'is'} in {odd.where}, {why} in {most.where}"
+    quotes = [Quote(text=frame, source="stack", rank=odd.ranks[0]) for frame in odd.stack[:6]]
+    quotes.append(Quote(text=f"ranks {ranges(most.ranks)}: {most.where}", source="stacks"))
+    return blame("stack-outlier", Class.UNKNOWN, confidence, ranks, says, "see what keeps it there", quotes)
 
 
 def _key(frames: Sequence[Frame]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from holdfast.diagnosis.evidence import End
 from holdfast.diagnosis.logs.prefix import Speaker
@@ -26,24 +26,31 @@ WORDS = (
 """One of these is in every line that is read here."""
 
 _FIELD = re.compile(r"^ +(host|rank|exitcode) +: (\S+)(?: \((?:local_rank|pid): (\d+)\))?")
-_ELASTIC = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
-_SRUN = re.compile(
-    r"srun: error: ([\w.-]+): tasks? (\d+): "
-    r"(Exited with exit code (\d+)|Killed|Segmentation fault|Aborted|Bus error|Out Of Memory)"
-)
-_OURS = re.compile(r"rank (\d+) \(local (\d+)\) on (\S+) (?:was killed by (SIG\w+)|exited with code (\d+))")
-_MPI = re.compile(
-    r"(?:mpirun|mpiexec|orterun|prterun|prun) noticed that process rank (\d+) with PID (\d+) on node (\S+) "
-    r"exited on signal (\d+)"
-)
 _NAME = re.compile(r"^ *Process name: \[(?:\[\d+,\d+\]|[\w.-]+@\d+),(\d+)\]")
 _CODE = re.compile(r"^ *Exit [cC]ode: +(\d+)$")
-_HYDRA = re.compile(r"^(\S+): rank (\d+) (?:exited with code (\d+)|died from signal (\d+))")
-_DEEPSPEED = re.compile(r"'--local_rank=(\d+)'.* exits with return code = (-?\d+)")
 _RAY = re.compile(r"\((?:node_id=\w+, )?ip=([\w.:-]+), pid=(\d+)\) world_rank=(\d+), local_rank=(\d+)")
-_SIGNALS = {"Killed": -9, "Out Of Memory": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
+_MPI = re.compile(
+    r"(?:mpirun|mpiexec|orterun|prterun|prun) noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) "
+    r"on node (?P<node>\S+) exited on signal (?P<signal>\d+)"
+)
+_ENDS = (
+    re.compile(
+        r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+): (?:Exited with exit code (?P<code>\d+)"
+        r"|(?P<signal>Killed|Segmentation fault|Aborted|Bus error|Out Of Memory))"
+    ),
+    re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"),
+    _MPI,
+    re.compile(r"^(?P<node>\S+): rank (?P<rank>\d+) (?:exited with code (?P<status>\d+)|died from signal (?P<signal>\d+))"),
+    re.compile(r"'--local_rank=(?P<local>\d+)'.* exits with return code = (?P<code>-?\d+)"),
+    re.compile(
+        r"rank (?P<rank>\d+) \(local (?P<local>\d+)\) on (?P<node>\S+) "
+        r"(?:was killed by (?P<signal>SIG\w+)|exited with code (?P<code>\d+))"
+    ),
+)
+"""Of srun, torchrun, mpirun (the first to fail), Hydra, DeepSpeed and Holdfast. `code` is as `Popen.returncode`, `status` as a
+shell says it; `signal` is a number, a name, or what srun calls it."""
 
-_Reader = tuple[Callable[[str], re.Match[str] | None], Callable[[re.Match[str], Speaker, int], End | None]]
+_SIGNALS = {"Killed": 9, "Out Of Memory": 9, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7}
 
 
 class Box:
@@ -57,29 +64,33 @@ class Box:
         """Hosts by what else their lines call them."""
         self.pids: dict[tuple[str, int], int] = {}
         """Ranks by node and pid."""
-        self._readers: tuple[_Reader, ...] = (
-            (_FIELD.match, self._field),
-            (_SRUN.search, self._srun),
-            (_ELASTIC.search, self._elastic),
-            (_MPI.search, self._mpi),
-            (_NAME.match, self._name),
-            (_CODE.match, self._code),
-            (_HYDRA.match, self._hydra),
-            (_DEEPSPEED.search, self._deepspeed),
-            (_RAY.search, self._ray),
-            (_OURS.search, self._ours),
-        )
-        """Lines of an end, how each is looked for, and what reads it; the first that matches counts."""
 
     def read(self, text: str, speaker: Speaker, line: int) -> End | None:
         """The end that a line tells of, or completes."""
         if "Root Cause (first observed failure)" in text or "Other Failures:" in text:
             self._first, self._fields = "Root Cause" in text, {}
-            return None
-        for look, take in self._readers:
-            if found := look(text):
-                return take(found, speaker, line)
+        elif found := _FIELD.match(text):
+            return self._field(found, speaker, line)
+        elif found := _NAME.match(text):
+            self._fields = {"process": (found[1], None)}
+        elif found := _CODE.match(text):
+            return self._code(int(found[1]), speaker, line)
+        elif found := _RAY.search(text):
+            self.pids[found[1], int(found[2])] = int(found[3])
+        else:
+            return self._in_a_line(text, speaker, line)
         return None
+
+    def _in_a_line(self, text: str, speaker: Speaker, line: int) -> End | None:
+        pattern, found = next(((one, match) for one in _ENDS if (match := one.search(text))), (None, None))
+        if found is None:
+            return None
+        said = found.groupdict()
+        rank, local, pid = (int(said[key]) if said.get(key) else None for key in ("rank", "local", "pid"))
+        node = said.get("node") or speaker.node
+        return self._end(
+            line, rank=rank, local=local, node=node, exitcode=_exitcode(said), pid=pid or None, first=pattern is _MPI
+        )
 
     def _field(self, found: re.Match[str], speaker: Speaker, line: int) -> End | None:
         self._fields[found[1]] = found[2], found[3]
@@ -87,37 +98,8 @@ class Box:
             self.hosts[speaker.node] = found[2]
         return self._boxed(line) if found[1] == "exitcode" else None
 
-    def _srun(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
-        code = int(found[4]) if found[4] else _SIGNALS[found[3]]
-        return self._end(line, rank=int(found[2]), node=found[1], exitcode=code)
-
-    def _elastic(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
-        return self._end(line, local=int(found[2]), node=speaker.node, exitcode=int(found[1]), pid=int(found[3]))
-
-    def _mpi(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
-        pid = int(found[2]) or None
-        return self._end(line, rank=int(found[1]), node=found[3], exitcode=-int(found[4]), pid=pid, first=True)
-
-    def _name(self, found: re.Match[str], speaker: Speaker, line: int) -> None:
-        self._fields = {"process": (found[1], None)}
-
-    def _hydra(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
-        code = -int(found[4]) if found[4] else _signalled(int(found[3]))
-        return self._end(line, rank=int(found[2]), node=found[1], exitcode=code)
-
-    def _deepspeed(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
-        return self._end(line, local=int(found[1]), node=speaker.node, exitcode=int(found[2]))
-
-    def _ray(self, found: re.Match[str], speaker: Speaker, line: int) -> None:
-        self.pids[found[1], int(found[2])] = int(found[3])
-
-    def _ours(self, found: re.Match[str], speaker: Speaker, line: int) -> End:
-        code = -int(getattr(signal, found[4], 0)) if found[4] else int(found[5])
-        return self._end(line, rank=int(found[1]), local=int(found[2]), node=found[3], exitcode=code)
-
-    def _code(self, found: re.Match[str], speaker: Speaker, line: int) -> End | None:
+    def _code(self, code: int, speaker: Speaker, line: int) -> End | None:
         """Of the process that mpirun has just named, or of a pod that is being described."""
-        code = int(found[1])
         fields, self._fields = self._fields, {}
         if "process" in fields:
             return self._end(line, rank=int(fields["process"][0]), exitcode=_signalled(code), first=True)
@@ -146,6 +128,15 @@ class Box:
             rank=rank, local=local, node=node, exitcode=exitcode, pid=pid, first=first, innocent=innocent,
             source=self.source, line=line,
         )  # fmt: skip
+
+
+def _exitcode(said: Mapping[str, str | None]) -> int:
+    """As `Popen.returncode`."""
+    if name := said.get("signal"):
+        return -(int(name) if name.isdigit() else _SIGNALS.get(name) or int(getattr(signal, name, 0)))
+    if status := said.get("status"):
+        return _signalled(int(status))
+    return int(said["code"] or 0)
 
 
 def _signalled(code: int) -> int:

@@ -10,7 +10,6 @@ Nov 21 12:00:00 n7 kernel: …   [4711.123] …       syslog, the kernel's own
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.value import Value, quicken, replace
@@ -33,27 +32,30 @@ class Speaker(Value):
 quicken(Speaker)  # one for each line of a flood
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*[mK]")
-_RANK = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank ?(\d+)\]:? ?")
-_LABEL = re.compile(r" *(\d+): ")
-_TEE = re.compile(r"\[([A-Za-z_][\w-]*?)(\d+)\]: ?")
-_PLACE = re.compile(r"\[(\d{1,3})\]: ?")
-_MPI = re.compile(r"\[(?:[\w.-]+@)?\d+,(\d+)\]<std(?:out|err|diag)>: ?")
-_RAY = re.compile(r"\((?:[\w.<>:-]+ )?pid=(\d+)(?:, ip=([\w.:-]+))?\) ")
-_TORCHX = re.compile(r"([a-z][\w.]*/\d+) (?=\[|[A-Z ]|[\w.]+(?:Error|Exception)\b)")
-_NCCL = re.compile(r"([A-Za-z0-9][\w.-]*):(\d+):\d+ \[(\d+)\] ")
-_POD = re.compile(r"\[pod/([\w.-]+?)/[\w.-]+\] ?")
-_ISO = re.compile(r"[\[(]?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(?:Z|[+-]\d\d:?\d\d)?[\])]?[ :,]*")
+_RANK = re.compile(r"\[(?:PG [^\]]*)?[Rr]ank ?(?P<rank>\d+)\]:? ?")
+_LABEL = re.compile(r" *(?P<rank>\d+): ")
+_TEE = re.compile(r"\[[A-Za-z_][\w-]*?(?P<local>\d+)\]: ?")
+_PLACE = re.compile(r"\[(?P<local>\d{1,3})\]: ?")
+_MPI = re.compile(r"\[(?:[\w.-]+@)?\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?")
+_RAY = re.compile(r"\((?:[\w.<>:-]+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ")
+_TORCHX = re.compile(r"(?P<node>[a-z][\w.]*/\d+) (?=\[|[A-Z ]|[\w.]+(?:Error|Exception)\b)")
+_NCCL = re.compile(r"(?P<node>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):\d+ \[(?P<local>\d+)\] ")
+_POD = re.compile(r"\[pod/(?P<node>[\w.-]+?)/[\w.-]+\] ?")
+_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+_ISO = re.compile(
+    rf"[\[(]?\d{{4}}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[ T]{_CLOCK}(?:[.,](?P<fraction>\d+))?(?:Z|[+-]\d\d:?\d\d)?[\])]?[ :,]*"
+)
 _TF = re.compile(r"[IWEF] \S+?\.(?:cc|cpp|cu|h):\d+\] ")
-_GLOG = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) +(?:\d+ )?\S+?:\d+\] ?")
-_SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) ([\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )")
+_GLOG = re.compile(rf"\[?[IWEF](?P<month>\d\d)(?P<day>\d\d) {_CLOCK}\.(?P<fraction>\d+) +(?:\d+ )?\S+?:\d+\] ?")
+_SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )")
 _KERNEL = re.compile(r"(?:kernel: )?\[ *\+?\d+\.\d+\] |kernel: ")
-_DMESG = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (\d\d):(\d\d):(\d\d) \d{4}\] ")
+_DMESG = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ")
 _RELAYED = re.compile(
     r"std(?:out|err): (?=\S)|- [\w.-]+ - [A-Z]+ - (?=\[rank\d)|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?\w+\.py:\d+\] "
 )
 """Of a process whose output another one prints; vLLM's, of each line of a traceback."""
 _HOST = re.compile(
-    r"([A-Za-z][\w.-]*?\d[\w.-]*|(?:\d{1,3}\.){3}\d{1,3}): +"
+    r"(?P<node>[A-Za-z][\w.-]*?\d[\w.-]*|(?:\d{1,3}\.){3}\d{1,3}): +"
     r"(?=NVRM|\[|srun|slurmstepd|kernel|Traceback|[A-Z]|[\w.]+(?:Error|Exception)\b|[\w.-]+:\d+:\d+ \[)"
 )
 
@@ -121,85 +123,55 @@ def _one(text: str, at: int, said: Said) -> int:
     """Take off one prefix at `at`, if one is there; where it ends."""
     if _MAY_BEGIN.match(text, at) is None:
         return at
-    for match, read in _ANYWHERE:
-        if found := match(text, at):
-            read(found, said)
-            return found.end()
+    for pattern, names_writer in _ANYWHERE:
+        if found := pattern.match(text, at):
+            return _take(found, said, names_writer=names_writer)
     if at == 0 and (found := _HOST.match(text, at) or _TORCHX.match(text, at)):
-        said["node"], said["until"] = found[1], found.end()
-        return found.end()
+        return _take(found, said)
     if (at == 0 or "node" in said) and (found := _PLACE.match(text, at)):
-        said["local"], said["until"] = int(found[1]), found.end()
-        return found.end()
+        return _take(found, said)
     return at
 
 
 Said = dict[str, Any]
 """Fields of a `Speaker`, as far as prefixes tell them; `until`: where what names the writer ends."""
 
-
-def _rank(found: re.Match[str], said: Said) -> None:
-    said["rank"], said["until"] = int(found[1]), found.end()
-
-
-def _nccl(found: re.Match[str], said: Said) -> None:
-    said["node"], said["pid"], said["local"] = found[1], int(found[2]), int(found[3])
-
-
-def _ray(found: re.Match[str], said: Said) -> None:
-    said["pid"], said["until"] = int(found[1]), found.end()
-    if found[2]:
-        said["node"] = found[2]
-
-
-def _tee(found: re.Match[str], said: Said) -> None:
-    said["local"], said["until"] = int(found[2]), found.end()
-
-
-def _pod(found: re.Match[str], said: Said) -> None:
-    said["node"], said["until"] = found[1], found.end()
-    if (number := index(found[1])) is not None:
-        said.setdefault("rank", number)
-
-
-def _date(found: re.Match[str], said: Said) -> None:
-    said["at"] = _seconds(*found.groups())
-
-
-def _date_without_year(found: re.Match[str], said: Said) -> None:
-    said["at"] = _seconds("0", *found.groups())
-
-
-def _syslog(found: re.Match[str], said: Said) -> None:
-    said["node"] = found[4]
-
-
-def _nothing(found: re.Match[str], said: Said) -> None:
-    pass
-
-
-_ANYWHERE: tuple[tuple[Callable[[str, int], re.Match[str] | None], Callable[[re.Match[str], Said], None]], ...] = (
-    (_RANK.match, _rank),
-    (_NCCL.match, _nccl),
-    (_LABEL.match, _rank),
-    (_MPI.match, _rank),
-    (_RAY.match, _ray),
-    (_TEE.match, _tee),
-    (_POD.match, _pod),
-    (_ISO.match, _date),
-    (_GLOG.match, _date_without_year),
-    (_SYSLOG.match, _syslog),
-    (_DMESG.match, _nothing),
-    (_KERNEL.match, _nothing),
-    (_TF.match, _nothing),
-    (_RELAYED.match, _nothing),
+_ANYWHERE = (
+    (_RANK, True),
+    (_NCCL, False),
+    (_LABEL, True),
+    (_MPI, True),
+    (_RAY, True),
+    (_TEE, True),
+    (_POD, True),
+    (_ISO, False),
+    (_GLOG, False),
+    (_SYSLOG, False),
+    (_DMESG, False),
+    (_KERNEL, False),
+    (_TF, False),
+    (_RELAYED, False),
 )
-"""Prefixes that may follow one another, and what each tells; the first that matches counts."""
+"""Prefixes that may follow one another, and whether each names the line's writer; the first that matches counts."""
 
 
-def _seconds(year: str, month: str, day: str, hour: str, minute: str, second: str, fraction: str | None) -> float:
+def _take(found: re.Match[str], said: Said, *, names_writer: bool = True) -> int:
+    """Note what a prefix's groups tell; where it ends."""
+    told = {field: text for field, text in found.groupdict().items() if text is not None}
+    if "month" in told:
+        said["at"] = _seconds(**told)
+        return found.end()
+    said.update({field: text if field == "node" else int(text) for field, text in told.items()})
+    if found.re is _POD and (number := index(found["node"])) is not None:
+        said.setdefault("rank", number)
+    if names_writer:
+        said["until"] = found.end()
+    return found.end()
+
+
+def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction: str = "0") -> float:
     days = int(month) * 31 + int(day)
-    return ((days * 24 + int(hour)) * 60 + int(minute)) * 60 + int(second) + float(f"0.{fraction or 0}")
+    return ((days * 24 + int(hour)) * 60 + int(minute)) * 60 + int(second) + float(f"0.{fraction}")
 
 
 def _number(pattern: re.Pattern[str], path: str) -> int | None:
