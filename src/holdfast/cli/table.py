@@ -54,17 +54,14 @@ def show(headings: Sequence[str], rows: Sequence[Sequence[object]], title: str =
 
 
 def _on_a_terminal(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rich import box, console, table, text
 
-    table = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left")
+    shown = table.Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left")
     for heading in headings:
-        table.add_column(Text(heading))
+        shown.add_column(text.Text(heading))
     for row in rows:
-        table.add_row(*(Text(cell, style=STYLES.get(cell.split(" ")[0], "")) for cell in row))
-    Console().print(table)
+        shown.add_row(*(text.Text(cell, style=STYLES.get(cell.split(" ")[0], "")) for cell in row))
+    console.Console().print(shown)
 
 
 def show_json(value: Any) -> None:

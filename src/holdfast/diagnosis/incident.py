@@ -25,7 +25,7 @@ from holdfast.core.job.failure import Failure, in_order
 from holdfast.core.value import to_plain
 from holdfast.runtime.hardware import cgroups
 from holdfast.runtime.hardware.kmsg import records as of_kernel
-from holdfast.telemetry.record.reader import from_plain
+from holdfast.telemetry.record.plain_values import from_plain
 
 BEFORE_S, AFTER_S = 600.0, 60.0
 """Around the failure, the kernel's log is kept: what came before it may be its cause, and of what it says of dying GPUs and

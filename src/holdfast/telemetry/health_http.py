@@ -10,13 +10,10 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 REQUEST_TIMEOUT_S = 5.0
-"""How long a client may take to send its request: nobody shall be able to pile up threads by saying nothing."""
+"""How long a client may take to send its request: silent clients must not pile up threads."""
 
 
 class HealthHttpServer:
@@ -25,10 +22,16 @@ class HealthHttpServer:
     `last_progress_at` returns epoch seconds. If it raises, the answer is 503 with what it said.
     """
 
-    def __init__(self, last_progress_at: Callable[[], float], port: int, stale_after_s: float = 60.0, host: str = "") -> None:
-        self._last_progress_at = last_progress_at
+    def __init__(
+        self,
+        last_progress_at: Callable[[], float],
+        port: int,
+        stale_after_s: float = 60.0,
+        host: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._last_progress_at, self._stale_after_s, self._clock = last_progress_at, stale_after_s, clock
         self._address = (host, port)
-        self._stale_after_s = stale_after_s
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -39,13 +42,7 @@ class HealthHttpServer:
 
     def start(self) -> None:
         """Listen, and answer from now on. OSError: the port cannot be had."""
-        from http.server import ThreadingHTTPServer  # it loads email, which no first worker shall wait for
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            block_on_close = False  # a client that says nothing must not hold the agent up at its end
-
-        self._server = Server(self._address, _handler_for(self))
+        self._server = _Server(self._address, _handler_for(self))
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="health-http", daemon=True
         )
@@ -62,7 +59,7 @@ class HealthHttpServer:
     def answer(self) -> tuple[int, dict[str, object]]:
         """Status code and body, as of now."""
         try:
-            age_s = max(0.0, time.time() - self._last_progress_at())
+            age_s = max(0.0, self._clock() - self._last_progress_at())
         except Exception as error:  # whatever the caller's function does, the answer must be given
             return 503, {"status": "unhealthy", "reason": f"{type(error).__name__}: {error}"}
         alive = age_s <= self._stale_after_s
@@ -73,9 +70,12 @@ class HealthHttpServer:
         }
 
 
-def _handler_for(health: HealthHttpServer) -> type[BaseHTTPRequestHandler]:
-    from http.server import BaseHTTPRequestHandler  # it loads email, which no first worker shall wait for
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # a silent client must not hold the agent up at its end
 
+
+def _handler_for(health: HealthHttpServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_TIMEOUT_S
 
@@ -92,6 +92,6 @@ def _handler_for(health: HealthHttpServer) -> type[BaseHTTPRequestHandler]:
         do_HEAD = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: whoever asks does so every few seconds."""
+            """Say nothing: clients ask every few seconds."""
 
     return Handler

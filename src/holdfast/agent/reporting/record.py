@@ -17,6 +17,7 @@ from holdfast.core.job.events import Degraded, Event, FailureSeen, WorkerStarted
 from holdfast.core.job.failure import Failure
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.machine import NEVER
+from holdfast.diagnosis.incident import keep, keep_failures
 from holdfast.runtime.host import Host
 from holdfast.telemetry.record.recorder import Recorder
 from holdfast.telemetry.record.state_dir import JobDir
@@ -154,11 +155,9 @@ class Telling:
         failures, self.incidents = self.incidents, []
         keepers, self.evidence = self.evidence, []
         if failures:
-            from holdfast.diagnosis.incident import keep_failures
-
             keepers.append(lambda: keep_failures(self.job_dir.incident_path, failures))
-        for keep in keepers:
-            if trouble := self.recorder.aside.attempt(keep):
+        for keeper in keepers:
+            if trouble := self.recorder.aside.attempt(keeper):
                 self.degraded(f"cannot keep what is known of a failure in {self.job_dir.path}/incidents: {trouble}")
 
     def _keep_the_rest(self) -> None:
@@ -172,8 +171,6 @@ class Telling:
         host_now, now = self.host.now(), self.host.unix()
 
         def keep_them() -> None:
-            from holdfast.diagnosis.incident import keep, keep_failures
-
             for round, known in unkept.items():
                 ranks = {*known.stacks, *(failure.rank for failure in known.failures)}
                 records = {rank: record_of(environ, rank) for rank in ranks} if patience_s(environ) else {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 
 from holdfast.cli.job.choose import choose, job_argument
-from holdfast.core.job.failure import describe
-from holdfast.core.value import Value, fields_of, to_plain
+from holdfast.core.job.failure import Failure, describe
+from holdfast.core.value import fields_of, to_plain
 from holdfast.telemetry.record.reader import Record, follow, read
 from holdfast.telemetry.record.state_dir import is_running
+from holdfast.telemetry.report.phrasing import iso
 from holdfast.telemetry.report.safe_text import one_line
 
 HELP = "a job's events from all nodes, in order"
@@ -41,21 +41,16 @@ def _as_json(record: Record) -> str:
 
 
 def _line(record: Record) -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.at)) + f".{int(record.at % 1 * 1000):03d}"
-    fields = {field: item for field, item in _fields(record).items() if item not in (None, "") and field != "round"}
-    shown = " ".join(_shown(field, item) for field, item in fields.items())
+    fields = record.fields if record.event is None else fields_of(record.event)
+    told = {field: item for field, item in fields.items() if item not in (None, "") and field != "round"}
+    shown = " ".join(_shown(field, item) for field, item in told.items())
+    at = iso(record.at, " ", "")
     return f"{at}  {record.node}  {record.round}.{record.attempt}  {record.name:<14} {shown}".rstrip()
 
 
-def _fields(record: Record) -> dict[str, object]:
-    if record.event is None:
-        return record.fields
-    return fields_of(record.event)
-
-
 def _shown(field: str, item: object) -> str:
-    if field == "failure" and isinstance(item, Value):
-        return one_line(describe(item), 300)  # type: ignore[arg-type]
+    if isinstance(item, Failure):
+        return one_line(describe(item), 300)
     if isinstance(item, str):
         return f"{field}={one_line(item, VALUE_LIMIT)!r}" if " " in item or not item.isprintable() else f"{field}={item}"
     return f"{field}={one_line(json.dumps(to_plain(item)), VALUE_LIMIT)}"

@@ -7,7 +7,6 @@ import os
 import sys
 from base64 import urlsafe_b64encode
 
-from holdfast.core.config.config import RunConfig
 from holdfast.core.errors import UsageError
 
 HELP = "make a secret by which a job's nodes know each other"
@@ -24,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make one."""
-    token = _fresh()
+    token = urlsafe_b64encode(os.urandom(SECRET_BYTES)).decode().rstrip("=")
     if options.write is None:
         if options.force:
             raise UsageError("--force: there is no FILE to replace", hint="give --write FILE")
@@ -36,11 +35,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def check_token_file(config: RunConfig) -> str:
-    """What is unwise about the job's token file; empty: nothing. UsageError when it is of no use."""
-    path = config.token_file
-    if path is None:
-        return ""
+def check_token_file(path: str) -> str:
+    """What is unwise about a job's token file; empty: nothing. UsageError when it is of no use."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -54,10 +50,6 @@ def check_token_file(config: RunConfig) -> str:
         who = "every user of this host" if mode & 0o007 else "its group"
         return f"--token-file: {path} is open to {who}, who can then join the job or stop it: chmod 600 {path}"
     return ""
-
-
-def _fresh() -> str:
-    return urlsafe_b64encode(os.urandom(SECRET_BYTES)).decode().rstrip("=")
 
 
 def _write(path: str, token: str, *, replace: bool) -> None:

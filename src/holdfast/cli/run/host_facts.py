@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from holdfast.core.config.binding import Topology
 from holdfast.core.config.draft import HostFacts
 from holdfast.core.errors import UsageError
+from holdfast.runtime.hardware import gpus
 from holdfast.telemetry.record.state_dir import state_home
+
+LETTERS = "abcdefghjkmnpqrstuvwxyz023456789"
+"""Of a fresh id: eight are short enough to type, and 40 bits are enough for all jobs of one host."""
 
 
 def this_host(environ: Mapping[str, str]) -> HostFacts:
@@ -18,9 +22,9 @@ def this_host(environ: Mapping[str, str]) -> HostFacts:
         python=sys.executable,
         cwd=_cwd(),
         state_home=state_home(environ),
-        cpus=_cpus,
-        accelerators=lambda kind: _accelerators(kind, environ),
-        fresh_id=_fresh_id,
+        cpus=lambda: len(os.sched_getaffinity(0)) or os.cpu_count() or 1,
+        accelerators=lambda kind: gpus.count(kind, environ),
+        fresh_id=lambda: "".join(LETTERS[byte & 31] for byte in os.urandom(8)),
         entry_points=_entry_points,
         full_name=_full_name,
         read_yaml=_read_yaml,
@@ -30,27 +34,11 @@ def this_host(environ: Mapping[str, str]) -> HostFacts:
     )
 
 
-def _accelerators(kind: str, environ: Mapping[str, str]) -> int:
-    from holdfast.runtime.hardware import gpus  # 1 ms: only for --nproc-per-node gpu and the like
-
-    return gpus.count(kind, environ)
-
-
 def _cwd() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # It was deleted under us; a relative path would fail anyway.
+    except FileNotFoundError:  # it was deleted under us; a relative path would fail anyway
         return "/"
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) or os.cpu_count() or 1
-
-
-def _fresh_id() -> str:
-    """Eight letters and digits: short enough to type, and 40 bits are enough for all jobs of one host."""
-    alphabet = "abcdefghjkmnpqrstuvwxyz023456789"
-    return "".join(alphabet[byte & 31] for byte in os.urandom(8))
 
 
 def _entry_points(group: str) -> tuple[str, ...]:
@@ -66,7 +54,7 @@ def _full_name() -> str:
 
 
 def _slurm_address(node: str) -> str:
-    from holdfast.runtime.net.addresses import slurm_address  # 2 ms: only in a job of Slurm
+    from holdfast.runtime.net.addresses import slurm_address  # it loads socket: only in a job of Slurm
 
     return slurm_address(node)
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from holdfast.agent.logs.stderr import tell
+from holdfast.cli.node.token import check_token_file
 from holdfast.cli.run import parser
 from holdfast.cli.run.host_facts import this_host
 from holdfast.core.config.config import RunConfig
@@ -38,8 +39,7 @@ def run(argv: Sequence[str], *, command: str = "run") -> int:
     resolved = resolve(gather(typed.given, environ, flags), typed.script, typed.script_args, environ, this_host(environ))
     if typed.print_config or typed.dry_run:
         return _show(resolved, typed)
-    _check_token_file(resolved.config)
-    _check_checks(resolved.config)
+    _check_files_and_checks(resolved.config)
     if resolved.config.ft.nvrx_logfile:
         _write_to(resolved.config.ft.nvrx_logfile)
     _tell(resolved.notices, resolved.config.log_level)
@@ -102,18 +102,11 @@ def _tell(notices: Iterable[Notice], log_level: str) -> None:
             tell(f"holdfast: {'' if notice.level == 'NOTE' else f'{notice.level}: '}{notice.text}")
 
 
-def _check_checks(config: RunConfig) -> None:
-    """UsageError for a check that does not exist, before anything is made for the job."""
+def _check_files_and_checks(config: RunConfig) -> None:
+    """UsageError for a token that is of no use, or a check that does not exist, before anything is made for the job."""
+    if config.token_file is not None and (unwise := check_token_file(config.token_file)):
+        _tell([Notice(level="WARNING", text=unwise)], config.log_level)
     if asked := (*config.check_before, *config.check_after, *config.check_during):
         from holdfast.health.check import wanted  # 2 ms, and most jobs have no checks
 
         wanted(asked)
-
-
-def _check_token_file(config: RunConfig) -> None:
-    if config.token_file is None:
-        return
-    from holdfast.cli.node.token import check_token_file  # 1 ms, and most jobs have no token
-
-    if unwise := check_token_file(config):
-        _tell([Notice(level="WARNING", text=unwise)], config.log_level)

@@ -67,17 +67,17 @@ class Story:
         for life, one in self._failed():
             if _id(life) == id:
                 quotes = self._finding(life).evidence
-                told = [f"rank {one.rank}: {one.text}" if one.rank is not None else one.text for one in quotes]
+                told = [f"rank {quote.rank}: {quote.text}" if quote.rank is not None else quote.text for quote in quotes]
                 return Incident(
                     id=id,
                     at_unix=one.at_unix,
                     cause=self._cause(life),
                     rank=one.rank,
                     node=one.node,
-                    evidence=tuple(one_line(line, 500) for line in [describe(one), *quotes][:EVIDENCE]),
+                    evidence=tuple(one_line(line, 500) for line in [describe(one), *told][:EVIDENCE]),
                     groups=tuple(
-                        StackGroup(ranks=one.ranks, where=one.where, stack=one.stack)
-                        for one in stack_groups(self.path, life.round)
+                        StackGroup(ranks=group.ranks, where=group.where, stack=group.stack)
+                        for group in stack_groups(self.path, life.round)
                     ),
                     logs=tuple(_logs(self._failures(life))),
                     decision=f"{life.decision.decision}: {life.decision.reason}" if life.decision else "",
@@ -90,7 +90,7 @@ class Story:
 
     def _round(self, life: Life, then: Life | None) -> Round:
         first = next(iter(life.guilty), None)
-        over = then is not None or self.timeline.state != "running"
+        over = then is not None or self.timeline.state != JobState.RUNNING
         ended = life.ended_at or (then.formed_at if then is not None else self.timeline.ended_at)
         reason = life.decision.reason if life.decision else then.reason if then is not None else self.timeline.reason
         return Round(

@@ -8,6 +8,7 @@ would not renew its lease, and one that hosts the coordinator would cost every n
 from __future__ import annotations
 
 import _thread
+import sys
 from _queue import Empty, SimpleQueue  # what `queue` has, without its imports
 from collections.abc import Callable
 
@@ -97,7 +98,5 @@ def _work(tasks: SimpleQueue[Callable[[], None] | None], done: SimpleQueue[None]
 def _attempt(task: Callable[[], None]) -> None:
     try:
         task()
-    except Exception:  # a defect of ours, for which the record of all that comes after is not to be lost
-        import traceback
-
-        traceback.print_exc()
+    except Exception:  # a defect of ours must not cost the record of all that comes after
+        sys.excepthook(*sys.exc_info())  # as `traceback` shows it, without loading that

@@ -13,19 +13,14 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator
-from enum import StrEnum
-from inspect import get_annotations
 from itertools import islice
 from statistics import median
 from typing import Any
 
-from holdfast.core.job.events import CATALOGUE, ControlKind, Event, ExcludedBy, HealthState, RoundFormed
-from holdfast.core.job.failure import Cause, Failure
-from holdfast.core.job.policy import Verdict
-from holdfast.core.job.report import Outcome
-from holdfast.core.job.xid import DeviceFault
+from holdfast.core.job.events import CATALOGUE, Event, RoundFormed
 from holdfast.core.value import Value, replace
 from holdfast.telemetry.record.file_watch import Watch
+from holdfast.telemetry.record.plain_values import from_plain
 from holdfast.telemetry.record.state_dir import events_files
 
 SKEW_S = 0.2
@@ -135,46 +130,6 @@ def parse(line: bytes | str, node: str = "") -> Record | None:
     return replace(record, event=from_plain(kind, fields))
 
 
-def from_plain(kind: type[Value], plain: dict[str, Any]) -> Any:
-    """A `kind` from what JSON made of it; None where a field is missing or of another shape. Unknown fields are left out."""
-    try:
-        known = {field: _typed(_hint(kind, field), item) for field, item in plain.items() if field in kind.__fields__}
-        return kind(**known)
-    except (TypeError, ValueError):
-        return None
-
-
-def _hint(kind: type[Value], field: str) -> str:
-    return next(str(own[field]) for base in kind.__mro__ if field in (own := get_annotations(base)))
-
-
-_VALUES: dict[str, type[Value]] = {"Failure": Failure, "DeviceFault": DeviceFault}
-_ENUMS: tuple[type[StrEnum], ...] = (Cause, ControlKind, ExcludedBy, HealthState, Outcome, Verdict)
-_WORDS = {kind.__name__: kind for kind in _ENUMS}
-_SHAPES: dict[str, Any] = {"int": int, "float": (int, float), "str": str, "bool": bool, "tuple": (list, tuple), "dict": dict}
-_SHAPES |= dict.fromkeys(_WORDS, str)
-
-
-def _typed(hint: str, item: Any) -> Any:
-    kind, _, rest = hint.partition(" | ")
-    shape = kind.partition("[")[0]
-    if item is None and rest == "None":
-        return None
-    if shape in _VALUES:
-        value = from_plain(_VALUES[shape], item) if isinstance(item, dict) else None
-        if value is None:
-            raise ValueError(f"not a {shape}")
-        return value
-    if shape in _SHAPES and not isinstance(item, _SHAPES[shape]):
-        raise TypeError(f"{item!r} is no {hint}")
-    if shape in _WORDS:
-        return next((word for word in _WORDS[shape] if word == item), item)  # another version's word is kept as it stands
-    if shape != "tuple":
-        return item
-    each = kind[len("tuple[") :].partition(",")[0]
-    return tuple(_typed(each, one) for one in item) if each in _VALUES else tuple(item)
-
-
 # ---- several files as one story ------------------------------------------------------------------------------------
 
 
@@ -210,21 +165,8 @@ def _aligned(stories: list[list[Record]]) -> list[list[Record]]:
     formed = [{record.round: record.at_unix for record in story if isinstance(record.event, RoundFormed)} for story in stories]
     aligned = []
     for story, moments in zip(stories, formed):
-        common = [at - reference for round, at in moments.items() if (reference := _reference(formed, round)) is not None]
+        # The first node that took part in a round says when it was formed.
+        common = [at - next(told[round] for told in formed if round in told) for round, at in moments.items()]
         skew = median(common) if common else 0.0
         aligned.append([replace(record, skew_s=skew) for record in story] if abs(skew) > SKEW_S else story)
     return aligned
-
-
-def _reference(formed: list[dict[int, float]], round: int) -> float | None:
-    """When the first node that took part in `round` says that it was formed."""
-    return next((moments[round] for moments in formed if round in moments), None)
-
-
-def last(records: Iterable[Record], kind: type[Event]) -> Record | None:
-    """The latest record of one kind of event."""
-    found = None
-    for record in records:
-        if isinstance(record.event, kind):
-            found = record
-    return found

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from contextlib import suppress
 
 from holdfast.core.config.grammar import ranges
 from holdfast.core.job.cycles import log_path
 from holdfast.core.resolve.hostlist import compress, expand
 from holdfast.telemetry.record.io_thread import Aside
+from holdfast.telemetry.report.phrasing import iso
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CycleInfo:
             "job_id": self.names.job,
             "attempt_index": self.names.life,
             "cycle_number": cycle,
-            "cycle_start_time": _iso(at_unix),
+            "cycle_start_time": iso(at_unix),
             "cycle_end_time": "",
             "cycle_log_file": log_path(self.log_prefix, cycle) if self.log_prefix else "",
             "active_nodes": nodes,
@@ -71,7 +71,7 @@ class CycleInfo:
             return
         path, about = self._open
         self._open = None
-        self._do(lambda: _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": 1}))
+        self._do(lambda: _write(path, about | {"cycle_end_time": iso(at_unix), "generation": 1}))
 
     def close(self) -> None:
         """End the thread, as far as the file server lets us."""
@@ -95,7 +95,7 @@ def _end_what_is_open(current: str, at_unix: float) -> None:
     if isinstance(about, dict) and not about.get("cycle_end_time"):
         before = about.get("generation")
         generation = before + 1 if isinstance(before, int) else 1
-        _write(path, about | {"cycle_end_time": _iso(at_unix), "generation": generation})
+        _write(path, about | {"cycle_end_time": iso(at_unix), "generation": generation})
 
 
 def _write(path: str, about: dict[str, object]) -> None:
@@ -120,8 +120,3 @@ def _point(link: str, to: str) -> None:
 def _beside(path: str) -> str:
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
-
-
-def _iso(at_unix: float) -> str:
-    """`2026-01-31T12:00:00.123Z`."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_unix)) + f".{int(at_unix % 1 * 1000):03d}Z"

@@ -6,9 +6,9 @@ The text for people is `telemetry.report.report_text`'s.
 from __future__ import annotations
 
 import sys
-import time
 
 from holdfast.core.job.failure import Cause, Failure
+from holdfast.telemetry.report.phrasing import local_moment
 from holdfast.telemetry.report.safe_text import plain
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ def entry(index: int, failure: Failure) -> str:
     return "\n".join(
         (
             f"[{index}]:",
-            f"  time      : {time.strftime('%Y-%m-%d_%H:%M:%S', time.localtime(failure.at_unix))}",
+            f"  time      : {local_moment(failure.at_unix)}",
             f"  host      : {plain(failure.node, keep='')}",
             f"  rank      : {failure.rank} (local_rank: {failure.local_rank})",
             f"  exitcode  : {exitcode} (pid: {failure.pid}) {'' if name in ('', NOT_GIVEN) else f' ({name})'}",

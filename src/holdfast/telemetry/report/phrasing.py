@@ -28,9 +28,19 @@ def span(seconds: float) -> str:
     return f"{whole} s"
 
 
-def moment(at_unix: float) -> str:
+def moment(at_unix: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
     """A point in time, in UTC: nodes may stand in different zones."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_unix))
+    return time.strftime(form, time.gmtime(at_unix))
+
+
+def iso(at_unix: float, between: str = "T", end: str = "Z") -> str:
+    """A point in time to the millisecond, in UTC: `2026-01-31T12:00:00.123Z`."""
+    return f"{moment(at_unix, f'%Y-%m-%d{between}%H:%M:%S')}.{int(at_unix % 1 * 1000):03d}{end}"
+
+
+def local_moment(at_unix: float) -> str:
+    """A point in time as torchrun has it, in this host's zone: `2026-01-31_12:00:00`."""
+    return time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(at_unix))
 
 
 def count(number: int, noun: str) -> str:

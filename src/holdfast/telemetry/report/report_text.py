@@ -18,6 +18,7 @@ from holdfast.core.job.failure import Cause, Failure, describe, guilty
 from holdfast.core.job.finding import Finding
 from holdfast.core.job.report import JobReport, Outcome
 from holdfast.core.value import to_plain
+from holdfast.telemetry.record.plain_values import from_plain
 from holdfast.telemetry.report.phrasing import count, moment, ranges, span
 from holdfast.telemetry.report.safe_text import one_line, plain, uncoloured
 
@@ -90,17 +91,12 @@ def _cause(found: Finding) -> dict[str, Any]:
 
 def report_from_json(text: str) -> JobReport | None:
     """What `report_json` has been made of. None: it is no such report, or another version's."""
-    import msgspec
-
-    from holdfast.runtime.net.codec import build  # it loads msgspec with it
-
     try:
         said = json.loads(text)
-        failures = [{field: one[field] for field in Failure.__fields__ if field in one} for one in said["failures"]]
-        known = {field: said[field] for field in JobReport.__fields__ if field in said}
-        return build(JobReport, known | {"failures": failures})
-    except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
+    except ValueError:
         return None
+    report: JobReport | None = from_plain(JobReport, said) if isinstance(said, dict) else None
+    return report
 
 
 def first_failure(report: JobReport) -> Failure | None:
