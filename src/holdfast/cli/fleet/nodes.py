@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from holdfast.cli.choose import json_argument
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, state_argument
-from holdfast.cli.job.choose import json_argument
 from holdfast.cli.table import show, show_json
 
 HELP = "nodes that the supervisor knows, with their state and the reason for it"

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from holdfast.cli.job.choose import all_jobs, choose, story
+from holdfast.cli.choose import all_jobs, choose, story
 from holdfast.cli.job.status import answers_of, shown
 from holdfast.telemetry.record.state_dir import running_nodes
 from holdfast.telemetry.report.timeline import Timeline

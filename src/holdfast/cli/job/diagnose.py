@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from holdfast.cli.job.choose import choose, json_argument, story
+from holdfast.cli.choose import choose, json_argument, story
 from holdfast.cli.table import Table, answer
 from holdfast.core.errors import UsageError
 from holdfast.diagnosis.attribute import attribute

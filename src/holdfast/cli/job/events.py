@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from holdfast.cli.job.choose import choose, job_argument
+from holdfast.cli.choose import choose, job_argument
 from holdfast.core.job.failure import Failure, describe
 from holdfast.core.value import fields_of, to_plain
 from holdfast.telemetry.record.reader import Record, follow, read

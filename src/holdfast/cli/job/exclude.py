@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.job.agents import ask_job
+from holdfast.cli.agents import ask_job
 from holdfast.telemetry.report.safe_text import plain
 
 HELP = "leave a node out of a running job, now and in later rounds"

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.cli.job.choose import choose, look_arguments, story
+from holdfast.cli.choose import choose, look_arguments, story
 from holdfast.cli.table import answer
 from holdfast.core.value import to_plain
 from holdfast.diagnosis.report import as_json

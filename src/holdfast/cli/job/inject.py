@@ -8,8 +8,8 @@ import argparse
 import os
 from typing import Any
 
+from holdfast.cli.agents import ask_job
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, socket_of, state_argument
-from holdfast.cli.job.agents import ask_job
 from holdfast.cli.job.stop import who
 from holdfast.core.job.injection import CODE, FAULTS, GIVEN_UP_S, injection
 from holdfast.core.value import to_plain

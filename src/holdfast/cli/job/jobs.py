@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from holdfast.cli.job.choose import Seen, all_jobs, json_argument, story
+from holdfast.cli.choose import Seen, all_jobs, json_argument, story
 from holdfast.cli.table import Table, answer
 from holdfast.telemetry.report.phrasing import span
 from holdfast.telemetry.report.timeline import JobState, Timeline

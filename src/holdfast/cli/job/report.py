@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.cli.job.choose import Seen, choose, look_arguments, story
+from holdfast.cli.choose import Seen, choose, look_arguments, story
 from holdfast.cli.job.jobs import state
 from holdfast.cli.table import Table, answer
 from holdfast.core.errors import HoldfastError, UsageError

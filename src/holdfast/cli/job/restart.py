@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.job.agents import ask_agent
+from holdfast.cli.agents import ask_agent
 from holdfast.cli.job.stop import TAKEN_UP_S, asked_by, ordered, steer_arguments
 from holdfast.core.errors import HoldfastError
 from holdfast.telemetry.record.state_dir import running_nodes

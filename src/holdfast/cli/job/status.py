@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.cli.job.agents import ask_agent
-from holdfast.cli.job.choose import Seen, choose, look_arguments, story
+from holdfast.cli.agents import ask_agent
+from holdfast.cli.choose import Seen, choose, look_arguments, story
 from holdfast.cli.job.jobs import job_plain, since, state
 from holdfast.cli.job.progress import described
 from holdfast.cli.table import Table, answer

@@ -9,9 +9,9 @@ import argparse
 import os
 import time
 
+from holdfast.cli.agents import ask_agent
+from holdfast.cli.choose import choose
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, socket_of, state_argument
-from holdfast.cli.job.agents import ask_agent
-from holdfast.cli.job.choose import choose
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.telemetry.record.file_watch import Watch
 from holdfast.telemetry.record.state_dir import running_nodes

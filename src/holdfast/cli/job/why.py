@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from holdfast.cli.choose import choose, look_arguments, story
 from holdfast.cli.fleet.supervisor_here import state_argument
 from holdfast.cli.job import why_node
-from holdfast.cli.job.choose import choose, look_arguments, story
 from holdfast.cli.table import answer
 from holdfast.core.errors import UsageError
 from holdfast.core.value import to_plain

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.agent.control.control_client import ask
-from holdfast.cli.job.choose import choose
+from holdfast.cli.choose import choose
 from holdfast.cli.run.pairs import PAIR_S, Where, verdicts
 from holdfast.cli.table import show, show_json
 from holdfast.core.errors import HoldfastError, UsageError

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.agent.control.control_client import ask
-from holdfast.cli.job.choose import choose
+from holdfast.cli.choose import choose
 from holdfast.core.errors import HoldfastError, ProtocolError
 from holdfast.telemetry.record.state_dir import running_nodes
 from holdfast.telemetry.report.safe_text import plain
