@@ -134,10 +134,6 @@ def story(job: str) -> Story | None:
     return Story(max(runs, key=lambda path: split_run(os.path.basename(path))[1])) if runs else None
 
 
-def _guilty(life: Life) -> Failure | None:
-    return next((one for one in life.failures if not one.innocent), None)
-
-
 def _id(life: Life) -> str:
     return f"round-{life.round}"
 
