@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from holdfast.core.job.events import (
     CATALOGUE,
     AgentStarted,
+    ControlKind,
     Decided,
     Event,
+    ExcludedBy,
     FailureSeen,
+    HealthState,
     NodeJoined,
     RoundFormed,
     SignalReceived,
@@ -83,6 +86,7 @@ def test_every_event_of_the_catalogue_survives_the_disk(kind: type[Event], tmp_p
         "tuple[str, ...]": ("s", "t"), "tuple[int, ...]": (1, 2), "tuple[float, ...]": (1.5,),
         "float | None": 2.5, "dict[str, float]": {"beat": 1.5},
         "Failure": Failure(node="a", rank=0, at_unix=1.0), "Outcome": Outcome.FAILED, "Verdict": Verdict.REJOIN,
+        "ControlKind": ControlKind.STOP, "ExcludedBy": ExcludedBy.OPERATOR, "HealthState": HealthState.FIT,
         "tuple[DeviceFault, ...]": (DeviceFault(device="0000:9b:00", what="Xid 79", xid=79), DeviceFault(device="d", what="w")),
     }  # fmt: skip
     event = kind(**{field: samples[hint] for field, hint in kind.__annotations__.items()})
