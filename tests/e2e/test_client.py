@@ -32,7 +32,7 @@ class Ran:
         self.host, self.page = host, page
         self.seen: list[Observation] = []
         env = entry.bootstrap_env(os.environ, page_fd=PAGE_FD)
-        self.pid = host.start([sys.executable, "-c", script], env, stdout=None, stderr=None, page=page, page_fd=PAGE_FD)
+        self.pid = host.start([sys.executable, "-c", script], env, {PAGE_FD: page.fd}, page, None)
         host.watch_pages()
 
     def until(self, what: Callable[[], object]) -> None:

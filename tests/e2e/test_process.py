@@ -316,7 +316,7 @@ def test_without_room_for_a_thread_a_death_is_still_seen(monkeypatch: pytest.Mon
     host = Host(told.append)
     page = host.page()
     argv = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-    pid = host.start(argv, dict(os.environ), stdout=None, stderr=None, page=page, page_fd=page.fd if page else -1)
+    pid = host.start(argv, dict(os.environ), {page.fd: page.fd} if page else {}, page, None)
     with monkeypatch.context() as none_left:
         none_left.setattr("_thread.start_new_thread", Mock(side_effect=RuntimeError("can't start new thread")))
         host.watch_pages()

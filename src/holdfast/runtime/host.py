@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from functools import partial
 
 from holdfast.core.errors import HoldfastError, StartError
 from holdfast.core.job.events import ControlKind
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.config.binding import Binding
     from holdfast.core.machine import Observation
+    from holdfast.runtime.process.process import Fds
 
     Handler = Callable[[int], list[Observation]]
 
@@ -132,35 +134,14 @@ class Host(Ready):
 
     # --- processes ------------------------------------------------------------------------------------------------------
 
-    def start(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        *,
-        stdout: int | None,
-        stderr: int | None,
-        page: Page | None,
-        page_fd: int,
-        binding: Binding | None = None,
-    ) -> int:
-        """Start a worker and watch it; returns its pid. Raises StartError."""
-        inherit = {page_fd: page.fd} if page else {}
-        process = self._spawn(argv, env, stdout, stderr, inherit, binding)
+    def start(self, argv: Sequence[str], env: Mapping[str, str], fds: Fds, page: Page | None, binding: Binding | None) -> int:
+        """Start a worker and watch it; returns its pid. `fds` has its page too, if it has one. Raises StartError."""
+        process = self._spawn(argv, env, fds, binding)
         self._raise(process, page)
         return process.pid
 
-    def _spawn(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        stdout: int | None,
-        stderr: int | None,
-        inherit: Mapping[int, int],
-        binding: Binding | None,
-    ) -> Process:
-        def start() -> Process:
-            return spawn(argv, env, stdout=stdout, stderr=stderr, inherit=inherit, files=self.files_given)
-
+    def _spawn(self, argv: Sequence[str], env: Mapping[str, str], fds: Fds, binding: Binding | None) -> Process:
+        start = partial(spawn, argv, env, inherit=fds, files=self.files_given)
         if binding is None or binding.prefix:
             return start()
         from holdfast.runtime.hardware.affinity import bound  # most workers are bound to nothing
@@ -182,16 +163,13 @@ class Host(Ready):
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
-        *,
-        stdout: int | None,
-        stderr: int | None,
-        inherit: Mapping[int, int],
-        binding: Binding | None,
+        fds: Fds,
         gone: Callable[[int], list[Observation]],
+        binding: Binding | None = None,
     ) -> int:
         """Start what is to wait until it may become a worker (`adopt`), as `start` would; returns its pid. `gone(exit code)` is
         called from `wait` should it end before. Raises StartError."""
-        process = self._spawn(argv, env, stdout, stderr, inherit, binding)
+        process = self._spawn(argv, env, fds, binding)
         if process.pidfd is None:
             self.parked[process.pid] = process
             raise StartError("no pidfd here, by which the end of a spare could be seen")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast.core.config.binding import Binding
     from holdfast.core.machine import Observation
     from holdfast.core.wire.messages import Message
+    from holdfast.runtime.process.process import Fds
     from holdfast.runtime.shm.pages import Page
 
     class World(Protocol):
@@ -27,15 +28,7 @@ if TYPE_CHECKING:
             """What happened, and at the latest at `until` nothing."""
 
         def start(
-            self,
-            argv: Sequence[str],
-            env: Mapping[str, str],
-            *,
-            stdout: int | None,
-            stderr: int | None,
-            page: Page | None,
-            page_fd: int,
-            binding: Binding | None = None,
+            self, argv: Sequence[str], env: Mapping[str, str], fds: Fds, page: Page | None, binding: Binding | None
         ) -> int:
             """Start a worker, bound or not; its pid. `ProcessDying` and `ProcessGone` follow. Raises StartError."""
 

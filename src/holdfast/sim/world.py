@@ -20,6 +20,7 @@ from holdfast.sim.timeline import Timeline
 if TYPE_CHECKING:
     from holdfast.core.config.binding import Binding
     from holdfast.runtime.host import Host
+    from holdfast.runtime.process.process import Fds
     from holdfast.runtime.shm.pages import Page
     from holdfast.runtime.world import World
 
@@ -163,11 +164,8 @@ class SimHost:
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
-        *,
-        stdout: int | None = None,
-        stderr: int | None = None,
+        fds: Fds = {},  # noqa: B006 (never written to)
         page: Page | None = None,
-        page_fd: int = -1,
         binding: Binding | None = None,
     ) -> int:
         """See `runtime.world.World`."""

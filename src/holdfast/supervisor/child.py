@@ -45,9 +45,7 @@ class Child:
         """Start it now."""
         self.started_at, self.start_at = self.host.now(), NEVER
         try:
-            self.pid = self.host.park(
-                self.argv, os.environ, stdout=None, stderr=None, inherit={}, binding=None, gone=self._gone
-            )
+            self.pid = self.host.park(self.argv, os.environ, {}, self._gone)
         except HoldfastError as error:
             self._again(str(error))
 

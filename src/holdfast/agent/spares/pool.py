@@ -295,11 +295,9 @@ class Parking(Part):
             pid = self.host.park(
                 argv,
                 entry.spare_env(env, fd=launch.page_at(), agent=os.getpid(), hook=self.hook),
-                stdout=kept.get(1),
-                stderr=kept.get(2),
-                inherit={launch.page_at(): theirs.fileno()},
-                binding=self.config.bindings.get(local_rank),
-                gone=lambda exitcode: self._gone(pid, exitcode),
+                {**kept, launch.page_at(): theirs.fileno()},
+                lambda exitcode: self._gone(pid, exitcode),
+                self.config.bindings.get(local_rank),
             )
             socket.send_fds(ours, [b"load\0" + (b"fork" if self.fork else b"spawn")], [names])
         except (StartError, OSError) as error:

@@ -265,15 +265,8 @@ class Workers(Part):
         )
         self.given[local_rank] = argv, env, files
         spare, cold_because = self.spares.take(local_rank, argv, env, page, files) if self.spares else (None, "")
-        pid = spare or self.host.start(
-            argv,
-            env,
-            stdout=files.stdout_fd,
-            stderr=files.stderr_fd,
-            page=page,
-            page_fd=launch.page_at(),
-            binding=self.config.bindings.get(local_rank),
-        )
+        fds = {1: files.stdout_fd, 2: files.stderr_fd} | ({launch.page_at(): page.fd} if page else {})
+        pid = spare or self.host.start(argv, env, fds, page, self.config.bindings.get(local_rank))
         self.local_ranks[pid] = local_rank
         return Started(
             local_rank=local_rank,

@@ -79,12 +79,16 @@ class Draft:
 
     def given(self, dest: str) -> bool:
         """Did the user say it, by flag or variable?"""
-        return dest in self.settings and self.settings[dest].origin != "default"
+        return dest in self.settings and self.origin(dest) != "default"
 
     def name(self, dest: str) -> str:
         """What to call it in a message: the variable if it came from there, else the flag."""
-        origin = self.settings[dest].origin
+        origin = self.origin(dest)
         return f"--{dest.replace('_', '-')}" if origin == "default" else origin
+
+    def origin(self, dest: str) -> str:
+        """Where a setting comes from."""
+        return self.settings[dest].origin
 
     def put(self, field: str, value: Any, origin: str) -> None:
         """Settle a field; a later, better founded value replaces an earlier one."""
@@ -111,10 +115,14 @@ class Draft:
 
     def keep(self, dest: str, value: Any, field: str | None = None) -> None:
         """Settle a field from the setting of that name."""
-        self.put(field or dest, value, self.settings[dest].origin)
+        self.put(field or dest, value, self.origin(dest))
+
+    def warn(self, text: str) -> None:
+        """Something is probably not as the user meant it."""
+        self.tell("WARNING", text)
 
     def tell(self, level: str, text: str) -> None:
-        """Something to say before the job starts."""
+        """Something to say before the job starts; `level` as in `Notice`."""
         self.notices.append(Notice(level=level, text=text))
 
 

@@ -36,7 +36,7 @@ def read_file(draft: Draft) -> None:
     found = section(document)
     if found is None:
         if not missing_is_fine:
-            draft.tell("WARNING", f"{draft.name('ft_cfg_path')}: {path} has no mapping {SECTION}: the file has no effect")
+            draft.warn(f"{draft.name('ft_cfg_path')}: {path} has no mapping {SECTION}: the file has no effect")
         return
     for key, raw in found.items():
         _take(draft, path, str(key), raw)
@@ -50,7 +50,7 @@ def _take(draft: Draft, path: str, key: str, raw: object) -> None:
         # a key that is like none of ours may be of a version to come.
         if meant := grammar.nearest(key, DESTS):
             raise UsageError(f"{path}: there is no {SECTION}.{key}", hint=f"did you mean {meant}?")
-        return draft.tell("WARNING", f"{path}: nothing reads {SECTION}.{key}")
+        return draft.warn(f"{path}: nothing reads {SECTION}.{key}")
     text = as_text(dest, raw)
     if text is not None and not draft.given(dest):
         draft.settings[dest] = Setting(value=text, origin=origin)

@@ -178,14 +178,7 @@ def torchrun(group: str, usage: str, kind: Kind[T], default: str | None, help: s
 
 
 def ours(
-    usage: str,
-    kind: Kind[T],
-    default: str | None,
-    help: str,
-    *,
-    env: str = "HOLDFAST_",
-    group: str = OURS,
-    yaml: bool = False,
+    usage: str, kind: Kind[T], default: str | None, help: str, *, env: str = "HOLDFAST_", group: str = OURS, yaml: bool = False
 ) -> T:
     """An option of ours. `usage` as in `torchrun`; `env`: its variable, or how that begins; empty: it has none; `yaml`: it is a
     key under `fault_tolerance:` too."""

@@ -150,15 +150,7 @@ FUTEX_TID_MASK = 0x3FFFFFFF
 
 FUTEX_WAIT, FUTEX_WAKE = 0, 1
 
-_FUTEX_SYSCALLS = {
-    "x86_64": 202,
-    "aarch64": 98,
-    "riscv64": 98,
-    "loongarch64": 98,
-    "ppc64le": 221,
-    "ppc64": 221,
-    "s390x": 238,
-}
+_FUTEX_SYSCALLS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "ppc64": 221, "s390x": 238}
 
 
 def futex_syscall(machine: str) -> int | None:

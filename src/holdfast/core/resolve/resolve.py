@@ -68,10 +68,9 @@ def _workers(draft: Draft) -> None:
     draft.put("nproc_per_node", nproc, why)
     if nproc > 1 and "OMP_NUM_THREADS" not in draft.environ:
         draft.put("omp_num_threads", "1", f"derived: {nproc} workers on one node")
-        draft.tell(
-            "WARNING",
+        draft.warn(
             "Setting OMP_NUM_THREADS environment variable for each process to be 1, so that "
-            f"{nproc} workers do not crowd this node's CPUs; set it yourself to tune it.",
+            f"{nproc} workers do not crowd this node's CPUs; set it yourself to tune it."
         )
     if draft.on("virtual_local_rank"):
         _check_visible_devices(draft, nproc)
@@ -101,7 +100,7 @@ def _nproc(draft: Draft) -> tuple[int, str]:
     except ValueError:
         hint = grammar.did_you_mean(text, ("auto", "cpu", "gpu", "xpu"))
         raise UsageError(f"{name}: {text!r} is neither a number nor a kind of device", hint=hint) from None
-    return grammar.whole(text, name, at_least=1, at_most=MOST_WORKERS), draft.settings["nproc_per_node"].origin
+    return grammar.whole(text, name, at_least=1, at_most=MOST_WORKERS), draft.origin("nproc_per_node")
 
 
 def _check_visible_devices(draft: Draft, nproc: int) -> None:
@@ -131,7 +130,7 @@ def _warm_spares(draft: Draft) -> None:
     text, name = draft.text("warm_spares"), draft.name("warm_spares")
     program = next((dest for dest in ("no_python", "run_path") if draft.on(dest)), "")
     if program and text not in ("auto", "off"):
-        draft.tell("WARNING", f"{name} is ignored: what {draft.name(program)} runs has no warm spares")
+        draft.warn(f"{name} is ignored: what {draft.name(program)} runs has no warm spares")
     if program:
         return draft.put("warm_spares", 0, f"derived: {draft.name(program)}")
     if text == "auto":
@@ -189,8 +188,8 @@ def _state(draft: Draft) -> None:
     witness = draft.text("witness")
     draft.keep("witness", witness if witness in SCHEDULERS else grammar.absolute(witness, draft.host.cwd) or None)
     for dest in ("witness", "on_split"):
-        if draft.settings[dest].origin.startswith("--") and draft.fields["rdzv_backend"] != "embedded":
-            draft.tell("WARNING", f"{draft.name(dest)} is ignored: only nodes of the embedded rendezvous choose a successor")
+        if draft.origin(dest).startswith("--") and draft.fields["rdzv_backend"] != "embedded":
+            draft.warn(f"{draft.name(dest)} is ignored: only nodes of the embedded rendezvous choose a successor")
     _tls(draft)
     _log_level(draft)
 
@@ -209,14 +208,14 @@ def _tls(draft: Draft) -> None:
 def _log_level(draft: Draft) -> None:
     for dest, level in (("quiet", "ERROR"), ("verbose", "INFO")):
         if draft.on(dest):
-            return draft.put("log_level", level, draft.settings[dest].origin)
+            return draft.put("log_level", level, draft.origin(dest))
     if origin := draft.origins.get("ft.log_level"):
         return draft.put("log_level", draft.fields["ft"].log_level, origin)
     if draft.environ.get("NVRX_LOG_DEBUG", "").lower() in ("1", "true", "yes", "on"):
         return draft.put("log_level", "DEBUG", "NVRX_LOG_DEBUG")
     given = draft.environ.get("LOGLEVEL", "")
     if given and given.upper() not in LOG_LEVELS:
-        draft.tell("WARNING", f"LOGLEVEL={given} is not a level ({grammar.did_you_mean(given, LOG_LEVELS)}); using WARNING")
+        draft.warn(f"LOGLEVEL={given} is not a level ({grammar.did_you_mean(given, LOG_LEVELS)}); using WARNING")
     known = given.upper() in LOG_LEVELS
     return draft.put("log_level", given.upper() if known else "WARNING", "LOGLEVEL" if known else "default")
 

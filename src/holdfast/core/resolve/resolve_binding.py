@@ -25,7 +25,7 @@ def choose_binding(draft: Draft) -> None:
     nodes = draft.host.topology(AUTO).nodes
     if nodes and (lost := [rank for rank in range(nproc) if rank // ft.gpus_per_numa not in nodes]):
         here = f"there {'are' if len(nodes) > 1 else 'is'} NUMA node {ranges(sorted(nodes))} here"
-        draft.tell("WARNING", f"{origin}={ft.gpus_per_numa}: {here}, none for local rank {ranges(lost)}: numactl will refuse")
+        draft.warn(f"{origin}={ft.gpus_per_numa}: {here}, none for local rank {ranges(lost)}: numactl will refuse")
     return None
 
 
@@ -37,7 +37,7 @@ def _by_topology(draft: Draft, mode: str, nproc: int, strict: bool) -> None:
     except UsageError as error:
         if not draft.on("numa_fallback"):
             raise UsageError(f"{name}: {error.what}", hint=error.hint) from None
-        draft.tell("WARNING", f"{name}: {error.what}; going on without binding, as --numa-fallback asks")
+        draft.warn(f"{name}: {error.what}; going on without binding, as --numa-fallback asks")
         return
     draft.put("bindings", bindings, f"derived: {name}")
     if mode == AUTO and (why := unbound(nproc, host, bindings)):

@@ -30,11 +30,11 @@ def choose_checks(draft: Draft) -> None:
         checks = tuple(dict.fromkeys((*filter(None, own), *asked[dest])))
         if checks:
             others = ", ".join(origin for field in FROM[dest] if (origin := draft.origins.get(f"ft.{field}", "")))
-            origin = ", ".join(filter(None, (draft.settings[dest].origin if own else "", others)))
+            origin = ", ".join(filter(None, (draft.origin(dest) if own else "", others)))
             draft.put(dest, checks, origin or "default")
     given = [draft.name(dest) for dest in LISTS if draft.given(dest)]
     if given and (draft.fields["rdzv_backend"] not in OWN_BACKENDS or draft.text("logs_specs")):
-        draft.tell("WARNING", f"{', '.join(given)} ignored: the job runs through torch elastic's interfaces")
+        draft.warn(f"{', '.join(given)} ignored: the job runs through torch elastic's interfaces")
     if not draft.given("check_every") and NVRX_INTERVAL in draft.origins:
         draft.put("check_every_s", ft.node_health_check_interval, draft.origins[NVRX_INTERVAL])
 

@@ -59,9 +59,7 @@ def _without_our_agent(draft: Draft) -> None:
     other = next((dest for dest in ("rdzv_backend", "logs_specs") if _is_foreign(draft, dest)), "")
     given = [draft.origins[field] for field in draft.origins if field.startswith("ft.") and draft.origins[field] != "default"]
     if other and given:
-        draft.tell(
-            "WARNING", f"{', '.join(given)} ignored: {draft.name(other)} has the job run through torch elastic's interfaces"
-        )
+        draft.warn(f"{', '.join(given)} ignored: {draft.name(other)} has the job run through torch elastic's interfaces")
 
 
 def _is_foreign(draft: Draft, dest: str) -> bool:

@@ -20,7 +20,7 @@ def choose_placement(draft: Draft) -> None:
         _check_multiple(draft, "ft_segment", draft.fields["segment"] or 1)
         _check_multiple(draft, "node_unit", draft.fields["node_unit"])
     elif given := [draft.name(dest) for dest in ("ft_segment", "node_unit", "domain") if draft.given(dest)]:
-        draft.tell("WARNING", f"{' and '.join(given)} ignored: the {backend} backend gives the ranks itself")
+        draft.warn(f"{' and '.join(given)} ignored: the {backend} backend gives the ranks itself")
 
 
 def _check_multiple(draft: Draft, dest: str, number: int) -> None:

@@ -65,8 +65,8 @@ def choose_rendezvous(draft: Draft) -> None:
         _etcd(draft)
     else:
         _registered(draft, backend)
-    if draft.settings["agent_port"].origin.startswith("--") and draft.fields["rdzv_backend"] not in ("embedded", "etcd"):
-        draft.tell("WARNING", f"{draft.name('agent_port')} is ignored: only agents that may take over the coordinator listen")
+    if draft.origin("agent_port").startswith("--") and draft.fields["rdzv_backend"] not in ("embedded", "etcd"):
+        draft.warn(f"{draft.name('agent_port')} is ignored: only agents that may take over the coordinator listen")
     _job_id(draft)
     _timing(draft, conf, backend)
 
@@ -116,43 +116,39 @@ def _standalone(draft: Draft) -> str:
         )
     if high > 1:
         draft.put("max_nodes", 1, "derived: --standalone")
-        draft.tell("WARNING", f"--standalone: running on this node alone, although {draft.name('nnodes')} allows up to {high}")
+        draft.warn(f"--standalone: running on this node alone, although {draft.name('nnodes')} allows up to {high}")
     ignored = [draft.name(dest) for dest in ("rdzv_backend", "rdzv_endpoint") if draft.given(dest)]
     if ignored:
-        draft.tell("WARNING", f"--standalone: {' and '.join(ignored)} ignored")
+        draft.warn(f"--standalone: {' and '.join(ignored)} ignored")
     return "memory"
 
 
 def _memory(draft: Draft) -> None:
     """One node: no server. The master's address is fixed only where the user fixed it."""
     why = "derived: --standalone" if draft.on("standalone") else "derived: one node needs no server"
-    draft.put(
-        "rdzv_backend", "memory", draft.settings["rdzv_backend"].origin if draft.text("rdzv_backend") == "memory" else why
-    )
+    draft.put("rdzv_backend", "memory", draft.origin("rdzv_backend") if draft.text("rdzv_backend") == "memory" else why)
     endpoint, port = draft.text("rdzv_endpoint"), draft.values["master_port"]
     local = draft.fields["local_addr"]
-    draft.put("master_addr", local or LOCAL, draft.settings["local_addr"].origin if local else "derived: one node")
+    draft.put("master_addr", local or LOCAL, draft.origin("local_addr") if local else "derived: one node")
     draft.put("master_port", None, "derived: a free one each round")
     if draft.on("standalone"):
         return
     if endpoint:
         host, port = grammar.endpoint(endpoint, draft.name("rdzv_endpoint"), default_port=None)
-        draft.put("master_addr", host, draft.settings["rdzv_endpoint"].origin)
-        draft.put("master_port", port or None, draft.settings["rdzv_endpoint"].origin)
+        draft.put("master_addr", host, draft.origin("rdzv_endpoint"))
+        draft.put("master_port", port or None, draft.origin("rdzv_endpoint"))
     elif port is not None:
         draft.keep("master_addr", draft.text("master_addr").strip("[]"))
         draft.keep("master_port", port or None)
     if draft.fields["node_rank"] > 0:
-        draft.tell(
-            "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: the job has one node (see --nnodes)"
-        )
+        draft.warn(f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: the job has one node (see --nnodes)")
 
 
 def _static(draft: Draft, conf: dict[str, str], node_rank: int) -> None:
     """Ranks and address are given; we add only a control connection beside the workers' own."""
     nodes = draft.fields["max_nodes"]
     if draft.fields["min_nodes"] != nodes:
-        draft.tell("WARNING", f"the static backend has no range of nodes: waiting for all {nodes}")
+        draft.warn(f"the static backend has no range of nodes: waiting for all {nodes}")
         draft.put("min_nodes", nodes, "derived: the static backend takes all nodes or none")
     if node_rank >= nodes:
         raise UsageError(
@@ -161,16 +157,16 @@ def _static(draft: Draft, conf: dict[str, str], node_rank: int) -> None:
         )
     if draft.text("rdzv_endpoint"):
         host, port = grammar.endpoint(draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint"), default_port=None)
-        origins = (draft.settings["rdzv_endpoint"].origin,) * 2
+        origins = (draft.origin("rdzv_endpoint"),) * 2
     else:
         given = draft.values["master_port"]
         host, port = draft.text("master_addr").strip("[]"), MASTER_PORT if given is None else given
-        origins = (draft.settings["master_addr"].origin, draft.settings["master_port"].origin)
+        origins = (draft.origin("master_addr"), draft.origin("master_port"))
     if port == 0:
         raise UsageError(
             f"port 0: {nodes} nodes cannot meet on a port that none of them knows", hint=f"give one, such as {MASTER_PORT}"
         )
-    draft.put("rdzv_backend", "static", draft.settings["rdzv_backend"].origin)
+    draft.put("rdzv_backend", "static", draft.origin("rdzv_backend"))
     draft.put("master_addr", host, origins[0])
     draft.put("master_port", port, origins[1])
     control = conf.get("control_port")
@@ -192,7 +188,7 @@ def _embedded(draft: Draft) -> None:
             f"{draft.name('rdzv_conf')}: store_type={draft.fields['rdzv_conf']['store_type']} is not supported",
             hint="leave it out",
         )
-    given = draft.settings["rdzv_backend"].origin + (f" {asked}" if asked != "embedded" else "")
+    given = draft.origin("rdzv_backend") + (f" {asked}" if asked != "embedded" else "")
     derived = "default" if asked == "c10d" else "derived: an endpoint, and no --node-rank"
     draft.put("rdzv_backend", "embedded", given if draft.given("rdzv_backend") else derived)
     by_itself = not draft.given("rdzv_backend") and asked == "c10d"  # ft_launcher's, whose port is the workers' usual one
@@ -203,14 +199,12 @@ def _embedded(draft: Draft) -> None:
             f"{name}: port 0: the other nodes would not know which port it is", hint=f"give one, such as {host}:{EMBEDDED_PORT}"
         )
     if not text and not alone:
-        draft.tell("WARNING", f"no --rdzv-endpoint: nodes meet at {host}:{port}, which only agents on this host reach")
+        draft.warn(f"no --rdzv-endpoint: nodes meet at {host}:{port}, which only agents on this host reach")
     if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
-        draft.tell(
-            "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
-        )
+        draft.warn(f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks")
     if asked not in ("embedded", "static") and not by_itself:
         draft.tell("NOTE", f"--rdzv-backend {asked} is served by our embedded server at {grammar.shown_endpoint(host, port)}")
-    _meet_at(draft, host, port, draft.settings["rdzv_endpoint"].origin)
+    _meet_at(draft, host, port, draft.origin("rdzv_endpoint"))
     draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
     draft.put("master_port", None, "derived: a fresh one each round")
 
@@ -228,17 +222,15 @@ def _etcd(draft: Draft) -> None:
             hint = f"give HOST:{ETCD_PORT}, several with commas; for TLS --rdzv-conf protocol=https"
             raise UsageError(f"{name}: {one.strip()!r} is not a member of etcd", hint=hint)
     found = [grammar.endpoint(one, name, default_port=ETCD_PORT) for one in text.split(",")]
-    origin = draft.settings["rdzv_endpoint"].origin
-    draft.put("rdzv_backend", "etcd", draft.settings["rdzv_backend"].origin)
+    origin = draft.origin("rdzv_endpoint")
+    draft.put("rdzv_backend", "etcd", draft.origin("rdzv_backend"))
     draft.put("rdzv_endpoint", ",".join(grammar.shown_endpoint(*one) for one in found), origin)
     draft.put("rdzv_host", found[0][0], origin)
     draft.put("rdzv_port", found[0][1], origin)
     if asked == "etcd-v2":
         draft.tell("NOTE", "--rdzv-backend etcd-v2 is served by our etcd backend, which speaks etcd's version 3 API")
     if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
-        draft.tell(
-            "WARNING", f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks"
-        )
+        draft.warn(f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks")
     draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
     draft.put("master_port", None, "derived: a fresh one each round")
 
@@ -263,7 +255,7 @@ def _job_id(draft: Draft) -> None:
         draft.put("rdzv_id", draft.host.fresh_id(), "derived: nobody else has to know it")
     else:
         if not text:
-            draft.tell("WARNING", f"{draft.name('rdzv_id')} is empty: the job is called none, as is every job without a name")
+            draft.warn(f"{draft.name('rdzv_id')} is empty: the job is called none, as is every job without a name")
         draft.put("rdzv_id", "none", "default")
 
 
@@ -297,7 +289,7 @@ def _durations(draft: Draft, conf: dict[str, str], backend: str) -> dict[str, fl
     name, known = draft.name("rdzv_conf"), (*KNOWN_KEYS, *ETCD_KEYS) if backend == "etcd" else KNOWN_KEYS
     for key in conf:
         if key not in known:
-            draft.tell("WARNING", f"{name}: nothing reads {key!r} ({grammar.did_you_mean(key, known)})")
+            draft.warn(f"{name}: nothing reads {key!r} ({grammar.did_you_mean(key, known)})")
     return {key: grammar.seconds(conf[key], f"{name} {key}", zero=False) for key in DURATIONS if key in conf}
 
 

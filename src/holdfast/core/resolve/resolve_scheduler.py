@@ -62,10 +62,9 @@ def _nodes(draft: Draft, given: Given) -> None:
     if given.nodes is not None:
         _fill(draft, "nnodes", given.nodes)
     elif given.scheduler != "slurm":
-        draft.tell(
-            "WARNING",
+        draft.warn(
             f"pod {draft.environ['JOB_COMPLETION_INDEX']} of an Indexed Job runs on its own: nothing says how many there are "
-            "(set PET_NNODES, or JOB_COMPLETIONS, in the manifest; --standalone if that is what you want)",
+            "(set PET_NNODES, or JOB_COMPLETIONS, in the manifest; --standalone if that is what you want)"
         )
 
 
@@ -77,10 +76,9 @@ def _srun_is_missing(draft: Draft, given: Given) -> None:
             f"Slurm job {job} has {nodes} nodes, and its batch script starts an agent on the first of them only",
             hint="`srun holdfast run …` in the script starts one on each; --nnodes 1 if the others are for something else",
         )
-    draft.tell(
-        "WARNING",
+    draft.warn(
         f"Slurm job {job} has {nodes} nodes, and this is a shell beside them: running on this host alone "
-        "(`srun holdfast run …` runs on all of them)",
+        "(`srun holdfast run …` runs on all of them)"
     )
 
 

@@ -14,6 +14,11 @@ import os
 import resource
 import time
 
+try:
+    import _ctypes  # what `ctypes` is made of: the rest of it takes 2 ms to load, and this is all that a start needs of it
+except ImportError:  # a Python that was built without it works, and has no subreaper
+    _ctypes = None  # type: ignore[assignment]
+
 from holdfast.core.errors import StartError
 from holdfast.core.signals import signal
 from holdfast.core.value import Value
@@ -21,6 +26,9 @@ from holdfast.core.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    Fds = Mapping[int, int | None]
+    """A child's number of a file descriptor → ours; None: the same as ours, of a stream."""
 
 PF_EXITING = 0x4  # Bit of a task's flags (linux/sched.h): set before its memory is freed; never set by exec.
 
@@ -71,13 +79,13 @@ def spawn(
     stdout: int | None = None,
     stderr: int | None = None,
     stdin: int | None = None,
-    inherit: Mapping[int, int] | None = None,
+    inherit: Fds | None = None,
     new_session: bool = True,
     cwd: str | None = None,
     files: tuple[int, int] | None = None,
 ) -> Process:
-    """Start `argv`, looked up on the PATH of `env`. `inherit` maps the child's fd number to ours; streams given as None and
-    nothing else above 2 are passed on. Like `Popen`, it undoes Python's ignoring of SIGPIPE; the signal mask is emptied.
+    """Start `argv`, looked up on the PATH of `env`. `inherit` has further fds; streams that are not given, and
+    nothing else above 2, are passed on. Like `Popen`, it undoes Python's ignoring of SIGPIPE; the signal mask is emptied.
     `files`: how many it may open, as for setrlimit; None: as many as we.
 
     A worker that asks to die with its parent dies with the *thread* that called this. Raises StartError."""
@@ -467,9 +475,7 @@ def die_with_parent(signum: int = signal.SIGKILL) -> bool:
 
 def _prctl(option: int, value: int) -> bool:
     try:
-        import _ctypes  # what `ctypes` is made of: the rest of it takes 2 ms to load, and this is all that a start needs of it
-
         prctl = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl")  # type: ignore[arg-type]
         return bool(_ctypes.call_function(prctl, (option, value, 0, 0, 0)) == 0)
-    except (ImportError, OSError, AttributeError):
+    except (OSError, AttributeError):
         return False
