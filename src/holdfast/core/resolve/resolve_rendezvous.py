@@ -55,16 +55,7 @@ def choose_rendezvous(draft: Draft) -> None:
     conf = draft.values["rdzv_conf"]
     draft.keep("rdzv_conf", conf)
     backend = _backend(draft)
-    if backend == "memory":
-        _memory(draft)
-    elif backend == "static":
-        _static(draft, conf, draft.fields["node_rank"])
-    elif backend == "embedded":
-        _embedded(draft)
-    elif backend == "etcd":
-        _etcd(draft)
-    else:
-        _registered(draft, backend)
+    SETTLED_BY.get(backend, _registered)(draft)
     if draft.origin("agent_port").startswith("--") and draft.fields["rdzv_backend"] not in ("embedded", "etcd"):
         draft.warn(f"{draft.name('agent_port')} is ignored: only agents that may take over the coordinator listen")
     _job_id(draft)
@@ -100,11 +91,9 @@ def _known_elsewhere(draft: Draft, asked: str) -> str:
     if asked in registered:
         return asked
     known = [*BACKENDS, *registered]
-    found = grammar.nearest(asked, known)
-    meant = f"did you mean {found}? " if found else ""
-    raise UsageError(
-        f"{draft.name('rdzv_backend')}: there is no rendezvous backend {asked!r}", hint=f"{meant}known: {', '.join(known)}"
-    )
+    meant = f"did you mean {found}? " if (found := grammar.nearest(asked, known)) else ""
+    what = f"{draft.name('rdzv_backend')}: there is no rendezvous backend {asked!r}"
+    raise UsageError(what, hint=f"{meant}known: {', '.join(known)}")
 
 
 def _standalone(draft: Draft) -> str:
@@ -144,8 +133,9 @@ def _memory(draft: Draft) -> None:
         draft.warn(f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: the job has one node (see --nnodes)")
 
 
-def _static(draft: Draft, conf: dict[str, str], node_rank: int) -> None:
+def _static(draft: Draft) -> None:
     """Ranks and address are given; we add only a control connection beside the workers' own."""
+    node_rank, control = draft.fields["node_rank"], draft.fields["rdzv_conf"].get("control_port")
     nodes = draft.fields["max_nodes"]
     if draft.fields["min_nodes"] != nodes:
         draft.warn(f"the static backend has no range of nodes: waiting for all {nodes}")
@@ -155,43 +145,37 @@ def _static(draft: Draft, conf: dict[str, str], node_rank: int) -> None:
             f"{draft.name('node_rank')}: {node_rank} is not below the number of nodes, {nodes}",
             hint=f"ranks are 0 to {nodes - 1}",
         )
-    if draft.text("rdzv_endpoint"):
-        host, port = grammar.endpoint(draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint"), default_port=None)
-        origins = (draft.origin("rdzv_endpoint"),) * 2
+    if text := draft.text("rdzv_endpoint"):
+        host, port = grammar.endpoint(text, draft.name("rdzv_endpoint"), default_port=None)
+        origins = "rdzv_endpoint", "rdzv_endpoint"
     else:
         given = draft.values["master_port"]
         host, port = draft.text("master_addr").strip("[]"), MASTER_PORT if given is None else given
-        origins = (draft.origin("master_addr"), draft.origin("master_port"))
+        origins = "master_addr", "master_port"
     if port == 0:
         raise UsageError(
             f"port 0: {nodes} nodes cannot meet on a port that none of them knows", hint=f"give one, such as {MASTER_PORT}"
         )
-    draft.put("rdzv_backend", "static", draft.origin("rdzv_backend"))
-    draft.put("master_addr", host, origins[0])
-    draft.put("master_port", port, origins[1])
-    control = conf.get("control_port")
+    draft.keep("rdzv_backend", "static")
+    draft.keep(origins[0], host, "master_addr")
+    draft.keep(origins[1], port, "master_port")
     if control is None:
-        _meet_at(
-            draft,
-            host,
-            port + 1 if port < grammar.MAX_PORT else port - 1,
-            "derived: beside the workers' port (rdzv-conf control_port)",
-        )
+        beside = port + 1 if port < grammar.MAX_PORT else port - 1
+        _meet_at(draft, host, beside, "derived: beside the workers' port (rdzv-conf control_port)")
     else:
         _meet_at(draft, host, grammar.port_number(control, f"{draft.name('rdzv_conf')} control_port"), draft.name("rdzv_conf"))
 
 
 def _embedded(draft: Draft) -> None:
     asked, text, name = draft.text("rdzv_backend"), draft.text("rdzv_endpoint"), draft.name("rdzv_endpoint")
-    if draft.fields["rdzv_conf"].get("store_type", "tcp") != "tcp":
-        raise UsageError(
-            f"{draft.name('rdzv_conf')}: store_type={draft.fields['rdzv_conf']['store_type']} is not supported",
-            hint="leave it out",
-        )
-    given = draft.origin("rdzv_backend") + (f" {asked}" if asked != "embedded" else "")
-    derived = "default" if asked == "c10d" else "derived: an endpoint, and no --node-rank"
-    draft.put("rdzv_backend", "embedded", given if draft.given("rdzv_backend") else derived)
+    store = draft.fields["rdzv_conf"].get("store_type", "tcp")
+    if store != "tcp":
+        raise UsageError(f"{draft.name('rdzv_conf')}: store_type={store} is not supported", hint="leave it out")
     by_itself = not draft.given("rdzv_backend") and asked == "c10d"  # ft_launcher's, whose port is the workers' usual one
+    origin = "default" if by_itself else "derived: an endpoint, and no --node-rank"
+    if draft.given("rdzv_backend"):
+        origin = draft.origin("rdzv_backend") + (f" {asked}" if asked != "embedded" else "")
+    draft.put("rdzv_backend", "embedded", origin)
     host, port = grammar.endpoint(text, name, default_port=MASTER_PORT if by_itself else EMBEDDED_PORT)
     alone = draft.fields["max_nodes"] == 1
     if port == 0 and not alone:
@@ -200,13 +184,10 @@ def _embedded(draft: Draft) -> None:
         )
     if not text and not alone:
         draft.warn(f"no --rdzv-endpoint: nodes meet at {host}:{port}, which only agents on this host reach")
-    if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
-        draft.warn(f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks")
     if asked not in ("embedded", "static") and not by_itself:
         draft.tell("NOTE", f"--rdzv-backend {asked} is served by our embedded server at {grammar.shown_endpoint(host, port)}")
     _meet_at(draft, host, port, draft.origin("rdzv_endpoint"))
-    draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
-    draft.put("master_port", None, "derived: a fresh one each round")
+    _ranks_by_coordinator(draft)
 
 
 def _etcd(draft: Draft) -> None:
@@ -222,22 +203,28 @@ def _etcd(draft: Draft) -> None:
             hint = f"give HOST:{ETCD_PORT}, several with commas; for TLS --rdzv-conf protocol=https"
             raise UsageError(f"{name}: {one.strip()!r} is not a member of etcd", hint=hint)
     found = [grammar.endpoint(one, name, default_port=ETCD_PORT) for one in text.split(",")]
-    origin = draft.origin("rdzv_endpoint")
-    draft.put("rdzv_backend", "etcd", draft.origin("rdzv_backend"))
-    draft.put("rdzv_endpoint", ",".join(grammar.shown_endpoint(*one) for one in found), origin)
-    draft.put("rdzv_host", found[0][0], origin)
-    draft.put("rdzv_port", found[0][1], origin)
+    draft.keep("rdzv_backend", "etcd")
+    _meet_at(draft, *found[0], draft.origin("rdzv_endpoint"))
+    draft.keep("rdzv_endpoint", ",".join(grammar.shown_endpoint(*one) for one in found))
     if asked == "etcd-v2":
         draft.tell("NOTE", "--rdzv-backend etcd-v2 is served by our etcd backend, which speaks etcd's version 3 API")
+    _ranks_by_coordinator(draft)
+
+
+def _ranks_by_coordinator(draft: Draft) -> None:
     if draft.fields["node_rank"] and draft.name("node_rank") != "PET_NODE_RANK":  # that one orders the nodes
         draft.warn(f"{draft.name('node_rank')} {draft.fields['node_rank']} is ignored: only the static backend takes ranks")
     draft.put("master_addr", "", "derived: the node of group rank 0 gives its own")
     draft.put("master_port", None, "derived: a fresh one each round")
 
 
-def _registered(draft: Draft, backend: str) -> None:
-    draft.keep("rdzv_backend", backend)
+def _registered(draft: Draft) -> None:
+    draft.keep("rdzv_backend", draft.text("rdzv_backend"))
     draft.keep("rdzv_endpoint", draft.text("rdzv_endpoint"))
+
+
+SETTLED_BY = {"memory": _memory, "static": _static, "embedded": _embedded, "etcd": _etcd}
+"""Our backends; any other is a registered one."""
 
 
 def _meet_at(draft: Draft, host: str, port: int, origin: str) -> None:
