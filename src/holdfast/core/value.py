@@ -126,7 +126,7 @@ def to_plain(value: Any) -> Any:
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
-    return value
+    return str(value) if isinstance(value, str) else value  # of an enumeration's member its text: YAML knows no other
 
 
 def as_json(plain: object) -> str:

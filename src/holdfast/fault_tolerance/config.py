@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         def __setattr__(self, name: str, value: Any) -> None: ...
 
 else:
-    _Fields = make_dataclass("_Fields", [_field(*pair) for pair in (FaultTolerance.__fields__ | _OTHERWISE).items()])
+    _Fields = make_dataclass("_Fields", [_field(*pair) for pair in (to_plain(FaultTolerance()) | _OTHERWISE).items()])
 
 
 @dataclass
@@ -122,7 +122,7 @@ class FaultToleranceConfig(_Fields):
         """From the core's fields as plain data, or from those of them that are not as they always are.
 
         A limit that is learned is None here: there is none to be named."""
-        given = FaultTolerance.__fields__ | {name: value for name, value in told.items() if name in FaultTolerance.__fields__}
+        given = to_plain(FaultTolerance()) | {name: value for name, value in told.items() if name in FaultTolerance.__fields__}
         given |= {name: None for name, value in given.items() if value == AUTO and name.endswith("_timeout")}
         if given["max_no_progress_cycles"] is None:
             given["max_no_progress_cycles"] = _OTHERWISE["max_no_progress_cycles"]

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from holdfast.core.config.draft import Typed, typed_of
 from holdfast.core.config.flags import ALL_FLAGS
-from holdfast.core.config.grammar import nearest
-from holdfast.core.config.option import YES_OR_NO, Option
+from holdfast.core.config.grammar import NO, YES, nearest
+from holdfast.core.config.option import Option
 from holdfast.core.errors import UsageError
 
 argparse._ = lambda message: message  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ class _Parser(argparse.ArgumentParser):
             with_value = next((before for before in range(self.done, at - 1) if self._gives(action, self.words[before])), None)
             self.done = at if with_value is None else with_value + 1
             if with_value is None and self.words[at - 1] in action.option_strings:
-                return int(arg_strings_pattern[:1] == "A" and self.words[at].lower() in YES_OR_NO)
+                return int(arg_strings_pattern[:1] == "A" and self.words[at].lower() in (*YES, *NO))
         return super()._match_argument(action, arg_strings_pattern)
 
     def _gives(self, action: argparse.Action, word: str) -> bool:

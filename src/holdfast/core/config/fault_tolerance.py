@@ -18,7 +18,7 @@ from holdfast.core.config.option import (
     TEXT_OR_NONE,
     Kind,
     Section,
-    W,
+    choice,
     nvrx,
     one_of,
     optional,
@@ -50,9 +50,7 @@ class RestartPolicy(StrEnum):
 
 MONITORS = ("auto", "off")
 NO_LIMIT = ("", "none", "null", "~")
-LEVELS = {"dbg": "DEBUG", "warn": "WARNING"} | {
-    word.lower(): word for word in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-}
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 NO_MODEL = "the service that is started here works by rules, and asks no language model"
 
 
@@ -62,29 +60,24 @@ NO_MODEL = "the service that is started here works by rules, and asks no languag
 def limit(text: str, name: str) -> Limit:
     """Seconds, `none` or `auto`."""
     word = text.strip().lower()
-    if word == AUTO:
-        return AUTO
-    if word in NO_LIMIT:
-        return None
-    return grammar.seconds(word, f"{name} (seconds, none or auto)", zero=False)
+    return AUTO if word == AUTO else limit_or_none(word, f"{name} (seconds, none or auto)")
+
+
+def limit_or_none(text: str, name: str) -> float | None:
+    """Seconds, or `none`."""
+    word = text.strip().lower()
+    return None if word in NO_LIMIT else grammar.seconds(word, name, zero=False)
 
 
 def limits(text: str, name: str) -> dict[str, float | None]:
     """`step:60,checkpoint:none`; a section's name may have colons."""
     found: dict[str, float | None] = {}
     for item in filter(None, map(str.strip, text.split(","))):
-        section_name, colon, seconds = item.rpartition(":")
-        if not colon or not section_name.strip():
+        section_name, _, seconds = (part.strip() for part in item.rpartition(":"))
+        if not section_name:
             raise UsageError(f"{name}: {item!r} is not NAME:SECONDS", hint="give them as step:60,checkpoint:600")
-        word = seconds.strip().lower()
-        at = f"{name} {section_name.strip()}"
-        found[section_name.strip()] = None if word in NO_LIMIT else grammar.seconds(word, at, zero=False)
+        found[section_name] = limit_or_none(seconds, f"{name} {section_name}")
     return found
-
-
-def truth(text: str, name: str) -> bool:
-    """`true`, `1`, `yes`, and so on; a flag with nothing behind it is `true`."""
-    return {"on": True, "off": False}[text.lower()] if text.lower() in ("on", "off") else grammar.truth(text, name)
 
 
 def number(text: str, name: str) -> float:
@@ -111,13 +104,13 @@ def signal_number(text: str, name: str) -> int:
 
 def level(text: str, name: str) -> str:
     """A level's name, from its name or from a number between 10 and 50."""
-    word = text.strip().lower()
-    if word in LEVELS:
-        return LEVELS[word]
-    if not word.isdecimal():
+    word = text.strip().upper()
+    word = {"DBG": "DEBUG", "WARN": "WARNING"}.get(word, word)
+    if word.isdecimal():
+        return LEVELS[grammar.whole(word, name, at_least=10, at_most=50) // 10 - 1]
+    if word not in LEVELS:
         raise UsageError(f"{name}: there is no level {text!r}", hint=grammar.did_you_mean(word, LEVELS))
-    rank = grammar.whole(word, name, at_least=10, at_most=50)
-    return ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")[rank // 10 - 1]
+    return word
 
 
 def paths(text: str, name: str) -> tuple[str, ...]:
@@ -138,11 +131,6 @@ def monitor(text: str, name: str) -> str:
     return text
 
 
-def limit_or_none(text: str, name: str) -> float | None:
-    """Seconds, or `none`."""
-    return None if text.lower() in ("none", "null", "") else grammar.seconds(text, name, zero=False)
-
-
 def regex(text: str, name: str) -> str | None:
     """A regular expression, as it stands."""
     try:
@@ -152,30 +140,13 @@ def regex(text: str, name: str) -> str | None:
     return text or None
 
 
-def words(*known: str) -> Kind[str]:
-    """One of some words, in capitals or not."""
-
-    def read(text: str, name: str) -> str:
-        if text.lower() not in known:
-            raise UsageError(f"{name}: there is no {text!r}", hint=grammar.did_you_mean(text, known))
-        return text.lower()
-
-    return Kind("word", read, "WORD", choices=known)
-
-
-def word_of(known: type[W]) -> Kind[W]:
-    """One of the members of an enumeration, in capitals or not."""
-    word = words(*known)
-    return Kind(word.name, lambda text, name: known(word.read(text, name)), word.metavar, choices=word.choices)
-
-
 LIMIT: Kind[Limit] = Kind("limit", limit, "S|none|auto")
 LIMITS: Kind[dict[str, float | None]] = Kind("limits", limits, "NAME:S,…")
 LIMIT_OR_NONE: Kind[float | None] = Kind("text", limit_or_none, "S|none")
 DURATION: Kind[float] = Kind("seconds", grammar.seconds, "S")
 NUMBER: Kind[float] = Kind("number", number, "X")
 COUNT = whole()
-YES: Kind[bool] = Kind("yes", truth, "true|false")
+YES: Kind[bool] = Kind("yes", grammar.truth, "true|false")
 SIGNAL: Kind[int] = Kind("signal", signal_number, "SIGNAL")
 LEVEL: Kind[str] = Kind("level", level, "LEVEL")
 FILE: Kind[str | None] = Kind("path", text_or_none, "FILE", path=True)
@@ -244,7 +215,7 @@ class Watching(Section, mixin=True, heading="watching the ranks"):
 class Policy(Section, mixin=True, heading="after a failure"):
     """What follows a failure?"""
 
-    restart_policy: RestartPolicy = nvrx(word_of(RestartPolicy), RestartPolicy.ANY_FAILED,
+    restart_policy: RestartPolicy = nvrx(one_of(RestartPolicy, any_case=True), RestartPolicy.ANY_FAILED,
         "any-failed: one failed rank restarts all; min-healthy: only too few healthy nodes do",
         old=("--restart-policy", "--restart_policy"))
     max_no_progress_cycles: int | None = nvrx(COUNT, None,
@@ -284,7 +255,7 @@ class Placing(Section, mixin=True, heading="placement and GPU memory"):
         "longest pause between two looks at it; the first pauses are shorter", also=("gpu_memory_reclaim_poll_interval",))
     use_infra_group_rank: bool = nvrx(YES, True,
         "ranks follow what the infrastructure says (SLURM_PROCID and the like); false: nodes keep the ranks they had")
-    rdzv_impl: str = nvrx(words("barrier", "legacy"), "barrier",
+    rdzv_impl: str = nvrx(choice("barrier", "legacy", any_case=True), "barrier",
         "which of ft_launcher's two rendezvous", said="there is one, and it does what both promise")
 
 
@@ -349,7 +320,7 @@ class Attribution(Section, mixin=True, heading="attribution"):
     attrsvc_port: int | None = nvrx(COUNT, None, "its port")
     attribution_endpoint: str | None = nvrx(TEXT_OR_NONE, None,
         "the service's address, http://host:port, or localhost to start one")
-    attribution_stop_action: str = nvrx(words("log", "no-restart"), "log",
+    attribution_stop_action: str = nvrx(choice("log", "no-restart", any_case=True), "log",
         "what its verdict STOP does: log says it, no-restart has no more restarts come")
     attribution_compute_timeout: float | None = nvrx(DURATION, None, "how long to ask for one verdict; none: 60 s")
     attribution_startup_timeout: float = nvrx(DURATION, 20.0, "how long a service for localhost may take to start")
@@ -358,7 +329,7 @@ class Attribution(Section, mixin=True, heading="attribution"):
     attribution_llm_base_url: str | None = nvrx(TEXT_OR_NONE, None, "that model's address", said=NO_MODEL)
     attribution_llm_model: str | None = nvrx(TEXT_OR_NONE, None, "that model's name", said=NO_MODEL)
     attribution_log_level: str | None = nvrx(LEVEL, None, "how much the service says", said=NO_MODEL)
-    attribution_analysis_backend: str = nvrx(words("lib", "mcp"), "lib", "how it is asked", said=NO_MODEL)
+    attribution_analysis_backend: str = nvrx(choice("lib", "mcp", any_case=True), "lib", "how it is asked", said=NO_MODEL)
 
 
 class FaultTolerance(ConfigurationFile, Watching, Policy, Placing, Logging, Checking, Attribution):

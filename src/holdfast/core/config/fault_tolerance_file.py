@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from holdfast.core.config import grammar
 from holdfast.core.config.draft import Draft, Setting
-from holdfast.core.config.fault_tolerance import SECTION, section, truth
+from holdfast.core.config.fault_tolerance import SECTION, section
 from holdfast.core.config.flags import FLAGS, NVRX_FLAGS
 from holdfast.core.errors import UsageError
 
@@ -23,9 +23,8 @@ def read_file(draft: Draft) -> None:
     path = draft.text("ft_cfg_path")
     if not path:
         return
-    missing_is_fine = draft.given("ft_ignore_missing_cfg") and truth(
-        draft.text("ft_ignore_missing_cfg"), "--ft-ignore-missing-cfg"
-    )
+    ignore = "ft_ignore_missing_cfg"
+    missing_is_fine = draft.given(ignore) and grammar.truth(draft.text(ignore), "--ft-ignore-missing-cfg")
     try:
         document = draft.host.read_yaml(grammar.absolute(path, draft.host.cwd))
     except OSError as error:

@@ -14,6 +14,8 @@ from holdfast.core.signals import NUMBERS
 MAX_PORT = 65535
 STREAMS = {"0": 0, "1": 1, "2": 2, "3": 3}  # 0 none, 1 stdout, 2 stderr, 3 both.
 
+YES, NO = ("true", "1", "yes", "t", "y", "on"), ("false", "0", "no", "f", "n", "off")
+
 LONGEST_S = 1e9
 """The longest duration that an option may have: no clock of the kernel's, and no message, has a word for infinity."""
 
@@ -94,11 +96,11 @@ def switch(text: str, name: str) -> bool:
 
 
 def truth(text: str, name: str) -> bool:
-    """A yes or no inside --rdzv-conf."""
+    """Yes or no: `true`, `1`, `on`, and so on."""
     word = text.lower()
-    if word not in ("1", "true", "t", "yes", "y", "0", "false", "f", "no", "n"):
+    if word not in (*YES, *NO):
         raise UsageError(f"{name}: {text!r} is neither yes nor no", hint="give true or false")
-    return word in ("1", "true", "t", "yes", "y")
+    return word in YES
 
 
 def comma_list(text: str) -> tuple[str, ...]:

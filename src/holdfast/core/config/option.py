@@ -33,9 +33,6 @@ NODES, RENDEZVOUS, WORKERS, LOGS, STATIC, OURS = (
 
 WORKS, ACCEPTED = "works", "accepted"  # Acted on · taken without effect, since nothing is left to do.
 
-YES_OR_NO = ("true", "false", "1", "0", "yes", "no", "t", "f", "y", "n", "on", "off")
-"""What a flag of kind `yes` takes for its value."""
-
 
 # --- what a text means ----------------------------------------------------------------------------------------------------
 
@@ -75,27 +72,22 @@ def whole(at_least: int | None = None, metavar: str = "N") -> Kind[int]:
     return Kind("whole", lambda text, name: grammar.whole(text, name, at_least=at_least), metavar)
 
 
-def choice(*words: str, metavar: str = "WORD") -> Kind[str]:
-    """One of some words."""
+def choice(*words: str, metavar: str = "WORD", any_case: bool = False) -> Kind[str]:
+    """One of some words, in capitals or not if `any_case`."""
 
     def read(text: str, name: str) -> str:
-        if text and text not in words:
+        word = text.lower() if any_case else text
+        if word not in words:
             raise UsageError(f"{name}: there is no {text!r}", hint=grammar.did_you_mean(text, words))
-        return text
+        return word
 
-    return Kind("text", read, metavar, choices=words)
+    return Kind("word" if any_case else "text", read, metavar, choices=words)
 
 
-def one_of(words: type[W], metavar: str = "WORD") -> Kind[W]:
-    """One of the members of an enumeration."""
-
-    def read(text: str, name: str) -> W:
-        try:
-            return words(text)
-        except ValueError:
-            raise UsageError(f"{name}: there is no {text!r}", hint=grammar.did_you_mean(text, words)) from None
-
-    return Kind("text", read, metavar, choices=tuple(words))
+def one_of(words: type[W], metavar: str = "WORD", any_case: bool = False) -> Kind[W]:
+    """One of the members of an enumeration, likewise."""
+    word = choice(*words, metavar=metavar, any_case=any_case)
+    return Kind(word.name, lambda text, name: words(word.read(text, name)), metavar, choices=word.choices)
 
 
 TEXT: Kind[str] = Kind("text", lambda text, name: text)

@@ -9,10 +9,6 @@ from enum import StrEnum
 
 from holdfast.core.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 class Class(StrEnum):
     """What a failure can be about. `CLASSES` says what each means."""
@@ -39,21 +35,6 @@ class Action(StrEnum):
     IGNORE = "ignore"
 
 
-CLASSES = {
-    Class.USER_CODE: "the script, or how it was called",
-    Class.DATA: "the training data, or a checkpoint's content",
-    Class.FRAMEWORK: "torch, JAX, NCCL or another library, or versions that do not fit together",
-    Class.OOM_HOST: "the host's memory (or a container's, or /dev/shm) was used up",
-    Class.OOM_GPU: "a GPU's memory was used up",
-    Class.GPU: "a GPU, its driver or its link is broken",
-    Class.FABRIC: "NVLink, a network card, a cable, a switch or the network between nodes",
-    Class.STORAGE: "a disk or a file system",
-    Class.NODE_LOST: "a whole node went away",
-    Class.PREEMPTED: "the scheduler, or whoever owns the nodes, ended it on purpose",
-    Class.UNKNOWN: "nothing that a rule knows",
-}
-"""What each class means."""
-
 ACTIONS = {
     Action.STOP: "do not try again: it would fail the same way",
     Action.EXCLUDE: "restart without that node, if another can take its place",
@@ -62,20 +43,21 @@ ACTIONS = {
 }
 """What each action means."""
 
-ADVISED: Mapping[Class, Action] = {
-    Class.USER_CODE: Action.STOP,
-    Class.DATA: Action.STOP,
-    Class.FRAMEWORK: Action.RESTART,
-    Class.OOM_HOST: Action.RESTART,
-    Class.OOM_GPU: Action.RESTART,
-    Class.GPU: Action.EXCLUDE,
-    Class.FABRIC: Action.RESTART,
-    Class.STORAGE: Action.RESTART,
-    Class.NODE_LOST: Action.RESTART,
-    Class.PREEMPTED: Action.RESTART,
-    Class.UNKNOWN: Action.RESTART,
+_CLASSES = {
+    Class.USER_CODE: ("the script, or how it was called", Action.STOP),
+    Class.DATA: ("the training data, or a checkpoint's content", Action.STOP),
+    Class.FRAMEWORK: ("torch, JAX, NCCL or another library, or versions that do not fit together", Action.RESTART),
+    Class.OOM_HOST: ("the host's memory (or a container's, or /dev/shm) was used up", Action.RESTART),
+    Class.OOM_GPU: ("a GPU's memory was used up", Action.RESTART),
+    Class.GPU: ("a GPU, its driver or its link is broken", Action.EXCLUDE),
+    Class.FABRIC: ("NVLink, a network card, a cable, a switch or the network between nodes", Action.RESTART),
+    Class.STORAGE: ("a disk or a file system", Action.RESTART),
+    Class.NODE_LOST: ("a whole node went away", Action.RESTART),
+    Class.PREEMPTED: ("the scheduler, or whoever owns the nodes, ended it on purpose", Action.RESTART),
+    Class.UNKNOWN: ("nothing that a rule knows", Action.RESTART),
 }
-"""What is advised for a class, where a rule says nothing else."""
+CLASSES = {kind: meaning for kind, (meaning, _) in _CLASSES.items()}  # What each class means.
+ADVISED = {kind: action for kind, (_, action) in _CLASSES.items()}  # Where a rule says nothing else.
 
 SURE = 0.9  # From this confidence on a finding may change what becomes of a job.
 

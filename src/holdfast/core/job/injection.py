@@ -24,7 +24,6 @@ GIVEN_UP_S = {HANG: 600.0, SLOW: 600.0}
 
 LONGEST_S = 86_400.0
 CODE = 79  # The Xid that is played where none is named: the GPU has fallen off the bus.
-
 CHARS = 200  # Of the name of whoever asks.
 
 

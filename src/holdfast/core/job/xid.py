@@ -6,19 +6,10 @@ A number that is not here is of class `unknown`, and a person has to look.
 
 from __future__ import annotations
 
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
 
-PROGRAM, DRIVER, MEMORY, NVLINK, BUS, FIRMWARE, POWER, ENGINE, UNKNOWN = (
-    "program",
-    "driver",
-    "memory",
-    "nvlink",
-    "bus",
-    "firmware",
-    "power",
-    "engine",
-    "unknown",
-)
+PROGRAM, DRIVER, MEMORY, NVLINK, BUS = "program", "driver", "memory", "nvlink", "bus"
+FIRMWARE, POWER, ENGINE, UNKNOWN = "firmware", "power", "engine", "unknown"
 """What failed. program: what runs on the GPU has done something wrong, and the GPU is well."""
 
 NONE, RESTART, WATCH, RESET, REBOOT, SERVICE = "none", "restart", "watch", "reset", "reboot", "service"
@@ -98,7 +89,7 @@ ROWS: tuple[tuple[int, str, str, str], ...] = (
     (171, "DRAM error, tells more of Xid 48", MEMORY, RESET),
     (172, "SRAM error, tells more of Xid 48", MEMORY, RESET),
 )
-CATALOGUE = {row[0]: Xid(number=row[0], what=row[1], kind=row[2], action=row[3]) for row in ROWS}
+CATALOGUE = {number: Xid(number=number, what=what, kind=kind, action=action) for number, what, kind, action in ROWS}
 
 RECOVERIES = (
     ("reboot", REBOOT),
@@ -117,4 +108,4 @@ def xid(number: int, line: str = "") -> Xid:
         return known
     said = line.lower().rpartition(" to ")[2]  # `… changed from 0x0 (None) to 0x2 (Node Reboot Required)`
     action = next((action for word, action in RECOVERIES if word in said), known.action)
-    return Xid(number=number, what=known.what, kind=known.kind, action=action)
+    return replace(known, action=action)

@@ -7,11 +7,14 @@ keeps to in `core.resolve.resolve_placement`, and what is left to Slurm or Kuber
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from holdfast.core.config import grammar
 from holdfast.core.config.config import RunConfig
 from holdfast.core.config.draft import Draft, HostFacts, Resolved, Setting
+from holdfast.core.config.fault_tolerance import LEVELS
+from holdfast.core.config.option import text_or_none
 from holdfast.core.config.own_options import SCHEDULERS
 from holdfast.core.config.torchrun_options import GRACE_S
 from holdfast.core.errors import UsageError
@@ -21,7 +24,6 @@ from holdfast.core.resolve.resolve_fault_tolerance import choose_fault_tolerance
 from holdfast.core.resolve.resolve_placement import choose_placement
 from holdfast.core.resolve.resolve_rendezvous import choose_rendezvous
 
-LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MOST_WORKERS = 10_000  # On one node. More is a slip of the finger, and would take minutes to fail.
 
 SCHEDULED = ("SLURM_JOB_ID", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST")
@@ -214,30 +216,33 @@ def _log_level(draft: Draft) -> None:
     if draft.environ.get("NVRX_LOG_DEBUG", "").lower() in ("1", "true", "yes", "on"):
         return draft.put("log_level", "DEBUG", "NVRX_LOG_DEBUG")
     given = draft.environ.get("LOGLEVEL", "")
-    if given and given.upper() not in LOG_LEVELS:
-        draft.warn(f"LOGLEVEL={given} is not a level ({grammar.did_you_mean(given, LOG_LEVELS)}); using WARNING")
-    known = given.upper() in LOG_LEVELS
+    if given and given.upper() not in LEVELS:
+        draft.warn(f"LOGLEVEL={given} is not a level ({grammar.did_you_mean(given, LEVELS)}); using WARNING")
+    known = given.upper() in LEVELS
     return draft.put("log_level", given.upper() if known else "WARNING", "LOGLEVEL" if known else "default")
 
 
-def _from_environment(draft: Draft) -> None:
-    """torchrun's other variables, those that only the agent reads."""
-    environ = draft.environ
-    watchdog = environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") == "1"
-    draft.put("watchdog", watchdog, "TORCHELASTIC_ENABLE_FILE_TIMER" if watchdog else "default")
-    for field, variable in (
-        ("timer_file", "TORCHELASTIC_TIMER_FILE"),
-        ("log_line_prefix_template", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
-        ("error_file", "TORCHELASTIC_ERROR_FILE"),
-    ):
-        draft.put(field, environ.get(variable) or None, variable if environ.get(variable) else "default")
-    if port := environ.get("TORCHELASTIC_HEALTH_CHECK_PORT"):
-        draft.put(
-            "health_check_port", grammar.port_number(port, "TORCHELASTIC_HEALTH_CHECK_PORT"), "TORCHELASTIC_HEALTH_CHECK_PORT"
-        )
-    try:  # As in torchrun, a value that makes no sense switches it off.
-        limit = float(environ.get("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0"))
+def _above_zero(text: str, name: str) -> float | None:
+    """Seconds. As in torchrun, a value that makes no sense switches it off."""
+    try:
+        return float(text) if float(text) > 0 else None
     except ValueError:
-        limit = 0.0
-    if limit > 0:
-        draft.put("uninterruptible_timeout_s", limit, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT")
+        return None
+
+
+FROM_ENVIRONMENT: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "watchdog": ("TORCHELASTIC_ENABLE_FILE_TIMER", lambda text, name: text == "1"),
+    "timer_file": ("TORCHELASTIC_TIMER_FILE", text_or_none),
+    "log_line_prefix_template": ("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", text_or_none),
+    "error_file": ("TORCHELASTIC_ERROR_FILE", text_or_none),
+    "health_check_port": ("TORCHELASTIC_HEALTH_CHECK_PORT", grammar.port_number),
+    "uninterruptible_timeout_s": ("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", _above_zero),
+}
+"""torchrun's other variables, those that only the agent reads: the field that each sets, and how it is read."""
+
+
+def _from_environment(draft: Draft) -> None:
+    for field, (variable, read) in FROM_ENVIRONMENT.items():
+        text = draft.environ.get(variable)
+        if text and (value := read(text, variable)) is not None:
+            draft.put(field, value, variable)

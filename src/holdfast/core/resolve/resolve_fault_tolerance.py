@@ -9,7 +9,6 @@ from holdfast.core.config.fault_tolerance_file import read_file
 from holdfast.core.config.option import ACCEPTED
 
 OWN_BACKENDS = ("memory", "embedded", "static", "etcd")  # Those that our own agent serves.
-
 STORE_PORT = "29500"  # Where ft_launcher's nodes meet unless told otherwise.
 
 

@@ -211,7 +211,6 @@ class RequestKind(StrEnum):
 
 
 EVERY_NODE = "*"  # A target: each node of the job.
-
 OWN_ASK = 0  # Number of what a node asks on its own account. Those of its operators count from 1.
 
 

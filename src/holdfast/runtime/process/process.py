@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     """A child's number of a file descriptor → ours; None: the same as ours, of a stream."""
 
 PF_EXITING = 0x4  # Bit of a task's flags (linux/sched.h): set before its memory is freed; never set by exec.
-
 TREE_DEADLINE_S = 2.0  # How long `kill_tree` goes on looking for survivors.
 
 DEAF_S = 0.5

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 NOT_ASKED = -1
 
 LAST_SIGNAL = 64  # Linux has no more of them (but on MIPS).
-
 CLOSE_PATIENCE_S = 1.0  # How long `DeathWatch.close` waits for its thread, which needs microseconds.
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHUNK_BYTES = 1 << 20  # What is read and sent at a time.
-
 MORE_BYTES = 16 << 20  # A slot that is twice as large as it need be, and so much more, gives its memory back.
 
 
