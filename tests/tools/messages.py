@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kit.imports import SRC, modules
 
-SPEAKING = ("print", "tell", "complain", "say", "Say", "Notice")
+SPEAKING = ("print", "tell", "warn", "complain", "say", "Say", "Notice")
 """Functions and values that say something to a person. So does what ends in `Error`."""
 SHORTEST = 8
 """Shorter texts are names and formats."""
