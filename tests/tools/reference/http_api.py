@@ -33,8 +33,8 @@ curl -N http://127.0.0.1:29180/api/live
 curl -H 'Content-Type: application/json' -d '{"reason": "its fan is loud"}' http://127.0.0.1:29180/api/nodes/n7/drain
 ```
 
-`/api/live` first sends `event: fleet` with all there is, then `event: change` as it happens, at most five in a second; whoever
-reads slowly is told less often, and misses nothing. `event: beat` after 10 s without news says when the supervisor said
+`/api/live` first sends `event: fleet` with all there is, then `event: change` as it happens, at most five in a second; a slow
+reader is told less often, and misses nothing. `event: beat` after 10 s without news says when the supervisor said
 last that there is none. `event: silent` says that the supervisor is gone; when it is back the stream goes on.
 """
 
