@@ -116,8 +116,8 @@ def test_a_hang_that_nobody_finds_is_undone(job):
 def test_a_slow_rank_becomes_a_straggler(job, tmp_path):
     hurried = tmp_path / "hurried.py"
     hurried.write_text(
-        "import sys\nfrom holdfast.monitor.stragglers import Stragglers\n"
-        "Stragglers.__init__.__kwdefaults__['period_s'] = 2.0\n"
+        "import sys\nfrom holdfast.monitor import stragglers\n"
+        "stragglers.PERIOD_S = 2.0\n"
         "from holdfast.cli.main import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     options = ("run", "--nproc-per-node", "4", "--node-name", "a", str(job.program), str(job.folder))

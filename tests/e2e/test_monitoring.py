@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from holdfast.core.job.events import Event
 from holdfast.core.machine import Action, Observation, Record, Say
 from holdfast.core.wire.messages import Assigned
 from holdfast.monitor.machine import Monitor
-from holdfast.monitor.messages import RankSeen
+from holdfast.monitor.messages import PaceHeard, RankSeen
 from holdfast.runtime.host import Host
 
 PATIENCE_S = 30.0
@@ -220,7 +220,7 @@ def test_a_rank_that_only_computes_does_not_hang(ranks: Callable[..., Ranks]) ->
 def test_a_stopped_rank_hangs_by_a_learned_limit_though_others_spin(ranks: Callable[..., Ranks]) -> None:
     source = BEATING.replace("time.sleep(0.02)", "time.sleep(0.02)\n    while os.environ['RANK'] == '0' and step > 60: pass")
     job = ranks("import os\n" + source, 2, least_limit=1.5, most_limit=None)
-    job.until(lambda: job.monitoring.monitor.learner.is_ready("beat"))
+    job.until(lambda: job.monitoring.monitor.state.learned.is_ready("beat"))
     os.kill(job.pid(1), signal.SIGSTOP)
     job.until(lambda: job.hung)
     assert job.hung[0].local_rank == 1 and job.hung[0].reason.endswith("it is stopped (SIGSTOP)")
@@ -244,17 +244,13 @@ class Faults:
 
         class Faulty(Monitor):
             def observe(self, seen: Observation, now: float) -> list[Action]:
-                if isinstance(seen, RankSeen):
-                    faults.at("a look")
+                if isinstance(seen, RankSeen | PaceHeard):
+                    faults.at("news" if isinstance(seen, PaceHeard) else "a look")
                 return super().observe(seen, now)
 
             def deadline(self) -> float:
                 faults.at("its deadline")
                 return super().deadline()
-
-            def heed(self, job_s: Mapping[str, float], busy_s: float, now: float) -> None:
-                faults.at("news")
-                super().heed(job_s, busy_s, now)
 
         return Faulty(*args, **how)
 
@@ -291,23 +287,22 @@ def test_what_is_learned_is_told_and_holds_for_the_next_round(ranks: Callable[..
     job.until(lambda: any(isinstance(seen, PaceKnown) and "beat" in seen.longest_s for seen in job.found))
     assert any(type(event).__name__ == "LimitsLearned" for event in job.events)
     job.found += job.monitoring.begin_round(job.assigned, [])
-    assert job.monitoring.monitor.learner.is_ready("beat")
+    assert job.monitoring.monitor.state.learned.is_ready("beat")
 
 
 INJECTED = """
 import runpy, sys
-from holdfast.monitor import liveness
-from holdfast.monitor.machine import Monitor
+from holdfast.monitor import rank_looks
 
-real, calls = liveness.Liveness._seen, []
+real, calls = rank_looks.looked, []
 
-def fails_third(self, *seen):
+def fails_third(*seen):
     calls.append(seen)
     if len(calls) == 3:
         raise RuntimeError("injected")
-    return real(self, *seen)
+    return real(*seen)
 
-liveness.Liveness._seen = fails_third
+rank_looks.looked = fails_third
 runpy.run_module("holdfast", run_name="__main__")
 """
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tools.reference import group, succession
+from tools.reference import group, monitor, succession
 from tools.reference.rounds import diagram, page
 from tools.reference.walk import Step, walk
 
+from holdfast.monitor.state import Phase
 from holdfast.rendezvous.coordinator import member_messages
 from holdfast.rendezvous.election.succession_state import LEADS, Role, State
 from holdfast.rendezvous.election.succession_state import Step as Taken
@@ -58,6 +59,32 @@ def test_the_reference_of_a_node_is_made_from_the_machine(node: set[group.Step])
 def test_the_walk_of_a_node_comes_through_every_phase_and_ends_in_one(node: set[group.Step]) -> None:
     assert {step.after for step in node} == set(group.PHASES)
     assert not {step for step in node if step.before == "ended" and step.after != "ended"}
+
+
+# --- a monitor --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def watched() -> set[monitor.Step]:
+    return monitor.walk()
+
+
+def test_the_reference_of_a_monitor_is_made_from_the_machine(watched: set[monitor.Step]) -> None:
+    assert (DOCS / "reference" / "monitor.md").read_text() == monitor.page(watched), "run: make reference"
+
+
+def test_the_walk_of_a_monitor_comes_through_every_phase(watched: set[monitor.Step]) -> None:
+    assert {step.after for step in watched} == set(Phase)
+
+
+def test_a_monitor_finds_no_rank_to_hang_while_another_node_works_or_the_agent_was_stopped(watched: set[monitor.Step]) -> None:
+    hanging = {step.event for step in watched if step.hangs}
+    assert hanging == {
+        "a rank has shown nothing new",
+        "a rank has been stopped since it is suspected",
+        "all ranks have stood still for as long as they must",
+        "no GPU works",
+    }
 
 
 # --- succession -------------------------------------------------------------------------------------------------------------

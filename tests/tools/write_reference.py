@@ -22,6 +22,7 @@ from tools.reference import (
     group,
     http_api,
     metrics,
+    monitor,
     rounds,
     rules,
     succession,
@@ -47,6 +48,7 @@ def main() -> None:
         "succession": succession.page(roles),
         "fleet": fleet.page(fleet_walk.walk()),
         "node": group.page(group.walk()),
+        "monitor": monitor.page(monitor.walk()),
     }
     for name, text in pages.items():
         (docs / "reference" / f"{name}.md").write_text(text)

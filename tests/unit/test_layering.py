@@ -184,7 +184,7 @@ def test_a_module_imports_only_what_its_floor_allows(module: str, path: Path) ->
         ("holdfast.core.page.layout", "from holdfast.runtime.shm import pages as shm", "stands above"),
         ("holdfast.runtime.process.process", "from ...agent import launch", "stands above"),
         ("holdfast.runtime.process.process", "def f():\n    import holdfast.telemetry.record.recorder", "stands above"),
-        ("holdfast.rendezvous.coordinator.machine", "from holdfast.monitor import liveness", "neighbours"),
+        ("holdfast.rendezvous.coordinator.machine", "from holdfast.monitor import limits", "neighbours"),
         ("holdfast.elastic.agent", "import holdfast.google", "neighbours"),
         ("holdfast.agent.agent", "from holdfast.cli.main import main", "driver"),
         ("holdfast.cli.main", "from holdfast.sim import world", "driver"),

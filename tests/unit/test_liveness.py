@@ -14,13 +14,13 @@ from holdfast.core.machine import NEVER, Tick
 from holdfast.core.page.signs import Limits as SaidLimits
 from holdfast.core.page.signs import SectionSigns, Signs
 from holdfast.core.value import replace
-from holdfast.monitor.limits import Learner, Limits
-from holdfast.monitor.liveness import AT_WORK, GLANCE_S, Liveness
+from holdfast.monitor.machine import Monitor
 from holdfast.monitor.messages import (
     AskGpus,
     GpusSeen,
     MeasureRanks,
     Overdue,
+    PaceHeard,
     RankGone,
     RankMeasured,
     RankSeen,
@@ -28,14 +28,16 @@ from holdfast.monitor.messages import (
     RankStarted,
     SeeRanks,
 )
+from holdfast.monitor.state import GLANCE_S
 from holdfast.monitor.stillness import Stillness
+from holdfast.monitor.suspicion import AT_WORK, busy_for_s
 
 
 class Node:
     """A node whose ranks show what `signs` says, driven from deadline to deadline as the agent does it."""
 
     def __init__(self, ranks: int = 1, *, job_s: dict[str, float] | None = None, start_up_s: float = 0.0, **ft: Any) -> None:
-        self.machine = Liveness(Limits(FaultTolerance(**ft), Learner(job_s or {}), start_up_s=start_up_s))
+        self.machine = Monitor(FaultTolerance(**ft), start_up_s=start_up_s)
         self.signs: dict[int, Signs] = dict.fromkeys(range(ranks), Signs())
         self.logged: dict[int, tuple[float, int]] = {}
         self.busy = dict.fromkeys(range(ranks), True)
@@ -46,6 +48,7 @@ class Node:
         self.hung: list[tuple[float, int, str]] = []
         self.looks: list[float] = []
         self.asked = 0
+        self.show(PaceHeard(job_s=job_s or {}))
         for rank in range(ranks):
             self.show(RankStarted(local_rank=rank, rank=rank, started_at=0.0))
 
@@ -305,11 +308,11 @@ def test_other_nodes_are_told_of_one_that_works_in_silence_but_not_of_one_that_o
     node = trained(Node(2, **LEARNED))
     node.busy = {0: False, 1: False}
     node.run(node.now + LEARNED["least_limit"])
-    assert node.machine.ranks[0].suspected and node.machine.busy_s == 0
+    assert node.machine.state.ranks[0].suspected and busy_for_s(node.machine.state) == 0
     for _ in range(looks):
         node.busy[0] = True
         node.run(node.machine.deadline())
-    assert (node.machine.busy_s > 0) == told
+    assert (busy_for_s(node.machine.state) > 0) == told
 
 
 def test_other_nodes_are_told_of_one_at_which_somebody_sits() -> None:
@@ -317,7 +320,7 @@ def test_other_nodes_are_told_of_one_at_which_somebody_sits() -> None:
     node.busy = {0: False, 1: False}
     node.signs[0] = replace(node.signs[0], sections=(opened(hooks.DEBUGGER, node.now),))
     node.run(node.now + 2 * LEARNED["least_limit"])
-    assert node.machine.busy_s > 0
+    assert busy_for_s(node.machine.state) > 0
 
 
 def test_one_that_is_stopped_hangs_though_the_others_spin() -> None:
@@ -332,14 +335,14 @@ def test_a_rank_that_gets_a_third_of_a_core_is_at_work_however_closely_it_is_loo
     still = Stillness()
     for tick in range(100):
         at = 0.05 * tick
-        still.look(RankMeasured(local_rank=0, cpu_s=round(at / 3, 2), io_bytes=0, state="R"), at)
+        still = still.looked(RankMeasured(local_rank=0, cpu_s=round(at / 3, 2), io_bytes=0, state="R"), at)
         assert at - still.since <= 0.2
 
 
 def test_a_burst_after_a_long_rest_is_work() -> None:
     still = Stillness()
     for at in range(0, 151, 15):
-        still.look(RankMeasured(local_rank=0, cpu_s=0.2 if at >= 120 else 0.0, io_bytes=0, state="S"), float(at))
+        still = still.looked(RankMeasured(local_rank=0, cpu_s=0.2 if at >= 120 else 0.0, io_bytes=0, state="S"), float(at))
     assert still.since == 120.0
 
 
@@ -364,13 +367,13 @@ def test_what_took_long_once_is_allowed_again() -> None:
     node = trained(Node(1, **LEARNED))
     node.run(node.now + 9.0).beat()  # a checkpoint
     trained(node, 10)
-    assert node.machine.limits.beat(Signs()).limit_s == pytest.approx(50.0, rel=0.05)
+    assert node.machine.state.limits.beat(Signs()).limit_s == pytest.approx(50.0, rel=0.05)
 
 
 def test_what_others_of_the_job_needed_is_known_from_the_start() -> None:
     node = Node(1, job_s={"beat": 30.0}, **LEARNED)
     node.beat()
-    assert node.machine.limits.beat(Signs()).limit_s == 150.0
+    assert node.machine.state.limits.beat(Signs()).limit_s == 150.0
 
 
 def test_a_process_that_ends_is_judged_by_no_heartbeat_any_more() -> None:

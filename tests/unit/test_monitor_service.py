@@ -10,7 +10,7 @@ from holdfast.core.config.fault_tolerance import FaultTolerance
 from holdfast.core.job.events import LimitsLearned, StragglerSeen, Unwatched
 from holdfast.core.machine import NEVER, Record, Say, Tick
 from holdfast.core.page.signs import SectionSigns, Signs
-from holdfast.monitor.machine import INFORM_S, NOTICE_S, Monitor
+from holdfast.monitor.machine import Monitor
 from holdfast.monitor.messages import (
     Inform,
     MeasureRanks,
@@ -19,8 +19,11 @@ from holdfast.monitor.messages import (
     RankSeen,
     RanksMeasured,
     RankStarted,
+    RoundBegan,
     SeeRanks,
 )
+from holdfast.monitor.reports import NOTICE_S
+from holdfast.monitor.state import INFORM_S
 
 
 class Job:
@@ -35,7 +38,7 @@ class Job:
 
     def begin(self, job_s: dict[str, float]) -> None:
         self.born_at = self.now
-        self.monitor.begin_round(job_s, self.now)
+        self._show(RoundBegan(job_s=job_s))
         self._show(RankStarted(local_rank=0, rank=self.rank, started_at=self.now))
 
     def run(self, until: float) -> Job:
@@ -105,13 +108,13 @@ def test_what_was_learned_in_one_round_holds_in_the_next() -> None:
     job = Job(least_limit=1.0).run(100.0)
     job._show(RankGone(local_rank=0))
     job.begin({"out": 7.0})
-    assert job.monitor.limits.beat(Signs()).limit_s == 5.0 and job.monitor.learner.is_ready("out")
+    assert job.monitor.state.limits.beat(Signs()).limit_s == 5.0 and job.monitor.state.learned.is_ready("out")
 
 
 @pytest.mark.parametrize(("what", "slow"), [("report", [2]), ("exclude", [2]), ("ignore", [])])
 def test_ranks_are_compared_unless_stragglers_are_to_be_ignored(what: str, slow: list[int]) -> None:
     monitor, seen = Monitor(FaultTolerance(on_straggler=what), node="n1"), list[Any]()
-    monitor.begin_round({}, 0.0)
+    monitor.observe(RoundBegan(job_s={}), 0.0)
     for rank in range(4):
         monitor.observe(RankStarted(local_rank=rank, rank=rank, started_at=0.0), 0.0)
     for now in range(1, 600):

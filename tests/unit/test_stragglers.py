@@ -57,10 +57,11 @@ class Node:
     def period(self, slow: dict[int, float], typical_s: float = 0.1) -> tuple[list[Any], list[Any]]:
         for _ in range(5):
             for rank in range(self.ranks):
-                self.stragglers.saw(rank, 10 + rank, {"load": slow.get(rank, typical_s)}, self.now)
+                self.stragglers = self.stragglers.saw(rank, {"load": slow.get(rank, typical_s)}, self.now)
         self.now += PERIOD_S
         assert self.stragglers.judge_at <= self.now
-        return self.stragglers.judge(self.now)
+        self.stragglers, fresh, over = self.stragglers.judged({rank: 10 + rank for rank in range(self.ranks)}, self.now)
+        return fresh, over
 
 
 def test_a_rank_that_is_slow_for_a_while_is_told_once_and_when_it_has_recovered() -> None:

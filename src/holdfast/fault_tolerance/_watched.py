@@ -19,8 +19,7 @@ from holdfast.fault_tolerance._reach import write_limits
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import Calculated, HeartbeatMsg, RankInfo, SectionAction, SectionMsg
 from holdfast.monitor import messages
-from holdfast.monitor.limits import Learner, Limits
-from holdfast.monitor.liveness import Liveness
+from holdfast.monitor.machine import Monitor
 from holdfast.runtime.process import process
 from holdfast.runtime.shm.pages import Page, create_page
 
@@ -52,7 +51,7 @@ class Watched:
             self._writer.attach(self._page.words)
             write_limits(self._writer, *calculated)
         self._cfg, self._rank, self._pid, self._logger = cfg, rank_info.global_rank, pid, logger
-        self._machine = Liveness(Limits(cfg.to_core(), Learner({})))
+        self._machine = Monitor(cfg.to_core())
         self._kill_again_at = float("inf")
         self._clock = clock
         now = clock()

@@ -1,18 +1,14 @@
-"""What has a rank shown of itself by a certain moment? Its page and its log as one; and what two such looks teach."""
+"""What has a rank shown by a certain moment? Its page and its log as one; and what two such looks teach."""
 
 from __future__ import annotations
 
-from holdfast.core.page.signs import Signs
+from collections.abc import Iterator
+
+from holdfast.core.page.signs import SectionSigns, Signs
 from holdfast.core.page.silences import BEAT, FIRST, OUT, in_section
 from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from holdfast.core.page.signs import SectionSigns
-    from holdfast.monitor.limits import Learner
-    from holdfast.monitor.messages import RankSeen
+from holdfast.monitor.limits import Learned
+from holdfast.monitor.messages import RankSeen
 
 
 class Glimpse(Value):
@@ -31,29 +27,27 @@ class Glimpse(Value):
 
     @property
     def beats(self) -> int:
-        """How many."""
         return self.signs.beats + self.lines
 
     @property
     def step(self) -> int | None:
-        """The last that it has told of. None: none."""
+        """The last step that it has reported. None: none."""
         return self.logged_step if self.signs.step is None else self.signs.step
 
     @property
     def first_at(self) -> float | None:
-        """Its first sign of life by itself, as well as this look can tell. None: none yet."""
+        """Its first sign of life, as well as this look can tell. None: none yet."""
         if self.signs.first_beat_at is not None:
             return self.signs.first_beat_at
         return self.at if self.lines or self.signs.sections else None
 
     @property
     def open_sections(self) -> tuple[SectionSigns, ...]:
-        """Those that it is in."""
         return tuple(one for one in self.signs.sections if one.open_since is not None)
 
     @property
     def section(self) -> str:
-        """Of those the one that it entered last. Empty: none."""
+        """The open section that it entered last. Empty: none."""
         return max(((one.open_since or 0.0, one.name) for one in self.open_sections), default=(0.0, ""))[1]
 
 
@@ -63,26 +57,27 @@ def glimpse(seen: RankSeen, now: float) -> Glimpse:
     return Glimpse(at=now, signs=signs, logged_at=seen.logged_at, logged_step=seen.logged_step, lines=seen.lines)
 
 
-def learn(learner: Learner, started_at: float, before: Glimpse, after: Glimpse) -> None:
-    """What has ended between two looks at a rank. A silence that goes on teaches nothing: it may be the end."""
+def learn(learned: Learned, started_at: float, before: Glimpse, after: Glimpse) -> Learned:
+    """Add the silences that ended between two looks. One that goes on teaches nothing: it may be a hang."""
     now, signs, last = after.at, after.signs, before.signs
     if before.first_at is None and after.first_at is not None:
-        learner.saw(FIRST, after.first_at - started_at, 1, now)
+        learned = learned.saw(FIRST, after.first_at - started_at, 1, now)
     new = after.beats - before.beats
     if new > 0 and after.beat_at is not None:
-        # The longest gap is known of the whole life only; of the time between the looks, what they have seen themselves.
+        # The page has the longest gap of the whole life only; between the looks, what they have seen themselves.
         gap_s = 0.0 if before.beat_at is None else max((after.beat_at - before.beat_at) / new, before.at - before.beat_at)
         rose = signs.longest_gap_s > last.longest_gap_s
-        learner.saw(BEAT, max(gap_s, signs.longest_gap_s if rose else 0.0), after.beats, now)
+        learned = learned.saw(BEAT, max(gap_s, signs.longest_gap_s if rose else 0.0), after.beats, now)
     for old, one in _closed(last, signs):
         rose = one.longest_s > (old.longest_s if old else 0.0)
-        learner.saw(in_section(one.name), one.longest_s if rose else one.took_s, one.count, now)
+        learned = learned.saw(in_section(one.name), one.longest_s if rose else one.took_s, one.count, now)
     if signs.longest_out_s > last.longest_out_s:
-        learner.saw(OUT, signs.longest_out_s, max((one.count for one in signs.sections), default=0), now)
+        learned = learned.saw(OUT, signs.longest_out_s, max((one.count for one in signs.sections), default=0), now)
+    return learned
 
 
 def durations(before: Glimpse, after: Glimpse) -> dict[str, float]:
-    """How long the steps between two looks took on average, and the sections that were left the last time: by name."""
+    """Seconds by series: the sections that were left between two looks, the last time; and the steps, on average."""
     found = {one.name: one.took_s for _, one in _closed(before.signs, after.signs)}
     old, new = before.signs, after.signs
     if old.step is not None and new.step is not None and new.step > old.step and old.step_at and new.step_at:

@@ -1,31 +1,22 @@
 """How long may a rank be silent? What the user gives, else what the script sets, else what this job has been seen to need.
 
-A limit that somebody gave is kept to the letter. One that was learned is a guess, and a false alarm costs more than a late one,
+A limit that somebody gave is kept to the letter. A learned one is a guess, and a false alarm costs more than a late one,
 so it has three parts (`Bound`): from when on a rank is suspected, for how long it must stand still then, and from when on it
 counts as hung however busy it is.
 
-What is learned is the *longest* that healthy ranks have taken lately (`core.page.silences`). It is the job's knowledge and not
-a process's: a node's ranks learn together, and the coordinator merges the nodes' words and gives them to whoever starts next.
-The words are `first` (from the start of the process to the first sign), `beat`, `out` (no section open) and `section NAME`,
-with seconds.
+What is learned is the *longest* that healthy ranks have taken lately (`core.page.silences`), in seconds by kind of silence.
+It belongs to the job: a node's ranks learn together, and the coordinator merges what the nodes tell and gives it to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
 
-from holdfast.core.config.fault_tolerance import AUTO, FaultTolerance
+from holdfast.core.config.fault_tolerance import AUTO, FaultTolerance, Limit
 from holdfast.core.machine import NEVER
+from holdfast.core.page.signs import SectionSigns, Signs
 from holdfast.core.page.silences import BEAT, FIRST, OUT, Lately, in_section
-from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from holdfast.core.config.fault_tolerance import Limit
-    from holdfast.core.page.signs import SectionSigns, Signs
-
-END = "end"
-"""A kind of silence of which nothing is learned: the interpreter ends."""
+from holdfast.core.value import Value, replace
 
 READY, READY_TIMES = {FIRST: 1, BEAT: 20}, 5
 """So often one rank must have done it before a limit is learned from it: the first steps of a script are not like the others
@@ -37,6 +28,9 @@ QUIET, QUIET_S = 0.25, 2.0
 
 STEP, WARMUP = "step", "warmup"
 """Sections with a meaning of their own, as in ft_launcher: a rank's first `step`s are judged by the limit of `warmup`."""
+
+START_STILL_S = 1.0
+"""A rank that may take its time to start, and has used up its limit, must stand still for so long."""
 
 
 class Bound(Value):
@@ -54,28 +48,22 @@ class Bound(Value):
 
 NO_BOUND = Bound(limit_s=NEVER, busy_s=NEVER, is_sure=True)
 
-START_STILL_S = 1.0
-"""A rank that may take its time to start, and has used up its limit, must stand still for so long."""
 
+class Learned(Value):
+    """What the ranks of a node have needed, in this round and before it."""
 
-class Learner:
-    """What the ranks of a node have needed; and those of the whole job, in this round and before it."""
+    job_s: dict[str, float] = {}  # noqa: RUF012
+    """What the whole job needs, as the coordinator has it."""
+    lately: dict[str, Lately] = {}  # noqa: RUF012
+    counts: dict[str, int] = {}  # noqa: RUF012
+    """How often one rank has done it, at most."""
 
-    def __init__(self, job_s: dict[str, float]) -> None:
-        """`job_s`: as the coordinator has it."""
-        self.job_s = job_s
-        self.lately = {kind: Lately(seconds) for kind, seconds in job_s.items()}
-        self.counts: dict[str, int] = {}
-        """How often one rank has done it, at most."""
-
-    def heed(self, job_s: Mapping[str, float]) -> None:
-        """The coordinator says what the whole job needs."""
-        self.job_s = dict(job_s)
-
-    def saw(self, kind: str, seconds: float, times: int, now: float) -> None:
+    def saw(self, kind: str, seconds: float, times: int, now: float) -> Learned:
         """A rank, which has done it `times` times by now, was silent for so long over it."""
-        self.lately.setdefault(kind, Lately()).add(seconds, now)
-        self.counts[kind] = max(self.counts.get(kind, 0), times)
+        lately = copy.copy(self.lately.get(kind, Lately()))
+        lately.add(seconds, now)
+        counts = {**self.counts, kind: max(self.counts.get(kind, 0), times)}
+        return replace(self, lately={**self.lately, kind: lately}, counts=counts)
 
     def longest_s(self, kind: str) -> float:
         """0: nothing is known."""
@@ -87,31 +75,36 @@ class Learner:
         return kind in self.job_s or self.counts.get(kind, 0) >= READY.get(kind, READY_TIMES)
 
     def known_s(self) -> dict[str, float]:
-        """What this node has to tell of itself."""
+        """What this node tells of itself."""
         return {kind: lately.longest_s for kind, lately in self.lately.items() if self.is_ready(kind) and lately.longest_s > 0}
 
 
-class Limits:
+class Limits(Value):
     """What bounds each kind of silence of a rank."""
 
-    def __init__(self, ft: FaultTolerance, learner: Learner, *, start_up_s: float = 0.0) -> None:
-        self.ft = ft
-        self.learner = learner
-        self.start_up_s = start_up_s
-        """Seconds that a rank may be at work beyond its initial limit, which then is meant to begin later: once it has imported
-        what it needs, and says so (ft_launcher)."""
-        self.still_s = NEVER if ft.still_limit is None else ft.still_limit
-        self.most_s = NEVER if ft.most_limit is None else ft.most_limit
+    ft: FaultTolerance
+    learned: Learned = Learned()
+    start_up_s: float = 0.0
+    """Seconds that a rank may be at work beyond its initial limit, which then is meant to begin later: once it has imported
+    what it needs, and says so (ft_launcher)."""
+
+    @property
+    def still_s(self) -> float:
+        return NEVER if self.ft.still_limit is None else self.ft.still_limit
+
+    @property
+    def most_s(self) -> float:
+        return NEVER if self.ft.most_limit is None else self.ft.most_limit
 
     def first(self, signs: Signs | None) -> Bound:
         """From the start of the process to the first heartbeat, or where it is learned, to any sign of life."""
         said_s = signs.limits.initial_s if signs else None
-        bound = self._given(said_s, self.ft.initial_rank_heartbeat_timeout)
+        bound = _given(said_s, self.ft.initial_rank_heartbeat_timeout)
         if bound is not None and said_s is None and self.start_up_s:
             limit_s = bound.limit_s
             return Bound(limit_s=limit_s, still_s=START_STILL_S, busy_s=limit_s + self.start_up_s, is_sure=True)
         # Nobody knows whether one will ever come: a rank that shows nothing by itself hangs only if all stands still.
-        return bound or self.learned(FIRST) or Bound(limit_s=0.0, still_s=self.still_s)
+        return bound or self.of_kind(FIRST) or Bound(limit_s=0.0, still_s=self.still_s)
 
     def beat(self, signs: Signs | None) -> Bound:
         """Between two heartbeats."""
@@ -122,20 +115,19 @@ class Limits:
         return self._bound(OUT, signs.limits.out_s, self.ft.rank_out_of_section_timeout)
 
     def ending(self) -> Bound:
-        """From the moment on at which the interpreter begins to end: what is left to do has nothing to do with heartbeats."""
+        """While the interpreter ends: what is left to do has nothing to do with heartbeats."""
         least_s = self.ft.least_limit
         return Bound(limit_s=least_s, still_s=_quiet_s(least_s), busy_s=max(self.most_s, least_s))
 
     def section(self, section: SectionSigns, signs: Signs) -> Bound:
         """With that section open."""
-        said_steps = signs.limits.warmup_steps
+        said_steps, given = signs.limits.warmup_steps, self.ft.rank_section_timeouts
         slow_steps = self.ft.num_warmup_iterations if said_steps is None else said_steps
         if section.name == STEP and section.count < slow_steps:
             said = next((one.limit_s for one in signs.sections if one.name == WARMUP), None)
-            if said is not None or WARMUP in self.ft.rank_section_timeouts:
-                return self._given(said, self.ft.rank_section_timeouts.get(WARMUP)) or NO_BOUND
-        given: Limit = self.ft.rank_section_timeouts.get(section.name, AUTO)
-        return self._bound(in_section(section.name), section.limit_s, given)
+            if said is not None or WARMUP in given:
+                return _given(said, given.get(WARMUP)) or NO_BOUND
+        return self._bound(in_section(section.name), section.limit_s, given.get(section.name, AUTO))
 
     def shortest_s(self, signs: Signs) -> float:
         """Of all limits that were given for silences that may yet begin: the shortest."""
@@ -144,28 +136,29 @@ class Limits:
         given += [said.beat_s, said.out_s, *(one.limit_s for one in signs.sections)]
         return min((float(limit) for limit in given if limit is not None and limit != AUTO), default=NEVER)
 
-    def _bound(self, kind: str, said_s: float | None, given: Limit) -> Bound:
-        # Of what nobody knows how long it takes, one that is busy is never accused.
-        unknown = Bound(limit_s=self.still_s, still_s=_quiet_s(self.still_s))
-        return self._given(said_s, given) or self.learned(kind) or unknown
-
-    def _given(self, said_s: float | None, given: Limit) -> Bound | None:
-        """The script's word goes first: it may have calculated what was given to begin with. None: nobody has said anything."""
-        if said_s is not None:
-            return Bound(limit_s=said_s, busy_s=said_s, is_sure=True)
-        if given == AUTO:
-            return None
-        return NO_BOUND if given is None else Bound(limit_s=float(given), busy_s=float(given), is_sure=True)
-
-    def learned(self, kind: str) -> Bound | None:
+    def of_kind(self, kind: str) -> Bound | None:
         """What follows from what has been seen. None: nothing has."""
-        longest_s = self.learner.longest_s(kind)
+        longest_s = self.learned.longest_s(kind)
         if longest_s <= 0:
             return None
         limit_s = max(self.ft.least_limit, self.ft.safety_factor * longest_s)
-        if not self.learner.is_ready(kind):  # as if nothing had been seen, but never less than that
+        if not self.learned.is_ready(kind):  # as if nothing had been seen, but never less than that
             return Bound(limit_s=max(limit_s, self.still_s), still_s=_quiet_s(max(limit_s, self.still_s)))
         return Bound(limit_s=limit_s, still_s=_quiet_s(limit_s), busy_s=max(self.most_s, 2 * limit_s))
+
+    def _bound(self, kind: str, said_s: float | None, given: Limit) -> Bound:
+        # Of what nobody knows how long it takes, one that is busy is never accused.
+        unknown = Bound(limit_s=self.still_s, still_s=_quiet_s(self.still_s))
+        return _given(said_s, given) or self.of_kind(kind) or unknown
+
+
+def _given(said_s: float | None, given: Limit) -> Bound | None:
+    """The script's limit goes first: it may have calculated what was given to begin with. None: neither sets one."""
+    if said_s is not None:
+        return Bound(limit_s=said_s, busy_s=said_s, is_sure=True)
+    if given == AUTO:
+        return None
+    return NO_BOUND if given is None else Bound(limit_s=float(given), busy_s=float(given), is_sure=True)
 
 
 def _quiet_s(limit_s: float) -> float:

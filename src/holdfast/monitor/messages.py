@@ -1,10 +1,25 @@
-"""What is a monitor shown, and what does it ask for? The values at its edge (`monitor.machine`), without the machine."""
+"""What is the monitor shown, and what does it ask for?"""
 
 from __future__ import annotations
 
 from holdfast.core.machine import Action, Observation
 from holdfast.core.page.signs import Signs
 from holdfast.core.value import Value
+
+
+class RoundBegan(Observation):
+    """Other ranks are about to start."""
+
+    job_s: dict[str, float]
+    """What the job is known to need, in seconds by kind of silence."""
+
+
+class PaceHeard(Observation):
+    """The coordinator tells what the whole job needs."""
+
+    job_s: dict[str, float]
+    busy_s: float = 0.0
+    """For so long another node's ranks may be waited for: they work in silence."""
 
 
 class RankStarted(Observation):
@@ -82,7 +97,6 @@ class Overdue(Action):
     reason: str
     """Which, and by how much: `no heartbeat for 12.3 s (limit 12 s), in section checkpoint`."""
     silent_s: float
-    """For how long it had been silent."""
 
 
 class Inform(Action):

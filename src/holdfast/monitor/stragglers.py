@@ -9,13 +9,12 @@ row, and has recovered when it has not been so for as long.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import TypeAlias
+
 from holdfast.core.machine import NEVER
 from holdfast.core.outliers import median, too_slow
-from holdfast.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from holdfast.core.value import Value, replace
 
 PERIOD_S, PERIODS = 60.0, 3
 SAMPLES, KEPT = 3, 64
@@ -25,6 +24,8 @@ PAST, PAST_LEAST = 32, 5
 """Periods of its own past that a rank is compared with, and how many there must be."""
 SLOWER_THAN_EVER = 1.5
 """A rank is slower than its own past if it takes so many times the median of that; half of the ranks or more: the job is."""
+
+OTHERS, OWN_PAST = "the node's other ranks", "its own past"
 
 
 class Straggler(Value):
@@ -37,106 +38,86 @@ class Straggler(Value):
     took_s: float
     typical_s: float
     against: str
-    """the node's other ranks · its own past"""
+    """OTHERS or OWN_PAST."""
 
     @property
     def words(self) -> str:
-        """For people."""
         return f"rank {self.rank} takes {self.took_s:.3g} s for {self.series}, {self.against} {self.typical_s:.3g} s"
 
 
-OTHERS, OWN_PAST = "the node's other ranks", "its own past"
+Series: TypeAlias = tuple[int, str]
+"""Local rank, series."""
+Slow: TypeAlias = tuple[int, str, str]
+"""Local rank, series, against whom."""
 
 
-class Stragglers:
+class Stragglers(Value):
     """All of a node's ranks."""
 
-    def __init__(self, *, period_s: float = PERIOD_S) -> None:
-        self.period_s = period_s
-        self.judge_at = NEVER
-        self.ranks: dict[int, int] = {}
-        """local rank → rank"""
-        self.samples: dict[tuple[int, str], list[float]] = {}
-        self.past: dict[tuple[int, str], list[float]] = {}
-        self.slow: dict[tuple[int, str, str], int] = {}
-        """How many periods in a row (local rank, series, against) has been slow; negative: has not been, since it was told."""
-        self.told: dict[tuple[int, str, str], Straggler] = {}
-        self.typical: dict[str, float] = {}
-        """Of each series: the median of the ranks in the last period."""
+    judge_at: float = NEVER
+    samples: dict[Series, tuple[float, ...]] = {}  # noqa: RUF012
+    past: dict[Series, tuple[float, ...]] = {}  # noqa: RUF012
+    slow: dict[Slow, int] = {}  # noqa: RUF012
+    """For how many periods in a row; negative: it has not been slow, since it was told."""
+    told: dict[Slow, Straggler] = {}  # noqa: RUF012
+    typical: dict[str, float] = {}  # noqa: RUF012
+    """Of each series: the median of the ranks in the last period."""
 
-    def saw(self, local_rank: int, rank: int, durations: Mapping[str, float], now: float) -> None:
+    def saw(self, local_rank: int, durations: Mapping[str, float], now: float) -> Stragglers:
         """A rank took so many seconds, by series."""
-        self.ranks[local_rank] = rank
-        if durations and self.judge_at == NEVER:
-            self.judge_at = now + self.period_s
-        for series, seconds in durations.items():
-            kept = self.samples.setdefault((local_rank, series), [])
-            kept.append(seconds)
-            del kept[:-KEPT]
+        if not durations:
+            return self
+        new = {(local_rank, name): (*self.samples.get((local_rank, name), ()), took_s) for name, took_s in durations.items()}
+        judge_at = now + PERIOD_S if self.judge_at == NEVER else self.judge_at
+        return replace(self, judge_at=judge_at, samples={**self.samples, **{key: kept[-KEPT:] for key, kept in new.items()}})
 
-    def pause(self) -> None:
-        """No rank is left to be judged."""
-        self.judge_at = NEVER
-
-    def judge(self, now: float) -> tuple[list[Straggler], list[Straggler]]:
-        """The period is over. Who has become a straggler, and who has recovered?"""
-        self.judge_at = now + self.period_s
-        took = {key: median(kept) for key, kept in self.samples.items() if len(kept) >= SAMPLES}
-        for key in took:
-            del self.samples[key]
-        found: dict[tuple[int, str, str], Straggler] = {}
-        for series in sorted({series for _, series in took}):
-            of_rank = {local_rank: seconds for (local_rank, name), seconds in took.items() if name == series}
-            self.typical[series] = median(of_rank.values())
-            typical_s, slow = too_slow(of_rank)
-            for local_rank in slow:
-                self._note(found, local_rank, series, of_rank[local_rank], typical_s, OTHERS)
-            for local_rank, typical_s in self._slower_than_ever(series, of_rank).items():
-                self._note(found, local_rank, series, of_rank[local_rank], typical_s, OWN_PAST)
-        return self._news(found, {series for _, series in took})
-
-    def _note(
-        self,
-        found: dict[tuple[int, str, str], Straggler],
-        local_rank: int,
-        series: str,
-        took_s: float,
-        usual_s: float,
-        against: str,
-    ) -> None:
-        found[local_rank, series, against] = Straggler(
-            local_rank=local_rank,
-            rank=self.ranks[local_rank],
-            series=series,
-            took_s=took_s,
-            typical_s=usual_s,
-            against=against,
+    def judged(self, rank_of: Mapping[int, int], now: float) -> tuple[Stragglers, list[Straggler], list[Straggler]]:
+        """The period is over. Who has become a straggler, and who has recovered? `rank_of`: ranks by local rank."""
+        took = {key: median(kept) for key, kept in self.samples.items() if len(kept) >= SAMPLES and key[0] in rank_of}
+        by_series: dict[str, dict[int, float]] = {}
+        for (local_rank, series), took_s in took.items():
+            by_series.setdefault(series, {})[local_rank] = took_s
+        slower = [one for series in sorted(by_series) for one in self._slower(series, by_series[series], rank_of)]
+        slow, told, fresh, over = self._news(slower, by_series)
+        after = Stragglers(
+            judge_at=now + PERIOD_S,
+            samples={key: kept for key, kept in self.samples.items() if key not in took},
+            past=self.past | {key: (*self.past.get(key, ()), took_s)[-PAST:] for key, took_s in took.items()},
+            slow=slow,
+            told=told,
+            typical=self.typical | {series: median(took_s.values()) for series, took_s in by_series.items()},
         )
+        return after, fresh, over
 
-    def _slower_than_ever(self, series: str, of_rank: Mapping[int, float]) -> dict[int, float]:
-        slower = {}
-        for local_rank, seconds in of_rank.items():
-            past = self.past.setdefault((local_rank, series), [])
-            usual_s = median(past) if len(past) >= PAST_LEAST else NEVER
-            if seconds > SLOWER_THAN_EVER * usual_s:
-                slower[local_rank] = usual_s
-            past.append(seconds)
-            del past[:-PAST]
-        return slower if len(slower) * 2 < len(of_rank) or len(of_rank) == 1 else {}
+    def _news(
+        self, slower: Iterable[Straggler], judged: Container[str]
+    ) -> tuple[dict[Slow, int], dict[Slow, Straggler], list[Straggler], list[Straggler]]:
+        found = {(one.local_rank, one.series, one.against): one for one in slower}
+        slow, told, over = dict(self.slow), dict(self.told), list[Straggler]()
+        for key in found:
+            slow[key] = max(0, slow.get(key, 0)) + 1
+        fresh = {key: one for key, one in found.items() if slow[key] == PERIODS and key not in told}
+        for key in [key for key in slow if key not in found and key[1] in judged]:
+            slow[key] = min(0, slow[key]) - 1
+            if key not in told or slow[key] == -PERIODS:
+                del slow[key]
+                over += [told.pop(key)] if key in told else []
+        return slow, told | fresh, [*fresh.values()], over
 
-    def _news(self, found: dict[tuple[int, str, str], Straggler], judged: set[str]) -> tuple[list[Straggler], list[Straggler]]:
-        fresh, over = [], []
-        for key in [*found, *(key for key in self.slow if key not in found and key[1] in judged)]:
-            if key in found:
-                self.slow[key] = max(0, self.slow.get(key, 0)) + 1
-                if self.slow[key] == PERIODS and key not in self.told:
-                    self.told[key] = found[key]
-                    fresh.append(found[key])
-            elif key in self.told:
-                self.slow[key] = min(0, self.slow[key]) - 1
-                if self.slow[key] <= -PERIODS:
-                    over.append(self.told.pop(key))
-                    del self.slow[key]
-            else:
-                del self.slow[key]
-        return fresh, over
+    def _slower(self, series: str, took_s: Mapping[int, float], rank_of: Mapping[int, int]) -> Iterator[Straggler]:
+        typical_s, slow = too_slow(took_s)
+        pasts = {local_rank: self.past.get((local_rank, series), ()) for local_rank in took_s}
+        usual_s = {local_rank: median(past) for local_rank, past in pasts.items() if len(past) >= PAST_LEAST}
+        slower = [local_rank for local_rank, past_s in usual_s.items() if took_s[local_rank] > SLOWER_THAN_EVER * past_s]
+        if len(slower) * 2 >= len(took_s) > 1:
+            slower = []  # the job is slower
+        for against, ranks, than_s in ((OTHERS, slow, dict.fromkeys(slow, typical_s)), (OWN_PAST, slower, usual_s)):
+            for one in ranks:
+                yield Straggler(
+                    local_rank=one,
+                    rank=rank_of[one],
+                    series=series,
+                    took_s=took_s[one],
+                    typical_s=than_s[one],
+                    against=against,
+                )

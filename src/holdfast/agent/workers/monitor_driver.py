@@ -1,11 +1,10 @@
 """How does the monitor see this host's ranks? In the agent's loop: it has no process and no socket of its own.
 
 Carries out what `monitor.machine` asks for: reads pages and logs, asks the kernel and the GPUs, and passes on what it says.
-A thread reads the logs (`telemetry.record.io_thread`), and the loop waits for it only a moment: their file system may hang.
-What is read too late for one look is seen at the next.
+A thread reads the logs, and the loop waits for it only a moment: their file system may hang. What is read too late for one look
+is seen at the next.
 
-When the monitor itself fails, that is recorded and another one made; the ranks notice nothing, since all they ever do is to
-write to their pages.
+When the monitor itself fails, that is recorded and another one made. The ranks notice nothing: they only write to their pages.
 """
 
 from __future__ import annotations
@@ -29,11 +28,13 @@ from holdfast.monitor.messages import (
     Inform,
     MeasureRanks,
     Overdue,
+    PaceHeard,
     RankGone,
     RankMeasured,
     RankSeen,
     RanksMeasured,
     RankStarted,
+    RoundBegan,
     SeeRanks,
 )
 from holdfast.monitor.progress import LogProgress
@@ -60,11 +61,11 @@ class Watched:
     def __init__(self, rank: int, pid: int, started_at: float, log: LogProgress | None) -> None:
         self.rank, self.pid, self.started_at, self.log = rank, pid, started_at, log
         self.lines = 0
-        """Of progress, that were in the log at the last look."""
+        """Lines of progress that were in the log at the last look."""
         self.logged_at: float | None = None
         """When the last of them was read. None: there is none."""
 
-    def looked(self, now: float) -> None:
+    def read(self, now: float) -> None:
         """The log was read at `now`."""
         if self.log is not None and self.log.lines > self.lines:
             self.lines, self.logged_at = self.log.lines, now
@@ -106,17 +107,15 @@ class Monitoring(Part):
     # --- what the agent tells -------------------------------------------------------------------------------------------
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        """See `Part`. Some of them may have ended since."""
         self.close()
         self.job_s, now = assigned.longest_s, self.host.now()
         for seen in started:
-            if isinstance(seen, Started) and seen.pid in self.host.children:
+            if isinstance(seen, Started) and seen.pid in self.host.children:  # it may have ended since
                 rank = assigned.base_rank + seen.local_rank
                 self.ranks[seen.local_rank] = Watched(rank, seen.pid, now, self._log(seen.local_rank))
         return self._guarded(self._begin)
 
     def saw(self, seen: Observation) -> None:
-        """See `Part`: a rank ends, or has failed."""
         match seen:
             case ProcessDying(pid=pid, exitcode=exitcode) if exitcode != 0:
                 self._over(pid)
@@ -132,15 +131,9 @@ class Monitoring(Part):
     def heed(self, job_s: Mapping[str, float], busy_s: float) -> None:
         """The coordinator says what the whole job needs, and for how long to wait for another node."""
         self.job_s = job_s
-
-        def heeded() -> list[Observation]:
-            self.monitor.heed(job_s, busy_s, self.host.now())
-            return []
-
-        self._guarded(heeded)
+        self._guarded(lambda: self._show(PaceHeard(job_s=dict(job_s), busy_s=busy_s)))
 
     def deadline(self) -> float:
-        """When to call `due`."""
         if not self.ranks:
             return NEVER
         if self.back_at == -NEVER:
@@ -151,7 +144,6 @@ class Monitoring(Part):
         return self.back_at
 
     def due(self) -> list[Observation]:
-        """What the passing of time has brought."""
         now = self.host.now()
         if now < self.deadline():
             return []
@@ -182,7 +174,6 @@ class Monitoring(Part):
         return (watched.log.step, watched.logged_at) if watched is not None and watched.log is not None else (None, None)
 
     def close(self) -> None:
-        """The ranks of this round are over."""
         for watched in self.ranks.values():
             self._close_log(watched)
         self.ranks = {}
@@ -199,7 +190,6 @@ class Monitoring(Part):
             return []
 
     def _failed(self, error: Exception) -> None:
-        """The one place where a failure of the monitor ends."""
         now = self.host.now()
         soon = now - self.failed_at < max(SOON_S, 2 * self.wait_s)
         self.failed_at, self.back_at = now, now + (self.wait_s if soon else 0.0)
@@ -214,12 +204,9 @@ class Monitoring(Part):
         return self.make(self.config.ft, node=self.node, start_up_s=start_up_s)
 
     def _begin(self) -> list[Observation]:
-        self.monitor.begin_round(self.job_s, self.host.now())
-        return [
-            seen
-            for local_rank, one in self.ranks.items()
-            for seen in self._show(RankStarted(local_rank=local_rank, rank=one.rank, started_at=one.started_at))
-        ]
+        ranks = self.ranks.items()
+        started = [RankStarted(local_rank=i, rank=one.rank, started_at=one.started_at) for i, one in ranks]
+        return [found for seen in (RoundBegan(job_s=dict(self.job_s)), *started) for found in self._show(seen)]
 
     def _show(self, seen: Observation) -> list[Observation]:
         """Show the monitor something, and carry out what it asks for; what there is for the group."""
@@ -265,7 +252,7 @@ class Monitoring(Part):
         if log is None:
             return RankSeen(local_rank=local_rank, signs=signs)
         self.reader.do(log.look)
-        watched.looked(self.host.now())
+        watched.read(self.host.now())
         return RankSeen(local_rank=local_rank, signs=signs, logged_at=watched.logged_at, logged_step=log.step, lines=log.lines)
 
     def _measure(self, local_rank: int) -> RankMeasured:

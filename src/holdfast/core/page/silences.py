@@ -22,8 +22,8 @@ def in_section(name: str) -> str:
 class Lately:
     """The longest of what came in the last day."""
 
-    def __init__(self, inherited_s: float = 0.0) -> None:
-        self.windows = [inherited_s]
+    def __init__(self) -> None:
+        self.windows = [0.0]
         self.rolls_at = -NEVER
 
     def add(self, seconds: float, now: float) -> None:
@@ -33,7 +33,7 @@ class Lately:
         while now >= self.rolls_at and self.rolls_at != NEVER:
             self.rolls_at += WINDOW_S
             self.windows = [*self.windows[-WINDOWS + 1 :], 0.0]
-        self.windows[-1] = max(self.windows[-1], seconds)
+        self.windows = [*self.windows[:-1], max(self.windows[-1], seconds)]
 
     @property
     def longest_s(self) -> float:
