@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.agent.logs.attempt_logs import AttemptLogs, RankPaths
-from holdfast.agent.logs.follow_interval import Wake
 from holdfast.agent.logs.nonblocking_writer import Console
-from holdfast.agent.logs.tee import CHUNK, PARTIAL_S, PROGRESS_S, PUMP_BYTES, Source, Tee
+from holdfast.agent.logs.tee import BATCH_S, CHUNK, PARTIAL_S, POLL_S, PROGRESS_S, PUMP_BYTES, Source, Tee
 
 
 class Followed:
@@ -202,7 +201,7 @@ def test_one_pump_does_a_bounded_amount_of_work_and_takes_ranks_in_turns(followe
     followed.write(1, b"short\n")
     shown = followed.pump()
     assert b"[1]:short\n" in shown and len(shown) < 2 * PUMP_BYTES
-    assert select.select([followed.tee], [], [], 60)[0], "and asks to be called again at once"
+    assert followed.tee.look_at <= followed.now, "and asks to be called again at once"
 
 
 def test_a_console_that_takes_nothing_costs_neither_time_nor_memory(followed: Followed):
@@ -261,40 +260,32 @@ def test_no_line_is_lost_doubled_or_joined_with_anothers(
     followed.close()
 
 
-def ready(tee: Tee, timeout_s: float) -> bool:
-    return bool(select.select([tee], [], [], timeout_s)[0])
+def ready(tee: Tee) -> bool:
+    return bool(select.select([tee], [], [], 0)[0])
 
 
 def test_a_write_wakes_whoever_waits(followed: Followed):
     while not followed.tee.pump():
         pass
-    assert followed.tee.interval_s is None and not ready(followed.tee, 0)
+    assert not ready(followed.tee)
     followed.write(1, b"news\n")
-    assert ready(followed.tee, 0) and followed.pump() == b"[1]:news\n"
-    assert not ready(followed.tee, 0), "right after a look, more writes wait to be seen together"
-    assert ready(followed.tee, 60)
+    assert ready(followed.tee) and followed.pump() == b"[1]:news\n"
+    assert followed.tee.fileno() == -1, "right after a look, more writes wait to be seen together"
+    assert followed.now < followed.tee.look_at <= followed.now + BATCH_S
 
 
 def test_without_inotify_it_looks_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Wake, "watch", lambda self, path: setattr(self, "_blind", True))
-    followed = Followed(tmp_path / "files")
-    while not followed.tee.pump():
-        pass
-    followed.write(0, b"news\n")
-    assert ready(followed.tee, 60) and followed.pump() == b"[0]:news\n"
-    followed.close()
-
-
-def test_without_a_timer_the_caller_is_told_how_often_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     class Refuses:
         def __getattr__(self, name: str):
             return lambda *args: -1
 
     monkeypatch.setattr("ctypes.CDLL", lambda name: Refuses())
     followed = Followed(tmp_path / "files")
-    assert followed.tee.fileno() == -1 and followed.tee.interval_s == 0.1
+    while not followed.tee.pump():
+        pass
+    assert followed.tee.fileno() == -1 and followed.tee.look_at <= followed.now + POLL_S
     followed.write(0, b"news\n")
-    assert followed.pump() == b"[0]:news\n"
+    assert followed.pump(POLL_S) == b"[0]:news\n"
     followed.close()
 
 

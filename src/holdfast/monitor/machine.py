@@ -32,12 +32,10 @@ class Monitor:
         self.state = State(ft=ft, node=node, start_up_s=start_up_s, inform_s=inform_s)
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         self.state, actions = step(self.state, seen, now)
         return actions
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return self.state.deadline()
 
     def shown(self, looked: RankSeen, now: float) -> dict[str, object]:

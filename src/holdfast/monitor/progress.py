@@ -37,7 +37,6 @@ class LogProgress:
         """The last that was named."""
 
     def look(self) -> None:
-        """Read what is new."""
         for file in self.files:
             for line in file.lines():
                 if found := self.pattern.search(line[:LONGEST_LINE]):
@@ -49,7 +48,6 @@ class LogProgress:
             self.step = int(named)
 
     def close(self) -> None:
-        """Give the files back."""
         for file in self.files:
             file.close()
 

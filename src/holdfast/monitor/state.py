@@ -113,7 +113,6 @@ class State(Value):
 
     @property
     def looks_at(self) -> float:
-        """When the next look at the ranks is due."""
         return min(self.glance_at, self.measure_at, *(rank.look_at for rank in self.ranks.values()))
 
     def deadline(self) -> float:

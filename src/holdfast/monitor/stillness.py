@@ -39,7 +39,6 @@ class Stillness(Value):
     """It was stopped, or asleep in the kernel, at every look since then."""
 
     def looked(self, seen: RankMeasured, now: float) -> Stillness:
-        """With one more look."""
         is_active = self.last is not None and self._is_active(self.last, seen, now)
         is_new = self.last is None or is_active
         return Stillness(

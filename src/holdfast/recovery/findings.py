@@ -55,7 +55,6 @@ class Findings:
         """Rule and message of the last round's finding."""
 
     def action(self, finding: Finding) -> Action:
-        """What to do about it."""
         return self.said.get(finding.kind, finding.action)
 
     def unfit(self, failure: Failure) -> str:

@@ -84,11 +84,9 @@ class RestartOnFailure:
         self.verdict = self.verdict or verdict
 
     def restarts_left(self, now: float) -> int:
-        """How many restarts may still come."""
         return self.budget.left(now)
 
     def pardon(self, name: str) -> None:
-        """Hold nothing against that node any more."""
         self.suspects.pardon(name)
 
     def judge(self, health: Health, what: str) -> Decision:

@@ -31,7 +31,6 @@ class Progress:
         return f" if the job has reached iteration {self.reached + self.iterations}"
 
     def resume(self, reached: int | None, idle: int) -> None:
-        """Take over from a predecessor."""
         self.reached, self.idle = reached, idle
 
     def note(self, reached: int | None, *, restarting: bool) -> str:

@@ -32,7 +32,6 @@ class Suspects:
         return f"its workers were the first to fail {len(mine)} times{within}"
 
     def pardon(self, name: str) -> None:
-        """Forget what is held against a node."""
         self.faults.pop(name, None)
 
     def ages_s(self, now: float) -> dict[str, tuple[float, ...]]:
@@ -40,5 +39,4 @@ class Suspects:
         return {name: tuple(now - at for at in those) for name, those in self.faults.items()}
 
     def resume(self, ages_s: Mapping[str, Sequence[float]], now: float) -> None:
-        """Take over from a predecessor."""
         self.faults = {name: [now - age_s for age_s in those] for name, those in ages_s.items()}

@@ -62,11 +62,9 @@ class OrderRequest:
         self.ask, self.arguments, self._did = ask, arguments, did
 
     def reply(self, answer: Mapping[str, Any]) -> None:
-        """It is done."""
         self._did(True, str(answer.get("text") or f"{self.ask}: done"))
 
     def refuse(self, error: str) -> None:
-        """It cannot be done."""
         self._did(False, error)
 
 

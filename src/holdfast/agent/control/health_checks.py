@@ -78,7 +78,6 @@ class Checking(Part):
         return self._ask(JOINING, tuple(labels))
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        """See `Part`."""
         self._show(Watch(labels=self.during))
         return []
 
@@ -117,12 +116,10 @@ class Checking(Part):
     # --- the loop -------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When to call `due`."""
         ends = (child.until for label, child in self.children.items() if label not in self.stuck)
         return min(self.examiner.deadline(), min(ends, default=NEVER))
 
     def due(self) -> list[Observation]:
-        """What the passing of time has brought."""
         now = self.host.now()
         seen: list[Observation] = []
         for label, child in list(self.children.items()):
@@ -140,7 +137,6 @@ class Checking(Part):
         return seen
 
     def close(self) -> None:
-        """Let go of what still runs."""
         for child in self.children.values():
             child.end(self.host.now())
             if child.process.pidfd is not None:

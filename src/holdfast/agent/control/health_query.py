@@ -43,7 +43,6 @@ class Examination:
         return now >= self.until or (self.names is not None and set(self.names) <= set(self.told))
 
     def reply(self) -> None:
-        """Answer the client."""
         if self.names is None and not self.told:
             self.request.refuse("the coordinator has not answered: see `holdfast status`")
             return

@@ -70,7 +70,7 @@ class Desk(Part):
         self.asks = 0
 
     def settle(self) -> list[Observation]:
-        """See `Part`: listen on the Unix socket; without it the job runs all the same."""
+        """Listen on the Unix socket; without it the job runs all the same."""
         # Here, since it loads socket: the control socket is opened when the first workers have started.
         from holdfast.agent.control.control_socket import ControlSocket
 
@@ -96,7 +96,6 @@ class Desk(Part):
         self.health = server
 
     def close(self) -> None:
-        """Stop listening."""
         if self.control is not None:
             self.control.close()
         if self.health is not None:

@@ -101,7 +101,7 @@ class AppLog:
 
     def _follow(self) -> None:
         try:
-            tee = Tee()
+            tee = Tee(self.clock)
             try:
                 self._gather(tee)
             finally:
@@ -124,17 +124,21 @@ class AppLog:
         self._follow_to_the_end(tee)
 
     def _follow_to_the_end(self, tee: Tee) -> None:
-        poll = select.poll()
-        poll.register(self._over, select.POLLIN)
-        if tee.interval_s is None:
-            poll.register(tee.fileno(), select.POLLIN)
-        while all(ready != self._over for ready, _ in poll.poll(None if tee.interval_s is None else tee.interval_s * 1000)):
+        while not self._is_over(tee):
             tee.pump()
             self._tell(tee.trouble)
         if self.sender is not None:
             self.sender.end()
         tee.drain(stall_s=float("inf"))
         self._tell(tee.trouble)
+
+    def _is_over(self, tee: Tee) -> bool:
+        """Wait until there is something to gather, or the workers are gone. Whether they are."""
+        poll = select.poll()
+        poll.register(self._over, select.POLLIN)
+        if tee.fileno() >= 0:
+            poll.register(tee.fileno(), select.POLLIN)
+        return any(fd == self._over for fd, _ in poll.poll(max(0.0, tee.look_at - self.clock()) * 1000))
 
     def _tell(self, trouble: str) -> None:
         if trouble and not self._is_told:

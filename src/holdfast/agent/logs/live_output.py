@@ -88,8 +88,7 @@ class Shown:
         elif self._tees:
             (tee,) = self._tees
             self._listen(tee.fileno())
-            if tee.interval_s is not None:
-                self.look_at = self.host.now() + tee.interval_s
+            self.look_at = tee.look_at
 
     def _listen(self, fd: int) -> None:
         if fd != self._listens_to:

@@ -66,7 +66,6 @@ class Console:
         return bool(poll.poll(timeout_s * 1000))
 
     def close(self) -> None:
-        """Close our copy of the stream."""
         os.close(self._fd)
 
 

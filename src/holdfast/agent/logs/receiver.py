@@ -127,7 +127,7 @@ class LogReceiver(BlockingServer, Part):
     # --- for the agent's loop -------------------------------------------------------------------------------------------
 
     def first(self) -> list[Observation]:
-        """See `Part`: say where the lines of other nodes are taken."""
+        """Say where the lines of other nodes are taken."""
         return [LogsTaken(at=self.address)]
 
     def is_whole(self, path: str) -> bool:
@@ -162,7 +162,6 @@ class LogReceiver(BlockingServer, Part):
     # --- the threads ----------------------------------------------------------------------------------------------------
 
     def serve(self, link: BlockingLink) -> None:
-        """See `BlockingServer`."""
         asked = link.heard(self.clock() + IDLE_S)
         name, stream = self._begin(int(asked["cycle"]), str(asked["stream"]), int(asked["at"]))
         fd = -1

@@ -50,7 +50,6 @@ class Voice:
         return self._clock() + RETRY_S if self._console is not None and self._console.pending else NEVER
 
     def due(self) -> list[Observation]:
-        """Say what goes of that which waits."""
         if self._console is not None:
             self._console.flush()
         return []

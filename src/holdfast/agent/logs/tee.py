@@ -1,8 +1,8 @@
 """How do the workers' lines get from their files to our stdout and stderr, prefixed?
 
 The files are followed, so a worker never waits for our console, and what we have not shown yet waits on disk and not in our
-memory. Bytes pass through as they are. `pump` waits for no console, does a bounded amount of work, and `fileno` says when to
-call it again. It waits for the files' disk: the agent's loop calls it in a thread (`agent.logs.live_output`).
+memory. Bytes pass through as they are. `pump` waits for no console and does a bounded amount of work; `look_at` and `fileno`
+say when to call it again. It waits for the files' disk: the agent's loop calls it in a thread (`agent.logs.live_output`).
 
 A line is shown when it is complete, so ranks' lines are never joined. What stays without a line end for `PARTIAL_S` (a prompt,
 a program that prints dots) is shown as a line of its own, and what follows as another. A progress bar, redrawn with carriage
@@ -16,9 +16,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.agent.logs.follow_interval import BATCH_S, Wake
 from holdfast.agent.logs.nonblocking_writer import Console
 from holdfast.agent.logs.tail import last_drawn
+from holdfast.core.machine import NEVER
+from holdfast.telemetry.record.file_watch import IN_MODIFY, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ PARTIAL_S = 0.5
 
 PROGRESS_S = 2.0
 """Seconds between two states of one progress bar: tqdm redraws ten times a second, on every rank."""
+
+BATCH_S = 0.02
+"""Seconds between looks while the files grow: below what an eye sees, and a thousand small writes cost one look."""
+
+IDLE_S, POLL_S = 1.0, 0.1
+"""Seconds between looks though the kernel tells of no write: one through mmap, or on some network file systems, makes no event.
+And where it never tells (a container's limit on inotify instances); torchrun's tee: 0.1."""
 
 BLOCKED_S = 0.05
 """Seconds until a console that takes nothing is tried again."""
@@ -188,11 +196,14 @@ class Outlet:
 
 
 class Tee:
-    """Follows files and shows them. `pump` when `fileno` is readable; at the end `drain`, then `close`."""
+    """Follows files and shows them. `pump` at `look_at`, or when `fileno` is readable; at the end `drain`, then `close`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._wake = Wake()
+        self._watch = Watch()
+        self.look_at = clock()
+        """When (monotonic) to call `pump`, if `fileno` does not become readable before."""
+        self._listens = False
         self._outlets: list[Outlet] = []
         self._ends = False
         """Nothing more is written to the files, or it is not to be shown."""
@@ -208,17 +219,11 @@ class Tee:
         self._outlets.append(outlet)
         outlet.open(kept)
         for source in sources:
-            self._wake.watch(source.path)
-        self._wake.rest(BATCH_S, listen=True)
+            self._watch.add(source.path, IN_MODIFY)
 
     def fileno(self) -> int:
-        """For the caller's epoll; -1 where this kernel has none for us (then see `interval_s`)."""
-        return self._wake.fileno()
-
-    @property
-    def interval_s(self) -> float | None:
-        """None: wait for `fileno`. Else call `pump` every so many seconds."""
-        return self._wake.interval_s
+        """Readable when something was written. -1: only `look_at` counts, as for a moment after a look that found something."""
+        return self._watch.fileno() if self._listens and not self._watch.is_blind else -1
 
     @property
     def trouble(self) -> str:
@@ -227,7 +232,7 @@ class Tee:
 
     def pump(self) -> bool:
         """Show what is new, without blocking. True: all that was complete has been shown."""
-        self._wake.clear()
+        self._watch.clear()
         now = self._clock()
         used = 0
         for outlet in self._outlets:
@@ -235,14 +240,15 @@ class Tee:
             outlet.show_overdue(now)
             used += share
         blocked = self._blocked()
+        self._listens = not blocked and not used
         if blocked:
-            self._wake.rest(BLOCKED_S, listen=False)
+            self.look_at = now + BLOCKED_S
         elif used:
-            self._wake.rest(0.0 if used >= PUMP_BYTES else BATCH_S, listen=False)
+            self.look_at = now if used >= PUMP_BYTES else now + BATCH_S
         else:
-            due = min((source.due for outlet in self._outlets for source in outlet.sources), default=float("inf"))
-            self._wake.rest(due - now if due < float("inf") else None, listen=True)
-        return not used and not blocked
+            due = min((source.due for outlet in self._outlets for source in outlet.sources), default=NEVER)
+            self.look_at = min(due, now + (POLL_S if self._watch.is_blind else IDLE_S))
+        return self._listens
 
     def drain(
         self,
@@ -291,7 +297,7 @@ class Tee:
         for outlet in self._outlets:
             outlet.close()
         self._outlets = []
-        self._wake.close()
+        self._watch.close()
 
 
 def _without_redraws(lines: bytes) -> bytes:

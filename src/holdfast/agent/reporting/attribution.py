@@ -92,12 +92,11 @@ class Attribution(Part):
         self._service: Any = None
 
     def recorded(self, event: Event, at_unix: float) -> None:
-        """See `Part`."""
         if isinstance(event, RoundFormed):
             self.end_turn()
 
     def end_turn(self) -> None:
-        """See `Part`: see what has become of the round, and what was answered."""
+        """See what has become of the round, and what was answered."""
         rendezvous = self.rendezvous()
         if rendezvous is not None:
             if rendezvous.phase == "running" and rendezvous.round > self.seen:

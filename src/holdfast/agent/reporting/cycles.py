@@ -38,12 +38,12 @@ class Cycles(Part):
         """The round that was last written about."""
 
     def recorded(self, event: Event, at_unix: float) -> None:
-        """See `Part`: workers may look for the file of the round that was formed."""
+        """Workers may look for the file of the round that was formed."""
         if isinstance(event, RoundFormed):
             self.end_turn()
 
     def end_turn(self) -> None:
-        """See `Part`: write down what has become of the round."""
+        """Write down what has become of the round."""
         if (rendezvous := self.rendezvous()) is None:
             return
         if rendezvous.phase != "running":
@@ -59,7 +59,6 @@ class Cycles(Part):
             )
 
     def close(self) -> None:
-        """See `Part`."""
         self.info.end(self.unix())
         self.info.close()
 

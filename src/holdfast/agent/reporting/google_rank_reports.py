@@ -82,7 +82,6 @@ class RankReports(Part):
     # --- what happens -----------------------------------------------------------------------------------------------------
 
     def recorded(self, event: Event, at_unix: float) -> None:
-        """See `Part`."""
         match event:
             case WorkerStarted(rank=rank, local_rank=local_rank):
                 self._started(rank, local_rank)
@@ -122,7 +121,6 @@ class RankReports(Part):
     # --- what time brings -------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """See `Part`."""
         if self.reports is None:
             return NEVER
         if self.unannounced and not self.reports.trouble:
@@ -130,7 +128,7 @@ class RankReports(Part):
         return self.beat_at if self.beating else NEVER
 
     def due(self) -> list[Observation]:
-        """See `Part`: beat, and say which ranks the daemon knows."""
+        """Beat, and say which ranks the daemon knows."""
         if self.reports is None:
             return []
         for local_rank in [one for one in self.unannounced if self.workers[one].worker_address in self.reports.told]:

@@ -52,16 +52,13 @@ class InPlace(Part):
         """Of the pauses: different for each pod, so that thousands do not come back at once."""
 
     def settle(self) -> list[Observation]:
-        """See `Part`."""
         self.start_at = self.host.now()
         return []
 
     def deadline(self) -> float:
-        """When to start the program."""
         return self.start_at
 
     def due(self) -> list[Observation]:
-        """Start it."""
         if self.host.now() < self.start_at:
             return []
         import subprocess  # heavy: not before the first worker
@@ -109,7 +106,6 @@ class InPlace(Part):
         self.start_at, self.pause_s = now + self.haste * self.pause_s, min(2 * self.pause_s, LONGEST_S)
 
     def close(self) -> None:
-        """End the program."""
         child, self.child, self.heard = self.child, None, b""
         if child is None:
             return

@@ -62,11 +62,10 @@ class EndWatch(Part):
         self.look_at = NEVER
 
     def deadline(self) -> float:
-        """See `Part`."""
         return self.look_at
 
     def due(self) -> list[Observation]:
-        """See `Part`: tell the end once it is known."""
+        """Tell the end once it is known."""
         now = self.host.now()
         if not self._is_lost():
             self.look_at = NEVER

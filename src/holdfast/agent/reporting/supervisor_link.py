@@ -67,7 +67,6 @@ class Supervised(Part):
     # --- the loop -------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When to call `due`."""
         return 0.0 if self._has_news() else min(self.look_at, self.uplink.deadline(), self.network.deadline())
 
     def due(self) -> list[Observation]:
@@ -110,7 +109,7 @@ class Supervised(Part):
     # --- what is told ---------------------------------------------------------------------------------------------------
 
     def recorded(self, event: Event, at_unix: float) -> None:
-        """See `Part`: tell the supervisor at once of what concerns it."""
+        """Tell the supervisor at once of what concerns it."""
         self.is_news = True
         match event:
             case FailureSeen(failure=failure) if not failure.innocent and failure.rank >= 0:

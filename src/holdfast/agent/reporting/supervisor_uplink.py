@@ -108,7 +108,6 @@ class Uplink:
     # --- what happens ---------------------------------------------------------------------------------------------------
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         match seen:
             case LinkUp(link=link) if link == self.link:
                 self.is_up, self.pause_s, self.unheard, self.said = True, FIRST_S, None, ""
@@ -123,7 +122,6 @@ class Uplink:
         return []
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return min(self.connect_at, self.beat_at, self.answer_by)
 
     def _told(self, message: object, now: float) -> list[Action]:

@@ -19,6 +19,5 @@ class TorchEventLog(Part):
         self.telling, self.group = telling, group
 
     def recorded(self, event: Event, at_unix: float) -> None:
-        """See `Part`."""
         for line in self.events.heard(event, at_unix, self.group.assigned):
             self.telling.voice.say(f"{line}\n")

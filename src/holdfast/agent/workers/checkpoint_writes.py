@@ -29,16 +29,13 @@ class Saves(Part):
         self.look_at = NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        """See `Part`."""
         self.pids, self.open, self.done, self.look_at = pids_of(started), False, 0, self.host.now() + LOOK_S
         return []
 
     def deadline(self) -> float:
-        """See `Part`."""
         return self.look_at
 
     def due(self) -> list[Observation]:
-        """See `Part`."""
         if (now := self.host.now()) < self.look_at:
             return []
         children = [child for pid in self.pids if (child := self.host.children.get(pid)) is not None]

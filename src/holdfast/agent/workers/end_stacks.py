@@ -19,7 +19,6 @@ class EndStacks(Part):
         self.group, self.workers, self.keep = group, workers, keep
 
     def saw(self, seen: Observation) -> None:
-        """See `Part`."""
         assigned = self.group.assigned
         if isinstance(seen, ProcessGone) and seen.stack and assigned is not None:
             local_rank = self.workers.local_ranks.get(seen.pid)

@@ -63,7 +63,6 @@ class Timers:
         ]
 
     def forget_all(self) -> None:
-        """The workers that set them are gone."""
         self.armed.clear()
 
 
@@ -83,11 +82,9 @@ class Watchdog(Part):
         host.watch(self.fd, select.EPOLLIN, self._readable)
 
     def deadline(self) -> float:
-        """When the next timer expires."""
         return self.host.now() + self.timers.next_unix() - self.host.unix()
 
     def due(self) -> list[Observation]:
-        """The timers that have run out."""
         return list(self.timers.expired(self.host.unix()))
 
     def _readable(self, events: int) -> list[Observation]:
@@ -106,11 +103,10 @@ class Watchdog(Part):
         return []
 
     def swept(self) -> None:
-        """See `Part`: the workers that set timers are gone."""
+        """The workers that set timers are gone."""
         self.timers.forget_all()
 
     def close(self) -> None:
-        """Remove the pipe."""
         os.close(self.fd)
         if os.path.lexists(self.path):
             os.unlink(self.path)

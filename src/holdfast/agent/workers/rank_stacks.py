@@ -126,7 +126,6 @@ class Rank:
         return below is not None
 
     def spy_on(self, program: str) -> None:
-        """Have py-spy look at it."""
         import subprocess  # heavy, and only a silent rank needs it
 
         # --nonblocking: it does not stop the rank, which may not be able to go on.
@@ -157,7 +156,6 @@ class Rank:
     # --- what was found -------------------------------------------------------------------------------------------------
 
     def position(self, now: float, stacks_path: str) -> Position:
-        """Where it is."""
         signs, frames = self.signs, main_thread(self.stacks)
         self.evidence = kernel_view(self.pid) if self.is_silent or self.unable or self.state in ASLEEP else ""
         opened = sorted((one.open_since, one.name) for one in signs.sections if one.open_since is not None)

@@ -87,7 +87,7 @@ class Stacks(Part):
         return self.look_at
 
     def due(self) -> list[Observation]:
-        """See `Part`: whether they have answered, if it is time to look."""
+        """Whether they have answered, if it is time to look."""
         now = self.workers.host.now()
         if now < self.look_at:
             return []
@@ -125,7 +125,6 @@ class Stacks(Part):
     # --- evidence -------------------------------------------------------------------------------------------------------
 
     def kept(self, reason: str) -> StacksKept:
-        """What `keeper` keeps, for the record."""
         shown, silent = ([rank.rank for rank in self.ranks if bool(rank.stacks) == has] for has in (True, False))
         return StacksKept(path=self.path, ranks=tuple(shown), silent=tuple(silent), reason=reason)
 

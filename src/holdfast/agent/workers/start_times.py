@@ -33,17 +33,14 @@ class Beginnings(Part):
         self.since, self.look_at = 0.0, NEVER
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        """See `Part`."""
         self.pids, self.since, self.ended = pids_of(started), self.host.now(), {}
         self.look_at = self.since + FIRST_LOOK_S
         return []
 
     def deadline(self) -> float:
-        """When to look how far they are."""
         return self.look_at
 
     def due(self) -> list[Observation]:
-        """See how far they are, if it is time to: nothing for the group."""
         if (now := self.host.now()) >= self.look_at:
             self.look_at = now + (now - self.since)
             for page in self._pages():

@@ -86,7 +86,7 @@ class Replicas(BlockingServer, Part):
     # --- for the agent's loop -------------------------------------------------------------------------------------------
 
     def first(self) -> list[Observation]:
-        """See `Part`: say where others reach this."""
+        """Say where others reach this."""
         return [Stashed(held=(), at=self.at)]
 
     @property
@@ -95,7 +95,6 @@ class Replicas(BlockingServer, Part):
         return "" if self.lost else self.address
 
     def kept(self) -> tuple[layout.Kept, ...]:
-        """What is kept for another node."""
         with self.lock:
             return tuple((*one, self.kept_ranks) for one in held(self.file, self.kept_ranks)) if self.kept_ranks else ()
 
@@ -190,7 +189,6 @@ class Replicas(BlockingServer, Part):
     # --- threads that take, and give ------------------------------------------------------------------------------------
 
     def serve(self, link: BlockingLink) -> None:
-        """See `BlockingServer`."""
         while True:
             asked = link.heard(self.clock() + IDLE_S)
             if "put" in asked:

@@ -116,7 +116,7 @@ class Workers(Part):
         """Where this node's ranks leave their states (`core.page.stash`): a nameless file, which ends with the agent."""
 
     def first(self) -> list[Observation]:
-        """See `Part`: hold a port, and say how far the job is."""
+        """Hold a port, and say how far the job is."""
         return [self.hold_port(), *([self.mileage.reached()] if self.mileage is not None else [])]
 
     def perform(self, action: SignalWorkers | KillWorkers | LookAtMemory) -> list[Observation]:
@@ -161,7 +161,7 @@ class Workers(Part):
         return [*seen, self.hold_port()]
 
     def settle(self) -> list[Observation]:
-        """See `Part`: from now on workers are followed from their start. The first were not: it would have cost them time."""
+        """From now on workers are followed from their start. The first were not: it would have cost them time."""
         self.settled = True
         self._follow()
         return []
@@ -231,13 +231,11 @@ class Workers(Part):
         return [Stashed(held=mine, kept=self.replicas.kept(), at=self.replicas.at)]
 
     def signal(self, local_ranks: Iterable[int], signum: int) -> None:
-        """Signal the process groups of some workers."""
         for pid in self._pids(local_ranks):
             self.host.signal_group(pid, signum)
         self.ask_at = self.host.now() + ASK_S
 
     def kill(self, local_ranks: Iterable[int]) -> None:
-        """SIGKILL some workers with everything below them."""
         self.host.kill(self._pids(local_ranks))
 
     def sweep(self) -> None:
@@ -248,7 +246,6 @@ class Workers(Part):
         del self.ports[:-1]
 
     def close(self) -> None:
-        """See `Part`."""
         self.host.kill([*self.host.children, *self.host.parked])
         self.host.sweep()
         for sock in self.ports:
@@ -284,12 +281,12 @@ class Workers(Part):
     # --- asked for by time ----------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """See `Part`: for logs that cannot be watched, for workers stuck in the kernel, and to ask workers where they are."""
+        """For logs that cannot be watched, for workers stuck in the kernel, and to ask workers where they are."""
         logs_at = NEVER if self.shown is None else self.shown.look_at
         return min(logs_at, self.ask_at, NEVER if self.sleepers is None else self.sleepers.look_at)
 
     def due(self) -> list[Observation]:
-        """See `Part`: show what is new in such logs, and find workers that are stuck in the kernel."""
+        """Show what is new in such logs, and find workers that are stuck in the kernel."""
         if self.host.now() >= self.ask_at:
             self.ask_at = NEVER
             self.host.ask_where()
