@@ -8,11 +8,12 @@ import signal
 import sys
 from importlib.util import find_spec
 
-from holdfast.cli.fleet.supervisor_here import folder_of, state_argument
+from holdfast.cli.fleet.supervisor_here import folder_of, parent_argument, state_argument
 from holdfast.core.errors import UsageError
 from holdfast.runtime.secrets import secret_in
 from holdfast.supervisor.child import tied_to
-from holdfast.supervisor.notify.notify import Notify, check_otlp, webhook
+from holdfast.supervisor.notify.notify import Notify, check_otlp
+from holdfast.supervisor.notify.webhook import Webhook
 from holdfast.telemetry.report.safe_text import plain
 
 HELP = "tell webhooks and OpenTelemetry what the supervisor does; it starts this itself"
@@ -22,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     state_argument(parser)
     receivers(parser)
-    parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process, which started it, does")
+    parent_argument(parser)
 
 
 def receivers(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def receivers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--otlp",
         metavar="URL",
-        default="" if _in_environment() else None,
+        default="" if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") else None,
         help="export spans and metrics by OTLP over HTTP ($OTEL_EXPORTER_OTLP_ENDPOINT)",
     )
 
@@ -58,27 +59,23 @@ def checked(options: argparse.Namespace, folder: str) -> list[str]:
     """The arguments of the process that tells them; empty: no receiver is given. UsageError: it could not."""
     _secret(options)
     for url in options.webhook:
-        webhook(url)
-    check_otlp(options.otlp or "")
-    has_sdk = find_spec("opentelemetry") is not None and find_spec("opentelemetry.exporter") is not None
-    if options.otlp is not None and not has_sdk:
-        if options.otlp:
+        Webhook(url)
+    otlp: str | None = options.otlp
+    check_otlp(otlp or "")
+    if otlp is not None and not (find_spec("opentelemetry") and find_spec("opentelemetry.exporter")):
+        if otlp:
             raise UsageError("--otlp: OpenTelemetry is not installed", hint="pip install 'holdfast[otel]'")
         print("holdfast supervisor: OTEL_EXPORTER_OTLP_ENDPOINT is set, but the extra `otel` is not installed", file=sys.stderr)
-        options.otlp = None
-    if not options.webhook and options.otlp is None:
+        otlp = None
+    if not options.webhook and otlp is None:
         return []
     words = ["--state", folder]
     words += [word for url in options.webhook for word in ("--webhook", url)]
     if options.webhook_secret_file:
         words += ["--webhook-secret-file", os.path.abspath(options.webhook_secret_file)]
-    return words + (["--otlp", options.otlp] if options.otlp else [])
+    return words + (["--otlp", otlp] if otlp else [])
 
 
 def _secret(options: argparse.Namespace) -> bytes:
     path: str | None = options.webhook_secret_file
     return secret_in(path, "--webhook-secret-file") if path is not None else b""
-
-
-def _in_environment() -> bool:
-    return bool(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))

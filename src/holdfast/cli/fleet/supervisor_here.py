@@ -30,6 +30,11 @@ def state_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", metavar="DIR", help=f"where the supervisor keeps what it knows (${HERE})")
 
 
+def parent_argument(parser: argparse.ArgumentParser) -> None:
+    """Of a process that the supervisor starts."""
+    parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process, which started it, does")
+
+
 def folder_of(options: argparse.Namespace) -> str:
     """The state directory: as given, else where jobs are kept too."""
     return os.path.abspath(options.state or os.environ.get(HERE) or os.path.join(state_home(os.environ), "supervisor"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from holdfast.cli.fleet.supervisor_here import socket_of, state_argument
+from holdfast.cli.fleet.supervisor_here import parent_argument, socket_of, state_argument
 from holdfast.core.config import grammar
 from holdfast.core.errors import UsageError
 from holdfast.supervisor.child import tied_to
@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
     http_arguments(parser, "")
     state_argument(parser)
-    parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process, which started it, does")
+    parent_argument(parser)
 
 
 def http_arguments(parser: argparse.ArgumentParser, more: str) -> None:

@@ -1,18 +1,20 @@
 """What is one receiver of the supervisor's deeds still to be told, and when is it tried again? Pure, one for each receiver.
 
-A deed is told twice: when it is decided (`begun`) and when it is known what came of it (`ended`). In the order in which that
-was heard, one at a time; what was not taken is tried again, later each time, and the rest waits behind it. What has been told
-is a value that can be kept (`told`), so that another life of ours goes on where this one ended: a message that was under way
-then comes twice, with the same id, and none is lost while no more than `WAITING` wait and the supervisor still tells of them.
+A deed is told twice: when it is decided and when its outcome is known. In the order in which that was heard, one at a time;
+what was not taken is tried again, later each time, and the rest waits behind it. What has been told is a value that can be kept
+(`told`), so that another life of ours goes on where this one ended: a message that was under way then comes twice, with the
+same id, and none is lost while no more than `WAITING` wait and the supervisor still tells of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
+from holdfast.core.wire.fleet import Act
 
 FIRST_S, LONGEST_S = 1.0, 60.0
 """Before the second attempt, and the longest pause between two; it doubles in between."""
@@ -23,7 +25,12 @@ PATIENCE_S = 300.0
 WAITING = 1000
 """Messages that may wait. Of more, the oldest are dropped."""
 
-PHASES = ("begun", "ended")
+
+class Phase(StrEnum):
+    """How far a deed is."""
+
+    BEGUN = "begun"
+    ENDED = "ended"
 
 
 class Letter(Value):
@@ -31,14 +38,14 @@ class Letter(Value):
 
     id: str
     """Of the deed and its phase: the same message has the same id, however often it comes."""
-    phase: str
+    phase: Phase
     deed: Mapping[str, Any]
 
 
 class Outbox:
     """See the module's text."""
 
-    def __init__(self, told: Mapping[str, str] | None, began_unix: float, phases: tuple[str, ...] = PHASES) -> None:
+    def __init__(self, told: Mapping[str, str] | None, began_unix: float, phases: Sequence[Phase] = tuple(Phase)) -> None:
         """`told`: as it was kept. None: this receiver is new, and hears of nothing that was over before `began_unix`."""
         self.told = dict(told or {})
         """Deed → the last phase of it that has been told."""
@@ -46,24 +53,21 @@ class Outbox:
         self.phases = phases
         self.letters: dict[str, Letter] = {}
         """Those that wait, the oldest first."""
-        self.tries = 0
-        self.try_at = 0.0
+        self.tries, self.try_at = 0, 0.0
         self.dropped = 0
 
     def hear(self, deeds: Iterable[Mapping[str, Any]]) -> None:
         """These deeds are new, or others than before."""
         for deed in deeds:
-            if deed.get("act") in (None, "none"):
+            if deed.get("act") in (None, Act.NONE):
                 continue
-            ended_at, at_unix = float(deed.get("ended_at_unix") or 0.0), float(deed.get("at_unix") or 0.0)
-            id, phase = str(deed.get("id")), "ended" if deed.get("outcome") else "begun"
-            if max(at_unix, ended_at) < self.since_unix:
-                self.told.setdefault(id, phase)  # so that the next life does not tell it either
-            elif phase not in self.phases:
-                continue
-            if self.told.get(id) in (phase, "ended") or f"{id}.{phase}" in self.letters:
-                continue
-            self.letters[f"{id}.{phase}"] = Letter(id=f"{id}.{phase}", phase=phase, deed=deed)
+            phase = Phase.ENDED if deed.get("outcome") else Phase.BEGUN
+            letter = Letter(id=f"{deed.get('id')}.{phase}", phase=phase, deed=deed)
+            at_unix = max(float(deed.get(field) or 0.0) for field in ("at_unix", "ended_at_unix"))
+            if at_unix < self.since_unix:
+                self.told.setdefault(str(deed.get("id")), phase)  # so that the next life does not tell it either
+            elif phase in self.phases and self.told.get(str(deed.get("id"))) not in (phase, Phase.ENDED):
+                self.letters.setdefault(letter.id, letter)
         for old in list(self.letters)[: max(0, len(self.letters) - WAITING)]:
             del self.letters[old]
             self.dropped += 1

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.value import Value, replace
+from holdfast.core.wire.fleet import ReporterState
 
 
 class RoundSeen(Value):
@@ -50,7 +51,7 @@ def life_at(jobs: Iterable[Mapping[str, Any]], job: str, at_unix: float) -> str:
 
 def _round(job: Mapping[str, Any], name: str, at_unix: float) -> RoundSeen | None:
     """The round that runs. None: none does."""
-    if job.get("state") != "running":
+    if job.get("state") != ReporterState.RUNNING:
         return None
     lives: Sequence[Mapping[str, Any]] = job.get("lives") or ({},)
     return RoundSeen(

@@ -1,14 +1,22 @@
-"""How is one deed told to one URL? A POST of JSON, once, with a time limit; when it is tried again is the outbox's to say."""
+"""How is one deed told to one URL? A POST of JSON, once, with a time limit; the delivery queue says when it is tried again."""
 
 from __future__ import annotations
 
+import hmac
 import json
+import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPSConnection
 from typing import Any
+from urllib.parse import urlsplit
 
+from holdfast import __version__
+from holdfast.core.errors import UsageError
 from holdfast.core.value import Value
-from holdfast.supervisor.notify.delivery_queue import Letter
+from holdfast.supervisor.notify.delivery_queue import Letter, Phase
 from holdfast.telemetry.report.safe_text import one_line
 
 TRY_S = 10.0
@@ -19,6 +27,9 @@ AGAIN = (408, 425, 429)
 
 TEXT = 2000
 """Characters of the sentence."""
+
+FIELDS = ("node", "job", "trouble", "act", "reason", "policy", "done", "outcome", "at_unix", "ended_at_unix")
+"""Of a deed, that are posted as they are."""
 
 
 class Answer(Value):
@@ -36,82 +47,58 @@ class Answer(Value):
 class Webhook:
     """One URL. `source`: who tells, such as this host's name."""
 
-    def __init__(self, url: str, secret: bytes, source: str) -> None:
-        """ValueError: it is no http or https URL."""
-        from urllib.parse import urlsplit
-
+    def __init__(self, url: str, secret: bytes = b"", source: str = "", unix: Callable[[], float] = time.time) -> None:
+        """UsageError: it is no http or https URL."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise ValueError(f"{url!r} is no http://host/path or https://host/path")
-        self.url, self.secret, self.source = url, secret, source
+            raise UsageError(f"--webhook: {url!r} is no http://host/path or https://host/path")
+        self.url, self.secret, self.source, self.unix = url, secret, source, unix
         self._parts = parts
         self.name = f"{parts.scheme}://{parts.hostname}/…"
-        """For people. Whoever knows the rest of Slack's URLs may post there."""
+        """For people. Who knows the rest of a Slack URL may post there."""
 
     def deliver(self, letter: Letter) -> Answer:
         """Try once."""
         try:
-            status, wait_s = self._post(body(letter, self.source), letter.id)
-        except Exception as error:  # whatever a server says, and however broken: it is one attempt that has failed
+            status, wait_s = self._post(body(letter, self.source, self.unix()), letter.id)
+        except Exception as error:  # however broken a server's answer is: one attempt has failed
             return Answer(taken=False, text=one_line(f"{type(error).__name__}: {error}"))
         if 200 <= status < 300:
             return Answer(taken=True)
         return Answer(taken=False, text=f"status {status}", is_final=300 <= status < 500 and status not in AGAIN, wait_s=wait_s)
 
     def _post(self, said: bytes, id: str) -> tuple[int, float]:
-        from http.client import HTTPConnection, HTTPSConnection
-
-        from holdfast import __version__
-
         to = self._parts
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": f"holdfast/{__version__}",
-            "Idempotency-Key": id,
-        }
+        headers = {"Content-Type": "application/json", "User-Agent": f"holdfast/{__version__}", "Idempotency-Key": id}
         if self.secret:
-            headers["Holdfast-Signature"] = signature(self.secret, said)
+            headers["Holdfast-Signature"] = "sha256=" + hmac.digest(self.secret, said, "sha256").hex()
         link = (HTTPSConnection if to.scheme == "https" else HTTPConnection)(to.hostname or "", to.port, timeout=TRY_S)
-        with _Limit(link):
+        with _limited(link):
             link.request("POST", (to.path or "/") + (f"?{to.query}" if to.query else ""), said, headers)
             response = link.getresponse()
             asked = response.headers.get("Retry-After", "")
             return response.status, float(asked) if asked.isascii() and asked.isdigit() else 0.0
 
 
-class _Limit:
+@contextmanager
+def _limited(link: HTTPConnection) -> Iterator[None]:
     """An end for an attempt as a whole: a socket's own timeout begins anew with each byte, and some servers drip."""
+    done = threading.Event()
 
-    def __init__(self, link: Any) -> None:
-        self.link = link
+    def cut() -> None:
+        if not done.wait(TRY_S):
+            with suppress(OSError, AttributeError):
+                link.sock.shutdown(socket.SHUT_RDWR)
 
-    def __enter__(self) -> None:
-        import threading
-
-        self.timer = threading.Timer(TRY_S, self._cut)
-        self.timer.daemon = True
-        self.timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.timer.cancel()
-        self.link.close()
-
-    def _cut(self) -> None:
-        import socket
-        from contextlib import suppress
-
-        with suppress(OSError, AttributeError):
-            self.link.sock.shutdown(socket.SHUT_RDWR)
+    threading.Thread(target=cut, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+        link.close()
 
 
-def signature(secret: bytes, said: bytes) -> str:
-    """What the header Holdfast-Signature says of a body: `sha256=` and HMAC-SHA256 in hexadecimal digits."""
-    import hmac
-
-    return "sha256=" + hmac.digest(secret, said, "sha256").hex()
-
-
-def body(letter: Letter, source: str) -> bytes:
+def body(letter: Letter, source: str, sent_at_unix: float) -> bytes:
     """What is posted: the deed, and a sentence of it."""
     deed = letter.deed
     told = {
@@ -119,12 +106,11 @@ def body(letter: Letter, source: str) -> bytes:
         "phase": letter.phase,
         "text": sentence(letter, source),
         "source": source,
-        "sent_at_unix": time.time(),
+        "sent_at_unix": sent_at_unix,
         "deed": str(deed.get("id")),
         "cause": deed.get("seen", ""),
     }
-    same = ("node", "job", "trouble", "act", "reason", "policy", "done", "outcome", "at_unix", "ended_at_unix")
-    return json.dumps(told | {field: deed.get(field) for field in same}).encode()
+    return json.dumps(told | {field: deed.get(field) for field in FIELDS}).encode()
 
 
 def sentence(letter: Letter, source: str) -> str:
@@ -132,6 +118,6 @@ def sentence(letter: Letter, source: str) -> str:
     deed: Mapping[str, Any] = letter.deed
     job = f" (job {deed['job']})" if deed.get("job") else ""
     what = f"{deed.get('act')} {deed.get('node')}{job}: "
-    what += f"{deed.get('outcome')}" if letter.phase == "ended" else f"{deed.get('reason')}; seen: {deed.get('seen')}"
+    what += f"{deed.get('outcome')}" if letter.phase == Phase.ENDED else f"{deed.get('reason')}; seen: {deed.get('seen')}"
     line = one_line(f"{source}: {what}", TEXT)
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.core.machine import NEVER
-from holdfast.supervisor.notify.delivery_queue import PHASES, Letter, Outbox
+from holdfast.supervisor.notify.delivery_queue import Letter, Outbox, Phase
 from holdfast.supervisor.notify.webhook import Answer
 from holdfast.telemetry.report.phrasing import span
 
@@ -30,17 +30,25 @@ class Receiver(Protocol):
 class Courier:
     """One receiver's."""
 
-    def __init__(self, receiver: Receiver, path: str, say: Callable[[str], None], phases: tuple[str, ...] = PHASES) -> None:
-        """`path`: the file of what has been told."""
-        self.receiver, self.path, self.say = receiver, path, say
-        self.outbox = Outbox(_read(path), time.time(), phases)
+    def __init__(
+        self,
+        receiver: Receiver,
+        path: str,
+        say: Callable[[str], None],
+        began_unix: float,
+        phases: Sequence[Phase] = tuple(Phase),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`path`: the file of what has been told; `began_unix`: a new receiver hears of nothing that was over before."""
+        self.receiver, self.path, self.say, self.clock = receiver, path, say, clock
+        self.outbox = Outbox(_read(path), began_unix, phases)
         self.said = ""
         """The last complaint."""
         self._turn = threading.Condition()
         self._writing = threading.Lock()
-        """Of the two who write the file one does after the other: the newer one stays."""
+        """Two threads write the file, one after the other: the newer text stays."""
         self._is_known = False
-        """What it is not to be told, because it was over before, is on disk."""
+        """What was over before is on disk as told."""
 
     def start(self) -> None:
         """From now on, as long as this process lives."""
@@ -66,22 +74,24 @@ class Courier:
             with self._turn:
                 if answer.taken or answer.is_final:
                     self.outbox.taken(letter)
-                    complaint = "" if answer.taken else f"has refused {letter.id} ({answer.text}): it is not sent again"
+                    again = ": it is not sent again"
                 else:
-                    pause_s = self.outbox.failed(time.monotonic(), answer.wait_s)
-                    complaint = f"has not taken {letter.id} ({answer.text})"
+                    pause_s = self.outbox.failed(self.clock(), answer.wait_s)
+                    again = f": tried again in {span(pause_s)}, and later each time"
             if answer.taken or answer.is_final:
                 self._write()
+            complaint = f"has {'refused' if answer.is_final else 'not taken'} {letter.id} ({answer.text})"
+            if answer.taken:
+                complaint = again = ""
             if complaint != self.said:
-                again = "" if answer.taken or answer.is_final else f": tried again in {span(pause_s)}, and later each time"
                 self.say(f"{self.receiver.name} {complaint or 'takes messages again'}{again}")
                 self.said = complaint
 
     def _next(self) -> Letter:
         with self._turn:
-            while (letter := self.outbox.due(time.monotonic())) is None:
+            while (letter := self.outbox.due(self.clock())) is None:
                 until = self.outbox.deadline()
-                self._turn.wait(None if until == NEVER else max(0.0, until - time.monotonic()))
+                self._turn.wait(None if until == NEVER else max(0.0, until - self.clock()))
             return letter
 
     def _write(self) -> None:
