@@ -34,11 +34,9 @@ class Reception:
         """The other way round: the newest."""
 
     def begin(self, now: float) -> list[Action]:
-        """See `Fleet`."""
         return self.sent(self.fleet.begin(now))
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         match seen:
             case LinkUp(link=link):
                 self.speakers[link], self.came[link] = "", seen
@@ -58,7 +56,6 @@ class Reception:
         return self.sent(self.fleet.observe(seen, now))
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return self.fleet.deadline()
 
     def sent(self, actions: Iterable[Action]) -> list[Action]:

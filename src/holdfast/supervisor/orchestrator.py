@@ -1,21 +1,24 @@
-"""Who gives nodes their work, and how is he told to give one none? A protocol of four calls; `local` is that of plain hosts.
+"""How do we cordon a node, and ask for another? A protocol, and `local`, the orchestrator of plain hosts.
 
 Calls may block, and are made in threads, one node's after the other. Each may come twice, because a supervisor was killed
-before it knew of the first: twice is as good as once. `replace` has a key for that. To end what runs on a node is not among
-them: its job's own agents do that in good order when the node is excluded; where another node can only be had by deleting
-something (a pod), that is what `replace` does.
+before it knew of the first: twice is as good as once. `replace` has a key for that. No call ends what runs on a node: its job's
+own agents do that in good order when the node is excluded. Where another node comes only once something is deleted (a pod),
+`replace` deletes it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import subprocess
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Protocol
 
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.core.value import Value
+from holdfast.telemetry.record import locks
 
 
 class Orchestrator(Protocol):
@@ -24,38 +27,38 @@ class Orchestrator(Protocol):
     name: str
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """The nodes that it knows, in order of their names."""
+        """The known nodes, in order of their names."""
 
     def drain(self, node: str, reason: str) -> str:
-        """Give that node no more work, and show people why."""
+        """Give the node no more work, and show people why."""
 
     def uncordon(self, node: str, reason: str) -> str:
-        """Give it work again."""
+        """Give the node work again."""
 
     def replace(self, node: str, key: str, reason: str) -> str:
-        """Ask for another node to take its place: once for each key, however often it is called."""
+        """Ask for another node in its place: once for each key, however often it is called."""
 
 
 class NodeView(Value):
-    """A node in the orchestrator's eyes."""
+    """A node as the orchestrator sees it."""
 
     name: str
     usable: bool
     """Whether it is given work."""
     reason: str = ""
-    """Why it is not, as somebody has told the orchestrator."""
+    """Why it is not."""
 
 
 KNOWN = {
     "slurm": "holdfast.integrations.slurm.orchestrator",
     "kubernetes": "holdfast.integrations.kubernetes.orchestrator",
 }
-"""Those that other software is needed for: where their class `Adapter` is."""
+"""Modules whose class `Adapter` is one, and which need other software."""
 
 
 def orchestrator(name: str, folder: str, command: Sequence[str]) -> Orchestrator:
-    """The one of that name. `folder`: where it may keep what it has to remember; `command`: what starts another node's agent
-    (`local`). UsageError."""
+    """The one of that name. `folder`: where it may keep its state; `command`: what starts another node's agent (`local`).
+    UsageError."""
     if name == "local":
         return Local(folder, command)
     if name not in KNOWN:
@@ -71,7 +74,7 @@ def orchestrator(name: str, folder: str, command: Sequence[str]) -> Orchestrator
 
 
 class Local:
-    """Plain hosts: nobody but us gives them work, so what is to be remembered is remembered here."""
+    """Plain hosts: only we give them work, so what we were told is remembered here."""
 
     name = "local"
 
@@ -80,35 +83,29 @@ class Local:
         os.makedirs(self.folder, 0o700, exist_ok=True)
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """See `Orchestrator`. Only those that it has been told of."""
+        """Only those that it has been told of."""
         drained = self._drained()
         return tuple(NodeView(name=name, usable=not why, reason=why) for name, why in sorted(drained.items()))
 
     def drain(self, node: str, reason: str) -> str:
-        """See `Orchestrator`."""
         self._note(node, reason)
         return f"{node} is noted as drained"
 
     def uncordon(self, node: str, reason: str) -> str:
-        """See `Orchestrator`."""
         self._note(node, "")
         return f"{node} is noted as usable"
 
     def replace(self, node: str, key: str, reason: str) -> str:
-        """See `Orchestrator`. The command runs on after us; by a lock that it inherits it is known that it was started, even if
-        we were killed before we could write that down. Another host's supervisor does not know: the command is told the key."""
+        """The command runs on after us. The lock that it inherits shows that it was started, even if we were killed before we
+        wrote that down. Another host's supervisor does not know: the command is told the key."""
         if not self.command:
             raise HoldfastError("no other node is asked for: start an agent on one, or give the supervisor --replace-with")
-        from holdfast.telemetry.record import locks
-
         fd = os.open(os.path.join(self.folder, f"replace-{_as_file(key)}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not locks.take(fd) or os.read(fd, 1):
                 return f"another node for {node} has been asked for already"
             environ = {**os.environ, "HOLDFAST_REPLACES": node, "HOLDFAST_REPLACES_KEY": key}
             try:
-                import subprocess
-
                 null = subprocess.DEVNULL
                 subprocess.Popen(
                     self.command, env=environ, stdin=null, stdout=null, stderr=null, start_new_session=True, pass_fds=(fd,)
@@ -129,8 +126,6 @@ class Local:
         return {str(name): str(why) for name, why in said.items()} if isinstance(said, dict) else {}
 
     def _note(self, node: str, reason: str) -> None:
-        import fcntl
-
         path = os.path.join(self.folder, "nodes.json")
         with open(f"{path}.lock", "w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)  # several nodes' calls run at a time

@@ -46,18 +46,17 @@ class Calls:
         try:
             match call.verb:
                 case "drain":
-                    text = self.orchestrator.drain(call.target, call.reason)
+                    ok, text = True, self.orchestrator.drain(call.target, call.reason)
                 case "uncordon":
-                    text = self.orchestrator.uncordon(call.target, call.reason)
+                    ok, text = True, self.orchestrator.uncordon(call.target, call.reason)
                 case "replace":
-                    text = self.orchestrator.replace(call.target, call.task, call.reason)
+                    ok, text = True, self.orchestrator.replace(call.target, call.task, call.reason)
                 case _:
                     raise AssertionError(f"no orchestrator can {call.verb}")
-            ok = True
         except (HoldfastError, OSError) as error:
-            text, ok = str(error), False
-        except Exception as error:  # an adapter that is broken is one that has failed
-            text, ok = f"{type(error).__name__}: {error}", False
+            ok, text = False, str(error)
+        except Exception as error:  # a defect in an adapter is a call that has failed
+            ok, text = False, f"{type(error).__name__}: {error}"
         self._put(Called(task=call.task, ok=ok, text=text))
 
     def _put(self, called: Called) -> None:

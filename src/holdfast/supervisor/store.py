@@ -108,11 +108,9 @@ class SqliteStore:
         return ""
 
     def left_s(self) -> float:
-        """See `Store`."""
         return NEVER
 
     def load(self) -> tuple[int, Kept]:
-        """See `Store`."""
         try:
             found: dict[str, Any] = {
                 table: tuple(build(kind, json.loads(text)) for (text,) in self._base.execute(f"SELECT value FROM {table}"))
@@ -126,7 +124,6 @@ class SqliteStore:
         return generation, Kept(**found)
 
     def keep(self, changes: Sequence[Keep]) -> None:
-        """See `Store`."""
         try:
             self._base.execute("BEGIN IMMEDIATE")
             for change in changes:
@@ -141,7 +138,6 @@ class SqliteStore:
             raise HoldfastError(f"the fleet's state cannot be written: {error}", hint=DISK_HINT) from error
 
     def close(self) -> None:
-        """See `Store`."""
         self._base.close()
         os.close(self._lock)
 

@@ -48,7 +48,6 @@ OTHERS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
 class Adapter:
-    """See `supervisor.orchestrator.Orchestrator`."""
 
     name = "kubernetes"
 
@@ -56,13 +55,12 @@ class Adapter:
         self.step_s = step_s
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """See `Orchestrator`."""
         with Api(self.step_s) as api:
             found = api.ask("list nodes", lambda: list(api.client.list(Node)))
         return tuple(sorted((_view(node) for node in found), key=lambda view: view.name))
 
     def drain(self, node: str, reason: str) -> str:
-        """See `Orchestrator`. What a budget does not let go stays, and is named."""
+        """What a budget does not let go stays, and is named."""
         with Api(self.step_s) as api:
             api.change(node, lambda found: _drained(found, reason))
             answers = {pod.metadata.name: api.evict(pod) for pod in api.pods(node)}
@@ -71,14 +69,12 @@ class Adapter:
         return "; ".join([f"Kubernetes gives {node} no more work", *gone, *kept])
 
     def uncordon(self, node: str, reason: str) -> str:
-        """See `Orchestrator`."""
         with Api(self.step_s) as api:
             found = api.change(node, _let_back)
         others = "" if _view(found).usable else f", as far as we are concerned: {_view(found).reason}"
         return f"Kubernetes gives {node} work again{others}"
 
     def replace(self, node: str, key: str, reason: str) -> str:
-        """See `Orchestrator`."""
         with Api(self.step_s) as api:
             there = api.pods(node)
             found = api.change(node, lambda found: _noted(found, key, [pod.metadata.uid for pod in there]))

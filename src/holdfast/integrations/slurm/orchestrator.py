@@ -22,24 +22,20 @@ RESUMED = ("DRAIN", "DOWN", "FAIL")
 
 
 class Adapter:
-    """See `supervisor.orchestrator.Orchestrator`."""
 
     name = "slurm"
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """See `Orchestrator`."""
         return tuple(
             NodeView(name=name, usable=not any(bad in state for bad in BAD), reason=reason)
             for name, (state, reason) in sorted(_states().items())
         )
 
     def drain(self, node: str, reason: str) -> str:
-        """See `Orchestrator`."""
         _ask("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={_in_a_line(reason)}")
         return f"Slurm gives {node} no more work"
 
     def uncordon(self, node: str, reason: str) -> str:
-        """See `Orchestrator`."""
         state, _ = _states().get(node, ("", ""))
         if state and not any(mark in state for mark in RESUMED):
             return f"Slurm gives {node} work already"  # to resume such a one is an error
@@ -47,7 +43,7 @@ class Adapter:
         return f"Slurm gives {node} work again"
 
     def replace(self, node: str, key: str, reason: str) -> str:
-        """See `Orchestrator`. HoldfastError, always: see the module's text."""
+        """HoldfastError, always: see the module's text."""
         hint = "ask for more nodes than --nnodes needs (sbatch -N)"
         raise HoldfastError(f"Slurm gives no other node for {node} within an allocation", hint=hint)
 

@@ -60,11 +60,9 @@ class Default:
     name = "default"
 
     def patience_s(self, case: Case) -> float:
-        """See `Policy`."""
         return OUTCOME_S
 
     def decide(self, case: Case, before: Sequence[Deed], now_unix: float) -> Choice:
-        """See `Policy`."""
         if case.trouble == TroubleKind.DEVICE and (row := xid(case.xid, case.what)).action in (NONE, RESTART, WATCH):
             whose = "the node is looked after" if row.action == WATCH else "the GPU is well"
             return Choice(act=Act.NONE, reason=f"Xid {row.number} ({row.what}): {whose}")

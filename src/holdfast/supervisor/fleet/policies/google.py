@@ -41,7 +41,6 @@ class Google:
         return float(limits["container_termination_threshold_s"] + limits["workload_downtime_threshold_s"])
 
     def decide(self, case: Case, before: Sequence[Deed], now_unix: float) -> Choice:
-        """See `Policy`."""
         if case.trouble == TroubleKind.OPERATOR or not case.job:
             act = Act.SWAP if case.spares or not case.job else Act.SHRINK
             return Choice(act=act, reason=case.what)
