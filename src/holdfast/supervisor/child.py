@@ -33,16 +33,13 @@ class Child:
         self.pause_s, self.started_at, self.start_at = FIRST_S, 0.0, NEVER
 
     def deadline(self) -> float:
-        """When to call `due`."""
         return self.start_at
 
     def due(self, now: float) -> None:
-        """Start it, if it is time."""
         if now >= self.start_at:
             self.start()
 
     def start(self) -> None:
-        """Start it now."""
         self.started_at, self.start_at = self.host.now(), NEVER
         try:
             self.pid = self.host.park(self.argv, os.environ, {}, self._gone)
@@ -50,7 +47,6 @@ class Child:
             self._again(str(error))
 
     def close(self) -> None:
-        """It ends with us."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)

@@ -208,7 +208,6 @@ def _of_deeds(fleet: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _ranks(nodes: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """By job: its ranks on all nodes."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for job in (job for node in nodes for job in node.get("jobs") or ()):
         found.setdefault(str(job.get("job")), []).extend(job.get("ranks") or ())

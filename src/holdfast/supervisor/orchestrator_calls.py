@@ -28,7 +28,6 @@ class Calls:
         host.watch(self.alarm, select.EPOLLIN, self._answered)
 
     def begin(self, call: Call) -> None:
-        """Make a call."""
         self.running += 1
         if self.running > MOST:
             self._put(Called(task=call.task, ok=False, text=f"{MOST} calls to {self.orchestrator.name} hang"))

@@ -152,8 +152,6 @@ class Service:
         self.network.close()
         self.host.close()
 
-    # --- people ---------------------------------------------------------------------------------------------------------
-
     def _asked(self, control: ControlSocket) -> list[Observation]:
         for request in control.requests():
             self._answer(request)

@@ -37,7 +37,6 @@ class Held:
             self._answer(request, knows, now)
 
     def deadline(self) -> float:
-        """When to call `due`."""
         version = self.fleet.changes.version
         return min((until if knows == version else min(until, self.next_at) for _, knows, until in self.waiting), default=NEVER)
 

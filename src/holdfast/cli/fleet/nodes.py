@@ -32,7 +32,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _row(node: dict[str, Any]) -> tuple[str, ...]:
-    """One line of the table."""
     bad = [f"{device['name']} {device['state']}" for device in node["devices"] if device["state"] != "fit"]
     jobs = ", ".join(f"{job['job']} (round {job['round']})" for job in node["jobs"])
     ranks = ", ".join(str(rank["rank"]) for job in node["jobs"] for rank in job["ranks"])

@@ -95,7 +95,6 @@ def _print(line: str, made: list[Section]) -> None:
 
 
 def _live(look: Callable[[float], Frame], pause_s: float) -> None:
-    """Draw frames until somebody presses `q`."""
     from rich.live import Live
 
     frame = look(0.0)
@@ -146,6 +145,5 @@ class _Keys:
             termios.tcsetattr(self.fd, termios.TCSADRAIN, self.before)
 
     def pressed(self, key: bytes, wait_s: float) -> bool:
-        """Whether that key is, or was."""
         readable = select.select([self.fd] if self.before is not None else [], [], [], wait_s)[0]
         return bool(readable) and key in os.read(self.fd, 64)

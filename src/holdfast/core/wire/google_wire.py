@@ -46,7 +46,6 @@ class Message(Value):
     """Base of the messages."""
 
     def encode(self) -> bytes:
-        """As bytes."""
         parts = []
         for field, (name, default) in enumerate(self.__fields__.items(), 1):
             value = getattr(self, name)

@@ -121,17 +121,13 @@ class Daemon:
         os.close(self._lock_fd)
 
     def say(self, text: str) -> None:
-        """A line for people, from any thread."""
         with self._lock:
             self._say(text)
 
     def _say(self, text: str) -> None:
         self.voice.say(f"holdfast daemon: {plain(text)}\n")
 
-    # --- what is seen -----------------------------------------------------------------------------------------------------
-
     def _hear(self, peer: str, method: str, message: Message) -> None:
-        """In one of gRPC's threads."""
         self.see(RpcHeard(peer=peer, method=method, message=message, at_unix=self.host.unix()))
 
     def see(self, seen: Observation) -> None:
@@ -166,8 +162,6 @@ class Daemon:
         with self._lock:
             due = min(self.host.now() + self.table.silence_s, self.table.deadline(), self.voice.deadline())
         return due if self.uplink is None else min(due, self.uplink.deadline())
-
-    # --- agents -----------------------------------------------------------------------------------------------------------
 
     def _asked(self, events: int) -> list[Observation]:
         for request in self.control.requests():

@@ -144,7 +144,6 @@ class HostReports:
         return actions + self._reporter(HERE, now).stands(state, now)
 
     def close(self, now: float) -> list[Action]:
-        """The daemon ends; its host does not."""
         return [action for job in list(self.reporters) for action in self._end(job, "", now)]
 
     def observe(self, seen: Observation, now: float) -> list[Action]:

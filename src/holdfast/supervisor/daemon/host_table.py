@@ -113,11 +113,9 @@ class Worker(Value):
 
     @property
     def key(self) -> str:
-        """Of its row."""
         return worker_key(self.workload, self.info.worker_address)
 
     def kept(self) -> Keep:
-        """With all that a later life of the daemon needs."""
         row = {name: to_plain(getattr(self, name)) for name in ("info", "workload", "since_unix", "is_silent", "owed")}
         return Keep(key=self.key, row=row)
 
@@ -174,7 +172,6 @@ class HostTable:
         return cls(silence_s, workers, workloads, agents, "cordoned" in rows)
 
     def copy(self) -> HostTable:
-        """As it is now, for another thread."""
         return HostTable(self.silence_s, self.workers, self.workloads, self.agents, self.cordoned)
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
@@ -215,10 +212,7 @@ class HostTable:
         return next((state for state in (FAILED, RUNNING, COMPLETE) if state in states), SPARE)
 
     def own_workloads(self) -> set[str]:
-        """Those that agents of ours run on this host."""
         return {agent.workload or agent.job for agent in self.agents.values()}
-
-    # --- workers ----------------------------------------------------------------------------------------------------------
 
     def _beaten(self, peer: str, said: WorkerInfo, at_unix: float, now: float) -> list[Action]:
         key, info = self._key_of(peer, said), _clipped(said)
@@ -279,7 +273,6 @@ class HostTable:
         return _oldest(self.agents, MOST_AGENTS) + ([] if known == agent else [Keep(key=key, row=to_plain(agent))])
 
     def _late(self, now: float) -> list[Action]:
-        """Those that should be heard are silent; the others are forgotten."""
         actions: list[Action] = []
         for worker in [one for one in self.workers.values() if now >= one.heard_at + self._patience_s(one)]:
             if not worker.is_awaited:
@@ -328,7 +321,6 @@ def _row(worker: Worker, now: float) -> dict[str, Any]:
 
 
 def _clipped(message: Any) -> Any:
-    """With texts of a length that can be kept."""
     texts = {name: value for name in message.__fields__ if isinstance(value := getattr(message, name), str)}
     long = {name: value[:LONGEST_TEXT] for name, value in texts.items() if len(value) > LONGEST_TEXT}
     return replace(message, **long) if long else message

@@ -44,24 +44,19 @@ class HostUplink:
         self.reports = HostReports(name, life, supervisor.endpoints, haste=0.5 + os.urandom(1)[0] / 512)
 
     def deadline(self) -> float:
-        """When to call `due`."""
         return min(self.reports.deadline(), self.network.deadline())
 
     def shows(self, table: HostTable) -> None:
-        """The table is so now."""
         self._carry_out(self.reports.shows(table, self.host.now()))
 
     def observe(self, seen: Observation) -> None:
-        """Something has happened to a link."""
         self._carry_out(self.reports.observe(seen, self.host.now()))
 
     def due(self) -> None:
-        """Do what time alone brings."""
         for seen in [*self.network.expire(self.host.now()), Tick()]:
             self.observe(seen)
 
     def close(self) -> None:
-        """The daemon ends; its host does not."""
         self._carry_out(self.reports.close(self.host.now()))
         self.network.close()
 

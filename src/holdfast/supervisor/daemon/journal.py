@@ -37,7 +37,6 @@ class Journal:
             os.write(self._fd, _line(key, row))
 
     def close(self) -> None:
-        """Let go of the file."""
         os.close(self._fd)
 
     def _write_anew(self) -> None:

@@ -26,7 +26,6 @@ class Ledger:
         self._count = 0
 
     def about(self, *, node: str = "", job: str = "") -> list[Deed]:
-        """Those about that node or that job."""
         return [deed for deed in self.deeds.values() if (node and deed.node == node) or (job and deed.job == job)]
 
     def fresh_id(self) -> str:
@@ -47,7 +46,6 @@ class Ledger:
         return actions
 
     def note(self, id: str, step: str) -> list[Action]:
-        """One thing that was done for it."""
         deed = self.deeds.get(id)
         return self.write(replace(deed, done=(*deed.done, step))) if deed is not None else []
 

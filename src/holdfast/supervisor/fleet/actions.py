@@ -129,7 +129,6 @@ def _leave_to_agents(fleet: FleetState, deed: Deed, case: Case, round: int, now:
 
 
 def _give_order(fleet: FleetState, id: str, now: float) -> list[Action]:
-    """Order the job's agents to do what was decided."""
     waits = fleet.open_deeds[id] = replace(fleet.open_deeds[id], act_at=NEVER)
     deed, job = fleet.ledger.deeds[id], fleet.jobs[waits.case.job]
     verb = Verb.STOP if deed.act == Act.STOP else Verb.RESTART

@@ -91,8 +91,6 @@ class FleetJob:
             yield from _by_name(self._coordinators.values(), but, is_own)
             yield from _by_name([report for report in self.reports.values() if report.members is None], but, is_own)
 
-    # --- what happens to it ---------------------------------------------------------------------------------------------
-
     def hear(self, report: Standing, at_unix: float) -> bool:
         """What a reporter says of it. Whether that is something to be kept."""
         self.gone(report.node)
@@ -106,7 +104,6 @@ class FleetJob:
         return True
 
     def gone(self, reporter: str) -> None:
-        """It says nothing any more."""
         if (report := self.reports.pop(reporter, None)) is not None:
             self._count(report, -1)
 
@@ -135,10 +132,7 @@ class FleetJob:
                 return True
         return False
 
-    # --- what is kept ---------------------------------------------------------------------------------------------------
-
     def kept(self) -> JobKept:
-        """What is stored of it."""
         return JobKept(name=self.name, lives=tuple(self.lives))
 
 

@@ -9,8 +9,6 @@ from holdfast.core.machine import Action, Observation
 from holdfast.core.value import Value
 from holdfast.core.wire.fleet import FleetMessage
 
-# --- observations -----------------------------------------------------------------------------------------------------
-
 
 class Said(Observation):
     """A reporter said something."""
@@ -57,9 +55,6 @@ class Asked(Observation):
     """Of `inject`: how the job's name begins, where several work on the node."""
     reason: str = ""
     injection: Injection | None = None
-
-
-# --- actions ----------------------------------------------------------------------------------------------------------
 
 
 class Tell(Action):

@@ -89,10 +89,7 @@ class FleetNode:
 
         return self.may_work and any(map(waits, self.reports.values()))
 
-    # --- what happens to it ---------------------------------------------------------------------------------------------
-
     def hear(self, report: Standing, at_unix: float) -> None:
-        """A reporter says how things are on it."""
         self.reported_at_unix, self.domain = at_unix, report.domain or self.domain
         if report.state == ReporterState.ENDED:
             self.reports.pop(report.node, None)
@@ -104,7 +101,6 @@ class FleetNode:
             self.pardon("its node says that it is fit again", at_unix)
 
     def present(self, reporter: str) -> None:
-        """A reporter of it is heard."""
         self.linked.add(reporter)
         self.is_lost = False
 
@@ -113,11 +109,9 @@ class FleetNode:
         self.is_lost = True
 
     def unlink(self, reporter: str) -> None:
-        """A reporter's link is gone."""
         self.linked.discard(reporter)
 
     def bye(self, reporter: str) -> None:
-        """A reporter has gone."""
         self.reports.pop(reporter, None)
         self.linked.discard(reporter)
 
@@ -131,7 +125,6 @@ class FleetNode:
             self.hold(NodeState.UNFIT, trouble.what, HeldBy.ITSELF)
 
     def hold(self, standing: NodeState, reason: str, by: str) -> None:
-        """From now on this is held against it."""
         self.standing, self.reason, self.by = standing, reason, by
 
     def pardon(self, why: str, at_unix: float) -> None:
@@ -183,7 +176,6 @@ class FleetNode:
         return now != was
 
     def kept(self) -> NodeKept:
-        """What is stored of it."""
         return NodeKept(
             name=self.name,
             state=self.state,

@@ -148,7 +148,6 @@ def _takeover(swap: Swap, job: FleetJob) -> str:
 
 
 def _go_on(fleet: FleetState, swap: Swap, now: float) -> list[Action]:
-    """The current step is done: begin the next one."""
     steps = list(SwapStep)
     then = steps[steps.index(swap.step) + 1]
     if then == SwapStep.REPLACE and not swap.replaces:

@@ -70,7 +70,6 @@ class Queues:
         return late, [action for host in hosts for action in self._over(host, now)]
 
     def deadline(self) -> float:
-        """When the next task's time is up."""
         return min(self.until.values(), default=NEVER)
 
     def _over(self, host: str, now: float) -> list[Action]:

@@ -81,24 +81,19 @@ class Leases:
 
     @property
     def first(self) -> float:
-        """When the next one ends."""
         return next(iter(self._until.values()), NEVER)
 
     def renew(self, node: str, until: float) -> None:
-        """A node was heard."""
         self._until.pop(node, None)
         self._until[node] = until
 
     def extend(self, until: float) -> None:
-        """All nodes are present until then."""
         self._until = dict.fromkeys(self._until, until)
 
     def end(self, node: str) -> None:
-        """Stop waiting for a node."""
         self._until.pop(node, None)
 
     def over(self, now: float) -> list[str]:
-        """Nodes whose lease has ended."""
         over: list[str] = []
         for node, until in self._until.items():
             if now < until:
@@ -140,10 +135,7 @@ class FleetState:
         for swap in kept.swaps:
             self.nodes.setdefault(swap.node, FleetNode(swap.node))
 
-    # --- questions ------------------------------------------------------------------------------------------------------
-
     def unix(self, now: float) -> float:
-        """The time of day."""
         return now + self.rules.ahead_unix
 
     def is_settled(self, now: float) -> bool:
@@ -172,7 +164,6 @@ class FleetState:
         return node is not None and bool(node.linked) and not node.is_lost
 
     def swap_of(self, node: str) -> Swap | None:
-        """The swap of a node that is under way."""
         return next((one.swap for one in self.open_swaps.values() if one.swap.node == node), None)
 
     @property
@@ -181,15 +172,12 @@ class FleetState:
         return {one.swap.spare for one in self.open_swaps.values() if one.swap.spare}
 
     def deadline(self) -> float:
-        """When time alone changes something."""
         waits = [self.leases.first, self.queues.deadline()]
         waits += [self.settled_at] if self.early else []
         waits += [one.until for one in self.missing.values()]
         waits += [min(one.until, one.act_at) for one in self.open_deeds.values()]
         waits += [min(one.until, one.look_at) for one in self.open_swaps.values()]
         return min(waits)
-
-    # --- small steps ----------------------------------------------------------------------------------------------------
 
     def wake(self, now: float) -> float:
         """Note that this process runs. When it last did."""

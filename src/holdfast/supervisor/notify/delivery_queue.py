@@ -73,7 +73,6 @@ class Outbox:
             self.dropped += 1
 
     def due(self, now: float) -> Letter | None:
-        """What is to be sent now."""
         return next(iter(self.letters.values()), None) if now >= self.try_at else None
 
     def deadline(self) -> float:

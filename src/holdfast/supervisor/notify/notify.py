@@ -50,7 +50,6 @@ class Notify:
             self.couriers.append(Courier(self.otlp, path, say, now_unix, (Phase.ENDED,)))
 
     def run(self) -> None:
-        """Listen, for ever."""
         for one in (*self.couriers, *([self.otlp] if self.otlp is not None else [])):
             one.start()
         said, never = "", threading.Event()

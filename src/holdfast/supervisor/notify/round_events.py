@@ -50,7 +50,6 @@ def life_at(jobs: Iterable[Mapping[str, Any]], job: str, at_unix: float) -> str:
 
 
 def _round(job: Mapping[str, Any], name: str, at_unix: float) -> RoundSeen | None:
-    """The round that runs. None: none does."""
     if job.get("state") != ReporterState.RUNNING:
         return None
     lives: Sequence[Mapping[str, Any]] = job.get("lives") or ({},)

@@ -58,7 +58,6 @@ class Webhook:
         """For people. Who knows the rest of a Slack URL may post there."""
 
     def deliver(self, letter: Letter) -> Answer:
-        """Try once."""
         try:
             status, wait_s = self._post(body(letter, self.source, self.unix()), letter.id)
         except Exception as error:  # however broken a server's answer is: one attempt has failed

@@ -51,7 +51,6 @@ class Courier:
         """What was over before is on disk as told."""
 
     def start(self) -> None:
-        """From now on, as long as this process lives."""
         threading.Thread(target=self._run, name=f"courier {self.receiver.name}", daemon=True).start()
 
     def hear(self, new: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) -> None:

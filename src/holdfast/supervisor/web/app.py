@@ -68,7 +68,6 @@ class Api:
         """By name: no other file is served."""
 
     def app(self) -> Starlette:
-        """For a server."""
         routes = []
         for route in sorted(openapi.ROUTES, key=lambda route: -route.path.count("/")):  # names may hold slashes
             path = route.path.replace("{node}", "{node:path}").replace("{job}", "{job:path}")
@@ -90,8 +89,6 @@ class Api:
             response.headers.setdefault(name, value)
         response.headers.setdefault("Cache-Control", "no-store")
         return response
-
-    # --- the page -------------------------------------------------------------------------------------------------------
 
     async def index(self, request: Request) -> Response:
         return self._file("index.html")
@@ -119,8 +116,6 @@ class Api:
         answer = JSONResponse({"text": "logged out"})
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self.secure)
         return answer
-
-    # --- what is known --------------------------------------------------------------------------------------------------
 
     async def role(self, request: Request) -> Response:
         shown = view.Permission(role=self.gate.role(request.headers), logged_in=self.gate.logged_in(request.headers))
@@ -171,8 +166,6 @@ class Api:
         await self.mirror.fresh()
         return JSONResponse({"text": "the supervisor answers"})
 
-    # --- what is wanted -------------------------------------------------------------------------------------------------
-
     async def _wish(self, ask: str, table: str, request: Request) -> Response:
         about = {table[:-1]: await self._known(table, request)}
         try:
@@ -187,8 +180,6 @@ class Api:
 
     drain, uncordon = partialmethod(_wish, "drain", "nodes"), partialmethod(_wish, "uncordon", "nodes")
     restart, stop = partialmethod(_wish, "restart", "jobs"), partialmethod(_wish, "stop", "jobs")
-
-    # --- small things ---------------------------------------------------------------------------------------------------
 
     async def _known(self, table: str, request: Request) -> str:
         """The name in the path, which must be one that is known."""

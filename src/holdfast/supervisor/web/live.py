@@ -37,7 +37,6 @@ class Mirror:
     """Of the fleet. For one asyncio loop, whose clock it goes by."""
 
     def __init__(self, path: str) -> None:
-        """`path`: the supervisor's socket."""
         self.path = path
         self.picture, self.changes = Picture(), Changes()
         self.wholes = 0
