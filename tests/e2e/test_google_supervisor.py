@@ -97,8 +97,9 @@ def test_under_run_their_own_daemon_hears_who_runs_and_who_failed(
     job.wait_for_output("setup_goodput_client for rank 1 successful")
     workers = json.loads(theirs.say("workers"))
     assert sorted((worker["local_rank"], worker["global_rank"]) for worker in workers) == [(0, 0), (1, 1)]
-    wait_until(lambda: [(host.state, host.workload) for host in sensor.hosts() if host.workload is not None])
-    assert sensor.hosts()[-1].state == RUNNING and sensor.hosts()[-1].workload.workload_name == "train"
+    wait_until(lambda: any(workload is not None for _, workload in sensor.hosts()))
+    state, workload = sensor.hosts()[-1]
+    assert state == RUNNING and workload.workload_name == "train"
     go.touch()
     wait_until(lambda: "ReportEvent" in sensor.methods)
     report = next(data for method, data in sensor.calls if method.endswith("ReportEvent"))

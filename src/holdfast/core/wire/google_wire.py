@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from holdfast.core.value import Value
-from holdfast.core.wire.protobuf import as_bytes, as_number, as_text, fields, number, piece, text
+from holdfast.core.wire.protobuf import as_number, as_text, fields, number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,25 +47,21 @@ class Message(Value):
 
     def encode(self) -> bytes:
         parts = []
-        for field, (name, default) in enumerate(self.__fields__.items(), 1):
-            value = getattr(self, name)
-            for one in value if isinstance(default, tuple) else (value,):
-                if one is not None and (one or isinstance(default, tuple)):
-                    parts.append(_written(field, one))
+        for field, name in enumerate(self.__fields__, 1):
+            if value := getattr(self, name):
+                parts.append(text(field, value) if isinstance(value, str) else number(field, int(value)))
         return b"".join(parts)
 
     @classmethod
     def decode(cls: type[M], data: bytes) -> M:
         """From bytes. ValueError: they are no such message."""
-        names = tuple(cls.__fields__)
+        names = dict(enumerate(cls.__fields__, 1))
         found: dict[str, Any] = {}
         for field, value in fields(data):
-            if not 0 < field <= len(names):
+            if (name := names.get(field)) is None:
                 continue
-            name = names[field - 1]
-            default, kind = cls.__fields__[name], WITHIN.get((cls.__name__, name))
-            read = _read(value, default, kind)
-            found[name] = (*found.get(name, ()), read) if isinstance(default, tuple) else read
+            default = cls.__fields__[name]
+            found[name] = as_text(value) if isinstance(default, str) else type(default)(as_number(value))
         return cls(**found)
 
 
@@ -79,7 +75,8 @@ class WorkerInfo(Message):
     worker_name: str = ""
     local_rank: int = 0
     global_rank: int = 0
-    state: int = UNDEFINED
+    state: int = 0
+    """A `DeviceState`, or one of a later version."""
 
 
 class WorkloadInfo(Message):
@@ -99,27 +96,8 @@ class WorkloadInfo(Message):
     workload_scaling_enabled: bool = False
 
 
-class HostInfo(Message):
-    """A host with its ranks, as the daemon tells others."""
-
-    host_address: str = ""
-    host_id: str = ""
-    host_serial_number: str = ""
-    host_name: str = ""
-    subblock_id: str = ""
-    superblock_id: str = ""
-    zone: str = ""
-    state: int = UNDEFINED
-    workers: tuple[WorkerInfo, ...] = ()
-    workload: WorkloadInfo | None = None
-
-
 class Command(Message):
-    """What a daemon is told to do."""
-
-    host_info: HostInfo | None = None
-    callback_names: tuple[str, ...] = ()
-    callback_kwargs: tuple[str, ...] = ()
+    """What a daemon is told to do. Its fields are passed over: a daemon has but one host."""
 
 
 class HostResponse(Message):
@@ -127,13 +105,6 @@ class HostResponse(Message):
 
     response: str = ""
 
-
-WITHIN: Mapping[tuple[str, str], type[Message]] = {
-    ("HostInfo", "workers"): WorkerInfo,
-    ("HostInfo", "workload"): WorkloadInfo,
-    ("Command", "host_info"): HostInfo,
-}
-"""Fields that are messages themselves."""
 
 METHODS: Mapping[str, type[Message]] = {
     "RegisterWorker": WorkerInfo,
@@ -153,17 +124,3 @@ def worker_address(host_port: int, local_rank: int) -> str:
 def state_name(state: int) -> str:
     """For people; the state may be one of a later version."""
     return DeviceState(state).name if 0 <= state < len(DeviceState) else f"state {state}"
-
-
-def _written(field: int, value: Any) -> bytes:
-    if isinstance(value, Message):
-        return piece(field, value.encode())
-    return text(field, value) if isinstance(value, str) else number(field, int(value))
-
-
-def _read(value: int | bytes, default: Any, kind: type[Message] | None) -> Any:
-    if kind is not None:
-        return kind.decode(as_bytes(value))
-    if isinstance(default, (str, tuple)):
-        return as_text(value)
-    return bool(as_number(value)) if isinstance(default, bool) else as_number(value)

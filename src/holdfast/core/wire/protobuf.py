@@ -21,12 +21,8 @@ def number(field: int, value: int) -> bytes:
 
 def text(field: int, value: str) -> bytes:
     """A text."""
-    return piece(field, value.encode(errors="replace"))
-
-
-def piece(field: int, value: bytes) -> bytes:
-    """Bytes, or a message within this one."""
-    return varint(field << 3 | BYTES) + varint(len(value)) + value
+    data = value.encode(errors="replace")
+    return varint(field << 3 | BYTES) + varint(len(data)) + data
 
 
 def varint(value: int) -> bytes:
@@ -75,14 +71,9 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def as_text(value: int | bytes) -> str:
     """What `fields` has found, as text. ValueError: it is a number."""
-    return as_bytes(value).decode(errors="replace")
-
-
-def as_bytes(value: int | bytes) -> bytes:
-    """The same, as bytes."""
     if not isinstance(value, bytes):
         raise ValueError("a number where text belongs")
-    return value
+    return value.decode(errors="replace")
 
 
 def as_number(value: int | bytes) -> int:
