@@ -5,6 +5,9 @@ Made from the table of routes (`supervisor.web.openapi`), and the sources of the
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Collection
+
 from holdfast.core.wire import fleet
 from holdfast.supervisor.web import openapi, view
 from tools.reference.events import classes, section
@@ -45,8 +48,15 @@ def page() -> str:
         f"| `{one.method} {one.path}` | {one.role or '–'} | {one.says} | {_shape(one.answer)} |\n" for one in openapi.ROUTES
     ]
     used = openapi.used()
-    shapes = [section(node, "##") for module in (view, fleet) for node in classes(module) if node.name in used]
+    shapes = [_section(node, used) for module in (view, fleet) for node in classes(module) if node.name in used]
     return "\n".join([HEAD + "".join(rows) + TAIL, *shapes])
+
+
+def _section(node: ast.ClassDef, used: Collection[str]) -> str:
+    """A shape, with a word of the one whose fields it has too."""
+    head, text, table = section(node, "##").split("\n\n", 2)
+    also = "".join(f" With all fields of `{base.id}`." for base in node.bases if isinstance(base, ast.Name) and base.id in used)
+    return f"{head}\n\n{text}{also}\n\n{table}"
 
 
 def _shape(name: str) -> str:

@@ -133,7 +133,7 @@ class Standing(FleetMessage):
     name: str
     """What people call the node."""
     domain: str = ""
-    """The NVLink or network domain that it is in. Empty: it is not known."""
+    """As in `NodeRecord`."""
     job: str
     """As people call it (--rdzv-id). Empty: it waits for any job."""
     life: str = ""
@@ -265,8 +265,8 @@ class DeviceKept(Value):
     """What was said of it, and the state that it was in then: the last ten."""
 
 
-class NodeKept(Value):
-    """A node, as the supervisor remembers it."""
+class NodeRecord(Value):
+    """What is known of a node."""
 
     name: str
     state: str
@@ -275,13 +275,19 @@ class NodeKept(Value):
     """fit · suspect · unfit · draining: what is held against it, wherever it is"""
     reason: str
     by: str = ""
-    """Who holds it against it: policy · operator · itself · device"""
+    """Who holds it against it: policy · operator · itself · device. Empty: nobody."""
     domain: str = ""
-    """As in `Standing`."""
+    """The NVLink or network domain that it is in. Empty: it is not known."""
     devices: tuple[DeviceKept, ...] = ()
+    history: tuple[Change, ...] = ()
+    """The last 100 changes; the last 20 where all nodes are listed."""
+
+
+class NodeKept(NodeRecord):
+    """A node, as the supervisor remembers it."""
+
     heard: dict[str, int] = {}  # noqa: RUF012
     """Reporter's life → the highest number of its troubles that has been dealt with."""
-    history: tuple[Change, ...] = ()
 
 
 class JobLife(Value):

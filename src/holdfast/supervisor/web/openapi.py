@@ -60,7 +60,7 @@ SHAPES = {
     kind.__name__: kind
     for module in (fleet, view)
     for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Value) and not issubclass(kind, fleet.FleetMessage)
+    if isinstance(kind, type) and issubclass(kind, Value) and not issubclass(kind, fleet.FleetMessage) and kind is not Value
 }
 """By name: what is kept, and what is made of it."""
 
@@ -101,7 +101,7 @@ def schema(kind: type[Value]) -> dict[str, Any]:
 
 
 def used() -> dict[str, type[Value]]:
-    """Those that a route names, or sends as an event, with those that they name."""
+    """Those that a route names, or sends as an event, with those that they name or extend."""
     found: dict[str, type[Value]] = {}
     left = ["Refusal", "FleetChanged", "Beat", *(shape.strip("[]") for route in ROUTES for shape in (route.answer, route.body))]
     while left:
@@ -109,7 +109,7 @@ def used() -> dict[str, type[Value]]:
         if name in SHAPES and name not in found:
             found[name] = SHAPES[name]
             named = {word for hint in _hints(SHAPES[name]) for word in hint.replace("[", " ").replace(",", " ").split()}
-            left += sorted(named)
+            left += sorted(named | {base.__name__ for base in SHAPES[name].__bases__})
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.value import Value, to_plain
-from holdfast.core.wire.fleet import Change, Deed, DeviceKept, JobLife, RankSaid, ReporterState, Standing, Swap
+from holdfast.core.wire.fleet import Deed, JobLife, NodeRecord, RankSaid, ReporterState, Standing, Swap
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.state import FleetState
@@ -29,26 +29,13 @@ class NodeJob(Value):
     ranks: tuple[RankSaid, ...]
 
 
-class Node(Value):
+class Node(NodeRecord):
     """One node, as far as the supervisor can tell."""
 
-    name: str
-    state: str
-    """fit · suspect · unfit · draining · spare · lost"""
-    standing: str
-    """fit · suspect · unfit · draining: what is held against it, wherever it is"""
-    reason: str
-    by: str
-    """Who holds it against it: policy · operator · itself · device. Empty: nobody."""
-    domain: str
-    """The NVLink or network domain that it is in. Empty: it is not known."""
     linked: bool
     """Whether a reporter of it could be told something now."""
     reported_at_unix: float
     """When it was said how its jobs are: ages of heartbeats are of then. 0: not since the supervisor was started."""
-    devices: tuple[DeviceKept, ...]
-    history: tuple[Change, ...]
-    """The last 20 where all nodes are listed; the last 100 where one is asked about."""
     jobs: tuple[NodeJob, ...]
 
 
@@ -249,18 +236,13 @@ class Reason(Value):
 
 def node(known: FleetNode, history: int = HISTORY) -> Node:
     """One node, with the last so many of its changes."""
+    kept = known.kept()
+    same = {field: getattr(kept, field) for field in NodeRecord.__fields__}
     jobs = {report.job: report for report in known.reports.values() if report.job}
     return Node(
-        name=known.name,
-        state=known.state,
-        standing=known.standing,
-        reason=known.reason,
-        by=known.by,
-        domain=known.domain,
+        **same | {"history": kept.history[-history:]},
         linked=bool(known.linked),
         reported_at_unix=known.reported_at_unix,
-        devices=tuple(known.devices.values()),
-        history=tuple(known.history[-history:]),
         jobs=tuple(
             NodeJob(job=job, round=report.round, state=report.state, ranks=report.ranks) for job, report in jobs.items()
         ),
