@@ -1,20 +1,19 @@
-"""What does the supervisor look like to Prometheus? Text made of what /api/fleet tells; `METRICS` is the list of all there is.
+"""What does the supervisor look like to Prometheus? Text made of what /api/fleet tells; `METRICS` lists all metrics.
 
-A series for each node and each job, none for each rank: of a job's ranks the worst is told. So there are at most
-`NODES` x 4 + `JOBS` x 15 series and some hundred more; beyond, the healthy are left out first, and `holdfast_left_out` says how
-many. What reporters call themselves is cut, and shown without control characters, before it becomes a label.
+Each node and each job has its series, and no rank: of a job's ranks the worst is told. So there are at most `NODES` x 4 +
+`JOBS` x 15 series and some hundred more; beyond, the healthy are left out first, and `holdfast_left_out` counts them. Names
+from reporters are cut, and shown without control characters, before they become labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
 
-from holdfast.core.value import Value
 from holdfast.core.wire.fleet import Act, NodeState, SwapStep, TroubleKind
 from holdfast.telemetry.report.safe_text import one_line
 
@@ -36,16 +35,16 @@ ACTS = tuple(map(str, Act))
 TROUBLES = tuple(map(str, TroubleKind))
 RESULTS = ("done", "in_vain", "unknown")
 OTHER = "other"
-"""Stands for any word that is not in these lists, so that nobody can add series by making up words."""
+"""Any word that is not in these lists: a reporter's new word adds no series."""
 
 
-class Metric(Value):
+class Metric(NamedTuple):
     """One row of the list."""
 
     name: str
-    labels: tuple[str, ...] = ()
     help: str
     """What it is, with its unit."""
+    labels: tuple[str, ...] = ()
     is_counter: bool = False
 
     @property
@@ -54,51 +53,39 @@ class Metric(Value):
         return f"{self.name}_total" if self.is_counter else self.name
 
 
+JOB = ("job_name",)
+NODE_INFO = "1; the node's state, who holds it against the node (by), and what it shares with others (domain)"
+OLDEST_BEAT = "Age of the oldest heartbeat of its ranks, when their nodes last had something new to say"
+BEGUN = "Decisions, over all lives of the supervisor, by what was done and what about"
+ENDED = "Decisions by what came of them: done, in_vain, or unknown (the supervisor was restarted meanwhile)"
+
 METRICS = (
-    Metric(name="holdfast_supervisor_info", labels=("policy",), help="1; which policy decides"),
-    Metric(name="holdfast_supervisor_generation", help="Number of the supervisor's life: it grows by one with each start"),
-    Metric(name="holdfast_supervisor_lease_seconds", help="Silence that makes a node lost"),
-    Metric(name="holdfast_nodes", labels=("state",), help="Nodes in each state"),
-    Metric(
-        name="holdfast_node_info",
-        labels=("node", "domain", "state", "by"),
-        help="1; the node's state, who holds it against the node (by), and what it shares with others (domain)",
-    ),
-    Metric(name="holdfast_node_linked", labels=("node",), help="1: an agent of the node is connected"),
-    Metric(name="holdfast_node_report_age_seconds", labels=("node",), help="Since its agent last had something new to say"),
-    Metric(name="holdfast_node_sick_devices", labels=("node",), help="GPUs of the node that are suspect or unfit"),
-    Metric(name="holdfast_devices", labels=("state",), help="GPUs in each state, of those that have said something"),
-    Metric(name="holdfast_jobs", labels=("state",), help="Jobs in each state"),
-    Metric(name="holdfast_job_info", labels=("job_name", "state"), help="1; the job's state"),
-    Metric(name="holdfast_job_round", labels=("job_name",), help="The newest round that a node of the job has reached"),
-    Metric(name="holdfast_job_attempt", labels=("job_name",), help="Restarts of the job's ranks in this life of the job"),
-    Metric(name="holdfast_job_nodes", labels=("job_name",), help="Nodes on which ranks of the job run"),
-    Metric(name="holdfast_job_nodes_least", labels=("job_name",), help="A round of the job needs so many nodes"),
-    Metric(name="holdfast_job_spares", labels=("job_name",), help="Nodes that wait for a place in the job"),
-    Metric(name="holdfast_job_ranks", labels=("job_name", "state"), help="Ranks of the job in each state"),
-    Metric(name="holdfast_job_step_lowest", labels=("job_name",), help="Step of the rank that is furthest behind"),
-    Metric(name="holdfast_job_step_highest", labels=("job_name",), help="Step of the rank that is furthest ahead"),
-    Metric(name="holdfast_job_step_seconds_longest", labels=("job_name",), help="Last step of the slowest rank"),
-    Metric(
-        name="holdfast_job_heartbeat_age_seconds_longest",
-        labels=("job_name",),
-        help="Age of the oldest heartbeat of its ranks, when their nodes last had something new to say",
-    ),
-    Metric(name="holdfast_swaps", labels=("step",), help="Nodes that are just being taken out, by what is being done"),
-    Metric(
-        name="holdfast_deeds",
-        labels=("act", "trouble"),
-        help="Decisions, over all lives of the supervisor, by what was done and what about",
-        is_counter=True,
-    ),
-    Metric(
-        name="holdfast_deeds_ended",
-        labels=("act", "result"),
-        help="Decisions by what came of them: done, in_vain, or unknown (the supervisor was restarted meanwhile)",
-        is_counter=True,
-    ),
-    Metric(name="holdfast_deeds_open", help="Decisions of which it is not known yet what came of them"),
-    Metric(name="holdfast_left_out", labels=("kind",), help="Nodes and jobs that have no series, since there are too many"),
+    Metric("holdfast_supervisor_info", "1; which policy decides", ("policy",)),
+    Metric("holdfast_supervisor_generation", "Number of the supervisor's life: it grows by one with each start"),
+    Metric("holdfast_supervisor_lease_seconds", "Silence that makes a node lost"),
+    Metric("holdfast_nodes", "Nodes in each state", ("state",)),
+    Metric("holdfast_node_info", NODE_INFO, ("node", "domain", "state", "by")),
+    Metric("holdfast_node_linked", "1: an agent of the node is connected", ("node",)),
+    Metric("holdfast_node_report_age_seconds", "Since its agent last had something new to say", ("node",)),
+    Metric("holdfast_node_sick_devices", "GPUs of the node that are suspect or unfit", ("node",)),
+    Metric("holdfast_devices", "GPUs in each state, of those that have said something", ("state",)),
+    Metric("holdfast_jobs", "Jobs in each state", ("state",)),
+    Metric("holdfast_job_info", "1; the job's state", ("job_name", "state")),
+    Metric("holdfast_job_round", "The newest round that a node of the job has reached", JOB),
+    Metric("holdfast_job_attempt", "Restarts of the job's ranks in this life of the job", JOB),
+    Metric("holdfast_job_nodes", "Nodes on which ranks of the job run", JOB),
+    Metric("holdfast_job_nodes_least", "A round of the job needs so many nodes", JOB),
+    Metric("holdfast_job_spares", "Nodes that wait for a place in the job", JOB),
+    Metric("holdfast_job_ranks", "Ranks of the job in each state", ("job_name", "state")),
+    Metric("holdfast_job_step_lowest", "Step of the rank that is furthest behind", JOB),
+    Metric("holdfast_job_step_highest", "Step of the rank that is furthest ahead", JOB),
+    Metric("holdfast_job_step_seconds_longest", "Last step of the slowest rank", JOB),
+    Metric("holdfast_job_heartbeat_age_seconds_longest", OLDEST_BEAT, JOB),
+    Metric("holdfast_swaps", "Nodes that are just being taken out, by what is being done", ("step",)),
+    Metric("holdfast_deeds", BEGUN, ("act", "trouble"), is_counter=True),
+    Metric("holdfast_deeds_ended", ENDED, ("act", "result"), is_counter=True),
+    Metric("holdfast_deeds_open", "Decisions of which it is not known yet what came of them"),
+    Metric("holdfast_left_out", "Nodes and jobs that have no series, since there are too many", ("kind",)),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.value import Value
+from holdfast.core.wire.fleet import NodeState, ReporterState
 from holdfast.telemetry.report.phrasing import count, moment, ranges, span
 
-WORST = ("lost", "unfit", "draining", "suspect", "fit", "spare")
+WORST = (NodeState.LOST, NodeState.UNFIT, NodeState.DRAINING, NodeState.SUSPECT, NodeState.FIT, NodeState.SPARE)
 DEEDS = 50
 """Decisions in a frame, however large the terminal is."""
 
@@ -23,23 +25,21 @@ class Section(Value):
 
 def headline(fleet: Mapping[str, Any], whose: str) -> str:
     """One line: who says so, when, and how many of what there are."""
-    states: dict[str, int] = {}
-    for node in fleet.get("nodes") or ():
-        states[str(node.get("state"))] = states.get(str(node.get("state")), 0) + 1
+    states = Counter(str(node.get("state")) for node in fleet.get("nodes") or ())
     parts = [f"{number} {state}" for state, number in sorted(states.items(), key=lambda one: _badness(one[0]))]
     nodes = count(sum(states.values()), "node") + (f" ({', '.join(parts)})" if parts else "")
-    running = sum(1 for job in fleet.get("jobs") or () if job.get("state") == "running")
+    running = sum(map(_runs, fleet.get("jobs") or ()))
     return f"{moment(fleet.get('at_unix') or 0.0)} · {whose} · {nodes}, {count(running, 'running job')}"
 
 
 def sections(fleet: Mapping[str, Any], wanted: str = "") -> list[Section]:
     """Nodes, jobs, ranks and decisions; those of one job where it is named. Ranks are shown where there is one job."""
     jobs = [job for job in fleet.get("jobs") or () if wanted in ("", job.get("name"))]
-    jobs.sort(key=lambda job: (job.get("state") != "running", str(job.get("name"))))
+    jobs.sort(key=lambda job: (not _runs(job), str(job.get("name"))))
     nodes = [node for node in fleet.get("nodes") or () if wanted in ("", *_jobs_of(node))]
     nodes.sort(key=lambda node: (_badness(str(node.get("state"))), str(node.get("name"))))
     deeds = [deed for deed in fleet.get("deeds") or () if wanted in ("", deed.get("job"))]
-    running = [job for job in jobs if job.get("state") == "running"]
+    running = [job for job in jobs if _runs(job)]
     one = wanted or (str(running[0].get("name")) if len(running) == 1 else "")
     made = [
         Section(title="nodes", headings=("node", "state", "job", "ranks", "gpus", "reason"), rows=tuple(map(_node, nodes))),
@@ -72,7 +72,11 @@ def fit(lengths: Sequence[int], room: int) -> list[int]:
 
 
 def _badness(state: str) -> int:
-    return WORST.index(state) if state in WORST else len(WORST)
+    return WORST.index(NodeState(state)) if state in WORST else len(WORST)
+
+
+def _runs(job: Mapping[str, Any]) -> bool:
+    return job.get("state") == ReporterState.RUNNING
 
 
 def _jobs_of(node: Mapping[str, Any]) -> list[object]:
@@ -91,59 +95,56 @@ def _ranks_of(nodes: Iterable[Mapping[str, Any]], job: str) -> list[tuple[Mappin
     return sorted(found, key=lambda one: (one[0].get("rank", -1), one[1]))
 
 
+def _cells(*values: object) -> tuple[str, ...]:
+    return tuple("-" if value in (None, "") else str(value) for value in values)
+
+
+def _span(seconds: float | None) -> str:
+    return "" if seconds is None else span(max(0.0, seconds))
+
+
 def _node(node: Mapping[str, Any]) -> tuple[str, ...]:
-    ranks = [rank["rank"] for job in node.get("jobs") or () for rank in job.get("ranks") or ()]
-    bad = [f"{one['name']} {one['state']}" for one in node.get("devices") or () if one.get("state") != "fit"]
-    jobs = ", ".join(f"{job['job']}" for job in node.get("jobs") or ())
-    return (
-        str(node.get("name")),
-        str(node.get("state")),
-        jobs or "-",
-        ranges(ranks) or "-",
-        ", ".join(bad) or "-",
-        str(node.get("reason") or "-"),
-    )
+    jobs = node.get("jobs") or ()
+    ranks = [rank["rank"] for job in jobs for rank in job.get("ranks") or ()]
+    bad = [f"{one['name']} {one['state']}" for one in node.get("devices") or () if one.get("state") != NodeState.FIT]
+    names = ", ".join(str(job["job"]) for job in jobs)
+    return _cells(node.get("name"), node.get("state"), names, ranges(ranks), ", ".join(bad), node.get("reason"))
 
 
 def _job(job: Mapping[str, Any], ranks: Sequence[tuple[Mapping[str, Any], str]]) -> tuple[str, ...]:
-    steps = [rank["step"] for rank, _ in ranks if rank.get("step") is not None]
-    took = [rank["step_s"] for rank, _ in ranks if rank.get("step_s") is not None]
-    beats = [rank["beat_age_s"] for rank, _ in ranks if rank.get("beat_age_s") is not None]
+    steps, took, beats = (
+        [rank[field] for rank, _ in ranks if rank.get(field) is not None] for field in ("step", "step_s", "beat_age_s")
+    )
     outcome = f" ({job['outcome']})" if job.get("outcome") else ""
-    return (
-        str(job.get("name")),
+    return _cells(
+        job.get("name"),
         f"{job.get('state')}{outcome}",
-        str(job.get("round")),
-        str(job.get("attempt")),
-        str(len(job.get("nodes") or ())),
-        str(len(job.get("spares") or ())),
-        str(len(ranks) or job.get("ranks") or "-"),
-        "-" if not steps else str(min(steps)) if min(steps) == max(steps) else f"{min(steps)}-{max(steps)}",
-        span(max(took)) if took else "-",
-        span(max(beats)) if beats else "-",
+        job.get("round"),
+        job.get("attempt"),
+        len(job.get("nodes") or ()),
+        len(job.get("spares") or ()),
+        len(ranks) or job.get("ranks") or "-",
+        "-".join(dict.fromkeys((str(min(steps)), str(max(steps))))) if steps else "",
+        _span(max(took, default=None)),
+        _span(max(beats, default=None)),
     )
 
 
 def _rank(rank: Mapping[str, Any], node: str) -> tuple[str, ...]:
     code = f" ({rank['exitcode']})" if rank.get("exitcode") is not None else ""
-    return (
-        str(rank.get("rank")),
+    beat = _span(rank.get("beat_age_s"))
+    return _cells(
+        rank.get("rank"),
         node,
-        str(rank.get("local_rank")),
+        rank.get("local_rank"),
         f"{rank.get('state')}{code}",
-        str(rank["step"]) if rank.get("step") is not None else "-",
-        span(rank["step_s"]) if rank.get("step_s") is not None else "-",
-        f"{span(max(0.0, rank['beat_age_s']))} ago" if rank.get("beat_age_s") is not None else "-",
-        str(rank.get("pid")),
+        rank.get("step"),
+        _span(rank.get("step_s")),
+        beat and f"{beat} ago",
+        rank.get("pid"),
     )
 
 
 def _deed(deed: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        moment(deed.get("at_unix") or 0.0),
-        str(deed.get("node") or "-"),
-        str(deed.get("job") or "-"),
-        str(deed.get("act")),
-        str(deed.get("reason")),
-        str(deed.get("outcome") or "not known yet"),
-    )
+    told = (deed.get(field) for field in ("node", "job", "act", "reason"))
+    return _cells(moment(deed.get("at_unix") or 0.0), *told, deed.get("outcome") or "not known yet")
