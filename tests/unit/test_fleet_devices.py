@@ -89,7 +89,7 @@ def test_what_an_agent_that_has_gone_found_holds_nobody() -> None:
 def test_another_life_of_the_supervisor_knows_it_too() -> None:
     node = seen((79, "Xid 79"))
     node.pardon("it was replaced", 5.0)
-    assert told(FleetNode.of(node.kept())) == told(node)
+    assert told(FleetNode("a", node.kept())) == told(node)
 
 
 def test_whoever_says_much_of_many_devices_fills_no_memory() -> None:

@@ -1,6 +1,6 @@
-"""How does a supervisor have its HTTP API, and webhooks? In children, which are started again when they end, later each time.
+"""How does a supervisor have its HTTP API, and webhooks? In children, which it restarts when they end, later each time.
 
-Whatever becomes of a child, the supervisor goes on; and the child ends with the supervisor.
+A child's end does not touch the supervisor; the child ends with the supervisor.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from holdfast.core.machine import NEVER, Observation
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import process
 
-FIRST_S, LONGEST_S = 0.25, 60.0
-"""Before the first start after an end, and the longest pause: it doubles from each to the next."""
-
-WELL_S = 60.0
-"""A child that has lived so long was well: the next pause is the first again."""
+FIRST_S, LONGEST_S, WELL_S = 0.25, 60.0, 60.0
+"""The first pause before a restart; the longest, after it has doubled each time; and the life after which it is the first
+again."""
 
 
 class Child:
-    """`holdfast` with these arguments, of which the first is the command; `what` it is to people."""
+    """`holdfast` with these arguments, the command first; `what`: its name for people."""
 
     def __init__(self, host: Host, say: Callable[[str], None], what: str, arguments: Sequence[str]) -> None:
         self.host, self.say, self.what = host, say, what
@@ -58,8 +56,7 @@ class Child:
 
     def _again(self, why: str) -> None:
         now = self.host.now()
-        if now - self.started_at >= WELL_S:
-            self.pause_s = FIRST_S
+        self.pause_s = FIRST_S if now - self.started_at >= WELL_S else self.pause_s
         self.say(f"{self.what} is gone ({why}): it is started again in {self.pause_s:g} s; nothing else is affected")
         self.start_at, self.pause_s = now + self.pause_s, min(LONGEST_S, 2 * self.pause_s)
 

@@ -1,8 +1,7 @@
 """Which reporter speaks over which link? Stands between the links and the fleet, which knows reporters by name.
 
 One link speaks for one reporter, and a reporter's newest link is the live one. All agents share one token. So that none takes
-another's node, a node that is heard from one address is not accepted from another, and a certificate has to name the node where
-that is demanded.
+another's node, a node that is heard from one address is not accepted from another, and with `named` a certificate must name it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ class Reception:
     """The fleet, for a World with links."""
 
     def __init__(self, fleet: Fleet, *, named: bool = False) -> None:
-        """`named`: a link's certificate must have the name of its node."""
         self.fleet, self.named = fleet, named
         self.came: dict[int, LinkUp] = {}
         """Where each link comes from."""
@@ -59,7 +57,7 @@ class Reception:
         return self.fleet.deadline()
 
     def sent(self, actions: Iterable[Action]) -> list[Action]:
-        """`Tell` a reporter becomes `Transmit` over its link; to one without a link it is lost, as on any broken link."""
+        """`Tell` becomes `Transmit` over the reporter's link; without a link it is lost, as on any broken link."""
         out: list[Action] = []
         for action in actions:
             if not isinstance(action, Tell):
@@ -80,12 +78,12 @@ class Reception:
         before = self.links.get(reporter, -1)
         self.links[reporter] = max(link, before)
         unlinked: list[Action] = []
-        if link > before >= 0:  # it does not know that its older link is dead: nothing said over that was heard
+        if link > before >= 0:  # it does not know that its older link is dead, over which nothing was heard
             unlinked = self.fleet.observe(Unlinked(node=reporter), now)
         return self.sent([*unlinked, *self.fleet.observe(Said(message=message), now)])
 
     def _is_foreign(self, link: int, name: str) -> str:
-        """Why that link does not speak for that node. Empty: it does."""
+        """Why the link must not speak for the node. Empty: it may."""
         came, there = self.came[link], self.nodes.get(name, {})
         if link in there:
             return ""
@@ -99,7 +97,6 @@ class Reception:
         return ""
 
     def _leave(self, link: int) -> None:
-        """It stands for no node any more."""
         there = self.nodes.get(name := self.stands.pop(link, ""), {})
         there.pop(link, None)
         if not there:

@@ -1,8 +1,4 @@
-"""What does the supervisor know, and what is new? The other end of its socket's question `fleet`, for processes beside it.
-
-Each answer but the first tells only what has changed. The question waits at the supervisor until something is new, so nobody
-polls.
-"""
+"""What does the supervisor know, and what is new? The client of its socket's question `fleet`, which waits there for news."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ SOCKET = "supervisor.sock"
 """In the supervisor's state directory: where people and processes on its host ask it."""
 
 ANSWER_S = 10.0
-"""How much longer than it was asked to wait the supervisor may take."""
+"""How long an answer may take beyond the time that it was asked to wait."""
 
 
 class Feed:
@@ -30,13 +26,12 @@ class Feed:
 
     @property
     def fleet(self) -> dict[str, Any]:
-        """As /api/fleet tells it. Empty: nothing has been heard yet."""
+        """As /api/fleet has it. Empty: nothing has been heard yet."""
         tables = {table: list(rows.values()) for table, rows in self.picture.tables.items()}
         return {**self.picture.head, **tables} if self.picture.head else {}
 
     def wait(self, wait_s: float) -> dict[str, Any]:
-        """What is new, as it was told: after at most `wait_s`, and at once if much is. OSError, ProtocolError: nobody answers.
-        HoldfastError: it refuses."""
+        """What is new; empty-handed after `wait_s`. OSError, ProtocolError: nobody answers. HoldfastError: it refuses."""
         request = {"ask": "fleet", "since": self.picture.head.get("version", 0), "wait_s": wait_s}
         answer = ask_at(self.path, "the supervisor", request, wait_s + ANSWER_S)
         if not answer.pop("ok", False):

@@ -1,7 +1,5 @@
 """The supervisor's process: the loop between the fleet's machine, this host, the store, and operators.
 
-    while not told to end:  for each thing that `host.wait(deadline)` saw:  perform what `reception.observe` makes of it
-
 What the machine wants stored is on disk before its next action is performed. If it cannot be stored, this life ends: the next
 one would not know what was done. It also ends before any action if another supervisor may lead by now (`LeadLost`). No job
 depends on it.
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """One supervisor."""
-
     def __init__(
         self,
         *,
@@ -62,8 +58,8 @@ class Service:
         web: Sequence[str] = (),
         notify: Sequence[str] = (),
     ) -> None:
-        """`store` is loaded, and stays the caller's; `web`, `notify`: arguments of these commands, which are kept running
-        beside us; none: they are not. LeadLost: another supervisor has been faster."""
+        """`store` stays the caller's; `web`, `notify`: arguments of these commands, which run beside us; none: they do not.
+        LeadLost: another supervisor has been faster."""
         self.say, self.store, self.folder = say, store, folder
         generation, kept = store.load()
         self.host = Host(say)
@@ -82,7 +78,7 @@ class Service:
         self.asks = 0
 
     def listen(self) -> bool:
-        """Be there for reporters and for people. False: the port is taken."""
+        """Listen to reporters and people. False: the port is taken."""
         if not self.network.listen():
             return False
         self.network.warm()
@@ -95,25 +91,28 @@ class Service:
         self.perform(self.reception.begin(self.host.now()))
         for child in self.children:
             child.start()
+        deadlines = [self.reception.deadline, self.network.deadline, self.held.deadline]
+        deadlines += [child.deadline for child in self.children]
         while True:
-            respite = min((child.deadline() for child in self.children), default=NEVER)
-            until = min(self.reception.deadline(), self.network.deadline(), self.held.deadline(), self._leads_until(), respite)
+            until = min(self._leads_until(), *(deadline() for deadline in deadlines))
             for seen in [*self.host.wait(until), *self.network.expire(self.host.now())]:
                 if isinstance(seen, Signalled):
                     return
-                self.perform(self.reception.observe(seen, self.host.now()))
+                self._show(seen)
             if self.host.now() >= self.reception.deadline():
-                self.perform(self.reception.observe(Tick(), self.host.now()))
+                self._show(Tick())
             self.held.due(self.host.now())
             for child in self.children:
                 child.due(self.host.now())
 
     def _leads_until(self) -> float:
-        """LeadLost: that time is over."""
         left_s = self.store.left_s()
         if left_s <= 0:
             raise LeadLost("this supervisor has not been able to renew its lead in time")
         return NEVER if left_s == NEVER else self.host.now() + left_s
+
+    def _show(self, seen: Observation) -> None:
+        self.perform(self.reception.observe(seen, self.host.now()))
 
     def perform(self, actions: Iterable[Action]) -> None:
         """Carry out actions, in order; of those to be kept, all that follow one another at once."""
@@ -129,7 +128,7 @@ class Service:
             match action:
                 case Connect() | Transmit() | HangUp():
                     for seen in self.network.perform(action):
-                        self.perform(self.reception.observe(seen, self.host.now()))
+                        self._show(seen)
                 case Call():
                     self.calls.begin(action)
                 case Say(text=text):
@@ -143,7 +142,7 @@ class Service:
             self.store.keep(kept)
 
     def close(self) -> None:
-        """Leave nothing behind but what is kept. The store stays open."""
+        """End all of it but the store."""
         for child in self.children:
             child.close()
         if self.control is not None:
@@ -194,5 +193,4 @@ class Service:
             return
         self.asks += 1
         self.asked[self.asks] = request
-        asked = Asked(ask=self.asks, wish=wish, node=node, job=job, reason=reason, injection=wanted)
-        self.perform(self.reception.observe(asked, self.host.now()))
+        self._show(Asked(ask=self.asks, wish=wish, node=node, job=job, reason=reason, injection=wanted))

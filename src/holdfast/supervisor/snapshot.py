@@ -1,18 +1,18 @@
-"""What is the fleet like, by the answers of its supervisor so far? It tells all of it once, and then what has changed."""
+"""What is the fleet like, by its supervisor's answers so far? The first holds all of it, the others what has changed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 DEEDS = 200
-"""The newest that are told, and remembered."""
+"""The newest deeds are told, and remembered; so many."""
 
 KEYS = {"nodes": "name", "jobs": "name", "deeds": "id"}
 """Table → the field that tells its rows apart."""
 
 
 class Picture:
-    """The fleet, put together again."""
+    """The fleet as of the last answer."""
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[str, dict[str, Any]]] = {table: {} for table in KEYS}
@@ -21,10 +21,8 @@ class Picture:
         """All else that was told. Empty: nothing has been heard yet."""
 
     def take(self, answer: dict[str, Any]) -> list[tuple[str, str]]:
-        """Add an answer; (table, key) of each row that is new, another or gone. An answer that names nothing as gone is the
-        whole: what was known before is forgotten."""
-        gone = answer.get("gone")
-        touched: list[tuple[str, str]] = []
+        """Add an answer; (table, key) of each row that is new, changed or gone. An answer without `gone` is the whole fleet."""
+        gone, touched = answer.get("gone"), list[tuple[str, str]]()
         if gone is None:
             self.tables, self.head = {table: {} for table in KEYS}, {}
         self.head |= {field: value for field, value in answer.items() if field not in (*KEYS, "gone", "ok")}

@@ -1,6 +1,6 @@
-"""What does a supervisor do that does not lead? It listens to no agent, tells people who does, and waits for its turn.
+"""What does a supervisor do that does not lead? It listens to no agent, tells people who leads, and waits for its turn.
 
-Agents that come to its port are refused by the kernel, and go to the next address that they know.
+The kernel refuses agents at its port, and they go to the next address that they know.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class Standby:
         self.host.watch(self.alarm, select.EPOLLIN, lambda events: self._told())
 
     def run(self) -> bool:
-        """Until this supervisor leads, or, False, is told to end. HoldfastError: it never can."""
         _thread.start_new_thread(self._seek, ())
         try:
             while not self.is_over:
@@ -53,7 +52,7 @@ class Standby:
             while why_not := self.store.seek():
                 self.why_not = why_not
                 os.eventfd_write(self.alarm, 1)
-        except Exception as error:  # a defect of ours too: it ends `run`, and not this thread alone, which nobody would miss
+        except Exception as error:  # a defect of ours too: it must end `run`, not this thread alone
             self.failed = error
         self.is_over = True
         os.eventfd_write(self.alarm, 1)
@@ -72,5 +71,5 @@ class Standby:
 
 
 def lead(store: Store, folder: str, say: Callable[[str], None]) -> bool:
-    """Wait until this supervisor leads. False: it is told to end. HoldfastError: it never can."""
+    """Wait until this supervisor leads. False: it was told to end. HoldfastError: it never can."""
     return store.left_s() > 0 or Standby(store, folder, say).run()

@@ -1,8 +1,7 @@
-"""What does the supervisor remember when it is killed? A table of values for each kind of thing, in SQLite.
+"""What does the supervisor remember when it is killed? A table of values for each kind of thing, in SQLite or etcd.
 
-A protocol, so that a replicated store can stand in its place (`--store etcd://…`). One `keep` is stored whole or not at all,
-and is on disk when it returns: later actions may rely on it. A store also decides who may act: of several supervisors over one
-store only the leader.
+One `keep` is stored whole or not at all, and is on disk when it returns: later actions rely on it. A store also decides who may
+act: of several supervisors over one store only the leader.
 """
 
 from __future__ import annotations
@@ -25,20 +24,17 @@ from holdfast.telemetry.record import locks
 
 
 class Store(Protocol):
-    """Where the fleet's state is stored."""
-
     def seek(self) -> str:
         """Try to lead, for some seconds at most. Empty: we lead; else why not, in words. HoldfastError: we never can."""
 
     def left_s(self) -> float:
-        """For how long from now nobody else can lead; 0 or less: somebody else may. Returns at once."""
+        """Seconds from now in which nobody else can lead; 0 or less: somebody else may. Returns at once."""
 
     def load(self) -> tuple[int, Kept]:
-        """The number of this life, which no earlier life had, and what those have stored. HoldfastError: it cannot be read."""
+        """The number of this life, and what earlier lives have stored. HoldfastError: it cannot be read."""
 
     def keep(self, changes: Sequence[Keep]) -> None:
-        """Store these, all or none. HoldfastError: it failed, and nothing that relies on it may be done; LeadLost, if somebody
-        else may lead by now."""
+        """Store these, all or none. HoldfastError: it failed. LeadLost: somebody else may lead by now."""
 
     def close(self) -> None:
         """Let go of it, and of the lead."""
@@ -58,11 +54,11 @@ BUSY_S = 5.0
 """How long to wait for another process that reads the file."""
 
 KNOWN = {"etcd": "holdfast.integrations.etcd.fleet_store"}
-"""Stores that other software is needed for: where their `open_store` is."""
+"""Modules with `open_store`, which need other software."""
 
 
 def open_store(where: str, folder: str, name: str) -> Store:
-    """The store at `where`: empty for a file in `folder`, or a URL. `name`: of this supervisor, for people. UsageError."""
+    """The store at `where`: a URL, or empty for a file in `folder`. `name`: of this supervisor, for people. UsageError."""
     if not where:
         return SqliteStore(folder)
     scheme, _, rest = where.partition("://")
@@ -76,7 +72,7 @@ def open_store(where: str, folder: str, name: str) -> Store:
 
 
 def claim(folder: str) -> int:
-    """Make the state directory and hold it, as long as the descriptor that is returned is open. UsageError: another does."""
+    """Make the state directory and hold it while the returned descriptor is open. UsageError: another supervisor holds it."""
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
         lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -104,8 +100,7 @@ class SqliteStore:
             raise UsageError(f"--state: {folder}/{FILE} cannot be used: {error}") from error
 
     def seek(self) -> str:
-        """See `Store`: whoever holds the folder leads."""
-        return ""
+        return ""  # the holder of the folder leads
 
     def left_s(self) -> float:
         return NEVER
@@ -140,7 +135,3 @@ class SqliteStore:
     def close(self) -> None:
         self._base.close()
         os.close(self._lock)
-
-
-_STORES: tuple[type[Store], ...] = (SqliteStore,)
-"""For mypy: these keep to the protocol."""

@@ -1,7 +1,4 @@
-"""Requests that wait for a change in the fleet: they are answered when something changes, or after a time.
-
-However fast things change, there are at most five answers a second: each tells everything since the last.
-"""
+"""Requests that wait for a change in the fleet. Each answer tells everything since the last, at most five times a second."""
 
 from __future__ import annotations
 
@@ -10,11 +7,8 @@ from holdfast.core.machine import NEVER
 from holdfast.supervisor.fleet.state import FleetState
 from holdfast.supervisor.web import view
 
-PAUSE_S = 0.2
-"""Between two answers about what has changed."""
-
-LONGEST_S = 60.0
-"""That a request may be held."""
+PAUSE_S, LONGEST_S = 0.2, 60.0
+"""Between two answers, and the longest that a request is held."""
 
 
 class Held:
@@ -23,7 +17,7 @@ class Held:
     def __init__(self, fleet: FleetState) -> None:
         self.fleet = fleet
         self.waiting: list[tuple[Request, int, float]] = []
-        """Each with the version that it knows, and until when it is held."""
+        """Each with the version that it knows, and when its time is up."""
         self.next_at = 0.0
 
     def take(self, request: Request, now: float) -> None:

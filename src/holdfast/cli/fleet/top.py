@@ -11,9 +11,9 @@ import select
 import sys
 import termios
 import tty
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from holdfast.cli.fleet.supervisor_here import folder_of, socket_of, state_argument
 from holdfast.cli.fleet.top_frame import Section, fit, headline, sections
@@ -98,10 +98,10 @@ def _live(look: Callable[[float], Frame], pause_s: float) -> None:
     from rich.live import Live
 
     frame = look(0.0)
-    with _Keys() as keys, Live(screen=True, auto_refresh=False) as live:
+    with _keyboard() as pressed, Live(screen=True, auto_refresh=False) as live:
         while True:
             live.update(_drawn(*frame, live.console.size.height), refresh=True)
-            if keys.pressed(b"q", pause_s):
+            if pressed(b"q", pause_s):
                 return
             frame = look(EVERY_S)
 
@@ -127,23 +127,15 @@ def _drawn(line: str, made: list[Section], height: int) -> RenderableType:
     return Group(*drawn)
 
 
-class _Keys:
-    """Single keys, as they are pressed. Without a terminal to read from there are none."""
-
-    def __init__(self) -> None:
-        self.fd = 0
-        self.before: Any = None
-
-    def __enter__(self) -> _Keys:
-        if os.isatty(self.fd):
-            self.before = termios.tcgetattr(self.fd)
-            tty.setcbreak(self.fd)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.before is not None:
-            termios.tcsetattr(self.fd, termios.TCSADRAIN, self.before)
-
-    def pressed(self, key: bytes, wait_s: float) -> bool:
-        readable = select.select([self.fd] if self.before is not None else [], [], [], wait_s)[0]
-        return bool(readable) and key in os.read(self.fd, 64)
+@contextmanager
+def _keyboard() -> Iterator[Callable[[bytes, float], bool]]:
+    """Whether a key is pressed within so many seconds. Without a terminal to read from none ever is."""
+    terminal = [0] if os.isatty(0) else []
+    before = [termios.tcgetattr(fd) for fd in terminal]
+    for fd in terminal:
+        tty.setcbreak(fd)
+    try:
+        yield lambda key, wait_s: any(key in os.read(fd, 64) for fd in select.select(terminal, [], [], wait_s)[0])
+    finally:
+        for fd, attributes in zip(terminal, before):
+            termios.tcsetattr(fd, termios.TCSADRAIN, attributes)

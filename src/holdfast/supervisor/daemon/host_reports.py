@@ -43,7 +43,8 @@ class Reporter:
     """Of one workload, or of the host (`HERE`)."""
 
     def __init__(self, name: str, job: str, uplink: Uplink) -> None:
-        self.name, self.job, self.uplink = name, job, uplink
+        self.uplink = uplink
+        self.first = Standing(node=uplink.reporter, number=0, name=name, job=job, state=ReporterState.JOINING, is_watcher=True)
         self.told: Standing | None = None
         self.round = 1 if job else 0
         """Counted here: each time that ranks which had failed run again."""
@@ -56,17 +57,7 @@ class Reporter:
         self, state: ReporterState, now: float, ranks: tuple[RankSaid, ...] = (), limits: Mapping[str, int] | None = None
     ) -> list[Action]:
         """Say how things are, unless that was said last."""
-        standing = Standing(
-            node=self.uplink.reporter,
-            number=0,
-            name=self.name,
-            job=self.job,
-            state=state,
-            round=self.round,
-            ranks=ranks,
-            is_watcher=True,
-            limits=dict(limits or {}),
-        )
+        standing = replace(self.first, state=state, round=self.round, ranks=ranks, limits=dict(limits or {}))
         if standing == self.told:
             return []
         self.told = standing

@@ -11,7 +11,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.fleet import Act, Deed, Heard, HeldBy, NodeState, Swap, Trouble, TroubleKind, Verb
 from holdfast.supervisor.fleet import node_swap
 from holdfast.supervisor.fleet.job import FleetJob
-from holdfast.supervisor.fleet.messages import InVain, Keep, Tell
+from holdfast.supervisor.fleet.messages import InVain, Tell
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Case, Choice
 from holdfast.supervisor.fleet.state import FleetState, OpenDeed
@@ -28,10 +28,10 @@ def reported(fleet: FleetState, node: FleetNode, trouble: Trouble, now: float) -
     if not node.is_new(trouble.node, trouble.number):
         return [heard]
     node.suffer(trouble, fleet.unix(now))
-    kept: list[Action] = [Keep(table="nodes", key=node.name, value=node.kept())]
+    kept = fleet.kept(node)
     case = case_of(fleet, trouble.kind, node.name, fleet.job_of(trouble.node), trouble.what)
     case = replace(case, handled=trouble.handled, round=trouble.round, xid=trouble.xid, device=trouble.device)
-    return [*kept, *consider(fleet, case, now), *fleet.keep(node, now), heard]
+    return [kept, *consider(fleet, case, now), *fleet.keep(node, now), heard]
 
 
 def case_of(fleet: FleetState, trouble: str, node: str, job_name: str, what: str) -> Case:

@@ -16,7 +16,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.fleet import NodeState, Swap, SwapStep, Verb
 from holdfast.supervisor.fleet.job import FleetJob
 from holdfast.supervisor.fleet.messages import InVain, Keep
-from holdfast.supervisor.fleet.state import FleetState, OpenSwap, open_swap
+from holdfast.supervisor.fleet.state import FleetState, OpenSwap
 
 RETRY_S, TRIES = 5.0, 12
 """When every agent of the job was asked in vain, they are asked again after RETRY_S, TRIES times in all."""
@@ -29,9 +29,7 @@ def begin(fleet: FleetState, swap: Swap, by: str, now: float) -> list[Action]:
     """Take a node out. The plan is stored before anything is done."""
     node = fleet.nodes[swap.node]
     node.hold(NodeState.DRAINING, swap.reason, by)
-    fleet.open_swaps[swap.id] = open_swap(swap, now)
-    kept: list[Action] = [Keep(table="swaps", key=swap.id, value=swap)]
-    return kept + fleet.keep(node, now, swap.reason) + advance(fleet, swap.id, now)
+    return [fleet.plan(swap, now), *fleet.keep(node, now, swap.reason), *advance(fleet, swap.id, now)]
 
 
 def advance(fleet: FleetState, id: str, now: float) -> list[Action]:
@@ -152,25 +150,23 @@ def _go_on(fleet: FleetState, swap: Swap, now: float) -> list[Action]:
     then = steps[steps.index(swap.step) + 1]
     if then == SwapStep.REPLACE and not swap.replaces:
         then = SwapStep.WATCH
-    swap = replace(swap, step=then)
-    fleet.open_swaps[swap.id] = replace(fleet.open_swaps[swap.id], swap=swap)
-    kept: list[Action] = [Keep(table="swaps", key=swap.id, value=swap)]
-    return kept + advance(fleet, swap.id, now)
+    return [fleet.plan(replace(swap, step=then), now), *advance(fleet, swap.id, now)]
 
 
 def _refused(fleet: FleetState, swap: Swap, text: str, now: float) -> list[Action]:
     """The job cannot go on without the node, says its coordinator; or no agent answers."""
-    del fleet.open_swaps[swap.id]
     node = fleet.nodes[swap.node]
     node.hold(NodeState.SUSPECT, f"{swap.reason}; it still has its place in {swap.job}: {text}", node.by)
-    struck: list[Action] = [Keep(table="swaps", key=swap.id, value=None)]
-    return [*struck, *fleet.keep(node, now), InVain(deed=swap.id, text=text)]
+    return [_struck(fleet, swap), *fleet.keep(node, now), InVain(deed=swap.id, text=text)]
 
 
 def _over(fleet: FleetState, swap: Swap, outcome: str, now: float) -> list[Action]:
-    del fleet.open_swaps[swap.id]
     node = fleet.nodes[swap.node]
     if node.standing == NodeState.DRAINING:  # otherwise an operator has let it back meanwhile
         node.hold(NodeState.UNFIT, swap.reason, node.by)
-    struck: list[Action] = [Keep(table="swaps", key=swap.id, value=None)]
-    return struck + fleet.keep(node, now, outcome) + fleet.close(swap.id, outcome, now)
+    return [_struck(fleet, swap), *fleet.keep(node, now, outcome), *fleet.close(swap.id, outcome, now)]
+
+
+def _struck(fleet: FleetState, swap: Swap) -> Action:
+    del fleet.open_swaps[swap.id]
+    return Keep(table="swaps", key=swap.id, value=None)

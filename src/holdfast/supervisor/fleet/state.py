@@ -1,12 +1,12 @@
-"""What does the supervisor know? The fleet's state, in one value: nodes, jobs, reporters, and what is under way.
+"""What does the supervisor know? The fleet's state: nodes, jobs, reporters, and what is under way.
 
-The functions of the other modules take this value, change it by its tables and methods, and return the actions to perform.
+The functions of the other modules take it, change it by its tables and methods, and return the actions to perform.
 """
 
 from __future__ import annotations
 
 from holdfast.core.machine import NEVER, Action
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
 from holdfast.core.wire.fleet import Deed, Heed, JobKept, NodeKept, NodeState, Order, Swap, Trouble, Verb
 from holdfast.supervisor.fleet.action_log import Ledger
 from holdfast.supervisor.fleet.job import FleetJob
@@ -39,7 +39,7 @@ class Kept(Value):
 
 
 class Missing(Value):
-    """A node that the supervisor does not hear, while its job has not said whether it does."""
+    """A node that the supervisor does not hear, and of which its job has not said whether it does."""
 
     case: Case
     until: float
@@ -103,8 +103,6 @@ class Leases:
 
 
 class FleetState:
-    """See the module's text."""
-
     def __init__(self, rules: FleetRules, kept: Kept, now: float) -> None:
         self.rules = rules
         self.nodes = {node.name: FleetNode(node.name, node) for node in kept.nodes}
@@ -120,7 +118,7 @@ class FleetState:
         self.open_swaps = {swap.id: open_swap(swap, now) for swap in kept.swaps}
         """By the deed's id."""
         self.asked: dict[str, int] = {}
-        """Deed → number of the operator's request that is answered once its outcome is known."""
+        """Deed → number of the operator's request that its outcome answers."""
         self.early: dict[tuple[str, int], Trouble] = {}
         """Troubles that came before `settled_at`. They are not answered yet: the next life hears them if this one ends."""
         self.changes = Changes(rules.generation)
@@ -139,7 +137,6 @@ class FleetState:
         return now + self.rules.ahead_unix
 
     def is_settled(self, now: float) -> bool:
-        """Whether every live reporter has had time to connect."""
         return now >= self.settled_at
 
     def reporter_node(self, reporter: str) -> FleetNode | None:
@@ -180,18 +177,27 @@ class FleetState:
         return min(waits)
 
     def wake(self, now: float) -> float:
-        """Note that this process runs. When it last did."""
+        """Note that this process runs; when it did last."""
         awake_at, self.awake_at = self.awake_at, now
         return awake_at
 
     def take_early(self) -> list[Trouble]:
-        """The troubles that came too early. From now on there are none."""
+        """The troubles that came too early, once."""
         early, self.early = self.early, {}
         return list(early.values())
 
     def keep(self, node: FleetNode, now: float, why: str = "") -> list[Action]:
         """Store a node, if it has changed since it was stored last."""
-        return [Keep(table="nodes", key=node.name, value=node.kept())] if node.changed(self.unix(now), why) else []
+        return [self.kept(node)] if node.changed(self.unix(now), why) else []
+
+    def kept(self, node: FleetNode) -> Action:
+        return Keep(table="nodes", key=node.name, value=node.kept())
+
+    def plan(self, swap: Swap, now: float) -> Action:
+        """Store a swap that begins, or its next step."""
+        known = self.open_swaps.get(swap.id)
+        self.open_swaps[swap.id] = replace(known, swap=swap) if known is not None else open_swap(swap, now)
+        return Keep(table="swaps", key=swap.id, value=swap)
 
     def heed(self, reporter: str) -> Tell:
         """Tell a reporter that it is known, and by what lease."""
