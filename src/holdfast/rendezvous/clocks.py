@@ -15,30 +15,24 @@ from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
 from holdfast.rendezvous.coordinator.membership import Seat, Seats
 
-KEPT = 8
-"""Comparisons of which the one with the shortest way there and back counts."""
+KEPT = 8  # Comparisons of which the one with the shortest way there and back counts.
 
 SET_S = 0.01
 """From so much on, another distance between a host's two clocks means that one was set: what was measured before is void."""
 
-LEAST = 3
-"""Nodes that have a middle. Of two nobody can tell whose clock is wrong."""
+LEAST = 3  # Nodes that have a middle. Of two nobody can tell whose clock is wrong.
 
-AFRESH_S = 1.0
-"""How often the middle is worked out."""
+AFRESH_S = 1.0  # How often the middle is worked out.
 
-MOST_S = 1e10
-"""No clock is more seconds ahead than that."""
+MOST_S = 1e10  # No clock is more seconds ahead than that.
 
 
 class ClockLead(Value):
     """How far this node's wall clock is ahead."""
 
     ahead_s: float
-    error_s: float
-    """It is wrong by so much at most, either way."""
-    of: str
-    """Of what."""
+    error_s: float  # It is wrong by so much at most, either way.
+    of: str  # Of what.
 
 
 OF_MOST, OF_ONE = "most other nodes", "the coordinator's node"
@@ -51,8 +45,7 @@ class Compared:
         self.ahead_unix = 0.0
         """What the wall clock shows, less what the monotonic one does. 0: the driver does not say, and nothing is compared."""
         self.middle_s: float | None = None
-        self._seen: list[tuple[float, float]] = []
-        """(error, ahead) of the last few."""
+        self._seen: list[tuple[float, float]] = []  # (error, ahead) of the last few.
 
     def set(self, ahead_unix: float) -> None:
         """As it is now."""

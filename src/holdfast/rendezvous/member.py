@@ -36,8 +36,7 @@ ARRIVALS_PER_S, LONGEST_SPREAD_S = 4096, 1.0
 """`MANY` that lose their links at the same moment come back one after the other, about so many in a second: a coordinator that
 has them all at its door at once would be slow for each. All are back well within a lease."""
 
-NOTICE_S = 5.0
-"""How long a node tries in silence before it says that it is trying."""
+NOTICE_S = 5.0  # How long a node tries in silence before it says that it is trying.
 
 TAKEN = "another program has that port: `ss -ltnp` on its host shows which; end it, or choose another port"
 
@@ -46,8 +45,7 @@ LED_BY_NONE = "an agent of the job is there, and leads nobody: what it has said 
 LIKELY = "most likely the job ended while this node, a spare, was cut off; how it ended is not known here"
 ASK_THERE = "`holdfast report` on that host tells how it ended"
 
-SOONEST_S = 0.02
-"""Least time between two Renews, however short the lease."""
+SOONEST_S = 0.02  # Least time between two Renews, however short the lease.
 
 TAKEN_S, FOREIGN_S = 30.0, 60.0
 """How long to look for a first answer where another process on this host has the port: an agent would answer at once. And where
@@ -67,10 +65,8 @@ class Deliver(Value):
 
     message: Message | None = None
     lease_over: str = ""
-    until: float = NEVER
-    """With `lease_over`: the last moment at which workers may live."""
-    patience_s: float = 0.0
-    """With `lease_over`: how long the member goes on looking for the coordinator."""
+    until: float = NEVER  # With `lease_over`: the last moment at which workers may live.
+    patience_s: float = 0.0  # With `lease_over`: how long the member goes on looking for the coordinator.
 
 
 class Member:
@@ -92,38 +88,30 @@ class Member:
         where it is not found."""
         self.node = node
         self.endpoint = endpoint
-        self.moved_to = ""
-        """Where the coordinator has moved to. Empty: it is where it was."""
+        self.moved_to = ""  # Where the coordinator has moved to. Empty: it is where it was.
         self.give_up_s = give_up_s
         self.abandoned_s = ABANDONED_S
         """How long a spare is refused at the endpoint until it gives up. NEVER: another may become the coordinator."""
-        self.is_spare = False
-        """The last that it heard was that it waits for a place."""
+        self.is_spare = False  # The last that it heard was that it waits for a place.
         self.refused_since = NEVER
         """Since when every attempt to reach the coordinator was refused, by a host that is there."""
         self.hint = hint
         self.join_by = now + join_timeout_s
         self.answer_by = min(self.join_by, now + TAKEN_S) if taken else self.join_by
         """When there must have been a first answer. `taken`: somebody else on this host serves the endpoint already."""
-        self.has_met = False
-        """An agent of the job has been there, coordinator or not."""
-        self.foreign_since = NEVER
-        """Since when whoever answers is no agent."""
+        self.has_met = False  # An agent of the job has been there, coordinator or not.
+        self.foreign_since = NEVER  # Since when whoever answers is no agent.
         self.lease_s = NEVER
         self.began_at = now
         self.round = 0
-        self.nodes = 0
-        """In the last round."""
+        self.nodes = 0  # In the last round.
         self.link = 0
         self.up = False
         self.outbox: list[Message] = []
         self.notice_at = now + NOTICE_S
-        self.mark = 0.0
-        """That of the last `Renewed` over this link."""
-        self.roster = 0
-        """Version of the roster that this node holds."""
-        self.clock = Compared()
-        """How the wall clock here compares with the others'."""
+        self.mark = 0.0  # That of the last `Renewed` over this link.
+        self.roster = 0  # Version of the roster that this node holds.
+        self.clock = Compared()  # How the wall clock here compares with the others'.
         self.leased_until = -NEVER
         self.leased_at: float | None = None  # when the last Renew that was answered was sent; None: never
         self.held: Assigned | None = None  # an assignment that came over a new link before its lease

@@ -17,16 +17,13 @@ class Rules(Growth, Placement):
     job: str
     min_nodes: int
     max_nodes: int
-    join_timeout_s: float = 600.0
-    """Seconds to wait for `min_nodes`. torchrun: 600 (join_timeout)."""
+    join_timeout_s: float = 600.0  # Seconds to wait for `min_nodes`. torchrun: 600 (join_timeout).
     last_call_s: float = 30.0
     """Seconds to wait for more than `min_nodes` in the first round. torchrun: 30 (last_call_timeout)."""
-    lease_s: float = NEVER
-    """A member not heard from for so long is lost. NEVER: it shares our process."""
+    lease_s: float = NEVER  # A member not heard from for so long is lost. NEVER: it shares our process.
     ranks_given: bool = False
     """Each node brings its group rank (static): exactly `max_nodes` of them, 0 to max-1."""
-    master_addr: str = ""
-    """MASTER_ADDR given by the user. Empty: that of the node of group rank 0."""
+    master_addr: str = ""  # MASTER_ADDR given by the user. Empty: that of the node of group rank 0.
     master_port: int | None = None
     """MASTER_PORT given by the user. None: the one that the node of group rank 0 holds, a fresh one each round."""
     max_restarts: int = 0
@@ -51,8 +48,7 @@ class Heard(Observation):
     """A member said something."""
 
     message: Message
-    here: bool = False
-    """It shares our process: if it is gone, so are we."""
+    here: bool = False  # It shares our process: if it is gone, so are we.
 
 
 class Unlinked(Observation):

@@ -17,8 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.rendezvous.kvstore.machine import KeyValues
 
-TO_HOST = -1
-"""The link of the member that shares our process: no socket, never down."""
+TO_HOST = -1  # The link of the member that shares our process: no socket, never down.
 
 
 SOUGHT_S = 60.0
@@ -32,16 +31,14 @@ class Server:
         self.rendezvous = rendezvous
         self.ended = ended or {}
         """How earlier runs of the job have ended, by their lives, as far as this host knows."""
-        self.links: dict[str, int] = {}
-        """node → link, the newest one"""
+        self.links: dict[str, int] = {}  # node → link, the newest one
         self.guests: dict[int, str] = {}
         """Links that others opened to us → the node that speaks over it; empty: it has not spoken yet."""
         self.owed: set[str] = set()
         """Nodes that have not said yet that they know how the job ended. If their link broke, they will be back."""
         self.store: KeyValues | None = None
         """What the rounds' agents tell one another; None: nobody has asked for it, as in every job of `holdfast run`."""
-        self.askers: set[int] = set()
-        """Links that ask the store. They say nothing else."""
+        self.askers: set[int] = set()  # Links that ask the store. They say nothing else.
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`. Links that are not ours to serve are ignored."""

@@ -57,11 +57,9 @@ if TYPE_CHECKING:
 
 SCRIPT = ("train.py",)
 
-SAVE_S = 0.3
-"""How long it takes to write a checkpoint."""
+SAVE_S = 0.3  # How long it takes to write a checkpoint.
 
-SHOW_S = 0.004
-"""From a request for stacks to the stacks."""
+SHOW_S = 0.004  # From a request for stacks to the stacks.
 
 
 class SimAgent(Watched):

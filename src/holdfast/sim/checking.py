@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from holdfast.sim.scene import Ailment, Scene
     from holdfast.sim.world import SimHost
 
-ANSWER_S = (0.02, 0.2)
-"""How long the check takes."""
+ANSWER_S = (0.02, 0.2)  # How long the check takes.
 
-HANGS = "the driver hangs"
-"""What ails a place whose check gives no answer."""
+HANGS = "the driver hangs"  # What ails a place whose check gives no answer.
 
 
 def always(why: str) -> Ailment:

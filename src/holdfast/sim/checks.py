@@ -45,11 +45,9 @@ ON_THEIR_WAY_OUT = (SeatState.STOPPING, SeatState.STOPPED, SeatState.LEAVING)
 IDLE_TURNS = 20
 """Turns in a row, at one moment, in which nothing was seen: a machine that asks to be woken for nothing."""
 
-HANG_SLACK_S = 0.5
-"""How much longer than its limit, a look and a stop a rank that hangs may live."""
+HANG_SLACK_S = 0.5  # How much longer than its limit, a look and a stop a rank that hangs may live.
 
-AFTERMATH_S = 1.5
-"""How long after its end a trouble may still show: retransmission, reconnection."""
+AFTERMATH_S = 1.5  # How long after its end a trouble may still show: retransmission, reconnection.
 
 
 class Violation(Exception):
@@ -64,23 +62,19 @@ class Watched:
     node: Node
     monitoring: SimMonitoring
     spares: SimSpares
-    checking: SimChecking | None
-    """None: the job checks nothing."""
+    checking: SimChecking | None  # None: the job checks nothing.
 
     def __init__(self, scene: Scene, place: str) -> None:
         self.scene = scene
         self.place = place
         self.store: SimStore | None = None
         self.began_at = scene.timeline.now
-        self.local_ranks: dict[int, int] = {}
-        """pid → local rank, of the workers of the round."""
+        self.local_ranks: dict[int, int] = {}  # pid → local rank, of the workers of the round.
         self.paused = False
         self.busy_until = float("-inf")
         """It waits for its disk, and for nothing else, until then, in true time."""
-        self.shown: float | None = None
-        """End of the lease, as its guardian knows it."""
-        self.resumed = False
-        """It stood still, and has had no turn since."""
+        self.shown: float | None = None  # End of the lease, as its guardian knows it.
+        self.resumed = False  # It stood still, and has had no turn since.
         self.resumed_at = float("-inf")
         self.ended = False
         self.exit: Exit | None = None
@@ -131,16 +125,11 @@ class Checks:
         self.hosts: list[Rendezvous] = []
         self.rounds: dict[tuple[int, int], dict[str, Assigned]] = {}
         """(life of the coordinator, round) → node → what it was assigned"""
-        self.troubled: dict[str, float] = {}
-        """place → until when whatever happens there has a cause"""
-        self.stormy_until = 0.0
-        """Until when everything has a cause."""
-        self.anew: set[int] = set()
-        """Lives of the coordinator that began another job, unawares."""
-        self.cut_at: dict[str, float] = {}
-        """place → when it was cut off last"""
-        self.hosted: dict[str, int] = {}
-        """node → the coordinator's life that its last round is from"""
+        self.troubled: dict[str, float] = {}  # place → until when whatever happens there has a cause
+        self.stormy_until = 0.0  # Until when everything has a cause.
+        self.anew: set[int] = set()  # Lives of the coordinator that began another job, unawares.
+        self.cut_at: dict[str, float] = {}  # place → when it was cut off last
+        self.hosted: dict[str, int] = {}  # node → the coordinator's life that its last round is from
         self.reports: dict[float, JobReport] = {}
         self.unfit_since: dict[str, float] = {}
         """node → since when it holds ranks though it knows itself to be unfit and the job can do without it"""

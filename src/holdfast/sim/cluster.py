@@ -39,17 +39,13 @@ from holdfast.sim.scene import Ailment, Job, Scene, SpareLife
 from holdfast.sim.store import Keys, SimStore
 from holdfast.sim.world import Clock, Life, SimHost, Worker
 
-RECLAIM_S = 10.0
-"""How long a start waits for the GPUs' memory."""
+RECLAIM_S = 10.0  # How long a start waits for the GPUs' memory.
 
-DIRECTORY_S = 0.1
-"""How long the witness's directory may take to answer, unless it is slow."""
+DIRECTORY_S = 0.1  # How long the witness's directory may take to answer, unless it is slow.
 
-LOADING, WAITING = "load (data.py:88)", "all_reduce (distributed_c10d.py:2830)"
-"""Where workers hang."""
+LOADING, WAITING = "load (data.py:88)", "all_reduce (distributed_c10d.py:2830)"  # Where workers hang.
 
-Script = Callable[[str, Mapping[str, str]], Life]
-"""place, environment of a worker → what it does"""
+Script = Callable[[str, Mapping[str, str]], Life]  # place, environment of a worker → what it does
 
 
 class Cluster(Scene):
@@ -73,8 +69,7 @@ class Cluster(Scene):
         self.script = script
         self.clocks = dict(clocks or {})
         self.directory_s = DIRECTORY_S
-        self.agents: dict[str, SimAgent] = {}
-        """place → the newest life of its agent"""
+        self.agents: dict[str, SimAgent] = {}  # place → the newest life of its agent
         self.lives: list[SimAgent] = []
         self.checks = Checks(self, self.lives, self.is_out)
         self.on_worker_death = on_worker_death

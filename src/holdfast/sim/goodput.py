@@ -32,24 +32,17 @@ class Costs(Value):
     name: str
     death_s: float
     """From a rank's death to the start of its successor, without what grows with the number of nodes."""
-    hang_s: float = 600.0
-    """Until a rank that hangs is ended."""
+    hang_s: float = 600.0  # Until a rank that hangs is ended.
     node_s: float
     """From a node's loss to the start of all ranks, with a spare node, without what grows with the number of nodes."""
-    per_node_s: float
-    """What each node adds to a restart."""
-    import_s: float = 20.0
-    """Python's imports."""
+    per_node_s: float  # What each node adds to a restart.
+    import_s: float = 20.0  # Python's imports.
     connect_s: float = 30.0
     """CUDA, process groups, the first collective. MegaScale: under 30 s at more than 10,000 GPUs."""
-    load_s: float = 60.0
-    """To load a checkpoint from storage."""
-    save_s: float = 5.0
-    """For so long a step waits for a checkpoint to storage."""
-    stash_s: float | None = None
-    """For so long it waits for a copy in memory. None: there is none."""
-    restore_s: float = 5.0
-    """To restore that."""
+    load_s: float = 60.0  # To load a checkpoint from storage.
+    save_s: float = 5.0  # For so long a step waits for a checkpoint to storage.
+    stash_s: float | None = None  # For so long it waits for a copy in memory. None: there is none.
+    restore_s: float = 5.0  # To restore that.
 
 
 _TORCHRUN = Costs(name="torchrun", death_s=1.95, node_s=600.0, per_node_s=10 / 4000)
@@ -87,19 +80,13 @@ class Outlook(Value):
 
     policy: str
     nodes: int
-    goodput: float
-    """Share of its time that was spent on steps that count."""
-    lost: float
-    """Share spent on steps that were made again."""
-    down: float
-    """Share in which it was not training."""
-    saving: float
-    """Share in which steps waited for a checkpoint or a copy."""
+    goodput: float  # Share of its time that was spent on steps that count.
+    lost: float  # Share spent on steps that were made again.
+    down: float  # Share in which it was not training.
+    saving: float  # Share in which steps waited for a checkpoint or a copy.
     failures: int
-    save_each_s: float
-    """Work between two checkpoints to storage: as long as suits this policy best."""
-    stash_each_s: float | None
-    """Likewise, of copies in memory."""
+    save_each_s: float  # Work between two checkpoints to storage: as long as suits this policy best.
+    stash_each_s: float | None  # Likewise, of copies in memory.
 
 
 def policies(text: str, read: Callable[[str], str]) -> list[Costs]:

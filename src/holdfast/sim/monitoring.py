@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from holdfast.core.config.config import RunConfig
     from holdfast.sim.world import SimHost
 
-BEATS_PER_S = 10.0
-"""What a simulated script does as long as it gets on."""
+BEATS_PER_S = 10.0  # What a simulated script does as long as it gets on.
 
 
 class SimMonitoring(Monitoring):

@@ -21,14 +21,11 @@ from holdfast.sim.world import SimHost
 if TYPE_CHECKING:
     from holdfast.runtime.world import Links
 
-ENDPOINT = "endpoint:29400"
-"""What the job's endpoint is called."""
+ENDPOINT = "endpoint:29400"  # What the job's endpoint is called.
 
-LOOPBACK_S = 0.00002
-"""Delay of a packet that does not leave its host."""
+LOOPBACK_S = 0.00002  # Delay of a packet that does not leave its host.
 
-RETRY_S = 0.25
-"""How often a connection request is repeated while nobody answers."""
+RETRY_S = 0.25  # How often a connection request is repeated while nobody answers.
 
 
 class Side:
@@ -40,10 +37,8 @@ class Side:
         self.open = self.hung_up = False
         self.is_cut = False
         """The link is broken: what this end sends is lost, even before either end notices."""
-        self._strays = False
-        """What it sends goes astray, for now."""
-        self._stalled: list[Callable[[], None]] = []
-        """What it sent into a partition, or astray."""
+        self._strays = False  # What it sends goes astray, for now.
+        self._stalled: list[Callable[[], None]] = []  # What it sent into a partition, or astray.
         self._last_at = 0.0
 
     def face(self, other: Side) -> None:
@@ -172,11 +167,9 @@ class Ether:
     ) -> None:
         """`reset_chance`: how often an agent's exit resets its links (unread data), so that its last words are lost."""
         self.timeline, self.rng, self.delay_s, self.reset_chance = timeline, rng, delay_s, reset_chance
-        self.serving: dict[str, SimLinks] = {}
-        """Endpoint → who listens there, or did last."""
+        self.serving: dict[str, SimLinks] = {}  # Endpoint → who listens there, or did last.
         self.next_guest = GUESTS_FROM
-        self.blocked: dict[str, tuple[bool, bool]] = {}
-        """place → (nothing gets out, nothing gets in)"""
+        self.blocked: dict[str, tuple[bool, bool]] = {}  # place → (nothing gets out, nothing gets in)
         self.stalled: list[Side] = []
 
     def slow(self, delay_s: tuple[float, float]) -> None:
@@ -253,11 +246,9 @@ class SimLinks:
     def __init__(self, ether: Ether, host: SimHost, place: str, paused: Callable[[], bool]) -> None:
         self.ether, self.host, self.place, self.paused = ether, host, place, paused
         self.sides: dict[int, Side] = {}
-        self.abandoned: set[int] = set()
-        """Links that were hung up before they were up."""
+        self.abandoned: set[int] = set()  # Links that were hung up before they were up.
         self.closed = False
-        self.silent = False
-        """The host has no power: not even its kernel answers."""
+        self.silent = False  # The host has no power: not even its kernel answers.
 
     def listen(self, endpoint: str = ENDPOINT) -> bool:
         """See `runtime.world.Links`."""

@@ -33,10 +33,8 @@ class Outcome(Value):
     """What became of a run."""
 
     seed: int
-    violation: str = ""
-    """Empty: every rule was kept."""
-    seconds: float
-    """Simulated."""
+    violation: str = ""  # Empty: every rule was kept.
+    seconds: float  # Simulated.
     digest: str
     lines: tuple[str, ...]
     ended: str
@@ -70,23 +68,18 @@ class Scenario:
         self.seed = seed
         self.rng = rng = self._dice("scenario")
         # Each of these has its own, so that what else happens does not depend on it.
-        self.choices = self._dice("membership")
-        """For who leads and who takes part."""
+        self.choices = self._dice("membership")  # For who leads and who takes part.
         self.hangs = self._dice("hangs")
-        self.policies = self._dice("policy")
-        """For when all restart, and what workers ask for."""
+        self.policies = self._dice("policy")  # For when all restart, and what workers ask for.
         self.hardships = self._dice("hardships")
         """For clocks that jump, messages that come late and twice, and slow disks."""
-        self.ailments = self._dice("ailments")
-        """For nodes that are unfit."""
+        self.ailments = self._dice("ailments")  # For nodes that are unfit.
         self.warmth = self._dice("spares")
-        self.growth = self._dice("growth")
-        """For jobs that grow after a checkpoint."""
+        self.growth = self._dice("growth")  # For jobs that grow after a checkpoint.
         self.places = [chr(ord("a") + i) for i in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 8)))]
         self.job = self._job(len(self.places))
         self.work_s = rng.choice((2.0, 8.0, 20.0))
-        self.fragile = rng.choice((0.0, 0.0, 0.02, 0.2))
-        """How likely a worker fails by itself."""
+        self.fragile = rng.choice((0.0, 0.0, 0.02, 0.2))  # How likely a worker fails by itself.
         clocks = {
             place: Clock(origin=rng.uniform(0, 1e6), rate=1 + rng.uniform(-2e-4, 2e-4), wall_skew_s=rng.uniform(-100, 100))
             for place in self.places

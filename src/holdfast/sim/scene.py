@@ -18,11 +18,9 @@ from holdfast.sim.transcript import Transcript
 
 MEMORY_BYTES = 64 * 1024 * MiB
 
-DEADLINE_S = 2.0
-"""When a check is killed."""
+DEADLINE_S = 2.0  # When a check is killed.
 
-Ailment = Callable[[float], str]
-"""Seconds of true time → what a look shows then; empty: nothing."""
+Ailment = Callable[[float], str]  # Seconds of true time → what a look shows then; empty: nothing.
 
 
 class Job(Growth):
@@ -38,31 +36,23 @@ class Job(Growth):
     join_timeout_s: float = 60.0
     last_call_s: float = 2.0
     ranks_given: bool = False
-    save_every_s: float = 2.0
-    """How often the ranks write a checkpoint, where the job grows after one."""
+    save_every_s: float = 2.0  # How often the ranks write a checkpoint, where the job grows after one.
     elected: bool = False
     """A store elects the agent that hosts the coordinator; otherwise that is the one that was started as host."""
-    carries_on: bool = False
-    """By the policy min-healthy."""
+    carries_on: bool = False  # By the policy min-healthy.
     no_progress_cycles: int = 0
     exclude_after: int = 0
     readmit_after_s: float = NEVER
-    succession: bool = True
-    """The nodes choose another coordinator if the endpoint's host is lost."""
-    witness: bool = False
-    """There is a shared directory that decides between two halves."""
+    succession: bool = True  # The nodes choose another coordinator if the endpoint's host is lost.
+    witness: bool = False  # There is a shared directory that decides between two halves.
     on_split: OnSplit = OnSplit.STOP
-    memory_s: float = 0.0
-    """How long a GPU's memory stays taken when workers have gone. 0: there are no GPUs."""
-    checks: bool = False
-    """Each node looks at its GPUs before a round, and while its ranks run."""
+    memory_s: float = 0.0  # How long a GPU's memory stays taken when workers have gone. 0: there are no GPUs.
+    checks: bool = False  # Each node looks at its GPUs before a round, and while its ranks run.
     check_every_s: float = 5.0
     bad_in_a_row: int = 1
     good_in_a_row: int = 1
-    warm_spares: int | None = 0
-    """Of each node. None: one for each worker, as far as there is memory."""
-    warm_fork: bool = False
-    """One for all, which workers are forked from."""
+    warm_spares: int | None = 0  # Of each node. None: one for each worker, as far as there is memory.
+    warm_fork: bool = False  # One for all, which workers are forked from.
 
     def config(self, nproc: int) -> RunConfig:
         """Of a node of it, as far as the parts of an agent look there that the simulator has."""
@@ -98,12 +88,9 @@ class SpareLife(Value):
     """What a spare is going to do."""
 
     import_s: float = 0.5
-    fails: bool = False
-    """Its imports do."""
-    lasts_s: float = NEVER
-    """From its start to its death, whatever it is by then: it may be a worker."""
-    reads_rank: bool = False
-    """Its imports read RANK: where that is another, it cannot become the worker."""
+    fails: bool = False  # Its imports do.
+    lasts_s: float = NEVER  # From its start to its death, whatever it is by then: it may be a worker.
+    reads_rank: bool = False  # Its imports read RANK: where that is another, it cannot become the worker.
 
 
 class Scene:
@@ -113,13 +100,10 @@ class Scene:
         self.job, self.spare_life = job, spare_life
         self.rng = random.Random(f"cluster {seed}")
         self.timeline = Timeline()
-        self.disks: dict[str, float] = {}
-        """place → how long a write may take there, where that is long"""
-        self.ailments: dict[str, Ailment] = {}
-        """place → what its check finds; others are fit"""
+        self.disks: dict[str, float] = {}  # place → how long a write may take there, where that is long
+        self.ailments: dict[str, Ailment] = {}  # place → what its check finds; others are fit
         self.transcript = Transcript()
-        self.room_bytes = MEMORY_BYTES
-        """Memory that is left on every host."""
+        self.room_bytes = MEMORY_BYTES  # Memory that is left on every host.
         self.next_port = 20000
 
     def leave_memory(self, room_bytes: int) -> None:

@@ -26,16 +26,13 @@ if TYPE_CHECKING:
     from holdfast.sim.scene import Scene
     from holdfast.sim.world import SimHost
 
-BEATS_AFTER_S = 0.4
-"""From a worker's start to its first heartbeat."""
+BEATS_AFTER_S = 0.4  # From a worker's start to its first heartbeat.
 
-MODULES = ("os", "torch")
-"""What the script imports."""
+MODULES = ("os", "torch")  # What the script imports.
 
 SPARE_BYTES = 200 * MiB
 
-TEARDOWN_S = 0.01
-"""From a spare's death to its being reaped: it may be chosen meanwhile."""
+TEARDOWN_S = 0.01  # From a spare's death to its being reaped: it may be chosen meanwhile.
 
 
 class Imported(Observation):
@@ -79,8 +76,7 @@ class SimSpares(Parking):
         super().__init__(config, world.as_host, {}, 0, local_ranks, perform=perform, between=between)
         self.scene, self.place, self.world, self.group = scene, place, world, group
         self.on = config.warm_spares != 0
-        self.living: list[SimSpare] = []
-        """Processes that are no workers."""
+        self.living: list[SimSpare] = []  # Processes that are no workers.
         self.opened = False
         """There have been workers, or somebody has told what to import: from now on a real agent has this part."""
 

@@ -32,14 +32,12 @@ from holdfast.sim.network import Ether
 from holdfast.sim.timeline import Timeline
 from holdfast.sim.world import SimHost
 
-PLACE = "the store"
-"""It is on a host of its own, which can be cut off like others."""
+PLACE = "the store"  # It is on a host of its own, which can be cut off like others.
 
 TIMEOUT_S = 1.0
 """After so long without an answer a client gives up (`integrations.etcd.client`: some seconds)."""
 
-WATCH_S = 5.0
-"""A watch that has seen nothing answers that nothing has changed."""
+WATCH_S = 5.0  # A watch that has seen nothing answers that nothing has changed.
 
 
 class Leader(Value):
@@ -58,13 +56,11 @@ class Keys:
     def __init__(self, timeline: Timeline, rng: random.Random, ether: Ether) -> None:
         self.timeline, self.rng, self.ether = timeline, rng, ether
         self.leader: Leader | None = None
-        self.ends = 0.0
-        """When the leader's lease is over, in true time."""
+        self.ends = 0.0  # When the leader's lease is over, in true time.
         self.state: Past | None = None
         self.revision = 0
         self.down = False
-        self.slow_s = 0.0
-        """Takes up to so much longer than usual."""
+        self.slow_s = 0.0  # Takes up to so much longer than usual.
         self.unreachable: set[str] = set()
         """Places that the store does not hear, nor they it, though they reach each other."""
         self.watching: list[SimStore] = []

@@ -24,23 +24,18 @@ if TYPE_CHECKING:
     from holdfast.runtime.shm.pages import Page
     from holdfast.runtime.world import World
 
-EPOCH = 1_700_000_000.0
-"""Unix time at which every simulation begins."""
+EPOCH = 1_700_000_000.0  # Unix time at which every simulation begins.
 
-LOOK_S = 0.05
-"""From the question how much memory a GPU has in use to the answer."""
+LOOK_S = 0.05  # From the question how much memory a GPU has in use to the answer.
 
-KILL_S = 0.002
-"""From SIGKILL to death."""
+KILL_S = 0.002  # From SIGKILL to death.
 
 
 class Clock(Value):
     """How a host's clocks differ from true time."""
 
-    origin: float = 0.0
-    """What its monotonic clock shows at the start."""
-    rate: float = 1.0
-    """Its monotonic seconds per true second; a quartz keeps within 1e-4."""
+    origin: float = 0.0  # What its monotonic clock shows at the start.
+    rate: float = 1.0  # Its monotonic seconds per true second; a quartz keeps within 1e-4.
     wall_skew_s: float = 0.0
     """By how much its wall clock is ahead. It may be set, and then jumps; the other only ever drifts."""
 
@@ -56,19 +51,14 @@ class Clock(Value):
 class Life(Value):
     """What a worker is going to do."""
 
-    runs_s: float = 10.0
-    """Infinity: it hangs."""
+    runs_s: float = 10.0  # Infinity: it hangs.
     exitcode: int = 0
     on_sigterm: int | None = -signal.SIGTERM
     """The exit code with which it obeys SIGTERM and its like. None: it ignores them."""
-    term_s: float = 0.02
-    """From the signal to the end."""
-    teardown_s: float = 0.01
-    """From death to its being reaped, while the kernel frees its memory."""
-    killable: bool = True
-    """False: stuck in the kernel, where SIGKILL does not reach."""
-    start_error: str = ""
-    """Not empty: it cannot even be started."""
+    term_s: float = 0.02  # From the signal to the end.
+    teardown_s: float = 0.01  # From death to its being reaped, while the kernel frees its memory.
+    killable: bool = True  # False: stuck in the kernel, where SIGKILL does not reach.
+    start_error: str = ""  # Not empty: it cannot even be started.
 
 
 class Worker:
@@ -80,14 +70,10 @@ class Worker:
         self.rank, self.local_rank, self.round = (int(env[name]) for name in ("RANK", "LOCAL_RANK", "HOLDFAST_ROUND"))
         self.alive = True
         self.exitcode: int | None = None
-        self.limit_s: float | None = None
-        """Longest silence that its script allows. None: it does not say."""
-        self.quiet_since: float | None = None
-        """Since when it hangs, in true time. None: it gets on."""
-        self.deaf = False
-        """It does not heed SIGTERM: its interpreter does not run."""
-        self.spins = False
-        """It spends processor time though it hangs."""
+        self.limit_s: float | None = None  # Longest silence that its script allows. None: it does not say.
+        self.quiet_since: float | None = None  # Since when it hangs, in true time. None: it gets on.
+        self.deaf = False  # It does not heed SIGTERM: its interpreter does not run.
+        self.spins = False  # It spends processor time though it hangs.
         self.step, self.where = 1, "train (train.py:1)"
 
     @property
@@ -123,8 +109,7 @@ class SimHost:
         """`memory_s`: how long a GPU's memory stays taken when the workers have gone; 0: there is no GPU."""
         self.timeline, self.clock, self.script, self.noticed = timeline, clock, script, noticed
         self.next_pid, self.memory_s, self.died = first_pid, memory_s, died
-        self.workers: dict[int, Worker] = {}
-        """By pid, those that have ended too."""
+        self.workers: dict[int, Worker] = {}  # By pid, those that have ended too.
         self.seen: list[Observation] = []
         self.floor = float("-inf")
         self.freed_at = 0.0

@@ -15,8 +15,7 @@ from holdfast.rendezvous.coordinator.membership import Seat, SeatState
 from holdfast.rendezvous.coordinator.rounds import carry_out
 from holdfast.rendezvous.rules import Tell
 
-SAVED = "and a checkpoint has been written"
-"""Why a node is taken in that has waited for that."""
+SAVED = "and a checkpoint has been written"  # Why a node is taken in that has waited for that.
 
 
 def newcomer(job: Job, seat: Seat, now: float) -> list[Action]:

@@ -20,10 +20,8 @@ class Excluded:
     def __init__(self, *, back_after_s: float = NEVER) -> None:
         self.back_after_s = back_after_s
         """How long one lasts; NEVER: until somebody readmits the node. A node's own word lasts until it says otherwise."""
-        self._held: dict[str, tuple[Exclusion, float]] = {}
-        """name → what, and since when on our clock"""
-        self.changes = 0
-        """How often somebody has been added or removed."""
+        self._held: dict[str, tuple[Exclusion, float]] = {}  # name → what, and since when on our clock
+        self.changes = 0  # How often somebody has been added or removed.
 
     def __len__(self) -> int:
         return len(self._held)

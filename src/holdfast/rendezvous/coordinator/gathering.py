@@ -159,8 +159,7 @@ class Growth:
     """
 
     def __init__(self) -> None:
-        self.writing: set[str] = set()
-        """Nodes of which a rank writes."""
+        self.writing: set[str] = set()  # Nodes of which a rank writes.
         self.due_at = NEVER
         """When that moment is there. NEVER: nothing has been written since the last, or somebody still writes."""
 

@@ -33,8 +33,7 @@ ANSWER_S = 1.0
 """How much longer than a look itself its answers may take, over a slow network or from a node whose processors the hanging rank
 keeps busy. All are waited for only if one is late; a job restarted a second later is better than the wrong rank blamed."""
 
-SHOWN = 4
-"""Places that are named where ranks wait for one another in several."""
+SHOWN = 4  # Places that are named where ranks wait for one another in several.
 
 LEEWAY_S = 1.0
 """A rank that gave its last sign so much later than one that hangs may still be the culprit: others waited for it already."""
@@ -43,13 +42,10 @@ LEEWAY_S = 1.0
 class Blame(Value):
     """Whom to blame."""
 
-    node: str
-    """Identity of its node's agent."""
+    node: str  # Identity of its node's agent.
     position: Position
-    why: str
-    """What tells it from the others, in words. Empty: what it was found to do says so itself."""
-    others: tuple[int, ...] = ()
-    """Ranks that nothing tells from it."""
+    why: str  # What tells it from the others, in words. Empty: what it was found to do says so itself.
+    others: tuple[int, ...] = ()  # Ranks that nothing tells from it.
 
 
 class Inquiry:
@@ -57,10 +53,8 @@ class Inquiry:
 
     def __init__(self, round: int, nodes: Iterable[str], *, until: float) -> None:
         self.round = round
-        self.until = until
-        """When to judge by what is known then."""
-        self.silent = set(nodes)
-        """Those that have not answered."""
+        self.until = until  # When to judge by what is known then.
+        self.silent = set(nodes)  # Those that have not answered.
         self.positions: dict[str, tuple[Position, ...]] = {}
         self.held: list[tuple[str, Failure]] = []
         """(node, failure) of ranks that hung, in the order in which it was heard of them."""

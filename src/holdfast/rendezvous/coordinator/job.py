@@ -33,11 +33,9 @@ if TYPE_CHECKING:
 class Phase(StrEnum):
     """Where a job is."""
 
-    GATHERING = "gathering"
-    """No round runs; one forms when enough nodes are ready."""
+    GATHERING = "gathering"  # No round runs; one forms when enough nodes are ready.
     RUNNING = "running"
-    ENDING = "ending"
-    """The outcome is known; the workers of some nodes may still live."""
+    ENDING = "ending"  # The outcome is known; the workers of some nodes may still live.
     ENDED = "ended"
 
 
@@ -47,17 +45,13 @@ class Job:
     def __init__(self, rules: Rules, policy: Policy, *, life: str = "", now: float, now_unix: float) -> None:
         self.rules = rules
         self.policy = policy
-        self.life = life
-        """Names this run of the job: its members remember it."""
-        self.logs_at = ""
-        """Where this coordinator's node takes the lines of all ranks. Empty: it takes none."""
+        self.life = life  # Names this run of the job: its members remember it.
+        self.logs_at = ""  # Where this coordinator's node takes the lines of all ranks. Empty: it takes none.
         self.phase = Phase.GATHERING
         self.round = 0
         self.restarts = 0
-        self.attempt = 0
-        """Restarts before the round that runs, or ran last."""
-        self.granted_s = granted(rules.lease_s)
-        """The lease that a member is given."""
+        self.attempt = 0  # Restarts before the round that runs, or ran last.
+        self.granted_s = granted(rules.lease_s)  # The lease that a member is given.
         self.excluded = Excluded(back_after_s=rules.readmit_after_s)
         self.seats = Seats(rules, self.excluded)
         self.gathering = Gathering(rules, self.seats, now=now)
@@ -73,17 +67,12 @@ class Job:
         """What the wall clock shows, less what the monotonic one does. It may be set meanwhile, and is compared only."""
         self.formed_at = now
         self.ended_at = NEVER
-        self.why = "first round"
-        """Why the next round forms, or how the job ends."""
-        self.outcome, self.exit_code = Outcome.FAILED, 1
-        """Unless it ends otherwise."""
-        self.is_restart = False
-        """The next round is one that the budget paid for."""
-        self.has_lost_some = False
-        """The running round carries on without some of its nodes, or may."""
+        self.why = "first round"  # Why the next round forms, or how the job ends.
+        self.outcome, self.exit_code = Outcome.FAILED, 1  # Unless it ends otherwise.
+        self.is_restart = False  # The next round is one that the budget paid for.
+        self.has_lost_some = False  # The running round carries on without some of its nodes, or may.
         self.report: JobReport | None = None
-        self.age_s = 0.0
-        """How long the job ran under other coordinators."""
+        self.age_s = 0.0  # How long the job ran under other coordinators.
 
     def resume(self, past: Past, *, logs_at: str = "", why: str = "", now: float) -> None:
         """Take over from a coordinator whose last round had `past.members` nodes. Their workers may live until they say

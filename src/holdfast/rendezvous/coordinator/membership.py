@@ -18,16 +18,12 @@ from holdfast.rendezvous.rules import Rules
 class SeatState(StrEnum):
     """Where a member is."""
 
-    READY = "ready"
-    """It has no workers, and waits for the next round."""
+    READY = "ready"  # It has no workers, and waits for the next round.
     RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    """All its workers have exited with 0."""
+    SUCCEEDED = "succeeded"  # All its workers have exited with 0.
     STOPPING = "stopping"
-    STOPPED = "stopped"
-    """Its workers are gone; it has not asked for another round yet."""
-    LEAVING = "leaving"
-    """It goes when its workers have stopped."""
+    STOPPED = "stopped"  # Its workers are gone; it has not asked for another round yet.
+    LEAVING = "leaving"  # It goes when its workers have stopped.
 
 
 WITH_WORKERS = (SeatState.RUNNING, SeatState.STOPPING, SeatState.LEAVING)
@@ -39,10 +35,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.seats: dict[SeatState | None, int] = {}
-        self.changes = 0
-        """How often the seats that are ready have become others."""
-        self.impaired = 0
-        """Seats that are running, with a worker that has failed."""
+        self.changes = 0  # How often the seats that are ready have become others.
+        self.impaired = 0  # Seats that are running, with a worker that has failed.
 
     def moved(self, before: SeatState | None, after: SeatState | None) -> None:
         """A seat's state was `before` and is `after`. None: there was, or is, no seat."""
@@ -72,10 +66,8 @@ class Seat:
         self.arrival = arrival
         self.came_at = self.heard_at = now
         self.linked = True
-        self.here = here
-        """It shares our process."""
-        self.ahead_s: float | None = None
-        """How far its wall clock is ahead of the coordinator's, as it says."""
+        self.here = here  # It shares our process.
+        self.ahead_s: float | None = None  # How far its wall clock is ahead of the coordinator's, as it says.
         self.tally = tally
         self._state, self._is_impaired = SeatState.READY, False
         tally.moved(None, SeatState.READY)
@@ -187,20 +179,14 @@ class Seats(dict[str, Seat]):
         self.look_at = NEVER
         """No lease is over before then. They are only ever renewed, so it is enough to look at them all at that time."""
         self.arrivals = 0
-        self.largest = 0
-        """Nodes of the largest round so far; 0: there was none, as far as we know."""
-        self.known: set[str] = set()
-        """Nodes that have had one."""
-        self.lost: list[str] = []
-        """Names of those that were given up."""
+        self.largest = 0  # Nodes of the largest round so far; 0: there was none, as far as we know.
+        self.known: set[str] = set()  # Nodes that have had one.
+        self.lost: list[str] = []  # Names of those that were given up.
         self.cut_off: dict[str, float] = {}
         """Those of them whose links had not broken, and when: their agents may live, and come back. By node."""
-        self.size = 0
-        """Nodes that the last round had when it formed."""
-        self.done_and_gone = 0
-        """Those of them that had succeeded, and then left."""
-        self.link_changes = 0
-        """How often a member's link has broken, or another has taken its place."""
+        self.size = 0  # Nodes that the last round had when it formed.
+        self.done_and_gone = 0  # Those of them that had succeeded, and then left.
+        self.link_changes = 0  # How often a member's link has broken, or another has taken its place.
 
     # --- coming and going -----------------------------------------------------------------------------------------------
 

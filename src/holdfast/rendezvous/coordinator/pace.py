@@ -20,11 +20,9 @@ DAY_S = 86400.0
 KINDS, LONGEST_S, CHARS = 64, 30 * DAY_S, 80
 """Bounds of what is kept: kinds of silence (a page has 32 sections), seconds of one, characters of a name."""
 
-BUSY_S = 3600.0
-"""A node's word that it works is good for no longer."""
+BUSY_S = 3600.0  # A node's word that it works is good for no longer.
 
-PERIOD_S, PERIODS = 60.0, 3
-"""Nodes are compared so often, and slow is who was so that many times in a row."""
+PERIOD_S, PERIODS = 60.0, 3  # Nodes are compared so often, and slow is who was so that many times in a row.
 
 OTHER_NODES = "the other nodes"
 
@@ -35,18 +33,13 @@ class Paces:
     def __init__(self) -> None:
         self.longest: dict[str, tuple[float, float]] = {}
         """kind of silence → the longest that was needed, and when that was said last"""
-        self.calculated_s: dict[str, float] = {}
-        """kind of silence → the limit that the script has calculated"""
-        self.calculated_in = 0
-        """In that round, or before it: what was said then is the newest that is known."""
-        self.typical: dict[str, dict[str, float]] = {}
-        """series → node's name → its median in this round"""
+        self.calculated_s: dict[str, float] = {}  # kind of silence → the limit that the script has calculated
+        self.calculated_in = 0  # In that round, or before it: what was said then is the newest that is known.
+        self.typical: dict[str, dict[str, float]] = {}  # series → node's name → its median in this round
         self.compare_at = 0.0
-        self.slow: dict[tuple[str, str], int] = {}
-        """(name, series) → for how many periods in a row"""
+        self.slow: dict[tuple[str, str], int] = {}  # (name, series) → for how many periods in a row
         self.told: set[tuple[str, str]] = set()
-        self.busy_at = 0.0
-        """Until then all know already that somebody works."""
+        self.busy_at = 0.0  # Until then all know already that somebody works.
 
     @property
     def longest_s(self) -> dict[str, float]:

@@ -12,11 +12,9 @@ from holdfast.core.wire.messages import EVERY_NODE, Checked, Reply, Request
 from holdfast.rendezvous.coordinator.membership import Seats
 from holdfast.rendezvous.rules import Tell
 
-MOST = 16
-"""Requests whose replies still find the node that asked."""
+MOST = 16  # Requests whose replies still find the node that asked.
 
-SHOWN = 16
-"""Names that a refusal gives."""
+SHOWN = 16  # Names that a refusal gives.
 
 
 class PendingRequests:
@@ -24,8 +22,7 @@ class PendingRequests:
 
     def __init__(self, seats: Seats) -> None:
         self.seats = seats
-        self._asked: dict[int, Request] = {}
-        """Number → the request, as it came."""
+        self._asked: dict[int, Request] = {}  # Number → the request, as it came.
         self._last = 0
 
     def pass_on(self, request: Request) -> list[Action]:

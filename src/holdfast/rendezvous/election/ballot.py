@@ -12,12 +12,9 @@ class Ballot:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.seeks: dict[int, Seek] = {}
-        """Link → what was last said over it."""
-        self.links: dict[str, int] = {}
-        """Endpoint of one that is free to vote → its newest link."""
-        self.claims: set[int] = set()
-        """Electorates in which the witness speaks for us."""
+        self.seeks: dict[int, Seek] = {}  # Link → what was last said over it.
+        self.links: dict[str, int] = {}  # Endpoint of one that is free to vote → its newest link.
+        self.claims: set[int] = set()  # Electorates in which the witness speaks for us.
 
     def came(self, seek: Seek, link: int) -> None:
         """One has come, or says something new."""

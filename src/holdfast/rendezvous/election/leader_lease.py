@@ -23,11 +23,9 @@ from holdfast.rendezvous.lease import RENEW_S
 SMALL, FEW = 64, 7
 """Up to so many electors all are told to each, in the order of succession; of more, only the first few."""
 
-TERM = 1 << 20
-"""Rosters of one term are counted from term * TERM: those of a later term are newer."""
+TERM = 1 << 20  # Rosters of one term are counted from term * TERM: those of a later term are newer.
 
-LOOK_S = 0.05
-"""How often, at most, everybody's loyalty is counted."""
+LOOK_S = 0.05  # How often, at most, everybody's loyalty is counted.
 
 
 def promise_of(lease_s: float) -> float:
@@ -42,11 +40,9 @@ class Body:
     def __init__(self, id: int, size: int, members: Iterable[str], *, witness: bool, claimed: bool = False) -> None:
         self.id = id
         self.size = size
-        self.members = set(members)
-        """Endpoints; of one that elected us, those who have said so."""
+        self.members = set(members)  # Endpoints; of one that elected us, those who have said so.
         self.witness = witness
-        self.claimed = claimed
-        """The witness is ours."""
+        self.claimed = claimed  # The witness is ours.
 
     def claim(self, id: int) -> None:
         """The witness is ours, in that electorate."""
@@ -83,23 +79,17 @@ class Mandate:
         self.notice_s = lease_s * 2 / 3
         self.with_witness = witness
         self.version = max(version, term * TERM)
-        self.issued = False
-        """There is a roster of ours."""
-        self.bodies = list(bodies)
-        """Electorates with a say, the newest first."""
-        self.until = dict(loyal or {})
-        """Endpoint → end of its loyalty. Who is not here has a say in nothing."""
-        self.holds: dict[str, int] = {}
-        """Endpoint → version of the roster that it holds."""
+        self.issued = False  # There is a roster of ours.
+        self.bodies = list(bodies)  # Electorates with a say, the newest first.
+        self.until = dict(loyal or {})  # Endpoint → end of its loyalty. Who is not here has a say in nothing.
+        self.holds: dict[str, int] = {}  # Endpoint → version of the roster that it holds.
         self.drawn: dict[tuple[bool, ...], Roster] = {}
         """The last roster for those who have a say in the same electorates: thousands are told one and the same."""
         self.line: tuple[str, ...] = ()
-        self.wanted: tuple[str, ...] | None = None
-        """The next electorate, while the last one is not settled."""
+        self.wanted: tuple[str, ...] | None = None  # The next electorate, while the last one is not settled.
         self.settle_at = -NEVER
         self.counted, self.counted_at = NEVER if not self.bodies else -NEVER, -NEVER
-        self.wanted_at = -NEVER
-        """When it was last looked for who wants the witness."""
+        self.wanted_at = -NEVER  # When it was last looked for who wants the witness.
 
     # --- what members say -----------------------------------------------------------------------------------------------
 

@@ -11,8 +11,7 @@ from holdfast.rendezvous.election.messages import Lead, StepDown
 from holdfast.rendezvous.election.succession_state import Role, State, Step, hung_up
 from holdfast.rendezvous.lease import FENCE_S
 
-KNOCK_S = 0.5
-"""How often a successor looks whether somebody began anew at the job's endpoint."""
+KNOCK_S = 0.5  # How often a successor looks whether somebody began anew at the job's endpoint.
 
 ELDER_S = 3.0
 """How long, at least, an agent at the endpoint, where another of this job was cut short, waits for a successor's knock before

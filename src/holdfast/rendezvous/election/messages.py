@@ -10,8 +10,7 @@ class Lead(Action):
     """Be the coordinator from now on."""
 
     past: Past
-    reason: str = ""
-    """What became of the one before."""
+    reason: str = ""  # What became of the one before.
 
 
 class StepDown(Action):

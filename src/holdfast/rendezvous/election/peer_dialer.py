@@ -9,11 +9,9 @@ from holdfast.core.value import Value, replace
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.core.wire.messages import Message
 
-LINKS_FROM = 1 << 19
-"""Numbers of these links, apart from the member's and from those that others open."""
+LINKS_FROM = 1 << 19  # Numbers of these links, apart from the member's and from those that others open.
 
-CONNECT_S = 0.5
-"""Time for a link to the next in line. A host without power does not even refuse."""
+CONNECT_S = 0.5  # Time for a link to the next in line. A host without power does not even refuse.
 
 WAIT_S = 2.0
 """How long to wait for one that is there. Promises end within a renewal of each other, at most a second apart."""
@@ -23,13 +21,10 @@ class Dial(Value):
     """That link."""
 
     link: int = LINKS_FROM
-    to: str = ""
-    """The dialled peer's endpoint; empty: none."""
+    to: str = ""  # The dialled peer's endpoint; empty: none.
     up: bool = False
-    until: float = NEVER
-    """How long to stay with it."""
-    next_at: float = -NEVER
-    """When to call the next."""
+    until: float = NEVER  # How long to stay with it.
+    next_at: float = -NEVER  # When to call the next.
 
     def uses(self, link: int) -> bool:
         """Whether a call goes over that link."""

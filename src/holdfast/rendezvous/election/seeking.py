@@ -11,8 +11,7 @@ from holdfast.rendezvous.election.roster import aged
 from holdfast.rendezvous.election.succession_state import State, Step, hung_up, looks_by
 from holdfast.rendezvous.election.voting import won_alone
 
-STAND_S = 1.0
-"""How long to wait at one's own place in the line for the others to come."""
+STAND_S = 1.0  # How long to wait at one's own place in the line for the others to come.
 
 GONE_S = 60.0
 """How long everybody in the line must have refused to be called until a node takes the job to be over. A host that starts again

@@ -29,14 +29,11 @@ STORE_FAILOVER_S = 2.0
 """How much longer than a member's lease the leader's is: a store of several members that loses its own leader elects another
 within its election timeout, 1 to 2 s by etcd's defaults, and the job should not notice."""
 
-RENEWALS = 5
-"""Renewals per lease. Four may be lost."""
+RENEWALS = 5  # Renewals per lease. Four may be lost.
 
-FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0
-"""Pause after the store did not answer; doubles."""
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 2.0  # Pause after the store did not answer; doubles.
 
-CONNECT_S = 1.0
-"""Time for the first link to a new leader, before the store is asked whether it still leads."""
+CONNECT_S = 1.0  # Time for the first link to a new leader, before the store is asked whether it still leads.
 
 STEP_S, LONGEST_STEP_S = 0.01, 2.0
 """Each group rank campaigns so much later than the one before it when the leader is gone: thousands need not ask at once for
@@ -155,8 +152,7 @@ class Resign(Action):
 class Ranked(Reported):
     """The run of the job that has a leader has taken this node in, as a member or a spare."""
 
-    group_rank: int | None
-    """None: as before."""
+    group_rank: int | None  # None: as before.
 
 
 class PastChanged(Reported):
@@ -177,23 +173,18 @@ class State(Value):
     """All that a candidate knows."""
 
     role: Role = Role.ASKING
-    life: str = ""
-    """The run of the job that this node belongs to. Empty: none yet."""
+    life: str = ""  # The run of the job that this node belongs to. Empty: none yet.
     belongs: bool = False
     """The run of the job that has a leader has taken this node in. Else it may be of the next one."""
-    rank: int = 0
-    """Its last group rank: lower ones campaign earlier."""
+    rank: int = 0  # Its last group rank: lower ones campaign earlier.
     term: int = 0
-    leader: str = ""
-    """Endpoint of the leader that it follows."""
+    leader: str = ""  # Endpoint of the leader that it follows.
     linked: bool = False
-    busy: bool = False
-    """A question to the store has no answer yet."""
+    busy: bool = False  # A question to the store has no answer yet.
     ask_at: float
     ttl_s: float
     lead_ends: float = NEVER
-    wanted: Past | None = None
-    """What the store must have and has not confirmed."""
+    wanted: Past | None = None  # What the store must have and has not confirmed.
     retry_s: float = FIRST_RETRY_S
     trouble: str = ""
 
@@ -212,10 +203,8 @@ class Election:
     """The machine."""
 
     def __init__(self, endpoint: str, *, store: str, fresh_life: str, ttl_s: float, now: float) -> None:
-        self.endpoint = endpoint
-        """Where this node would serve."""
-        self.store = store
-        """What people call the store: `etcd at host:2379`."""
+        self.endpoint = endpoint  # Where this node would serve.
+        self.store = store  # What people call the store: `etcd at host:2379`.
         self.fresh_life = fresh_life
         self.state = State(ask_at=now, ttl_s=ttl_s)
 

@@ -21,17 +21,12 @@ from holdfast.rendezvous.election.witness_claims import Claims
 class Role(StrEnum):
     """Where a node stands."""
 
-    FOUNDING = "founding"
-    """It leads because nobody else did, and no round has formed yet."""
+    FOUNDING = "founding"  # It leads because nobody else did, and no round has formed yet.
     LEADING = "leading"
-    ENDED = "ended"
-    """It leads, and the job has ended."""
-    YIELDING = "yielding"
-    """It founded, met an older run of the job, and leaves the lead to that for a while."""
-    FOLLOWING = "following"
-    """It hears a leader, or cannot seek one: it holds no roster."""
-    SEEKING = "seeking"
-    """It has heard no leader for a lease, and asks those in its roster's line."""
+    ENDED = "ended"  # It leads, and the job has ended.
+    YIELDING = "yielding"  # It founded, met an older run of the job, and leaves the lead to that for a while.
+    FOLLOWING = "following"  # It hears a leader, or cannot seek one: it holds no roster.
+    SEEKING = "seeking"  # It has heard no leader for a lease, and asks those in its roster's line.
 
 
 LEADS = (Role.FOUNDING, Role.LEADING, Role.ENDED)
@@ -40,15 +35,12 @@ LEADS = (Role.FOUNDING, Role.LEADING, Role.ENDED)
 class Setup(Value):
     """What never changes for one node."""
 
-    endpoint: str
-    """Where others reach this node, and it would serve. Empty: nowhere."""
-    origin: str
-    """The job's endpoint, which every node knows."""
+    endpoint: str  # Where others reach this node, and it would serve. Empty: nowhere.
+    origin: str  # The job's endpoint, which every node knows.
     lease_s: float
     began_at: float
     witness: bool = False
-    goes_on: bool = False
-    """A side without a majority goes on all the same (--on-split continue)."""
+    goes_on: bool = False  # A side without a majority goes on all the same (--on-split continue).
     known_round: int = 0
     """The last round of an earlier agent of this job on this host that did not see the job's end; 0: none."""
     ended: Mapping[str, JobReport] = {}
@@ -58,8 +50,7 @@ class Setup(Value):
 class Proposal(Value):
     """What this node asked others to vote for."""
 
-    at: float
-    """Its mark: votes bring it back."""
+    at: float  # Its mark: votes bring it back.
     until: float
     votes: frozenset[str]
 
@@ -72,38 +63,28 @@ class State(Value):
 
     setup: Setup
     role: Role
-    life: str
-    """The run of the job."""
-    leader: str
-    """Its endpoint. Empty: none is known."""
+    life: str  # The run of the job.
+    leader: str  # Its endpoint. Empty: none is known.
     ballot: Ballot
     claims: Claims
-    mandate: Mandate | None = None
-    """None: this node does not lead."""
+    mandate: Mandate | None = None  # None: this node does not lead.
     roster: Roster | None = None
     roster_at: float = -NEVER
-    term: int = 0
-    """The latest in which this node led, followed or voted."""
-    free_at: float = -NEVER
-    """End of this node's promise."""
+    term: int = 0  # The latest in which this node led, followed or voted.
+    free_at: float = -NEVER  # End of this node's promise.
     seek_at: float = NEVER
     renewed_at: float = -NEVER
-    lead_at: float = NEVER
-    """When a node that yields takes the lead back."""
-    look_at: float = NEVER
-    """When something else is due, apart from the links."""
+    lead_at: float = NEVER  # When a node that yields takes the lead back.
+    look_at: float = NEVER  # When something else is due, apart from the links.
     proposal: Proposal = NO_PROPOSAL
     dial: Dial = Dial()
-    place: int = 1
-    """Whose turn it is in the roster's line."""
-    met_elder: bool = False
-    """Somebody earlier in the line answered, in this turn down it."""
+    place: int = 1  # Whose turn it is in the roster's line.
+    met_elder: bool = False  # Somebody earlier in the line answered, in this turn down it.
     said_free: bool = False
     complained: bool = False
     refused: Mapping[str, float] = {}
     """Since when those in the line have refused every call: their agents are gone."""
-    linked: bool = False
-    """The member has a link to the leader."""
+    linked: bool = False  # The member has a link to the leader.
     is_spare: bool = False
 
     @property
@@ -197,10 +178,8 @@ class SpareOrNot(Reported):
 class Knocked(Reported):
     """A node came to this one as to the coordinator."""
 
-    roster: int
-    """Version of the roster that it holds; 0: none."""
-    life: str = ""
-    """The run that it is of. Empty: it has not said."""
+    roster: int  # Version of the roster that it holds; 0: none.
+    life: str = ""  # The run that it is of. Empty: it has not said.
 
 
 class Seated(Reported):

@@ -16,8 +16,7 @@ from holdfast.rendezvous.election.succession_state import NO_PROPOSAL, Proposal,
 from holdfast.rendezvous.election.witness_claims import Claimed
 from holdfast.rendezvous.lease import FENCE_S
 
-PROPOSE_S = 1.0
-"""How long a proposal waits for its votes."""
+PROPOSE_S = 1.0  # How long a proposal waits for its votes.
 
 
 def supported(state: State, seek: Seek, link: int) -> State:

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from holdfast.core.machine import NEVER, Action, Observation, Say
 from holdfast.core.value import Value, replace
 
-RETRY_S = 1.0
-"""Pause before a witness that could not be asked is asked again."""
+RETRY_S = 1.0  # Pause before a witness that could not be asked is asked again.
 
 
 class Claim(Action):
@@ -28,8 +27,7 @@ class Claimed(Observation):
 
     id: int
     granted: bool
-    reason: str = ""
-    """Why not."""
+    reason: str = ""  # Why not.
 
 
 class Claims(Value):
@@ -38,8 +36,7 @@ class Claims(Value):
     has_witness: bool
     asking: bool = False
     ask_at: float = -NEVER
-    said: str = ""
-    """Why not, when it was asked last."""
+    said: str = ""  # Why not, when it was asked last.
 
     def may_ask(self, now: float) -> bool:
         """Whether there is a witness, and it is time to ask it."""

@@ -19,17 +19,13 @@ from holdfast.core.wire.links import Arrived, LinkDown, Transmit
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.kvstore.table import FULL, OVER, TIMEOUT, WRONG, Room, Table, refusal, unfit
 
-WAITING = ("get", "wait", "pop")
-"""Operations that wait for their keys."""
-WRITING = ("set", "add", "append", "compare_set", "push")
-"""Operations that others may be waiting for."""
+WAITING = ("get", "wait", "pop")  # Operations that wait for their keys.
+WRITING = ("set", "add", "append", "compare_set", "push")  # Operations that others may be waiting for.
 
 LONGEST_WAIT_S = 7 * 86400.0
 """Whoever wants to wait longer waits so long: an asker must not give its coordinator times that no clock knows."""
-WAITERS = 1 << 16
-"""At most so many unanswered operations."""
-NAMED = 10
-"""At most so many missing keys are named in a message."""
+WAITERS = 1 << 16  # At most so many unanswered operations.
+NAMED = 10  # At most so many missing keys are named in a message.
 
 
 class Waiter:
@@ -51,8 +47,7 @@ class KeyValues:
         self.round = 0
         self.tables: dict[int, Table] = {}
         self.room = Room()
-        self.waiters: dict[int, dict[int, Waiter]] = {}
-        """link → number of the ask → who waits"""
+        self.waiters: dict[int, dict[int, Waiter]] = {}  # link → number of the ask → who waits
         self.count = 0
         self.by_key: dict[tuple[int, str], dict[Waiter, None]] = {}
         """(round, key) → who misses it, in the order of their coming"""

@@ -18,14 +18,10 @@ if TYPE_CHECKING:
 TIMEOUT, EMPTY, OVER, FULL, WRONG = "timeout", "empty", "over", "full", "wrong"
 """What an answer's `error` may be: not in time · nothing in the queue · the round is over · no room · not to be done."""
 
-VALUE_BYTES = 8 << 20
-"""Longest value, and most of one answer: with its base64 it fits into a frame (16 MiB)."""
-STORE_BYTES = 256 << 20
-"""Most of all keys and values together, of both rounds."""
-ENTRY_BYTES = 200
-"""What a key costs Python beyond its text and value, about."""
-LEAST_SUM, GREATEST_SUM = -(2**63), 2**63 - 1
-"""`add` counts in a machine's word, as torch's does."""
+VALUE_BYTES = 8 << 20  # Longest value, and most of one answer: with its base64 it fits into a frame (16 MiB).
+STORE_BYTES = 256 << 20  # Most of all keys and values together, of both rounds.
+ENTRY_BYTES = 200  # What a key costs Python beyond its text and value, about.
+LEAST_SUM, GREATEST_SUM = -(2**63), 2**63 - 1  # `add` counts in a machine's word, as torch's does.
 
 
 class Room:

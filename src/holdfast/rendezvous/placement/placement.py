@@ -21,8 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-SHOWN = 8
-"""Causes named in a reason; a job of thousands of nodes may have thousands."""
+SHOWN = 8  # Causes named in a reason; a job of thousands of nodes may have thousands.
 
 
 class Candidate(Value):
@@ -32,22 +31,15 @@ class Candidate(Value):
     name: str
     nproc: int
     role: str
-    arrival: int
-    """Position in order of arrival; unique."""
+    arrival: int  # Position in order of arrival; unique.
     wanted_rank: int | None = None
     """Rank that the infrastructure gave: it orders the nodes, and need not be below their number."""
-    previous_rank: int | None = None
-    """Group rank in the last round. None: it had none."""
-    domain: str | None = None
-    """NVLink or network domain that a segment must not leave."""
-    switches: tuple[str, ...] = ()
-    """From the root of the network's tree down to the node's own switch."""
-    group: str | None = None
-    """Nodes that are replaced together, all or none."""
-    group_size: int = 0
-    """Nodes in that group when it is complete; 0: not told."""
-    excluded: str = ""
-    """Why it must not take part. Empty: it may."""
+    previous_rank: int | None = None  # Group rank in the last round. None: it had none.
+    domain: str | None = None  # NVLink or network domain that a segment must not leave.
+    switches: tuple[str, ...] = ()  # From the root of the network's tree down to the node's own switch.
+    group: str | None = None  # Nodes that are replaced together, all or none.
+    group_size: int = 0  # Nodes in that group when it is complete; 0: not told.
+    excluded: str = ""  # Why it must not take part. Empty: it may.
 
 
 class PlacementRules(Value):
@@ -57,10 +49,8 @@ class PlacementRules(Value):
     max_nodes: int
     segment: int | None = None
     """Nodes per segment: that many consecutive ranks are within one domain. None: domains do not matter."""
-    unit: int = 1
-    """The number of nodes is a multiple of it."""
-    group_size: int = 0
-    """Nodes in a complete replacement group; 0: as the nodes say."""
+    unit: int = 1  # The number of nodes is a multiple of it.
+    group_size: int = 0  # Nodes in a complete replacement group; 0: as the nodes say.
     unhealthy_groups: frozenset[str] = frozenset()
 
 
@@ -84,11 +74,9 @@ class Spare(Value):
 class Placement(Value):
     """Who takes part and who waits."""
 
-    active: tuple[Place, ...] = ()
-    """In group-rank order; empty: nobody can be placed yet."""
+    active: tuple[Place, ...] = ()  # In group-rank order; empty: nobody can be placed yet.
     spares: tuple[Spare, ...] = ()
-    reason: str = ""
-    """Why nobody can be placed. Empty: they are."""
+    reason: str = ""  # Why nobody can be placed. Empty: they are.
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from holdfast.sim.fleet.fleet import FleetWorld
 
 JOB = "stock"
-BEAT_S, SILENCE_S = 1.0, 5.0
-"""Between two words of a worker; and in which one has to be heard."""
+BEAT_S, SILENCE_S = 1.0, 5.0  # Between two words of a worker; and in which one has to be heard.
 
 BACK_S = 1.5
 """Whoever starts daemons starts one again by then: one that is away for longer than the supervisor's lease is a lost host."""
@@ -35,11 +34,9 @@ class StockHost:
         """`crash_chance`: how often the daemon is killed between two actions."""
         self.world, self.name, self.crash_chance = world, name, crash_chance
         self.states = dict.fromkeys(ranks, RUNNING)
-        self.silent: set[int] = set()
-        """Ranks that say nothing."""
+        self.silent: set[int] = set()  # Ranks that say nothing.
         self.rows: dict[str, dict[str, Any]] = {}
-        self.noted: list[str] = []
-        """What has gone wrong, in words, as the journal had it."""
+        self.noted: list[str] = []  # What has gone wrong, in words, as the journal had it.
         self.daemon: SimDaemon | None = None
         self.lives = 0
         self.start()

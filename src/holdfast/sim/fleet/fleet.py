@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from holdfast.core.wire.fleet import Deed, NodeKept, Swap
     from holdfast.supervisor.fleet.state import Kept
 
-QUIET_S = OUTCOME_S + 10.0
-"""Longer than anything that has been done can go on to have an effect."""
+QUIET_S = OUTCOME_S + 10.0  # Longer than anything that has been done can go on to have an effect.
 
 
 class FleetWorld(Scene):
@@ -38,17 +37,13 @@ class FleetWorld(Scene):
         self.replaced: list[str] = []
         """Nodes in whose place others were asked for, once for each time that was done."""
         self.keys: set[str] = set()
-        self.guilty: set[str] = set()
-        """Nodes that gave cause to take them out."""
-        self.failed: set[str] = set()
-        """Nodes of which a rank has failed."""
-        self.wrong: list[str] = []
-        """Broken promises."""
+        self.guilty: set[str] = set()  # Nodes that gave cause to take them out.
+        self.failed: set[str] = set()  # Nodes of which a rank has failed.
+        self.wrong: list[str] = []  # Broken promises.
         self.lives = 0
         self.hosts: dict[str, SimReporter] = {}
         self.job = SimJob(self.timeline, size, least, self.hosts, self.round_formed)
-        self.processes: dict[str, SimSupervisor] = {}
-        """Supervisors that live, by their endpoints."""
+        self.processes: dict[str, SimSupervisor] = {}  # Supervisors that live, by their endpoints.
         for number in range(hosts):
             self.boot(f"n{number}")
         for endpoint in self.endpoints:

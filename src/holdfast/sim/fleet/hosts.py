@@ -20,8 +20,7 @@ from holdfast.sim.world import Clock, Life, SimHost
 
 PLACE = "supervisor"
 
-JOB_LEASE_S, REFORM_S = 3.0, 0.1
-"""Of the job; and from a change of members to the next round."""
+JOB_LEASE_S, REFORM_S = 3.0, 0.1  # Of the job; and from a change of members to the next round.
 
 
 class Scene:

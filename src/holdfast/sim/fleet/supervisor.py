@@ -19,8 +19,7 @@ from holdfast.supervisor.fleet.messages import Call, Keep
 from holdfast.supervisor.fleet.policies.default import Default
 from holdfast.supervisor.fleet.state import Kept
 
-LEASE_S = 5.0
-"""In which a host has to be heard."""
+LEASE_S = 5.0  # In which a host has to be heard.
 
 TTL_S, MARGIN, LOOK_S = 5.0, 0.9, 1.0
 """The leader's lease, how much of it the leader itself uses, and how often one looks that stands by."""
@@ -33,8 +32,7 @@ class SimStore:
         self.tables: dict[str, dict[str, object]] = {"nodes": {}, "jobs": {}, "swaps": {}, "deeds": {}}
         self.generation = 0
         self.leader: SimSupervisor | None = None
-        self.until = 0.0
-        """When the leader's lease ends, in true time."""
+        self.until = 0.0  # When the leader's lease ends, in true time.
         self.away = False
 
     def go_away(self) -> None:
@@ -99,14 +97,11 @@ class SimSupervisor(Process):
         super().__init__(world, endpoint, Clock(origin=world.rng.uniform(0, 1e5)))
         self.store, self.end, self.call = store, end, call
         self.is_alone = len(world.endpoints) == 1
-        self.leads_until = 0.0
-        """As it reckons itself, in true time."""
-        self.reception: Reception | None = None
-        """None: it stands by."""
+        self.leads_until = 0.0  # As it reckons itself, in true time.
+        self.reception: Reception | None = None  # None: it stands by.
         self.pending: deque[Action] = deque()
         self.batch: list[Keep] = []
-        self.begins = False
-        """It takes the lead: it is not killed in that."""
+        self.begins = False  # It takes the lead: it is not killed in that.
         self.is_sure = False
         """It has just made sure that it leads, and then been stopped: what it was about to do it does when it goes on."""
         self._look()
