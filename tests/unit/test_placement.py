@@ -12,7 +12,7 @@ WANTED = st.none() | st.integers(-1, 9)
 PARTS = st.tuples(st.integers(1, 8), st.sampled_from(ROLES), WANTED, WANTED, st.sampled_from(("n1", "n2", "n10", "host")))
 CANDIDATES = st.lists(PARTS, min_size=1, max_size=10).map(
     lambda rows: [
-        Candidate(node=f"node{i}", name=name, nproc=nproc, role=role, arrival=i, wanted_rank=wanted, previous_rank=previous)
+        Candidate(node=f"node{i}", name=name, nproc=nproc, role=role, wanted_rank=wanted, previous_rank=previous)
         for i, (nproc, role, wanted, previous, name) in enumerate(rows)
     ]
 )
@@ -23,10 +23,8 @@ def assign(candidates: list[Candidate]) -> list[Place]:
     return list(place(candidates, PlacementRules(min_nodes=len(candidates), max_nodes=len(candidates))).active)
 
 
-def node(name: str, arrival: int, *, previous: int | None = None, wanted: int | None = None, nproc: int = 2) -> Candidate:
-    return Candidate(
-        node=name, name=name, nproc=nproc, role="default", arrival=arrival, wanted_rank=wanted, previous_rank=previous
-    )
+def node(name: str, *, previous: int | None = None, wanted: int | None = None, nproc: int = 2) -> Candidate:
+    return Candidate(node=name, name=name, nproc=nproc, role="default", wanted_rank=wanted, previous_rank=previous)
 
 
 def order(*candidates: Candidate) -> str:
@@ -60,28 +58,28 @@ def test_the_order_in_which_candidates_are_listed_does_not_matter(candidates: li
 
 @given(st.permutations(range(6)))
 def test_members_that_stay_keep_their_ranks(ranks: list[int]) -> None:
-    candidates = [node(f"n{rank}", arrival, previous=rank) for arrival, rank in enumerate(ranks)]
+    candidates = [node(f"n{rank}", previous=rank) for rank in ranks]
     assert [place.node for place in assign(candidates)] == [f"n{rank}" for rank in range(6)]
 
 
 @given(st.permutations(range(6)), st.integers(0, 5))
 def test_a_replacement_gets_the_rank_that_became_free(ranks: list[int], free: int) -> None:
-    stay = [node(f"n{rank}", arrival, previous=rank) for arrival, rank in enumerate(ranks) if rank != free]
-    places = assign([*stay, node("new", 9)])
+    stay = [node(f"n{rank}", previous=rank) for rank in ranks if rank != free]
+    places = assign([*stay, node("new")])
     assert places[free].node == "new"
 
 
 def test_new_nodes_come_in_the_natural_order_of_their_names() -> None:
-    assert order(node("n10", 0), node("n2", 1), node("n1", 2)) == "n1 n2 n10"
+    assert order(node("n10"), node("n2"), node("n1")) == "n1 n2 n10"
 
 
 def test_of_two_with_the_same_given_rank_the_first_to_come_has_it() -> None:
-    assert order(node("late", 5, wanted=0), node("early", 1, wanted=0)) == "early late"
+    assert order(node("late", wanted=0), node("early", wanted=0)) == "early late"
 
 
 def test_a_rank_beyond_a_smaller_world_is_given_up_for_a_gap() -> None:
-    assert order(node("a", 0, previous=0), node("d", 3, previous=3)) == "a d"
+    assert order(node("a", previous=0), node("d", previous=3)) == "a d"
 
 
 def test_nodes_of_different_size_share_one_world() -> None:
-    assert [place.base_rank for place in assign([node("a", 0, nproc=3), node("b", 1, nproc=1), node("c", 2)])] == [0, 3, 4]
+    assert [place.base_rank for place in assign([node("a", nproc=3), node("b", nproc=1), node("c")])] == [0, 3, 4]

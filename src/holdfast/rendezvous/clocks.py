@@ -6,7 +6,7 @@
 
 The next `Renew` says that number, and `Renewed` the middle (median) of all nodes' numbers: so each knows how far it is ahead of
 most others, and a coordinator whose own clock is wrong is known by it, too. The wall clock comes into both as a number, from
-whoever drives the machine: how far it is ahead of the monotonic clock. Pure.
+the machine's driver: how far it is ahead of the monotonic clock. Pure.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ SOONEST_S = 0.02  # Least time between two Renews, however short the lease.
 
 TAKEN_S, FOREIGN_S = 30.0, 60.0
 """How long to look for a first answer where another process on this host has the port: an agent would answer at once. And where
-whoever answers at the endpoint speaks another protocol: no coordinator can come there while that one stays."""
+another protocol is spoken at the endpoint: no coordinator can come there meanwhile."""
 
 GIVE_UP_S = 30.0
 """How long after its lease is over a member goes on looking for the coordinator. Long enough for a restart of a switch."""
@@ -100,7 +100,7 @@ class Member:
         self.answer_by = min(self.join_by, now + TAKEN_S) if taken else self.join_by
         """When there must have been a first answer. `taken`: somebody else on this host serves the endpoint already."""
         self.has_met = False  # An agent of the job has been there, coordinator or not.
-        self.foreign_since = NEVER  # Since when whoever answers is no agent.
+        self.foreign_since = NEVER  # Since when something answers that is no agent.
         self.lease_s = NEVER
         self.began_at = now
         self.round = 0
@@ -164,7 +164,7 @@ class Member:
         hang_up: list[Action | Deliver] = [HangUp(link=self.link)] if self.link else []
         self.endpoint = self.moved_to = endpoint
         self.up, self.refused_since = False, NEVER
-        self.link += 1  # whatever an older link still brings is not from there
+        self.link += 1  # what an older link still brings is not from there
         self.connect_at, self.retry_s = now + self._spread_s(), FIRST_RETRY_S
         return hang_up + self._due(now)
 

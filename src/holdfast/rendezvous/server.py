@@ -85,7 +85,7 @@ class Server:
             self.owed.discard(node)
             self.rendezvous.seats.found(node)
         if isinstance(message, Join) and message.life in self.ended and message.life != self.rendezvous.life:
-            # Cut off when that run ended, and back only now. It is no node of this one, whatever it was in that.
+            # Cut off when that run ended, and back only now. It is no node of this one.
             return [Transmit(link=link, message=Finish(report=self.ended[message.life]))]
         # The newest link is the live one, though an older one may still bring what was on its way and not know that it is dead.
         self.links[node] = max(link, self.links.get(node, link))
@@ -115,7 +115,7 @@ class Server:
 
     @property
     def misses_some(self) -> bool:
-        """Whoever was cut off shortly before the end, and has not been told it, may still look for us."""
+        """A node that was cut off shortly before the end, and has not been told it, may still look for us."""
         job = self.rendezvous
         return job.report is not None and any(at > job.ended_at - SOUGHT_S for at in job.seats.cut_off.values())
 

@@ -283,7 +283,7 @@ class SimAgent(Watched):
                 self.scene.note(self.place, f"answers: {text}")
 
     def _start_when_written(self, assigned: Assigned, lease_ends: float | None) -> None:
-        """`lease_ends`: as it was when the start was decided, whatever has been heard meanwhile."""
+        """`lease_ends`: as it was when the start was decided."""
         if self.ended:
             return
         if self.stands_still:

@@ -98,7 +98,7 @@ class Watched:
 
     @property
     def stands_still(self) -> bool:
-        """It has no turn, whatever happens."""
+        """It has no turn for now."""
         return self.paused or self.scene.timeline.now < self.busy_until
 
     def turn_over(self) -> None:
@@ -125,7 +125,7 @@ class Checks:
         self.hosts: list[Rendezvous] = []
         self.rounds: dict[tuple[int, int], dict[str, Assigned]] = {}
         """(life of the coordinator, round) → node → what it was assigned"""
-        self.troubled: dict[str, float] = {}  # place → until when whatever happens there has a cause
+        self.troubled: dict[str, float] = {}  # place → until when what happens there has a cause
         self.stormy_until = 0.0  # Until when everything has a cause.
         self.anew: set[int] = set()  # Lives of the coordinator that began another job, unawares.
         self.cut_at: dict[str, float] = {}  # place → when it was cut off last
@@ -377,7 +377,7 @@ class Checks:
             return
         if end.code != report.exit_code:
             raise Violation(f"{agent.place} ends with {end.code}, its report says {report.exit_code}")
-        told = shortened(report)  # whoever missed the end has it from what a successor keeps
+        told = shortened(report)  # a node that missed the end has it from what a successor keeps
         if self.reports.setdefault(report.started_at_unix, told) != told:
             raise Violation(f"{agent.place} prints another report than the others")
 
@@ -424,7 +424,7 @@ class Checks:
     # --- the end --------------------------------------------------------------------------------------------------------
 
     def at_the_end(self) -> None:
-        """Nothing is left, and whoever ended by itself has a code."""
+        """An agent that ended by itself has a code."""
         for agent in self.lives:
             if agent.exit is not None and agent.code is None and not agent.ended:
                 raise Violation(f"{agent.place} has no exit code")

@@ -307,7 +307,7 @@ class Cluster(Scene):
             side.stray(lag_s, late_s)
 
     def slow_network(self, delay_s: tuple[float, float], lasts_s: float = 0.0) -> None:
-        """From now on a packet takes from so long to so long, everywhere; for `lasts_s` that explains whatever happens."""
+        """From now on a packet takes from so long to so long, everywhere; for `lasts_s` that explains any loss."""
         self.ether.slow(delay_s)
         self.checks.stormy(lasts_s)
 

@@ -72,7 +72,7 @@ POLICIES = {
         replace(_STASH, name="holdfast+stash+warm+limit", import_s=0.0, hang_s=60.0),
     )
 }
-"""`limit`: whoever runs the job has set a limit of 60 s for hangs. `warm`: interpreters wait with the script's imports done."""
+"""`limit`: the user has set a limit of 60 s for hangs. `warm`: interpreters wait with the script's imports done."""
 
 
 class Outlook(Value):

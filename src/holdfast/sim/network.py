@@ -1,6 +1,6 @@
 """The simulated network: links that delay, stall, break and come back, as TCP's do.
 
-Within a link and a direction order is kept and nothing is lost, until it breaks; then whatever was on its way is lost, and
+Within a link and a direction order is kept and nothing is lost, until it breaks; then what was on its way is lost, and
 each side learns of it in its own time, or never (a host without power says no farewell). Several partitions, one for each
 direction, are possible; what is sent meanwhile waits, as TCP's retransmissions do.
 """

@@ -105,7 +105,7 @@ class Scenario:
         least = places if given else rng.randint(1, places)
         return Job(
             min_nodes=least,
-            # With room for one only, an endpoint's host that is started again would begin at once, whoever runs elsewhere.
+            # With room for one only, an endpoint's host that is started again would begin at once, though others run elsewhere.
             max_nodes=least if given else max(min(places, 2), rng.randint(least, places + 1)),
             nproc=rng.randint(1, 3),
             max_restarts=rng.choice((0, 1, 3, 5)),

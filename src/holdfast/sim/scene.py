@@ -89,7 +89,7 @@ class SpareLife(Value):
 
     import_s: float = 0.5
     fails: bool = False  # Its imports do.
-    lasts_s: float = NEVER  # From its start to its death, whatever it is by then: it may be a worker.
+    lasts_s: float = NEVER  # From its start to its death; it may be a worker by then.
     reads_rank: bool = False  # Its imports read RANK: where that is another, it cannot become the worker.
 
 

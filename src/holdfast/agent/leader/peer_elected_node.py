@@ -327,15 +327,10 @@ class PeerElectedNode(ElectedNode):
         return self.of_late
 
     def _line(self) -> tuple[str, ...]:
-        """Who comes after whom: ourselves, then by group rank, then whoever waits, by arrival."""
+        """Who comes after whom: ourselves, then by group rank, then nodes that wait, by arrival."""
         assert self.server is not None
-
-        def turn(seat: Seat) -> tuple[float, int]:
-            return seat.place.group_rank if seat.place is not None else NEVER, seat.arrival
-
-        seats = sorted(self.server.rendezvous.seats.values(), key=turn)
-        ours = self.election.endpoint
-        linked = {ours: True}
+        linked = {self.election.endpoint: True}
+        seats = self.server.rendezvous.seats.in_order
         for endpoint, is_linked in ((seat.join.endpoint, seat.linked) for seat in seats if seat.join.endpoint):
             linked[endpoint] = linked.get(endpoint, False) or is_linked  # two lives of one agent may have the same
         return without_absent(linked, self.election.state.setup.witness)

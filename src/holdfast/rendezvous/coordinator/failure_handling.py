@@ -99,7 +99,7 @@ def close(job: Job, inquiry: Inquiry, now: float) -> list[Action]:
     """Decide about a hang whose culprit is known by now, as far as it can be."""
     job.close_inquiry()
     if not inquiry.held:
-        return []  # whoever found it has gone, or thought better of it
+        return []  # the node that found it has gone, or its rank has gone on
     blame = culprit(inquiry.positions)
     node, failure = inquiry.held[0]
     actions: list[Action] = []

@@ -31,7 +31,7 @@ class Failures:
             self._kept[key] = first, failure
 
     def put_first(self, round: int, node: str, failure: Failure, *, by_s: float) -> None:
-        """It was so `by_s` seconds before all others of that round, whoever was heard of first."""
+        """It happened `by_s` seconds before all others of that round, though it was heard of later."""
         first = min(since for (number, _, _), (since, _) in self._kept.items() if number == round)
         self._kept[round, node, failure.local_rank] = first - by_s, failure
 

@@ -17,7 +17,7 @@ from holdfast.rendezvous.placement.placement import SHOWN, Placement
 from holdfast.rendezvous.rules import Rules
 
 NOTICE_S, NOTICE_AGAIN_S = 5.0, 60.0
-"""When to say that nodes are missing, first and then again: soon enough for whoever watches, seldom enough for a log."""
+"""When to say that nodes are missing, first and then again: soon enough for a person, seldom enough for a log."""
 
 SETTLE_S = 0.5
 """A checkpoint is over when nobody has written for so long: ranks may have begun that have not been looked at yet (0.2 s), come
@@ -93,7 +93,7 @@ class Gathering:
         if now < self.opens_at(last_round):
             return None
         placement = self.seats.place(self.seats.ready, last_round)
-        # Whoever died while it waited would be in a round that cannot work. It costs a lease at most to be sure.
+        # A node that died while it waited would be in a round that cannot work. To be sure costs a lease at most.
         self.unsure = [seat for given in placement.active if not (seat := self.seats[given.node]).linked]
         if self.unsure:
             return None

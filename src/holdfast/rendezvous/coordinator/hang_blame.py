@@ -99,7 +99,10 @@ def undecided(positions: Mapping[str, tuple[Position, ...]]) -> str:
     if len(places) == 1:
         same = "wait in the same collective, and nothing shows that one is behind"
         return f"all {len(still)} ranks {same}: this one's limit ran out first, which says nothing of whose fault it is"
-    shown = "; ".join(f"rank{'s' if len(those) > 1 else ''} {_ranks(those)} in {those[0].where}" for those in places[:SHOWN])
+    shown = "; ".join(
+        f"rank{'s' if len(those) > 1 else ''} {_listed([one.rank for one in those])} in {those[0].where}"
+        for those in places[:SHOWN]
+    )
     more = f"; and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     return f"all {len(still)} ranks wait for one another, and nothing tells which is out of place: {shown}{more}"
 
@@ -126,10 +129,6 @@ def unreported(position: Position, *, node: str, role: str, round: int, attempt:
         round=round,
         attempt=attempt,
     )
-
-
-def _ranks(those: Iterable[Position]) -> str:
-    return _listed([one.rank for one in those])
 
 
 def _listed(ranks: Collection[int]) -> str:

@@ -68,7 +68,7 @@ class Job:
         self.formed_at = now
         self.ended_at = NEVER
         self.why = "first round"  # Why the next round forms, or how the job ends.
-        self.outcome, self.exit_code = Outcome.FAILED, 1  # Unless it ends otherwise.
+        self.outcome, self.exit_code = Outcome.FAILED, 1
         self.is_restart = False  # The next round is one that the budget paid for.
         self.has_lost_some = False  # The running round carries on without some of its nodes, or may.
         self.report: JobReport | None = None
@@ -122,13 +122,9 @@ class Job:
         """The round does without some of its nodes, or may."""
         self.has_lost_some = True
 
-    def begin_ending(self, outcome: Outcome, why: str) -> None:
-        """The job ends when the workers of all have stopped."""
-        self.phase, self.outcome, self.why = Phase.ENDING, outcome, why
-
-    def fail_with(self, exit_code: int) -> None:
-        """The code with which every agent ends, unless the job succeeds."""
-        self.exit_code = exit_code
+    def begin_ending(self, outcome: Outcome, why: str, exit_code: int) -> None:
+        """The job ends when the workers of all have stopped; every agent ends with that code, unless the job succeeds."""
+        self.phase, self.outcome, self.why, self.exit_code = Phase.ENDING, outcome, why, exit_code
 
     def over(self, report: JobReport, now: float) -> None:
         """The job has ended."""
@@ -153,7 +149,7 @@ class Job:
     # --- what all parts of it say ---------------------------------------------------------------------------------------
 
     def exclude(self, name: str, reason: str, by: ExcludedBy, now: float) -> Record:
-        """Remember it; whoever runs there goes on until it is dismissed."""
+        """Remember it. Its ranks run until it is dismissed."""
         self.excluded.add(name, reason, by, now)
         return self.record(NodeExcluded(name=name, reason=self.excluded.why(name), by=by))
 

@@ -6,9 +6,9 @@
     └───────────┘ ◀─────────────────────────────────── └─────────┘   policy: stop     └────────┘               └───────┘
       a worker failed and the policy restarts · a node was lost, left, joined or was excluded
 
-Where the policy lets a round carry on without some of its nodes, whatever leaves enough of them is no reason for another.
+Where the policy lets a round carry on without some of its nodes, it does so while enough are left.
 
-A round is one agreement on members and ranks. Its number also fences: whatever names an older round is late news. A new
+A round is one agreement on members and ranks. Its number also fences: a message that names an older round is late. A new
 round forms only when every member of the last one has said that its workers are gone, or is lost and must have stopped
 them itself (`rendezvous.lease`). Members are judged by how long *this* machine has not heard from them, on its own
 monotonic clock; nobody's wall clock is compared.
@@ -155,7 +155,7 @@ class Rendezvous(Job):
     # --- from one phase to the next -------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> list[Action]:
-        """Whatever has become possible."""
+        """Do what has become possible."""
         if (inquiry := self.inquiry) is not None and inquiry.is_over(now):
             return close(self, inquiry, now) + self._advance(now)
         tally = self.seats.tally

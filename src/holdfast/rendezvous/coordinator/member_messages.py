@@ -32,7 +32,7 @@ from holdfast.rendezvous.coordinator.pace import described
 from holdfast.rendezvous.lease import FENCE_S, fence_after_loss_s
 from holdfast.rendezvous.rules import Tell
 
-# --- whoever speaks -----------------------------------------------------------------------------------------------------
+# --- any node speaks ----------------------------------------------------------------------------------------------------
 
 
 def spoke(job: Job, message: Message, now: float) -> None:
@@ -193,7 +193,7 @@ def _lose(job: Job, seat: Seat, reason: str, now: float) -> list[Action]:
     event: Event = NodeLost(name=seat.name, reason=reason, silent_s=now - seat.heard_at)
     lost = Failure(node=seat.name, rank=-1, at_unix=job.unix(now), cause=Cause.NODE_LOST, message=reason, round=job.round)
     if seat.has_workers:
-        # Since it was last heard: whoever failed after that may have failed because of it.
+        # From when it was last heard: ranks that failed after that may have failed because of it.
         job.failures.keep(job.round, seat.join.node, (lost,), seat.heard_at)
     return [job.record(event), *(without(job, describe(lost), now) if needed else [])]
 

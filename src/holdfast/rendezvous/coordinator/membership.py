@@ -57,13 +57,12 @@ class Seat:
     """What is known of one member."""
 
     __slots__ = (
-        "_is_impaired", "_state", "ahead_s", "arrival", "assigned", "came_at", "heard_at", "here", "join", "linked", "place",
+        "_is_impaired", "_state", "ahead_s", "assigned", "came_at", "heard_at", "here", "join", "linked", "place",
         "stop", "tally",
     )
 
-    def __init__(self, join: Join, arrival: int, now: float, tally: Tally, *, here: bool) -> None:
+    def __init__(self, join: Join, now: float, tally: Tally, *, here: bool) -> None:
         self.join = join
-        self.arrival = arrival
         self.came_at = self.heard_at = now
         self.linked = True
         self.here = here  # It shares our process.
@@ -157,7 +156,6 @@ class Seat:
             name=self.name,
             nproc=self.join.nproc,
             role=self.join.role,
-            arrival=self.arrival,
             wanted_rank=self.join.wanted_rank,
             previous_rank=rank if number == last_round else None,
             domain=self.join.domain,
@@ -192,7 +190,7 @@ class Seats(dict[str, Seat]):
 
     def add(self, join: Join, *, here: bool, now: float) -> Seat:
         """A seat for a node that has none."""
-        seat = self[join.node] = Seat(join, self.arrivals, now, self.tally, here=here)
+        seat = self[join.node] = Seat(join, now, self.tally, here=here)
         self.arrivals += 1
         self.known.add(join.node)
         self.cut_off.pop(join.node, None)
@@ -343,9 +341,13 @@ class Seats(dict[str, Seat]):
             return count
         return len(self.fit(self.ready))
 
+    @property
+    def in_order(self) -> list[Seat]:
+        """Those with a place in the last round by group rank, then the others by arrival."""
+        return sorted(self.values(), key=lambda seat: seat.place.group_rank if seat.place else NEVER)
+
     def table(self, most: int) -> list[dict[str, object]]:
-        """The first `most` of all seats, those with a place in the last round before others: names, states and ranks."""
-        placed = sorted(self.values(), key=lambda seat: (seat.place.group_rank if seat.place else NEVER, seat.arrival))
+        """The first `most` of all seats: names, states and ranks."""
         return [
             {
                 "name": seat.name,
@@ -354,7 +356,7 @@ class Seats(dict[str, Seat]):
                 "base_rank": seat.place.base_rank if seat.place else None,
                 "nproc": seat.join.nproc,
             }
-            for seat in placed[:most]
+            for seat in self.in_order[:most]
         ]
 
     # --- who could make a round -----------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """How do the job's nodes get on, and which of them is slower than the others? What the coordinator makes of each node's word.
 
 One small message per node and minute comes (`core.wire.messages.Pace`), and is answered only where the job needs more than that
-node knows. What the ranks need is the job's knowledge: it goes to whoever starts next, and to a coordinator's successor. So do
-the limits that the script itself has calculated, which are not judged here: the newest word counts.
+node knows. What the ranks need goes to nodes that start later, and to a coordinator's successor. So do the limits that the
+script itself has calculated, which are not judged here: the newest word counts.
 """
 
 from __future__ import annotations

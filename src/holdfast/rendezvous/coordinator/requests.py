@@ -18,10 +18,11 @@ from holdfast.rendezvous.coordinator.rounds import carry_out, end
 
 
 def requested(job: Job, request: Request, now: float) -> list[Action]:
-    """Whatever becomes of its round meanwhile, a request stands; but one restart fulfils all that ask for one."""
+    """A request outlives its round; but one restart fulfils all requests for a restart."""
     match request.kind:
         case RequestKind.STOP:
-            return end(job, Outcome.STOPPED, _stop_reason(job, request), now)
+            why = f"{_who(job, request)} asked to stop the job: {request.reason}" if request.is_of_a_rank else request.reason
+            return end(job, Outcome.STOPPED, why, now)
         case RequestKind.RESTART:
             return _restart(job, request, now)
         case RequestKind.EXCLUDE if request.is_of_a_rank:
@@ -32,10 +33,6 @@ def requested(job: Job, request: Request, now: float) -> list[Action]:
             return _readmit(job, request, now)
         case _:
             return job.requests.pass_on(request)
-
-
-def _stop_reason(job: Job, request: Request) -> str:
-    return f"{_who(job, request)} asked to stop the job: {request.reason}" if request.is_of_a_rank else request.reason
 
 
 def _restart(job: Job, request: Request, now: float) -> list[Action]:

@@ -40,17 +40,18 @@ def carry_out(job: Job, decision: Decision, now: float, *, hung: Hung | None = N
             left = decision.restarts_left
             decided = Decided(decision=Verdict.RESTART, reason=why, delay_s=decision.delay_s, restarts_left=left)
         case _:
-            job.fail_with(decision.exit_code)
-            return end(job, Outcome.FAILED, why, now, hung=hung)
+            return end(job, Outcome.FAILED, why, now, hung=hung, exit_code=decision.exit_code)
     job.regroup(why, now)
     return [job.record(decided), *_stop_all(job, why, rejoin=True, hung=hung)]
 
 
-def end(job: Job, outcome: Outcome, why: str, now: float, *, hung: Hung | None = None) -> list[Action]:
+def end(
+    job: Job, outcome: Outcome, why: str, now: float, *, hung: Hung | None = None, exit_code: int = 1
+) -> list[Action]:
     """The job ends: as soon as the workers of all have stopped."""
     if job.phase in (Phase.ENDING, Phase.ENDED):
         return []
-    job.begin_ending(outcome, why)
+    job.begin_ending(outcome, why, exit_code)
     verdict = Verdict.FINISH if outcome is Outcome.SUCCEEDED else Verdict.STOP
     decided = Decided(decision=verdict, reason=why, restarts_left=job.policy.restarts_left(now))
     return [job.record(decided), *_stop_all(job, why, rejoin=False, hung=hung)]

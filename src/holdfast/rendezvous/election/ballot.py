@@ -69,7 +69,7 @@ class Ballot:
     def _votes(self, roster: Roster, electorate: Electorate, nodes: Collection[str]) -> int:
         claimed = electorate.id in self.claims
         if len(nodes) + claimed + 1 < electorate.majority:
-            return 0  # too few, whoever they are
+            return 0  # too few
         return len(self.of(roster, electorate, nodes)) + claimed
 
     def _says(self, roster: Roster, node: str, id: int) -> bool:

@@ -3,9 +3,9 @@
     member       Renewed heard ─────────────── promise_s ───────────────▶ may vote
     coordinator      └─ Renew, with the mark ──▶ loyal until mark + promise_s
 
-A `Renewed` carries a mark, the coordinator's own time; the next `Renew` brings it back. Whoever hears a `Renewed` supports
+A `Renewed` carries a mark, the coordinator's own time; the next `Renew` brings it back. A node that hears a `Renewed` supports
 nobody else for `promise_s`; the coordinator counts the same time from the mark, which is earlier. So a majority can be free
-to vote only when less than half are loyal: the mandate is over before another can be elected, whatever the clocks show. And
+to vote only when less than half are loyal: the mandate is over before another can be elected, by any clock. And
 no lease is granted beyond the mandate's end, so at an election's end every lease of the old coordinator is over.
 
 An *electorate* is the set of seats at one time. When it changes, the older one has a say too, in elections and in the mandate,
@@ -185,7 +185,7 @@ class Mandate:
             for one in line:
                 self.until.setdefault(one, now + self.promise_s)  # nobody votes by a roster sooner: see `Succession._adopt`
             if self._ends(body) < now + self.lease_s:
-                return  # whoever has just come back has not said yet that it is loyal
+                return  # a node that has just come back has not said yet that it is loyal
             self.bodies, self.counted = [body, *self.bodies], -NEVER
         self.line, self.wanted, self.version, self.issued = line, None, version, True
         if len(self.bodies) > 1:

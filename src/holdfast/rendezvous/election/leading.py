@@ -102,13 +102,13 @@ def keep_leading(state: State, now: float) -> Step:
 
 
 def speak_as_leader(state: State) -> list[Action]:
-    """Ask whoever began anew at the endpoint to follow."""
+    """Ask an agent that began anew at the endpoint to follow."""
     leads = Leads(endpoint=state.setup.endpoint, term=state.term, life=state.life)
     return state.dial.say(Seek(node=state.setup.endpoint, term=state.term, leads=leads)) if state.knocks else []
 
 
 def _knock(state: State, now: float) -> Step:
-    """Call the endpoint: whoever begins anew there must hear of us before it has gathered enough to form a round."""
+    """Call the endpoint: an agent that begins anew there must hear of us before it can form a round."""
     if not state.knocks or now < state.dial.due_at:
         return state, []
     if state.dial.to:

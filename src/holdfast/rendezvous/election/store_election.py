@@ -12,7 +12,7 @@ what its successor must know (`Past`). So the store's load does not grow with th
 written per round, and a follower asks only while its link to the leader is broken.
 
 A leader counts its lease from when it *asked* for the last renewal that was granted, so it steps down before the store
-can let anybody else win, whatever the clocks say. What it writes is compared with its term: a leader that was asleep
+can let anybody else win, by any clock. What it writes is compared with its term: a leader that was asleep
 changes nothing.
 """
 
@@ -43,7 +43,7 @@ what one will get."""
 def inherited(past: Past | None, *, life: str, fresh_life: str) -> Past:
     """What a new leader that belongs to `life` (empty: to none yet) starts from, given what the store has.
 
-    A job that ended is history for whoever was not in it: the same name begins anew.
+    For a node that was not in a job that ended, the same name begins anew.
     """
     if past is None or (past.report is not None and past.life != life):
         return Past(life=life or fresh_life)
@@ -260,7 +260,7 @@ class Election:
         return state, []
 
     def _in_trouble(self, state: State, seen: StoreTrouble, now: float) -> Step:
-        if seen.final and state.role is Role.ASKING:  # whoever has a leader, or is one, goes on while that lasts
+        if seen.final and state.role is Role.ASKING:  # a node that has a leader, or leads, goes on while that lasts
             return replace(state, ask_at=NEVER), [GiveUp(reason=seen.reason, hint=seen.hint)]
         ask_at = now + state.retry_s
         if state.role is Role.LEADING:

@@ -5,13 +5,13 @@
         └──── Leads: somebody else ─────────┘  └─ each goes down the line that it holds, and asks
 
 The sibling of `rendezvous.election.store_election`: there a store elects, here those who had a seat do. A node that has lost
-the coordinator goes down the line of its roster and says `Seek` to one after the other. Whoever leads, or has a leader, answers
-`Leads`. A node that is in the line, is free itself and has the support of a majority answers `Propose`, and with a majority's
+the coordinator goes down the line of its roster and says `Seek` to each in turn. One that leads, or has a leader, answers
+`Leads`. One that is in the line, is free itself and has the support of a majority answers `Propose`, and with a majority's
 `Vote`s it leads. A node votes once in a term, for nobody whose roster is older than its own, and not while a promise binds it
 (`rendezvous.election.leader_lease`).
 
-The agent at the job's endpoint begins as the coordinator, since somebody must. If whoever comes first has a roster, the job
-was there before: then it is a node as any other, the first in line.
+The agent at the job's endpoint begins as the coordinator. If the first node that comes has a roster, the job was
+there before: then it is a node as any other, the first in line.
 
 State: `succession_state`. What a line of the table does: `leading`, `following`, `seeking`, `voting`. All roles and what leads
 from one to another, as a walk of this machine finds them: docs/reference/succession.md.
@@ -114,7 +114,7 @@ class Succession:
     # --- the machine's face ---------------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> list[Action]:
-        """Lead, if we are at the endpoint; follow whoever is."""
+        """Lead, if we are at the endpoint; follow the node that is."""
         if not self.founder:
             return [Follow(endpoint=self.state.setup.origin)]
         self.state, out = founded(self.state, now)

@@ -141,7 +141,7 @@ def looks_by(state: State, at: float) -> State:
 
 
 def hung_up(state: State, now: float) -> Step:
-    """Leave whoever was called, if anybody."""
+    """Leave the dialled peer, if there is one."""
     if not state.dial.to:
         return state, []
     dial, out = state.dial.hang_up(now)
@@ -193,7 +193,7 @@ class JobEnded(Reported):
 
 
 class RunIsOver(Reported):
-    """Whoever was called has said how our run ended."""
+    """The dialled peer has said how our run ended."""
 
 
 class AgentLeaves(Reported):

@@ -35,8 +35,8 @@ def took_over(state: State, roster: Roster, now: float) -> State:
     held = adopted(roster, state.setup.endpoint, state.roster)
     if state.roster is None:
         # We may have promised something as an elector under our endpoint's name in an earlier life, or by a `Renewed` that
-        # brought us none. And the coordinator counts on whoever it has not heard of for a promise from when it drew the
-        # roster up: whoever has it from there seeks a lease later at the earliest, and we have it from that one.
+        # brought us none. And the coordinator counts on nodes that it has not heard for a promise from when it drew the
+        # roster up: a node that has it from there seeks a lease later at the earliest, and we have it from that one.
         lease_s = state.setup.lease_s
         promised_at = max(state.setup.began_at, state.renewed_at, now - lease_s)
         state = replace(

@@ -23,7 +23,7 @@ WAITING = ("get", "wait", "pop")  # Operations that wait for their keys.
 WRITING = ("set", "add", "append", "compare_set", "push")  # Operations that others may be waiting for.
 
 LONGEST_WAIT_S = 7 * 86400.0
-"""Whoever wants to wait longer waits so long: an asker must not give its coordinator times that no clock knows."""
+"""A longer wait is cut to this: no asker may give its coordinator a time beyond any clock."""
 WAITERS = 1 << 16  # At most so many unanswered operations.
 NAMED = 10  # At most so many missing keys are named in a message.
 

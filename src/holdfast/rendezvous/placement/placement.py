@@ -31,7 +31,6 @@ class Candidate(Value):
     name: str
     nproc: int
     role: str
-    arrival: int  # Position in order of arrival; unique.
     wanted_rank: int | None = None
     """Rank that the infrastructure gave: it orders the nodes, and need not be below their number."""
     previous_rank: int | None = None  # Group rank in the last round. None: it had none.
@@ -88,7 +87,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 def place(candidates: Sequence[Candidate], rules: PlacementRules) -> Placement:
     """The most nodes that the rules allow, each with its place, and the others as spares.
 
-    Neither the order of `candidates` nor that of their arrival matters. Members of the last round go before newcomers, and
+    The order of `candidates` does not matter. Members of the last round go before newcomers, and
     those before others that the infrastructure (then the switches, then the names) put earlier. Takes time N log N: about
     40 ms for 4,096 nodes.
     """
@@ -152,7 +151,7 @@ def _chosen(domains: Mapping[str, list[Candidate]], size: int, segment: int, *, 
 
 
 def _left_out(ordered: Sequence[Candidate], rules: PlacementRules) -> dict[str, str]:
-    """Node → why it cannot take part, whatever the number."""
+    """Node → why it cannot take part, with however many others."""
     found = {one.node: f"excluded: {one.excluded}" for one in ordered if one.excluded}
     groups: dict[str, list[Candidate]] = {}
     for one in ordered:

@@ -24,7 +24,7 @@ JOB = "stock"
 BEAT_S, SILENCE_S = 1.0, 5.0  # Between two words of a worker; and in which one has to be heard.
 
 BACK_S = 1.5
-"""Whoever starts daemons starts one again by then: one that is away for longer than the supervisor's lease is a lost host."""
+"""A daemon is started again by then: one that is away for longer than the supervisor's lease is a lost host."""
 
 
 class StockHost:
@@ -129,7 +129,7 @@ class SimDaemon(Process):
         self.soon()
 
     def see(self, seen: Observation) -> None:
-        """As of whoever speaks to it."""
+        """Something is said to it."""
         self.is_news |= self._carry_out(self.table.observe(seen, self.host.now()))
         self.soon()
 
