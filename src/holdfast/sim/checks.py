@@ -301,18 +301,22 @@ class Checks:
 
     def _nobody_restarts_for_a_few(self, agent: Watched, decision: str, reason: str) -> None:
         """As long as enough nodes are well in truth, the ranks are not restarted, unless one of them asked for it."""
-        job, now, needed = agent.rendezvous, self.scene.timeline.now, self.scene.job.min_nodes
+        job, needed = agent.rendezvous, self.scene.job.min_nodes
         if job is None or not job.seats.size or decision not in (Verdict.RESTART, Verdict.REJOIN):
             return  # it has just taken the lead: every round ends with its coordinator
         if "asked for a restart" in reason or not self._is_calm(agent.place):
             return
-        lives = [life for life in self.lives if life.id in job.seats and not life.ended]
-        calm = [life for life in lives if self.troubled.get(life.place, 0.0) < now and not life.node.group.state.leaving]
-        fit = [life for life in calm if not job.excluded.why(life.place) and life.node.group.round == job.round]
-        at_work = [life for life in fit if life.node.group.phase in (Phase.RUNNING, Phase.SUCCEEDED)]
-        well = [life.place for life in at_work if all(worker.is_well for worker in life.workers_of(job.round))]
+        well = [life.place for life in self.lives if self._is_well(life, job)]
         if len(well) >= needed:
             raise Violation(f"{agent.place} restarts all ({reason}), though {well} are well and {needed} are enough")
+
+    def _is_well(self, life: Watched, job: Rendezvous) -> bool:
+        """Its node takes part in the running round, nothing was done to it, and its ranks get on or are done."""
+        group, is_calm = life.node.group, self.troubled.get(life.place, 0.0) < self.scene.timeline.now
+        if life.ended or life.id not in job.seats or job.excluded.why(life.place) or not is_calm or group.state.leaving:
+            return False
+        at_work = group.round == job.round and group.phase in (Phase.RUNNING, Phase.SUCCEEDED)
+        return at_work and all(worker.is_well for worker in life.workers_of(job.round))
 
     def _enough_have_succeeded(self, agent: Watched, decision: str, reason: str) -> None:
         """A job that carried on succeeds only if as many nodes have as a round needs."""

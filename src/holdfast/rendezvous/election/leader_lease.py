@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.core.machine import NEVER
+from holdfast.core.value import replace
 from holdfast.core.wire.messages import Electorate, Past, Renewed, Roster
 from holdfast.rendezvous.lease import RENEW_S
 
@@ -117,12 +118,8 @@ class Mandate:
 
     def answer(self, said: Renewed, endpoint: str, past: Callable[[float], Past], now: float) -> Renewed | None:
         """What to say instead of `said`: with our `terms`, and the mark. None: nothing."""
-        if (terms := self.terms(said.lease_s, endpoint, past, now)) is None:
-            return None
-        lease_s, roster = terms
-        return Renewed(
-            lease_s=lease_s, sent_at=said.sent_at, mark=now, roster=roster, at_unix=said.at_unix, middle_s=said.middle_s
-        )
+        terms = self.terms(said.lease_s, endpoint, past, now)
+        return None if terms is None else replace(said, lease_s=terms[0], mark=now, roster=terms[1])
 
     def terms(
         self, lease_s: float, endpoint: str, past: Callable[[float], Past], now: float
