@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.core.config.config import RunConfig
+from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.config.own_options import Membership
 from holdfast.core.job.cycles import cycle_of
 from holdfast.core.signals import name_of
@@ -43,7 +44,7 @@ def worker_env(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(name_of(signum) for signum in config.signals_to_handle),
         "TORCHELASTIC_ERROR_FILE": error_file,
-        "JAX_COORDINATOR_ADDRESS": f"{bracketed(assigned.master_addr)}:{assigned.master_port}",
+        "JAX_COORDINATOR_ADDRESS": shown_endpoint(assigned.master_addr, assigned.master_port),
         "JAX_PROCESS_ID": str(rank),
         "JAX_NUM_PROCESSES": str(assigned.world_size),
         "HOLDFAST_JOB": job,
@@ -55,8 +56,3 @@ def worker_env(
         env["LOCAL_RANK"] = "0"
         env["CUDA_VISIBLE_DEVICES"] = devices.split(",")[local_rank].strip() if devices else str(local_rank)
     return env
-
-
-def bracketed(host: str) -> str:
-    """`host` as it stands before a `:port`: an IPv6 address in brackets."""
-    return f"[{host}]" if ":" in host else host

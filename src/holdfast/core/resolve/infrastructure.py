@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from holdfast.core.config.grammar import whole
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve import slurm
+from holdfast.core.resolve.slurm import first, number
 from holdfast.core.value import Value
 
 BLOCK = 10_000_000_000
@@ -125,11 +126,9 @@ def _block_rank(environ: Mapping[str, str]) -> int:
 
 def _slurm_rank(environ: Mapping[str, str]) -> tuple[int, str]:
     one_agent_per_node(environ)
-    index, why = slurm.node_index(environ), "SLURM_PROCID"
-    if index is None:
-        index = number(environ, "SLURM_PROCID")
-    elif index != number(environ, "SLURM_PROCID"):
-        why = "place in SLURM_JOB_NODELIST"
+    task, index = number(environ, "SLURM_PROCID"), slurm.node_index(environ)
+    assert index is not None, "SLURM_PROCID says it at least"
+    why = "SLURM_PROCID" if index == task else "place in SLURM_JOB_NODELIST"
     if "SLURM_ARRAY_TASK_ID" not in environ:
         return index, why
     nodes = slurm.step_nodes(environ)
@@ -169,16 +168,6 @@ def pod_rank(environ: Mapping[str, str]) -> tuple[int, str]:
 def jobset(environ: Mapping[str, str]) -> str:
     """Name of the JobSet; empty: in none."""
     return environ.get("JOBSET_NAME", "")
-
-
-def first(environ: Mapping[str, str], variables: tuple[str, ...]) -> str:
-    """The first of `variables` that has a value; empty: none has."""
-    return next((variable for variable in variables if environ.get(variable)), "")
-
-
-def number(environ: Mapping[str, str], variable: str) -> int:
-    """A variable's value: 0 or more, or a `UsageError`."""
-    return whole(environ[variable], variable, at_least=0)
 
 
 def _digits(text: str, what: str, because: str = "") -> int:

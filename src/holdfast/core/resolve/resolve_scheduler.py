@@ -14,9 +14,9 @@ from __future__ import annotations
 from holdfast.core.config import grammar
 from holdfast.core.config.draft import Draft, Setting
 from holdfast.core.errors import UsageError
-from holdfast.core.resolve.infrastructure import first, one_agent_per_node
+from holdfast.core.resolve.infrastructure import one_agent_per_node
 from holdfast.core.resolve.scheduler import COORDINATOR, Given, Said, pod_host, scheduler_given
-from holdfast.core.resolve.slurm import in_batch_script
+from holdfast.core.resolve.slurm import first, in_batch_script
 
 STATIC = ("node_rank", "master_addr", "master_port")
 OUR_SERVER = ("", "c10d", "embedded", "holdfast")

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.core.resolve import slurm
-from holdfast.core.resolve.infrastructure import PODS, first, jobset, number, pod_rank
+from holdfast.core.resolve.infrastructure import PODS, jobset, pod_rank
+from holdfast.core.resolve.slurm import first, number
 from holdfast.core.value import Value
 
 POD_PORT = 29400  # A pod has an address of its own, so torchrun's usual port does.
@@ -87,6 +88,8 @@ def pod_host(environ: Mapping[str, str], full_name: str) -> str:
     return f"{prefix}-0.{domain}" if dash and domain else ""
 
 
+ONE_AGENT = Said(value="1", origin="derived: one agent in this part of a Slurm job")
+
 # --- Slurm --------------------------------------------------------------------------------------------------------------
 
 
@@ -96,22 +99,17 @@ def _slurm(environ: Mapping[str, str]) -> Given:
     total = slurm.step_nodes(environ) or len(names) or 1
     several = slurm.several_agents_wanted(environ)
     own_step = None if alone else step  # steps of one node each, one for each node: all must find the same place
-    nodelist = next((name for name in _nodelists(environ, alone) if environ.get(name)), "")
     return Given(
         scheduler="slurm",
         job=Said(value=_slurm_name(environ, own_step), origin="SLURM_JOB_ID"),
-        nodes=_slurm_nodes(environ, several) if step is not None and not alone else _one(),
+        nodes=ONE_AGENT if step is None or alone else _slurm_nodes(environ, several),
         rank=None if step is None else _slurm_rank(environ, alone, several),
-        head=Said(value=names[0], origin=nodelist) if names else None,
+        head=Said(value=names[0], origin=slurm.nodelist(environ)) if names else None,
         port=Said(value=str(slurm.port(job, own_step or 0)), origin="SLURM_JOB_ID"),
         node_name=_said(environ, "SLURMD_NODENAME"),
         workers=_said(environ, "SLURM_GPUS_ON_NODE") if environ.get("SLURM_GPUS_ON_NODE", "0") != "0" else None,
         unused=total - 1 if step is None else 0,
     )
-
-
-def _nodelists(environ: Mapping[str, str], alone: bool) -> tuple[str, ...]:
-    return slurm.JOB_NODELIST if alone else ("SLURM_STEP_NODELIST", *slurm.JOB_NODELIST)
 
 
 def _slurm_nodes(environ: Mapping[str, str], several: bool) -> Said | None:
@@ -125,10 +123,6 @@ def _slurm_rank(environ: Mapping[str, str], alone: bool, several: bool) -> Said 
         return Said(value=str(slurm.node_index(environ) or 0), origin="place in SLURM_JOB_NODELIST")
     # Not SLURM_PROCID, unless agents share nodes: with --distribution=arbitrary the first task need not be on the first node.
     return (None if several else _said(environ, "SLURM_NODEID")) or _said(environ, "SLURM_PROCID")
-
-
-def _one() -> Said:
-    return Said(value="1", origin="derived: one agent in this part of a Slurm job")
 
 
 def _slurm_name(environ: Mapping[str, str], step: int | None) -> str:

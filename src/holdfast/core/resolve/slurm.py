@@ -10,7 +10,7 @@ a shell under salloc           not there        nodes of job     nodes of job   
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from holdfast.core.config.grammar import whole
 from holdfast.core.resolve.hostlist import expand
@@ -22,6 +22,16 @@ SPECIAL_STEPS, NO_STEP = 0xFFFFFFF0, 0xFFFFFFFF
 PORTS, STEPS = range(20000, 29216), 32
 """Where agents of a Slurm job meet: below the ports that Linux gives out by itself (32768 and up), and below 29400, which many
 command lines name. 9216 / 32: no two of the first 32 steps of 288 consecutive jobs have the same port."""
+
+
+def first(environ: Mapping[str, str], variables: Iterable[str]) -> str:
+    """The first of `variables` that has a value; empty: none has."""
+    return next((variable for variable in variables if environ.get(variable)), "")
+
+
+def number(environ: Mapping[str, str], variable: str) -> int:
+    """A variable's value: 0 or more, or a `UsageError`."""
+    return whole(environ[variable], variable, at_least=0)
 
 
 def topology(environ: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -49,8 +59,8 @@ def in_batch_script(environ: Mapping[str, str]) -> bool:
 
 
 def _step_id(environ: Mapping[str, str]) -> int:
-    variable = next((name for name in ("SLURM_STEP_ID", "SLURM_STEPID") if environ.get(name)), "")
-    return whole(environ[variable], variable, at_least=0) if variable else NO_STEP
+    variable = first(environ, ("SLURM_STEP_ID", "SLURM_STEPID"))
+    return number(environ, variable) if variable else NO_STEP
 
 
 def started_by(environ: Mapping[str, str]) -> str:
@@ -70,17 +80,21 @@ def several_agents_wanted(environ: Mapping[str, str]) -> bool:
     return environ.get("NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE") == "1"
 
 
+def nodelist(environ: Mapping[str, str]) -> str:
+    """The variable that names the nodes that agents run on: the step's, or the job's where the step has one of its nodes."""
+    return first(environ, JOB_NODELIST if alone(environ) else ("SLURM_STEP_NODELIST", *JOB_NODELIST))
+
+
 def hosts(environ: Mapping[str, str]) -> list[str]:
-    """The nodes that agents run on, in Slurm's order: the step's, or the job's where the step has one of its nodes."""
-    order = JOB_NODELIST if alone(environ) else ("SLURM_STEP_NODELIST", *JOB_NODELIST)
-    variable = next((variable for variable in order if environ.get(variable)), "")
+    """Those nodes, in Slurm's order."""
+    variable = nodelist(environ)
     return expand(environ[variable], variable) if variable else []
 
 
 def step_nodes(environ: Mapping[str, str]) -> int | None:
     """How many nodes those are. None: not told."""
     order = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES") if alone(environ) else ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-    variable = next((variable for variable in order if environ.get(variable)), "")
+    variable = first(environ, order)
     return whole(environ[variable], variable, at_least=1) if variable else None
 
 
@@ -90,7 +104,7 @@ def node_index(environ: Mapping[str, str]) -> int | None:
         name, names = environ.get("SLURMD_NODENAME"), hosts(environ)
         if name in names:
             return names.index(name)
-    return whole(environ["SLURM_PROCID"], "SLURM_PROCID", at_least=0) if "SLURM_PROCID" in environ else None
+    return number(environ, "SLURM_PROCID") if "SLURM_PROCID" in environ else None
 
 
 def one_task_per_node(text: str) -> bool:

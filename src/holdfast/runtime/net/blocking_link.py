@@ -10,8 +10,8 @@ import json
 import socket
 import time
 from _thread import allocate_lock
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from holdfast.core.errors import ProtocolError
@@ -82,7 +82,6 @@ class BlockingLink:
             self._flush()
             while not self.channel.is_proven:
                 self._receive(until)
-                self._shake_hands()
         except BaseException:
             self.sock.close()
             raise
@@ -164,26 +163,17 @@ class BlockingLink:
                 break
         if not data:
             raise ConnectionResetError("the other side closed the link")
-        with self._telling_why():
-            self.channel.feed(data)
-        self._flush()
-
-    def _shake_hands(self) -> None:
-        with self._telling_why():
-            self.channel.shake_hands()
-        self._flush()
-
-    @contextmanager
-    def _telling_why(self) -> Iterator[None]:
-        """What is wrong is told to the other side, too."""
         try:
-            yield
-        except ProtocolError:
+            self.channel.feed(data)
+            self.channel.shake_hands()
+        except ProtocolError:  # which is told to the other side, too
             with suppress(OSError):
                 self._flush()
             raise
+        self._flush()
 
     def _flush(self) -> None:
         if self.channel.unsent:
             self.sock.settimeout(HANDSHAKE_S)
-            self.sock.sendall(self.channel.take_unsent())
+            self.sock.sendall(self.channel.unsent)
+            self.channel.unsent.clear()

@@ -98,11 +98,6 @@ class Channel:
         payload = self._frames.next()
         return None if payload is None else self._seals[1].take(payload)
 
-    def take_unsent(self) -> bytearray:
-        """All that is to be sent now."""
-        unsent, self.unsent = self.unsent, bytearray()
-        return unsent
-
     def _answer(self, payload: bytes) -> None:
         try:
             answers = self._handshake.take(payload)

@@ -25,7 +25,7 @@ from holdfast.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     Fds = Mapping[int, int | None]
     """A child's number of a file descriptor → ours; None: the same as ours, of a stream."""
@@ -60,9 +60,6 @@ class Process:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
-
-    def __repr__(self) -> str:
-        return f"Process(pid={self.pid}, pidfd={self.pidfd})"
 
 
 class Dying(Value):
@@ -146,27 +143,24 @@ def _find(program: str, env: Mapping[str, str]) -> str:
 
 
 def _start_error(program: str, error: OSError, cwd: str | None) -> StartError:
+    what, hint = error.strerror, ""
     if cwd is not None and not os.path.isdir(cwd):
-        return StartError(f"cannot start {program!r}: its working directory {cwd!r} does not exist")
-    match error.errno:
-        case errno.ENOENT if os.path.exists(program):
-            return StartError(
-                f"cannot start {program!r}: the interpreter it names does not exist",
-                hint="look at the file's first line (#!), or at the loader of the binary",
-            )
-        case errno.ENOENT | errno.ENOTDIR:
-            return StartError(f"cannot start {program!r}: no such file")
-        case errno.EACCES if os.path.isdir(program):
-            return StartError(f"cannot start {program!r}: it is a directory")
-        case errno.EACCES:
-            return StartError(f"cannot start {program!r}: it is not executable", hint=f"chmod +x {program}")
-        case errno.ENOEXEC:
-            return StartError(
-                f"cannot start {program!r}: not a program that this machine can run (exec format error)",
-                hint="a script needs a first line such as #!/bin/sh; a binary must be built for this architecture",
-            )
-        case _:
-            return StartError(f"cannot start {program!r}: {error.strerror}")
+        what = f"its working directory {cwd!r} does not exist"
+    elif error.errno == errno.ENOENT and os.path.exists(program):
+        what, hint = (
+            "the interpreter it names does not exist",
+            "look at the file's first line (#!), or at the loader of the binary",
+        )
+    elif error.errno in (errno.ENOENT, errno.ENOTDIR):
+        what = "no such file"
+    elif error.errno == errno.EACCES and os.path.isdir(program):
+        what = "it is a directory"
+    elif error.errno == errno.EACCES:
+        what, hint = "it is not executable", f"chmod +x {program}"
+    elif error.errno == errno.ENOEXEC:
+        what = "not a program that this machine can run (exec format error)"
+        hint = "a script needs a first line such as #!/bin/sh; a binary must be built for this architecture"
+    return StartError(f"cannot start {program!r}: {what}", hint=hint)
 
 
 def _file_actions(wanted: Mapping[int, int]) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -382,13 +376,17 @@ def kill_tree(root_pids: Iterable[int], signum: int = signal.SIGKILL, keep: Coll
     roots = [pid for pid in root_pids if pid not in keep]
     ours = {*children_of(me), *keep}
     struck = {pid for pid in roots if pid != me and _strike(pid, None, signum)}
+    # Orphans of the dead come to us, the subreaper: children of ours that were not there before.
+    return struck | _strike_all(lambda: walk(roots, keep) + ([] if me in roots else walk([me], ours)), signum)
+
+
+def _strike_all(look: Callable[[], list[tuple[int, str, bool]]], signum: int) -> set[int]:
+    """Signal all that `look` finds, with SIGKILL again and again until nobody is to be waited for."""
+    struck: set[int] = set()
     began = time.monotonic()
     while True:
-        # Orphans of the dead come to us, the subreaper: children of ours that were not there before.
-        below = walk(roots, keep) + ([] if me in roots else walk([me], ours))
-        for pid, started, _ in below:
-            if _strike(pid, started, signum):
-                struck.add(pid)
+        below = look()
+        struck.update(pid for pid, started, _ in below if _strike(pid, started, signum))
         late_s = time.monotonic() - began
         if signum != signal.SIGKILL or late_s > TREE_DEADLINE_S or _no_one_to_wait_for(below, late_s):
             return struck
@@ -410,15 +408,7 @@ def deaf(pid: int) -> bool:
 
 def kill_below(pid: int) -> None:
     """SIGKILL everything below `pid`, a subreaper that may be slow to bury it, but not `pid` itself."""
-    began = time.monotonic()
-    while True:
-        below = walk([pid])
-        for child, started, _ in below:
-            _strike(child, started, signal.SIGKILL)
-        late_s = time.monotonic() - began
-        if late_s > TREE_DEADLINE_S or _no_one_to_wait_for(below, late_s):
-            return
-        time.sleep(0.001)
+    _strike_all(lambda: walk([pid]), signal.SIGKILL)
 
 
 def kill_strays(keep: Collection[int] = ()) -> set[int]:
