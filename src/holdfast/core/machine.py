@@ -50,8 +50,7 @@ class Record(Action):
     """Write an event into the job's record."""
 
     event: Event
-    life: tuple[int, int] = (0, 0)
-    """Round and attempt that it is about, where those may be newer than the ones of the workers here."""
+    life: tuple[int, int] = (0, 0)  # Round and attempt that it is about, if newer than the workers'.
 
 
 class Say(Action):

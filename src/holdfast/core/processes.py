@@ -26,8 +26,7 @@ class ProcessGone(Observation):
     pid: int
     exitcode: int  # As `Popen.returncode`: negative for a signal.
     step: int | None = None  # The last step that it had reported. None: it reported none.
-    step_told: bool = False
-    """The script said so itself: it is the job's step, not how many steps this process has made."""
+    step_told: bool = False  # The script said so itself: it is the job's step, not this process's.
     moments: Moments | None = None  # None: it had no page.
     stack: str = ""
     """Where its main thread was when it was asked to end, in faulthandler's words. Empty: it was not asked, or has not told."""
@@ -45,5 +44,4 @@ class ProcessCalculated(Observation):
     """A process has calculated limits for itself and its like."""
 
     pid: int
-    limits_s: dict[str, float]
-    """By kind of silence (`core.page.silences`): all that have been calculated so far."""
+    limits_s: dict[str, float]  # By kind of silence (`core.page.silences`).

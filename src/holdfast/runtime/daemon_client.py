@@ -26,8 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.core.wire.google_wire import WorkloadInfo
 
-CALL_S = 2.0
-"""How long the daemon has for an answer: it has it in memory. A connection that is late is given up."""
+CALL_S = 2.0  # Longest wait for an answer; a connection that is late is given up.
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """After a failure, and at most; each is cut by up to a half at random, so that many who lost one thing do not come as one."""
@@ -118,7 +117,7 @@ class HostReports:
         self._lock = _thread.allocate_lock()
         self._news: SimpleQueue[bool] = SimpleQueue()  # One entry wakes the thread; False ends it.
         self._end, self._done = _thread.allocate_lock(), _thread.allocate_lock()
-        """Free when the thread is to end, and when it has."""
+        """Free when the thread is to end, and when it has ended."""
         self._end.acquire()
         self._done.acquire()
         self._has_thread = False

@@ -82,15 +82,13 @@ class Host(Ready):
         self._complain = complain
         self.children: dict[int, Child] = {}
         self.others: set[int] = set()  # Children that are no workers, and not what workers left behind.
-        self.parked: dict[int, Process] = {}
-        """Processes that wait to become workers, by pid: kept by every sweep, and counted nowhere."""
+        self.parked: dict[int, Process] = {}  # By pid: processes that wait to become workers.
         self.complaints: list[str] = []
         self.dead: list[int] = []  # Pids whose mutex the kernel has released; filled by DeathWatch threads.
         self.alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self.alarm, select.EPOLLIN, self._alarmed)
         self.signal_pipe: tuple[int, int] | None = None
-        self.files_given: tuple[int, int] | None = None
-        """The limit of open files with which workers start, where our own has been raised."""
+        self.files_given: tuple[int, int] | None = None  # Workers' limit of open files, where ours was raised.
 
     # --- the clock ------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Topology(Value):
     nodes: dict[int, frozenset[int]]  # NUMA node → its CPUs, among them those that we may not use.
     allowed: frozenset[int]  # CPUs that this process may use.
     gpus: tuple[int | None, ...] = ()
-    """NUMA node of each GPU that this process sees, by the GPU's index. None: the firmware does not say."""
+    """NUMA node of each visible GPU, by index. None: the firmware does not say."""
     groups: dict[int, int] = {}  # noqa: RUF012
     """CPU → physical core (`exclusive`), last-level cache (`core-complex`) or socket (`socket`) that it is part of."""
 
@@ -42,8 +42,7 @@ class Binding(Value):
     """Where one worker runs."""
 
     cpus: tuple[int, ...] = ()  # In order. Empty: on any.
-    memory: int | None = None
-    """NUMA node that its memory comes from. None: from wherever the kernel takes it."""
+    memory: int | None = None  # NUMA node of its memory. None: wherever the kernel takes it.
     prefix: tuple[str, ...] = ()  # Words before its command line: a program that binds, and becomes it.
 
     def __str__(self) -> str:

@@ -28,8 +28,7 @@ class HostFacts(Value):
     full_name: Callable[[], str]  # This host's name with its domain, where it has one.
     read_yaml: Callable[[str], object]
     """What stands in a YAML file, given its absolute path. OSError: it cannot be read. UsageError: it is not valid YAML."""
-    slurm_address: Callable[[str], str]
-    """Where a node of Slurm is reached: its name, or where that does not resolve, what Slurm says."""
+    slurm_address: Callable[[str], str]  # A Slurm node's name, or where it does not resolve, its NodeAddr.
     topology: Callable[[str], Topology]  # What is near what, as far as a mode of --numa-binding needs it.
     has_program: Callable[[str], bool]  # Is there a program of that name on PATH?
 

@@ -17,14 +17,12 @@ BOOT_DIR = os.path.join(_CLIENT, "boot")  # Directory of the `sitecustomize` tha
 
 RUN_PATH = os.path.join(_CLIENT, "run_path.py")
 
-PAGE_FD = "HOLDFAST_PAGE_FD"
-"""File descriptor of the worker's page. The bootstrap closes it and removes the variable."""
+PAGE_FD = "HOLDFAST_PAGE_FD"  # The descriptor of the page. The bootstrap closes it and removes this.
 
 SPARE = "HOLDFAST_SPARE"
 """In a process that waits to become a worker (`client.spare`): descriptor of its socket, pid of the agent, and HOOK_* bits."""
 
-USER_PYTHONPATH = "HOLDFAST_USER_PYTHONPATH"
-"""The user's own PYTHONPATH, which the bootstrap puts back. Not set: the user had none."""
+USER_PYTHONPATH = "HOLDFAST_USER_PYTHONPATH"  # The user's own, which is put back. Not set: none.
 
 _MACRO = re.compile(r"\$(?:(\$)|([_a-zA-Z][_a-zA-Z0-9]*)|\{([_a-zA-Z][_a-zA-Z0-9]*)\})")
 

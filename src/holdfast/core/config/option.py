@@ -117,8 +117,7 @@ class Option(Value):
     help: str
     note: str = ""  # How ours differs from torchrun's, for the reference page.
     field: str = ""  # The field that it sets by itself; empty: it sets none, or shares several with others.
-    keys: tuple[str, ...] = ()
-    """Under `fault_tolerance:` in YAML, the field's name first; empty: it cannot stand there."""
+    keys: tuple[str, ...] = ()  # Under `fault_tolerance:` in YAML, the field's name first.
     state: str = WORKS
     said: str = ""  # accepted: why nothing is left to do.
 

@@ -146,8 +146,7 @@ class Meeting(Section, mixin=True):
     _witness = ours("--witness DIR", TEXT, None,
         "directory that the nodes share, or slurm, or kubernetes: decides which half goes on where they are cut in two, or "
         "of two one is lost")
-    witness: str | None = None
-    """An absolute directory; or `slurm`, or `kubernetes`. None: nobody decides between two halves."""
+    witness: str | None = None  # A directory, `slurm` or `kubernetes`. None: nobody decides.
     on_split: OnSplit = ours("--on-split", one_of(OnSplit), "stop",
         "what nodes do that are cut off with fewer than half: stop, or continue and risk that the others do too")
     in_place_restart: bool = ours("--in-place-restart", SWITCH, None,

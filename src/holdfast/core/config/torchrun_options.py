@@ -66,8 +66,7 @@ class TorchrunOptions(Section, mixin=True):
     _rdzv_endpoint = torchrun(RENDEZVOUS, "--rdzv-endpoint HOST[:PORT]", TEXT, "",
         "where they meet; if no port is given, 29400 for c10d (29500 with ft_launcher), 2379 for etcd (several with "
         "commas)", note="An IPv6 address may be written without brackets when it has no port.")
-    rdzv_endpoint: str = ""
-    """`host:port` of the server, IPv6 in brackets; for static that of the control connection. Empty for memory."""
+    rdzv_endpoint: str = ""  # `host:port`; for static, of the control connection. Empty for memory.
     rdzv_host: str = ""
     rdzv_port: int = 0
     _rdzv_id = torchrun(RENDEZVOUS, "--rdzv-id ID", TEXT, "none",
@@ -107,8 +106,7 @@ class TorchrunOptions(Section, mixin=True):
     _redirects = torchrun(LOGS, "-r --redirects SPEC", TEXT, "0",
         "streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both; or RANK:VALUE,… for single local ranks",
         note="Local ranks above 9 can be named.")
-    redirects: dict[int, int] = {}  # noqa: RUF012
-    """Local rank → 0 none, 1 stdout, 2 stderr, 3 both; every local rank is there."""
+    redirects: dict[int, int] = {}  # Every local rank → 0 none, 1 stdout, 2 stderr, 3 both.  # noqa: RUF012
     _tee = torchrun(LOGS, "-t --tee SPEC", TEXT, "0",
         "streams that go to files and to the console, written like --redirects", note="Local ranks above 9 can be named.")
     tee: dict[int, int] = {}  # noqa: RUF012

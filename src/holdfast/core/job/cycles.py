@@ -8,8 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CURRENT_INFO = "NVRX_CURRENT_CYCLE_INFO"
-"""Variable that tells the workers where the file about their cycle is."""
+CURRENT_INFO = "NVRX_CURRENT_CYCLE_INFO"  # Tells the workers where the file about their cycle is.
 
 
 def cycle_of(round: int) -> int:

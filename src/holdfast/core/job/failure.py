@@ -71,15 +71,11 @@ class Position(Value):
     step: int | None = None  # The last step that it has reported. None: it reports none.
     sections: int = 0  # Sections that it has been through.
     section: str = ""  # The section that it was in: of several, the one that it entered last. Empty: none.
-    quiet_s: float | None = None
-    """Seconds since it last gave a sign of life by itself. None: it has never given one."""
+    quiet_s: float | None = None  # Seconds since its last sign of life. None: it has given none.
     state: str = ""  # Its state in the kernel's eyes: R S D T t Z. Empty: not known.
-    where: str = ""
-    """Innermost frame of its main thread, `load (data.py:88)`. Empty: it has not shown its stacks."""
-    waits: bool | None = None
-    """Whether it was waiting for other ranks there, in a collective. None: not known."""
-    reached: tuple[Reached, ...] = ()
-    """Its last collectives by torch's own record. Empty: it has none, or does not say."""
+    where: str = ""  # Innermost frame of its main thread, `load (data.py:88)`. Empty: not known.
+    waits: bool | None = None  # It waited for other ranks, in a collective. None: not known.
+    reached: tuple[Reached, ...] = ()  # Its last collectives by torch's record. Empty: not known.
     stacks_path: str | None = None  # Where its stacks are, on its own host. None: they are not kept.
 
 
@@ -91,8 +87,7 @@ class Failure(Value):
     local_rank: int = -1  # Its place on its node, from 0; -1 when a whole node was lost.
     role: str = "default"  # As given by `--role`.
     pid: int = -1  # Its process; -1: it had none, or a whole node was lost.
-    exitcode: int | None = None
-    """As `Popen.returncode`: negative for a signal. None: not known (the node is gone)."""
+    exitcode: int | None = None  # Negative for a signal. None: not known (the node is gone).
     at_unix: float  # When: from the error record, else when the agent saw it (seconds since the epoch).
     cause: Cause = Cause.EXIT
     """exit · signal · exception · watchdog · hung · stuck · start · node_lost · stopped (by us, after another's failure)"""
@@ -100,8 +95,7 @@ class Failure(Value):
     traceback: str | None = None  # Python traceback, where the worker could write one.
     error_file: str | None = None  # Where its error record is. None: it wrote none.
     error_record: dict[str, Any] | None = None  # Content of the error file (torch's JSON).
-    log_tail: tuple[str, ...] = ()
-    """The last lines of its log, oldest first; empty: it has none, or its output is not kept."""
+    log_tail: tuple[str, ...] = ()  # The last lines of its log, oldest first; empty: it has none.
     log_path: str | None = None  # Where its whole log is, on its own host. None: it is not kept.
     stacks_path: str | None = None
     """Of a rank that hung: where the stacks of its node's ranks are, on its own host. None: it did not, or nothing is kept."""

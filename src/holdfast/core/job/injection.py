@@ -33,8 +33,7 @@ class Injection(Value):
     fault: str  # kill · hang · slow · xid · ecc
     rank: int = -1  # Global rank that it is about, or whose GPU; -1: the first of the node.
     code: int = CODE  # Number of the Xid.
-    for_s: float | None = None
-    """It is undone after so many seconds. None: as in GIVEN_UP_S, else when the agent ends."""
+    for_s: float | None = None  # Seconds until it is undone. None: GIVEN_UP_S, else the agent's end.
     by: str = ""  # Who asked for it.
 
     @property

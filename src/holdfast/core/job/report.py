@@ -25,8 +25,7 @@ class JobReport(Value):
     failures: tuple[Failure, ...] = ()
     """Of the last round: the first failure across all nodes first, those that we stopped ourselves last. Of a job that has
     succeeded those that it carried on without, if any."""
-    failures_left_out: int = 0
-    """How many more there were: the report goes to every node, and must not grow with their number."""
+    failures_left_out: int = 0  # Further ones: the report goes to every node, and must stay small.
     restarts_used: int = 0
     max_restarts: int = 0
     rounds: int = 0

@@ -27,8 +27,7 @@ another copy of this file than the agent's. What it all means, as a value, is `c
 from __future__ import annotations
 
 FIELDS_BYTES = 8192
-MODULES_BYTES = 256 * 1024 - FIELDS_BYTES
-"""Some 8,000 names: four times as many as torch and transformers have together."""
+MODULES_BYTES = 256 * 1024 - FIELDS_BYTES  # Some 8,000 names: four times those of torch and transformers.
 RECORD_ROOM = 1 << 20  # Of bytes: torch's record of 2000 collectives takes a quarter of that.
 SIZE = FIELDS_BYTES + MODULES_BYTES + RECORD_ROOM
 MAGIC = 0x3145474150464C48  # "HLFPAGE1", little-endian
@@ -46,13 +45,10 @@ HOOK_MODULES = 2  # The modules that it has loaded, for its next life.
 REQUEST_RECORD = 8  # How far it has come in its collectives.
 
 # Worker → agent: the lock.
-LOCK_AT = 16
-"""Byte offset of the mutex's lock word; 0 until the worker has taken it. The low half is a futex that the agent waits on."""
+LOCK_AT = 16  # Byte offset of the mutex's lock word, a futex; 0: not taken yet.
 REQUEST_SEEN = 24  # Last REQUEST_COUNT that the worker has acted on.
-DUMP_SIGNAL = 25
-"""The signal at which the worker writes its stacks behind the page, into the same nameless file; 0: it does not."""
-DUMP_FD = 26
-"""The worker's descriptor for that. Whoever sends the signal looks first whether it still is that file."""
+DUMP_SIGNAL = 25  # At this signal the worker writes its stacks behind the page; 0: it does not.
+DUMP_FD = 26  # Its descriptor for that. Check that it still is that file before signalling.
 
 HEARS = 27  # 1: somebody waits for REQUEST_COUNT to change, in futex(2), and knows of REQUEST_RECORD.
 REACHED_BYTES = 28  # Of JSON at RECORD: the last collective of each group.
@@ -68,8 +64,7 @@ BOOTED_NS = 41  # CLOCK_MONOTONIC when the bootstrap ran.
 STATE = 42
 EXIT_NS = 44  # CLOCK_MONOTONIC when the interpreter began to end in good order; 0: it has not.
 ERROR = 48  # 1 once an uncaught exception is ending the main thread and its record is on disk.
-ERROR_UNIX_NS = 49
-"""When that exception was seen, nanoseconds since the epoch. Finer than the whole seconds of the error record."""
+ERROR_UNIX_NS = 49  # When that was seen, in ns since the epoch; the error record has whole seconds.
 
 JOINING_NS = 52  # When the script first called `init_process_group`: its imports are done by then, as a rule.
 JOINED_NS = 53  # When that returned: the ranks have met.
@@ -78,8 +73,7 @@ RESTORE_TOOK_NS = 55  # How long it has been loading such, all in all.
 FIRST_STEP_NS = 56
 FIRST_STEP = 57  # The number of that step.
 
-BOOTING, RUNNING, FINISHING = 0, 1, 2
-"""Of STATE. FINISHING: the interpreter is ending in good order (script done, sys.exit, uncaught exception)."""
+BOOTING, RUNNING, FINISHING = 0, 1, 2  # Of STATE. FINISHING: the interpreter ends in good order.
 
 # Worker → agent: progress.
 BEAT_NS = 64  # The last heartbeat that was no step: a step is one too, and stands in STEP_NS only.
@@ -97,15 +91,12 @@ STEP_TOLD = 73  # 1: the script itself says its steps; they go on from one proce
 INITIAL_LIMIT_NS = 80  # From the start to the first heartbeat.
 BEAT_LIMIT_NS = 81  # Between two heartbeats.
 OUT_LIMIT_NS = 82  # With no section open.
-LIMITS_COUNT = 83
-"""Raised by one after each complete change, a section's limit included; 0: none has been set."""
+LIMITS_COUNT = 83  # Raised by one after each change, of sections too; 0: none is set.
 WARMUP_STEPS = 84  # So many of its first `step`s are slow, and one more; 0: not said.
-CALCULATED_INITIAL_NS = 85
-"""The same limits as calculated: for the ranks' next lives, which calculate from them. Those in force may be longer."""
+CALCULATED_INITIAL_NS = 85  # The same, as calculated: later lives of the ranks calculate from them.
 CALCULATED_BEAT_NS = 86
 CALCULATED_OUT_NS = 87
-CALCULATED_COUNT = 88
-"""Raised by one after they have been written, those of sections included. The agent is woken for it, as for an error."""
+CALCULATED_COUNT = 88  # Raised by one after each change, of sections too. It wakes the agent.
 NO_LIMIT = 0xFFFF_FFFF_FFFF_FFFF  # In the place of a limit: there is to be none.
 
 # Worker → agent: what the script asks of the job. The agent is woken for it, as for an error.

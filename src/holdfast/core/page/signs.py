@@ -17,8 +17,7 @@ class SectionSigns(Value):
     longest_s: float = 0.0  # The longest that it was open, of the times that are over.
     count: int = 0  # How often it has been closed.
     closed_at: float | None = None  # When it was closed last.
-    limit_s: float | None = None
-    """How long the script allows it to be open; infinity: for ever. None: the script does not say."""
+    limit_s: float | None = None  # How long it may be open; infinity: for ever. None: not said.
 
 
 def is_save(section: str) -> bool:
@@ -39,8 +38,7 @@ class Limits(Value):
 class Signs(Value):
     """All that a worker has shown."""
 
-    booted_at: float | None = None
-    """When its interpreter started. None: it has not yet, or is no Python that we can reach."""
+    booted_at: float | None = None  # When its interpreter started. None: not yet, or it is no Python.
     exit_at: float | None = None  # When its interpreter began to end in good order. None: it has not.
     first_beat_at: float | None = None
     beat_at: float | None = None  # Its last heartbeat. None: none yet.
@@ -64,7 +62,6 @@ class Moments(Value):
     restored_at: float | None = None  # When it had loaded its state.
     restore_s: float = 0.0  # How long that took, all in all.
     stepped_at: float | None = None  # When it had made its first step.
-    first_step: int | None = None
-    """The number of that, where the script itself numbers its steps: so they go on from life to life."""
+    first_step: int | None = None  # Its number, where the script itself numbers its steps.
     last_stepped_at: float | None = None  # When it had made its last step so far.
     saved_at: float | None = None  # When it had last written a checkpoint, as its sections tell.

@@ -18,8 +18,7 @@ _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) (.*)$")
 _FAULTHANDLER = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$')
 _PY_SPY = re.compile(r"^    (.+) \((.+?)(?::(\d+))?\)$")
 
-OUTERMOST = ("<module>", "_run_module_as_main")
-"""With these the main thread's stack ends, whatever is run and how; no other thread's does."""
+OUTERMOST = ("<module>", "_run_module_as_main")  # The outermost frame of a main thread, and of no other.
 
 WAITING = (
     ("/torch/distributed/distributed_c10d.py", ()),

@@ -29,8 +29,7 @@ SLOTS = 4
 SLOT_WORDS = 16
 AT_PARTNER = SLOTS * SLOT_WORDS
 """The agent's word: up to this sequence number the partner has what there is, or cannot be given it."""
-FETCHED = AT_PARTNER + 1
-"""The agent's word: is what all ranks go on from here yet, where it comes from another node?"""
+FETCHED = AT_PARTNER + 1  # The agent's word: has what comes from another node arrived?
 COMING, HERE, LOST = 1, 2, 3
 REPLICAS = 3
 """Generations that a node keeps of each of another's ranks. While the next one comes of a rank that is ahead of the others on
@@ -40,11 +39,9 @@ SLOT_BYTES = 1 << 40  # Between the beginnings of two slots: more than the state
 ALIGN = 64
 """Every tensor begins at a multiple of it: a cache line, and no less than what any vector instruction asks for."""
 
-VARIABLE = "HOLDFAST_STASH"
-"""Of a worker's environment: `FILE:LOCAL_RANK:LIMIT`, where the file is the agent's."""
+VARIABLE = "HOLDFAST_STASH"  # `FILE:LOCAL_RANK:LIMIT`, where the file is the agent's.
 REPLICATED = "replicated"  # A fourth part of it, where a partner is to have what is saved.
-AGREED_VARIABLE = "HOLDFAST_STASH_AGREED"
-"""`ROUND:STEP` of the generation that all ranks of this round can restore. Not there: there is none."""
+AGREED_VARIABLE = "HOLDFAST_STASH_AGREED"  # `ROUND:STEP` that all ranks can restore. Not set: none.
 
 Held = tuple[int, int, int, int]
 """A generation that all local ranks of a node have: the round that wrote it, its step, the node's base rank then, and the

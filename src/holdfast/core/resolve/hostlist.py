@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from holdfast.core.config.grammar import ranges
 from holdfast.core.errors import UsageError
 
-MOST = 100_000
-"""Hosts that one list may name. Slurm's own limit is 65,536 nodes; beyond, a bracket was mistyped."""
+MOST = 100_000  # Hosts in one list. Slurm allows 65,536 nodes; beyond, a bracket was mistyped.
 
 
 def expand(text: str, name: str = "node list") -> list[str]:

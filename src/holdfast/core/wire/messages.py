@@ -48,10 +48,8 @@ class Past(Value):
     """By node: how long ago its workers were the first to fail, each time (`recovery.suspects`)."""
     reached: int | None = None  # The furthest iteration known at the last restart (`recovery.progress`).
     idle_restarts: int = 0  # So many in a row have not got the job any further.
-    longest_s: dict[str, float] = {}  # noqa: RUF012
-    """As in `Pace`."""
-    calculated_s: dict[str, float] = {}  # noqa: RUF012
-    """As in `Calculated`."""
+    longest_s: dict[str, float] = {}  # As in `Pace`.  # noqa: RUF012
+    calculated_s: dict[str, float] = {}  # As in `Calculated`.  # noqa: RUF012
     report: JobReport | None = None  # How it ended. None: it has not.
 
 
@@ -61,8 +59,7 @@ class Electorate(Value):
     id: int  # The version of the roster that brought it: no two have the same.
     size: int
     mine: bool = False  # Whoever holds this is one of them.
-    witness: bool = False
-    """A witness has one vote more, so that two nodes, or four, can have a majority without one of them."""
+    witness: bool = False  # It has one vote more: two nodes have a majority without one.
 
     @property
     def majority(self) -> int:
@@ -76,10 +73,9 @@ class Roster(Value):
     version: int  # Greater than that of every roster before it, under whatever coordinator.
     term: int  # How many times the lead has changed hands.
     promise_s: float  # After each `Renewed`, whoever holds this supports nobody else for so long.
-    line: tuple[str, ...]
-    """Endpoints in the order of succession, the coordinator's own first. All of the newest electorate, or its first few."""
+    line: tuple[str, ...]  # Endpoints in order of succession, the coordinator's first.
     electorates: tuple[Electorate, ...]
-    """The newest first. Until most of an older one have heard of it, that has a say too."""
+    """The newest first; an older one has a say until most know its successor."""
     past: Past
 
     @property
@@ -101,34 +97,25 @@ class Join(Message):
     nproc: int
     role: str
     round: int = 0  # The last round this agent took part in; 0: none.
-    group_rank: int | None = None
-    """Its rank there: a coordinator that was not there lets the nodes keep theirs."""
-    known_round: int = 0
-    """The newest round that it has heard of as a spare: workers of that may live on other nodes."""
-    wanted_rank: int | None = None
-    """Rank that the infrastructure gave; with the static backend the group rank itself. None: any."""
+    group_rank: int | None = None  # Its rank there, which a new coordinator lets it keep.
+    known_round: int = 0  # The newest round that it has heard of as a spare.
+    wanted_rank: int | None = None  # The infrastructure's rank; static: the group rank. None: any.
     domain: str | None = None
     switches: tuple[str, ...] = ()
     group: str | None = None
     group_size: int = 0  # As in `core.resolve.infrastructure.Infrastructure`.
-    unhealthy: str = ""
-    """Why this node should not take part, as it has found out itself. Empty: it is fit, as far as it knows."""
-    reached: int | None = None
-    """How far the job has come, as this node can tell (`agent.group.messages.Reached`)."""
+    unhealthy: str = ""  # Why this node should not take part. Empty: it is fit.
+    reached: int | None = None  # The job's iteration, as far as this node can tell.
     endpoint: str = ""
     """Where this agent can be reached by others, and could serve them. Empty: nowhere; then it has no say in who leads."""
     roster: int = 0  # Version of the roster that it holds; 0: none.
     elector_of: tuple[int, ...] = ()  # Electorates in which, by that roster, it has a say.
-    longest_s: dict[str, float] = {}  # noqa: RUF012
-    """As in `Pace`, as far as this node knows: a coordinator that is new has it from those who join."""
-    calculated_s: dict[str, float] = {}  # noqa: RUF012
-    """As in `Calculated`, likewise: as of `round`."""
+    longest_s: dict[str, float] = {}  # As in `Pace`, as far as this node knows.  # noqa: RUF012
+    calculated_s: dict[str, float] = {}  # As in `Calculated`, as of `round`.  # noqa: RUF012
     life: str = ""
     """The run of the job that `round`, `known_round` and `roster` are of, as in `Past`. Empty: this node has been in none."""
-    stash: tuple[tuple[int, int, int, int], ...] = ()
-    """Generations of the ranks' state that this node has in its memory (`core.page.stash.Held`)."""
-    kept: tuple[tuple[int, int, int, int, int], ...] = ()
-    """Those of another node's ranks (`core.page.stash.Kept`)."""
+    stash: tuple[tuple[int, int, int, int], ...] = ()  # States in memory here (`core.page.stash.Held`).
+    kept: tuple[tuple[int, int, int, int, int], ...] = ()  # Of another node's ranks (`core.page.stash.Kept`).
     stash_at: str = ""  # Where it takes such, and gives them. Empty: it has no part in that.
     logs_at: str = ""  # Where it takes the lines of other nodes' ranks. Empty: nowhere, and it sends none.
     warm: str = ""  # The interpreter of the warm spares that this node keeps. Empty: it keeps none.
@@ -140,11 +127,9 @@ class Renew(Message):
     node: str
     round: int
     sent_at: float = 0.0  # On the sender's own clock, which nobody else reads: it comes back in the answer.
-    mark: float = 0.0
-    """That of the last `Renewed` over this link, which only the coordinator can read; 0: none yet."""
+    mark: float = 0.0  # That of the last `Renewed` over this link; 0: none yet.
     roster: int = 0  # As in `Join`.
-    ahead_s: float | None = None
-    """How far the sender's wall clock is ahead of the coordinator's. None: it is not known yet."""
+    ahead_s: float | None = None  # Its wall clock minus the coordinator's. None: not known yet.
 
 
 class Failed(Message):
@@ -217,12 +202,10 @@ OWN_ASK = 0  # Number of what a node asks on its own account. Those of its opera
 class Request(Message):
     """An operator, a rank or a node wants this. From an agent to the coordinator, and from there to the target."""
 
-    node: str = ""
-    """The agent through which it is asked; empty from the coordinator, since an asker is not known to all."""
+    node: str = ""  # The agent that passes it on; empty from the coordinator.
     kind: RequestKind
     target: str = ""  # Name of a node, or EVERY_NODE. Empty: the job.
-    ask: int | None = None
-    """Its number in the life of the one that says it: `Reply` names it. None: no reply is wanted."""
+    ask: int | None = None  # Its number, which `Reply` names. None: no reply is wanted.
     round: int = 0  # The round that it is about, where it is about one.
     rank: int = -1  # The rank that asks. -1: an operator does, or the node itself.
     by: ExcludedBy = ExcludedBy.OPERATOR  # OPERATOR or ITSELF.
@@ -292,10 +275,8 @@ class Pace(Message):
 
     node: str
     round: int
-    longest_s: dict[str, float]
-    """By kind of silence (first · beat · out · section NAME): the longest that healthy ranks have needed lately."""
-    typical_s: dict[str, float] = {}  # noqa: RUF012
-    """Of each series (`step`, or a section's name): the median of this node's ranks."""
+    longest_s: dict[str, float]  # By kind of silence: the longest that healthy ranks needed lately.
+    typical_s: dict[str, float] = {}  # By series (`step`, or a section): the median of this node's ranks.  # noqa: RUF012
     straggler: str = ""  # Ranks of this node that are much slower than its others, in words. Empty: none is.
     busy_s: float = 0.0
     """A rank here is silent for longer than was learned, and works: other nodes may wait for it for so long. 0: none does."""
@@ -322,8 +303,7 @@ class Imports(Message):
 
     node: str
     python: str  # As in `Join.warm`: another interpreter has other modules.
-    modules: tuple[str, ...]
-    """In the order in which they were loaded; among them what the script had changed before (`core.page.layout.CHANGED`)."""
+    modules: tuple[str, ...]  # In order of loading, with what the script had changed before.
 
 
 IMPORTS_CHARS = 1 << 19
@@ -337,8 +317,7 @@ class Seek(Message):
     term: int  # The latest term in which it has voted, or has had a leader.
     roster: Roster | None = None
     free: bool = False  # It owes its support to nobody (any more).
-    leads: Leads | None = None
-    """The other way round: it leads, and asks whoever began anew at the job's endpoint to follow."""
+    leads: Leads | None = None  # It leads, and asks an agent that began anew to follow.
 
 
 class Vote(Message):
@@ -370,13 +349,10 @@ class Assigned(Message):
     reason: str
     carries_on: bool = False
     """The round may go on without some of its workers: where one fails, the others of its node are left alone until `Stop`."""
-    longest_s: dict[str, float] = {}  # noqa: RUF012
-    """As in `Pace`: what the job has been seen to need in earlier rounds."""
-    calculated_s: dict[str, float] = {}  # noqa: RUF012
-    """As in `Calculated`: the newest limits of earlier rounds."""
+    longest_s: dict[str, float] = {}  # As in `Pace`, of earlier rounds.  # noqa: RUF012
+    calculated_s: dict[str, float] = {}  # As in `Calculated`, of earlier rounds.  # noqa: RUF012
     life: str = ""  # Names this run of the job, as in `Past`.
-    stash: tuple[int, int] | None = None
-    """Round and step of the newest state that every rank can restore from its node's memory. None: there is none."""
+    stash: tuple[int, int] | None = None  # Round and step of the newest state that all ranks can restore.
     stash_from: str = ""  # Where this node has to fetch that. Empty: it has it.
     stash_partner: str = ""  # Where another node keeps what this one's ranks save. Empty: none does.
     logs_at: str = ""  # Where the coordinator's node takes the lines of all ranks. Empty: it takes none.
@@ -436,10 +412,8 @@ class Renewed(Message):
     sent_at: float = 0.0
     mark: float = 0.0  # When this was said, on the coordinator's clock: it comes back in the next `Renew`.
     roster: Roster | None = None  # A newer one than the member said it holds.
-    at_unix: float = 0.0
-    """When this was said, on the coordinator's wall clock: to be compared, and for nothing else."""
-    middle_s: float | None = None
-    """How far most nodes' wall clocks are ahead of that one (the median). None: it is not known."""
+    at_unix: float = 0.0  # The coordinator's wall clock, for comparison only.
+    middle_s: float | None = None  # Median of the nodes' wall clocks minus that. None: not known.
 
 
 class Propose(Message):

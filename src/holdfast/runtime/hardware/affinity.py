@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 MPOL_DEFAULT, MPOL_BIND = 0, 2  # linux/mempolicy.h
 
-CALLS = {"x86_64": (238, 239), "aarch64": (237, 236)}
-"""Machine → numbers of set_mempolicy and get_mempolicy, for which the C library has no functions."""
+CALLS = {"x86_64": (238, 239), "aarch64": (237, 236)}  # set_mempolicy, get_mempolicy.
 
 MOST_NODES = 1024  # NUMA nodes that a mask has room for: as many as Linux can be built for.
 

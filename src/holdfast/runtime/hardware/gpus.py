@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GPUS = "proc/driver/nvidia/gpus"
-INTEL, INTEGRATED = "0x8086", "0000:00:02.0"
-"""PCI vendor, and the address at which Intel's processors have their own graphics."""
+INTEL, INTEGRATED = "0x8086", "0000:00:02.0"  # PCI vendor; address of the processor's own graphics.
 
 
 def count(kind: str, environ: Mapping[str, str], root: str = "/") -> int:

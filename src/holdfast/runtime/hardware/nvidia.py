@@ -8,8 +8,7 @@ import os
 import select
 import signal
 
-TIMEOUT_S = 15.0
-"""Seconds for an answer. A node of eight GPUs without the persistence daemon takes some seconds to wake its driver."""
+TIMEOUT_S = 15.0  # Eight GPUs without the persistence daemon take some seconds to wake.
 
 MOST = 4 << 20  # Bytes of an answer that are read: some 20 kB per GPU come.
 

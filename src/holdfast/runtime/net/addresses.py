@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 
-SCONTROL_S = 5.0
-"""How long Slurm's controller may take to say where a node is. It answers in milliseconds, or is not there."""
+SCONTROL_S = 5.0  # Longest wait for Slurm's controller. It answers in milliseconds.
 
 
 def askable(name: str) -> bytes | str:

@@ -11,8 +11,7 @@ from holdfast.runtime.net.wire import Wire
 PER_PEER, IN_ALL = 4, 24
 """Lines about one address, and about all: a scanner with many addresses and words must not fill the log."""
 
-AGAIN_S, LONGEST_S = 60.0, 3600.0
-"""How long after a line that was not said the count is; it doubles up to an hour."""
+AGAIN_S, LONGEST_S = 60.0, 3600.0  # Until unsaid lines are counted aloud; doubles.
 
 
 class Door:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_S = 0.05  # Between two looks at whether the one who waits still wants to. Nothing is sent meanwhile.
-HANDSHAKE_S = 10.0
-"""As long as the coordinator gives, for a handshake and for whoever does not take what is sent."""
+HANDSHAKE_S = 10.0  # For a handshake, and for a peer that does not take what is sent.
 RECEIVE_BYTES = 1 << 18
 
 

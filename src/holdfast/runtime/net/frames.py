@@ -29,12 +29,10 @@ if TYPE_CHECKING:
 
 VERSION = 2
 HELLO_BYTES = 4096  # Longest frame before the handshake is done: a stranger cannot make us hold more.
-FRAME_BYTES = 16 << 20
-"""Longest frame after it. The largest message is a report with the failures of every rank, about 2 KB each."""
+FRAME_BYTES = 16 << 20  # Longest frame after it. A report has about 2 KB for each rank.
 NONCE_BYTES = 16
 SEAL_BYTES = 16  # A forger has one try per connection.
-TOKEN_BYTES = 16
-"""A shorter token is worth a warning: whoever has a member connect to him can try guesses at home."""
+TOKEN_BYTES = 16  # A shorter token is warned of: a member's proof lets a peer try guesses.
 JOB_CHARS = 512  # Longest name of a job: its proof has to fit into a frame of the handshake.
 
 HTTP = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"PRI ", b"CONN", b"DELE", b"PATC", b"HTTP")

@@ -31,8 +31,7 @@ class Pace(Value):
     pause_s: float = 0.005
     """Between two looks, at least. Eighty words at one look take two thirds of the time of twenty at each of four."""
     each_s: float = 5e-6  # The same, for each of the links.
-    longest_s: float = 0.02
-    """The same, at most. A lease is 3 s, and an order to restart reaches thousands of nodes within 0.3 s."""
+    longest_s: float = 0.02  # The same, at most: a lease is 3 s.
     busy: int = 64
     """So many links with something to say at one look are no renewals: a round forms, or a job ends."""
     often: float = 2.0  # Nor are so many times a second for each of them.

@@ -29,8 +29,7 @@ class Names:
         self.asked: dict[tuple[str, int], list[Then]] = {}
         self.answers: list[tuple[tuple[str, int], Addresses]] = []
         self.alarm = -1
-        self.lock = _thread.allocate_lock()
-        """Held by whoever closes the alarm, or rings it: its number may be another file's a moment later."""
+        self.lock = _thread.allocate_lock()  # Held to close or ring the alarm: its number may be reused.
 
     def ask(self, name: str, port: int, then: Then) -> list[Observation]:
         """Call `then` with the addresses: at once where `name` is one, else from the host's `wait`."""

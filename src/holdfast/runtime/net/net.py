@@ -41,20 +41,16 @@ so long."""
 
 PAUSE_S = 0.01  # How often strangers who wait in the kernel's queue are looked for.
 
-BACKLOG = 4096
-"""Connections that may wait to be accepted (the kernel's somaxconn caps it): thousands come at once after a restart."""
+BACKLOG = 4096  # Connections waiting to be accepted: thousands come after a restart.
 
 LISTEN_TRIES = 100  # To serve an address. Each takes microseconds.
 
-UNSENT_BYTES = 4 * FRAME_BYTES
-"""What may wait for a member that does not read. It would have lost its lease long before."""
+UNSENT_BYTES = 4 * FRAME_BYTES  # For a member that does not read; its lease ends long before.
 
-READ_BYTES = 1 << 16
-"""At most so much of one link is taken in at a time: what others have said is not to wait for a report of megabytes."""
+READ_BYTES = 1 << 16  # Taken in of one link at a time, so that others are heard meanwhile.
 
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-REST_S = 0.5
-"""How long no connection is accepted when there is no room for one, rather than to be woken by it again and again."""
+REST_S = 0.5  # Without accepting, where there is no room for a connection.
 
 
 class Network:
@@ -81,8 +77,7 @@ class Network:
         self.came: list[tuple[Wire, bytes]] = []  # What they have said at this look.
         self.sought: set[int] = set()  # Links whose address is not known yet.
         self.wires: dict[int, Wire] = {}
-        self.timed: dict[int, Wire] = {}
-        """Those with a deadline, the earliest first: all are given the same time."""
+        self.timed: dict[int, Wire] = {}  # Those with a deadline, the earliest first.
         self.strangers = Strangers(limits)
         self.listeners: list[socket.socket] = []
         self.taken = False  # Somebody else on this host has the endpoint's port.
@@ -91,9 +86,9 @@ class Network:
         self.next_guest = GUESTS_FROM
         self.loopback = Loopback()
         self.room = memoryview(bytearray(READ_BYTES))
-        """What comes is taken in here: to have room made for each of thousands of messages costs more than the messages."""
+        """What comes is taken in here: making room anew would cost more."""
         self.encoded: tuple[Message | None, bytes] = None, b""
-        """The last message that was sent: often thousands are told the same."""
+        """The last message sent: often thousands are told the same."""
 
     @property
     def listens_at(self) -> str:

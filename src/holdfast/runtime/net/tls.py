@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Shelter = Callable[[bool], "Tunnel"]
-    """Makes a tunnel for a link: of the side that asked for it (True), or the other."""
+    Shelter = Callable[[bool], "Tunnel"]  # Makes a tunnel; True: for the side that asked for the link.
 
 ALERTS = {
     "UNKNOWN_CA": "its CA did not sign ours (--tls-ca there, --tls-cert here)",

@@ -17,8 +17,7 @@ from typing import NoReturn
 
 from holdfast.core.value import Value, replace, to_plain
 
-DEADLINE_S = 5.0
-"""For each question. A healthy host answers within 0.1 s; nvidia-smi without persistence mode takes some 2 s."""
+DEADLINE_S = 5.0  # For each question. nvidia-smi without persistence mode takes some 2 s.
 
 
 class State(StrEnum):

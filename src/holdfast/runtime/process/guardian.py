@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-TICK_S = 1.0
-"""Longest sleep of the guardian while a lease is set; without one it sleeps until a signal comes."""
+TICK_S = 1.0  # Longest sleep while a lease is set; else until a signal comes.
 
 STRIKE_S = 0.3
 """How long a lease must have been over, before the guardian's eyes, until it ends the workers: an agent that runs has done so
@@ -53,14 +52,11 @@ SLACK_S = 1.0
 
 LOOK_S = 0.25  # How often it looks whether a lease that is over has been renewed.
 
-SWEEP_S = 5.0
-"""How long the guardian tries to kill what is left. What sleeps in the kernel it leaves there sooner (`process.DEAF_S`)."""
+SWEEP_S = 5.0  # To kill what is left. Sleepers in the kernel are left sooner (`DEAF_S`).
 
-LAST_WATCH_AFTER_S = 0.1
-"""How long after the start to set the last watch: by then the workers run, and whoever has ended needs none."""
+LAST_WATCH_AFTER_S = 0.1  # From the start to the last watch: by then the workers run.
 
-BACKSTOP_S = 0.5
-"""How long an agent that has lost its guardian has to end things its own way before a thread does it by force."""
+BACKSTOP_S = 0.5  # For an agent without its guardian to end things its own way.
 
 _NOT_PASSED_ON = {
     signal.SIGKILL, signal.SIGSTOP,  # cannot be caught
@@ -69,8 +65,7 @@ _NOT_PASSED_ON = {
 }  # fmt: skip
 
 
-_SI_KERNEL = 0x80
-"""si_code of a SIGALRM that comes from our own timer (asm-generic/siginfo.h); somebody's kill says 0."""
+_SI_KERNEL = 0x80  # si_code of our own timer's SIGALRM (asm-generic/siginfo.h).
 
 
 class Lease:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 
-MOST_THREADS = 64
-"""A rank with many data loaders and a large thread pool has hundreds; those that hang are among the first."""
+MOST_THREADS = 64  # Those that hang are among the first.
 
 MOST_BYTES = 1 << 16
 

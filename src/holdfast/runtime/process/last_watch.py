@@ -22,8 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-VARIABLE = "HOLDFAST_GUARDED"
-"""The marks of all agents that a process is below, nested ones last. Whatever carries ours is killed with us."""
+VARIABLE = "HOLDFAST_GUARDED"  # Marks of all agents above a process. Whatever carries ours is killed with us.
 
 # Schedulers signal every process of a step. Looks again for what was being started meanwhile; a dead one has no environment.
 # (A pid could be reused between grep and kill only if all others were, within milliseconds.)

@@ -10,8 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.runtime.host import Host
 
-ELSE = 200
-"""Files that an agent needs besides its links: workers' logs, pages and pidfds, strangers at the door."""
+ELSE = 200  # Files besides links: workers' logs, pages, pidfds, strangers.
 
 
 def make_room(host: Host, links: int) -> str:

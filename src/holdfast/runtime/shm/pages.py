@@ -42,10 +42,8 @@ class Page:
         self.words = memoryview(self.map).cast("Q")
         self._heard = self._calculated = 0
         self._file = _identity(os.fstat(fd))
-        self._stacks_at = layout.SIZE
-        """Where the stacks begin that were asked for last: they are written behind the page."""
-        self._ended_at = NOT_ASKED
-        """Where that begins which the worker writes as soon as it has been asked to end."""
+        self._stacks_at = layout.SIZE  # Where the stacks begin that were asked for last.
+        self._ended_at = NOT_ASKED  # Where that begins which it writes when asked to end.
 
     @property
     def pid(self) -> int:
