@@ -13,12 +13,14 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
+from holdfast.core.config.grammar import shown_endpoint
 from holdfast.core.errors import ProtocolError
+from holdfast.core.value import replace
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.kvstore.client import StoreLink
 from holdfast.runtime.net.frames import Identity
 
-from .store import Each, Operation, Store, StoreError, StoreUnreachable, understood
+from .store import Each, Store, StoreError, StoreUnreachable, understood
 
 if TYPE_CHECKING:
     from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
@@ -44,54 +46,47 @@ class CoordinatorStore(Store):
         self._idle: list[tuple[tuple[str, int], StoreLink]] = []
         self._lock = threading.Lock()
 
-    def _perform(self, wanted: Operation) -> StoreAnswer:
-        deadline = time.monotonic() + wanted.wait_s
+    def _perform(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
+        deadline = time.monotonic() + ask.wait_s
         patience_s, pause_s = PATIENCE_S, FIRST_PAUSE_S
         while True:
-            left_s = max(0.0, deadline - time.monotonic())
-            ask = wanted._replace(wait_s=left_s).ask(node=self._node, ask=next(self._numbers), round=self._round)
-            sent = False
+            wait_s = max(0.0, deadline - time.monotonic())
+            ask = replace(ask, node=self._node, ask=next(self._numbers), round=self._round, wait_s=wait_s)
+            at, link = self._where(), None
             try:
-                link, at = self._link()
-                sent = True
-                return understood(self._asked(link, at, ask, wanted.each))
+                link = self._link(at)
+                return understood(self._asked(link, at, ask, each))
             except OSError as error:
                 patience_s -= pause_s
-                if patience_s <= 0 or (sent and wanted.op not in REPEATABLE):
-                    raise self._out_of_reach(error) from error
-            if wanted.each is not None:
-                wanted.each()
+                if patience_s <= 0 or (link is not None and ask.op not in REPEATABLE):
+                    raise StoreUnreachable(f"the coordinator's store at {shown_endpoint(*at)} is out of reach: {error}") from error
+            if each is not None:
+                each()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _out_of_reach(self, error: OSError) -> StoreUnreachable:
-        host, port = self._where()
-        return StoreUnreachable(f"the coordinator's store at {host}:{port} is out of reach: {error}")
-
-    def _link(self) -> tuple[StoreLink, tuple[str, int]]:
-        where = self._where()
+    def _link(self, at: tuple[str, int]) -> StoreLink:
         with self._lock:
             while self._idle:
-                at, link = self._idle.pop()
-                if at == where:
-                    return link, at
+                to, link = self._idle.pop()
+                if to == at:
+                    return link
                 link.close()
         try:
-            return StoreLink(where, self._identity, self._shelter), where
+            return StoreLink(at, self._identity, self._shelter)
         except ProtocolError as error:
-            raise StoreError(f"the coordinator at {where[0]}:{where[1]} turned us away: {error}") from error
+            raise StoreError(f"the coordinator at {shown_endpoint(*at)} turned us away: {error}") from error
 
     def _asked(self, link: StoreLink, at: tuple[str, int], ask: StoreAsk, each: Each | None) -> StoreAnswer:
         try:
             answer = link.ask(ask, time.monotonic() + ask.wait_s + ANSWER_S, each)
-        except ValueError as error:
+        except BaseException as error:
             link.close()
-            raise StoreError(str(error)) from error
-        except ProtocolError as error:
-            link.close()
-            raise StoreError(f"the coordinator's store is not understood: {error}") from error
-        except BaseException:
-            link.close()
+            match error:
+                case ValueError():
+                    raise StoreError(str(error)) from error
+                case ProtocolError():
+                    raise StoreError(f"the coordinator's store is not understood: {error}") from error
             raise
         with self._lock:
             self._idle.append((at, link))

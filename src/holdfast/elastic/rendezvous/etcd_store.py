@@ -15,11 +15,12 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
-from holdfast.core.wire.messages import StoreAnswer
+from holdfast.core.value import replace
+from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.elastic.utils.logging import get_logger
 
 from .etcd_connection import Lease, after, plain, read, text, write
-from .store import Operation, Store, StoreError, StoreTimeout, StoreUnreachable
+from .store import Each, Store, StoreError, StoreTimeout, StoreUnreachable
 from .utils import _PeriodicTimer
 
 logger = get_logger(__name__)
@@ -67,43 +68,56 @@ class EtcdStore(Store):
         """See `Store.wait`."""
         super().wait(keys, override_timeout)
 
-    def _perform(self, wanted: Operation) -> StoreAnswer:
-        doing = getattr(self, f"_{wanted.op}", None)
-        if doing is None:
-            raise NotImplementedError(f"a store over etcd has no queues ({wanted.op})")
+    def _perform(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
         try:
-            found: StoreAnswer = doing(wanted._replace(keys=tuple(self.prefix + key for key in wanted.keys)))
-            return found
+            return self._done(replace(ask, keys=tuple(self.prefix + key for key in ask.keys)), each)
         except (StoreError, NotImplementedError):
             raise
         except Exception as error:
-            module = import_module("holdfast.integrations.etcd.client")
-            kind = StoreError if isinstance(error, module.Refused) else StoreUnreachable
+            kind = StoreError if isinstance(error, _client_module().Refused) else StoreUnreachable
             raise kind(f"etcd: {error}") from error
 
-    # --- operations -----------------------------------------------------------------------------------------------------
+    def _done(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
+        key, values, number = ask.keys[0] if ask.keys else "", tuple[bytes, ...](), 0
+        match ask.op:
+            case "set":
+                self._write(list(zip(ask.keys, ask.values)))
+            case "get" | "wait":
+                values = self._read(ask.keys, ask.wait_s, each)
+            case "check":
+                number = int(len(read(self.client, ask.keys)[0]) == len(set(ask.keys)))
+            case "add":
+                number = int(self._change(key, lambda current: _sum(key, current, ask.number)))
+            case "append":
+                values = (self._change(key, lambda current: (current or b"") + ask.values[0]),)
+            case "compare_set":
+                values = (self._compare_set(key, *ask.values),)
+            case "delete":
+                number = int(self.client.ask("/kv/deleterange", {"key": text(key)}).get("deleted", 0))
+            case "count":
+                number = int(self._range(key, count_only=True).get("count", 0))
+            case "list":
+                found = [plain(kv["key"]) for kv in self._range(key, keys_only=True).get("kvs", ())]
+                values, number = tuple(name[len(self.prefix.encode()) :] for name in found), len(found)
+            case _:
+                raise NotImplementedError(f"a store over etcd has no queues ({ask.op})")
+        return StoreAnswer(ask=0, values=values, number=number)
 
-    def _set(self, wanted: Operation) -> StoreAnswer:
-        self._write(list(zip(wanted.keys, wanted.values)))
-        return StoreAnswer(ask=0)
-
-    def _get(self, wanted: Operation) -> StoreAnswer:
-        keys, each = wanted.keys, wanted.each
-        deadline = time.monotonic() + wanted.wait_s
+    def _read(self, keys: Sequence[str], wait_s: float, each: Each | None) -> tuple[bytes, ...]:
+        """The values of all `keys`, once they are there."""
+        deadline = time.monotonic() + wait_s
         while True:
             found, revision = read(self.client, keys)
             missing = [key for key in keys if key not in found]
             if not missing:
-                return StoreAnswer(ask=0, values=tuple(found[key][0] for key in keys))
+                return tuple(found[key][0] for key in keys)
             if each is not None:
                 each()
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 names = ", ".join(key.removeprefix(self.prefix) for key in missing[:10])
-                raise EtcdStoreTimeout(f"waited {wanted.wait_s:g} s for {names}, which nobody has set")
+                raise EtcdStoreTimeout(f"waited {wait_s:g} s for {names}, which nobody has set")
             self._watch(missing[0], revision, min(left_s, LONGEST_WATCH_S if each is None else LOOK_S))
-
-    _wait = _get
 
     def _watch(self, key: str, revision: int, longest_s: float) -> None:
         began_at = time.monotonic()
@@ -113,45 +127,15 @@ class EtcdStore(Store):
             if time.monotonic() < began_at + min(longest_s, 0.1):
                 cas_delay()
 
-    def _check(self, wanted: Operation) -> StoreAnswer:
-        return StoreAnswer(ask=0, number=int(len(read(self.client, wanted.keys)[0]) == len(set(wanted.keys))))
-
-    def _add(self, wanted: Operation) -> StoreAnswer:
-        def sum_with(current: bytes | None) -> bytes:
-            try:
-                return str(int(current or b"0") + wanted.number).encode()
-            except ValueError:
-                raise StoreError(f"what stands under {wanted.keys[0]} is no whole number") from None
-
-        return StoreAnswer(ask=0, number=int(self._change(wanted.keys[0], sum_with)))
-
-    def _append(self, wanted: Operation) -> StoreAnswer:
-        return StoreAnswer(ask=0, values=(self._change(wanted.keys[0], lambda current: (current or b"") + wanted.values[0]),))
-
-    def _compare_set(self, wanted: Operation) -> StoreAnswer:
-        expected, desired = wanted.values
-
-        def unless_other(current: bytes | None) -> bytes | None:
-            return desired if current == expected or (current is None and not expected) else None
-
-        return StoreAnswer(ask=0, values=(self._change(wanted.keys[0], unless_other, otherwise=expected),))
-
-    def _delete(self, wanted: Operation) -> StoreAnswer:
-        answer = self.client.ask("/kv/deleterange", {"key": text(wanted.keys[0])})
-        return StoreAnswer(ask=0, number=int(answer.get("deleted", 0)))
-
-    def _count(self, wanted: Operation) -> StoreAnswer:
-        return StoreAnswer(ask=0, number=int(self._range(wanted.keys[0], count_only=True).get("count", 0)))
-
-    def _list(self, wanted: Operation) -> StoreAnswer:
-        found = [plain(kv["key"]) for kv in self._range(wanted.keys[0], keys_only=True).get("kvs", ())]
-        return StoreAnswer(ask=0, values=tuple(key[len(self.prefix.encode()) :] for key in found), number=len(found))
-
-    # --- how ------------------------------------------------------------------------------------------------------------
-
     def _range(self, prefix: str, **how: bool) -> dict[str, Any]:
         answer: dict[str, Any] = self.client.ask("/kv/range", {"key": text(prefix), "range_end": after(prefix), **how})
         return answer
+
+    def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        def unless_other(current: bytes | None) -> bytes | None:
+            return desired if current == expected or (current is None and not expected) else None
+
+        return self._change(key, unless_other, otherwise=expected)
 
     def _change(self, key: str, how: Callable[[bytes | None], bytes | None], *, otherwise: bytes = b"") -> bytes:
         """Write what `how` makes of the current value (None: no value); retried when another client was faster.
@@ -176,8 +160,19 @@ class EtcdStore(Store):
             self._renewals.start()
         try:
             return write(self.client, pairs, self._lease.id, unchanged=unchanged)
-        except import_module("holdfast.integrations.etcd.client").Gone:
+        except _client_module().Gone:
             return write(self.client, pairs, self._lease.hold(anew=True), unchanged=unchanged)
+
+
+def _sum(key: str, current: bytes | None, amount: int) -> bytes:
+    try:
+        return str(int(current or b"0") + amount).encode()
+    except ValueError:
+        raise StoreError(f"what stands under {key} is no whole number") from None
+
+
+def _client_module() -> Any:
+    return import_module("holdfast.integrations.etcd.client")
 
 
 def _renew(known: weakref.ref[Lease]) -> None:

@@ -8,11 +8,11 @@ from itertools import count
 
 from holdfast.core.machine import Observation, Tick
 from holdfast.core.wire.links import Arrived, LinkDown, Transmit
-from holdfast.core.wire.messages import StoreAnswer
+from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.kvstore.machine import KeyValues
 from holdfast.runtime.net.blocking_link import SLICE_S
 
-from .store import Operation, PrefixedStore, Store, StoreTimeout, understood
+from .store import Each, PrefixedStore, Store, StoreTimeout, understood
 
 __all__ = ["MemoryStore", "PrefixMemoryStore", "StoreTimeout"]
 
@@ -32,15 +32,15 @@ class MemoryStore(Store):
         self._answers: dict[int, StoreAnswer] = {}
         """By call, until it has taken its own."""
 
-    def _perform(self, wanted: Operation) -> StoreAnswer:
+    def _perform(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
         with self._changed:
             call = next(self._calls)
-            self._show(Arrived(link=call, message=wanted.ask()))
+            self._show(Arrived(link=call, message=ask))
             try:
                 while call not in self._answers:
-                    if wanted.each is not None:
-                        wanted.each()
-                    longest_s = AGAIN_S if wanted.each is None else SLICE_S
+                    if each is not None:
+                        each()
+                    longest_s = AGAIN_S if each is None else SLICE_S
                     self._changed.wait(min(max(0.0, self._machine.deadline() - time.monotonic()), longest_s))
                     self._show(Tick())
             except BaseException:

@@ -14,13 +14,13 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from holdfast.core.wire.messages import StoreAnswer
+from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.elastic.utils.distributed import get_free_port
 from holdfast.rendezvous.kvstore.machine import LONGEST_WAIT_S, WAITING
 
 from .attendance import Attendance, Stage
 from .attendant import Attendant
-from .store import Operation, Store, StoreTimeout
+from .store import Each, Store, StoreTimeout
 from .stores import torch_distributed, torch_is_loaded
 
 BACKLOG = 4096
@@ -29,7 +29,6 @@ EXIT_BARRIER = "torchelastic/agent/terminal_state/num_members"
 """The key in which torch elastic's agents count who has reached the end: the first word of it that we get."""
 FAREWELL_S = 5.0
 """How long after the loss of the store to wait for word that the job has ended well: its host may have been quicker."""
-
 
 
 class RoundServer:
@@ -86,27 +85,27 @@ class RoundStore(Store):
         self._at_exit = False
         self.set_timeout(timedelta(seconds=timeout_s))
 
-    def _perform(self, wanted: Operation) -> StoreAnswer:
-        if wanted.op in WAITING:
-            return self._wait(wanted)
-        answer = self._store._perform(wanted)
-        if wanted.op == "add" and EXIT_BARRIER in wanted.keys:
+    def _perform(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
+        if ask.op in WAITING:
+            return self._wait(ask, each)
+        answer = self._store._perform(ask, each)
+        if ask.op == "add" and EXIT_BARRIER in ask.keys:
             self._at_exit = True
             self._finished()
         return answer
 
-    def _wait(self, wanted: Operation) -> StoreAnswer:
+    def _wait(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
         """Until all keys are there, or the job has ended well. RuntimeError: not in time, or they never will be."""
 
         def look() -> None:
             if self._at_exit and self._over():
                 raise _Over
-            if wanted.each is not None:
-                wanted.each()
+            if each is not None:
+                each()
 
         try:
             look()
-            return self._store._perform(wanted._replace(each=look))
+            return self._store._perform(ask, look)
         except _Over:
             pass
         except StoreTimeout:
@@ -114,7 +113,7 @@ class RoundStore(Store):
         except RuntimeError:
             if not (self._at_exit and self._attendant.wait_for(_no_longer_at_exit, FAREWELL_S) and self._over()):
                 raise
-        return StoreAnswer(ask=0) if wanted.op == "wait" else self._store._do(wanted.op, wanted.keys)
+        return StoreAnswer(ask=0) if ask.op == "wait" else self._store._do(ask.op, ask.keys)
 
     def _over(self) -> bool:
         attendance = self._attendant.attendance

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import new_class
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
@@ -22,7 +22,6 @@ DEFAULT_TIMEOUT = timedelta(seconds=300)
 """How long a read waits for its key; torch's Store: 300 s."""
 
 Each = Callable[[], None]
-
 
 _both: dict[tuple[type, type], type] = {}
 
@@ -93,25 +92,6 @@ def as_key(key: str | bytes) -> str:
     return key.decode() if isinstance(key, bytes) else key
 
 
-class Operation(NamedTuple):
-    """One operation of `holdfast.rendezvous.kvstore.table`. `each` is called again and again while it waits, and may end the
-    wait by an exception."""
-
-    op: str
-    keys: tuple[str, ...]
-    values: tuple[bytes, ...] = ()
-    number: int = 0
-    wait_s: float = 0.0
-    each: Each | None = None
-
-    def ask(self, *, node: str = "", ask: int = 0, round: int = 0) -> StoreAsk:
-        """The same as a message."""
-        keys, values, wait_s = self.keys, self.values, self.wait_s
-        return StoreAsk(
-            node=node, ask=ask, round=round, op=self.op, keys=keys, values=values, number=self.number, wait_s=wait_s
-        )
-
-
 class Store:
     """The methods. Values are bytes; `get`, `multi_get`, `wait` and `queue_pop` block until their keys are there, `timeout` at
     most, and then raise StoreTimeout."""
@@ -129,28 +109,34 @@ class Store:
     def _do(
         self,
         op: str,
-        keys: Sequence[str] = (),
-        values: Sequence[bytes] = (),
-        *,
+        keys: Sequence[str],
+        *values: str | bytes,
         number: int = 0,
         wait_s: float = 0.0,
         each: Each | None = None,
     ) -> StoreAnswer:
-        return self._perform(Operation(op, tuple(keys), tuple(values), number, wait_s, each))
+        keys, stored = tuple(map(as_key, keys)), tuple(map(as_bytes, values))
+        ask = StoreAsk(node="", ask=0, round=0, op=op, keys=keys, values=stored, number=number, wait_s=wait_s)
+        return self._perform(ask, each)
 
-    def _perform(self, wanted: Operation) -> StoreAnswer:
-        """What each kind of store gives."""
+    def _perform(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
+        """What each kind of store gives: one operation of `holdfast.rendezvous.kvstore.table`. While it waits, `each` is called
+        again and again, and may end the wait by an exception."""
         raise NotImplementedError
 
     # --- how long to wait -----------------------------------------------------------------------------------------------
 
+    def _torchs_class(self) -> Any:
+        """torch's Store, if this is one too. None: torch was not loaded when this store was made."""
+        theirs = _torchs("Store")
+        return theirs if theirs is not None and isinstance(self, theirs) else None
+
     @property
     def timeout(self) -> timedelta:
         """How long reads wait."""
-        theirs = _torchs("Store")
-        if theirs is None or not isinstance(self, theirs):
-            return self._timeout
-        told: timedelta = theirs.timeout.__get__(self)  # a view of torch's sets it there, past our own method
+        theirs = self._torchs_class()
+        # A view of torch's sets it in the C++ object, past our own method.
+        told: timedelta = self._timeout if theirs is None else theirs.timeout.__get__(self)
         return told
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -160,8 +146,8 @@ class Store:
 
     def _tell_torch(self, timeout: timedelta) -> None:
         """torch's C++ has a copy of its own."""
-        theirs = _torchs("Store")
-        if theirs is not None and isinstance(self, theirs):
+        theirs = self._torchs_class()
+        if theirs is not None:
             theirs.set_timeout(self, timeout)
 
     def _wait_s(self, timeout: timedelta | None = None) -> float:
@@ -171,53 +157,53 @@ class Store:
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write."""
-        self._do("set", [as_key(key)], [as_bytes(value)])
+        self._do("set", [key], value)
 
     def get(self, key: str) -> bytes:
         """Read; waits for the key."""
-        return self._do("get", [as_key(key)], wait_s=self._wait_s()).values[0]
+        return self._do("get", [key], wait_s=self._wait_s()).values[0]
 
     def add(self, key: str, amount: int) -> int:
         """Add to the whole number under `key` (0 if absent) and return the sum."""
-        return self._do("add", [as_key(key)], number=int(amount)).number
+        return self._do("add", [key], number=int(amount)).number
 
     def append(self, key: str, value: str | bytes) -> None:
         """Write behind what is there."""
-        self._do("append", [as_key(key)], [as_bytes(value)])
+        self._do("append", [key], value)
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
         """Write if `expected_value` stands there, or if nothing does and it is empty. Returns the value afterwards.
 
         Nothing there and something expected: the expected value comes back, as torch's TCPStore does.
         """
-        return self._do("compare_set", [as_key(key)], [as_bytes(expected_value), as_bytes(desired_value)]).values[0]
+        return self._do("compare_set", [key], expected_value, desired_value).values[0]
 
     def delete_key(self, key: str) -> bool:
         """Remove. False: it was not there."""
-        return bool(self._do("delete", [as_key(key)]).number)
+        return bool(self._do("delete", [key]).number)
 
     # --- several --------------------------------------------------------------------------------------------------------
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Until all `keys` are there."""
-        self._do("wait", [as_key(key) for key in keys], wait_s=self._wait_s(timeout))
+        self._do("wait", keys, wait_s=self._wait_s(timeout))
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all `keys` are there now."""
-        return bool(self._do("check", [as_key(key) for key in keys]).number)
+        return bool(self._do("check", keys).number)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Read several; waits for all of them."""
-        wanted, found = [as_key(key) for key in keys], list[bytes]()
-        while len(found) < len(wanted):  # as much at once as one answer can hold
-            found += self._do("get", wanted[len(found) :], wait_s=self._wait_s()).values
+        found = list[bytes]()
+        while len(found) < len(keys):  # as much at once as one answer can hold
+            found += self._do("get", keys[len(found) :], wait_s=self._wait_s()).values
         return found
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         """Write several at once."""
         if len(keys) != len(values):
             raise StoreError(f"multi_set: {len(keys)} keys and {len(values)} values")
-        self._do("set", [as_key(key) for key in keys], [as_bytes(value) for value in values])
+        self._do("set", keys, *values)
 
     def num_keys(self) -> int:
         """How many keys there are."""
@@ -225,12 +211,9 @@ class Store:
 
     def list_keys(self) -> list[str]:
         """All keys."""
-        return self._listed("")
-
-    def _listed(self, prefix: str) -> list[str]:
         found: list[str] = []
         while True:
-            answer = self._do("list", [prefix], number=len(found))
+            answer = self._do("list", [""], number=len(found))
             found += [key.decode() for key in answer.values]
             if len(found) >= answer.number or not answer.values:
                 return found
@@ -245,20 +228,23 @@ class Store:
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Put behind the others."""
-        self._do("push", [as_key(key)], [as_bytes(value)])
+        self._do("push", [key], value)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Take the first. `block`: wait for it; otherwise an empty queue is a StoreEmpty at once."""
-        return self._do("pop", [as_key(key)], number=int(block), wait_s=self._wait_s()).values[0]
+        return self._do("pop", [key], number=int(block), wait_s=self._wait_s()).values[0]
 
     def queue_len(self, key: str) -> int:
         """How many there are."""
-        return self._do("length", [as_key(key)]).number
+        return self._do("length", [key]).number
 
     def close(self) -> None:
         """Let go of what it holds beside its keys: links, for some. Where it is asked again they are made again."""
 
     # --- for torch ------------------------------------------------------------------------------------------------------
+
+    getNumKeys = num_keys  # torch's C++ calls these two by their names there
+    deleteKey = delete_key
 
     def has_extended_api(self) -> bool:
         """Whether append, multi_get and multi_set work."""
@@ -267,14 +253,6 @@ class Store:
     def clone(self) -> Any:
         """A store for another thread: this one, since threads may share it."""
         return self
-
-    def getNumKeys(self) -> int:
-        """`num_keys`, under the name by which torch's C++ calls it."""
-        return self.num_keys()
-
-    def deleteKey(self, key: str) -> bool:
-        """`delete_key`, likewise."""
-        return self.delete_key(key)
 
 
 class PrefixedStore(Store):
@@ -295,9 +273,8 @@ class PrefixedStore(Store):
         self.underlying_store.set_timeout(timeout)
         self._tell_torch(timeout)
 
-    def _perform(self, wanted: Operation) -> StoreAnswer:
-        answer = self.underlying_store._perform(wanted._replace(keys=tuple(self._prefix + key for key in wanted.keys)))
-        if wanted.op != "list":
+    def _perform(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
+        answer = self.underlying_store._perform(replace(ask, keys=tuple(self._prefix + key for key in ask.keys)), each)
+        if ask.op != "list":
             return answer
-        own = tuple(key[len(self._prefix.encode()) :] for key in answer.values)
-        return replace(answer, values=own)
+        return replace(answer, values=tuple(key[len(self._prefix.encode()) :] for key in answer.values))
