@@ -411,6 +411,14 @@ def test_a_signal_while_a_program_is_waited_for_costs_nothing(ours, start, monke
     assert only_one(group.wait(period=0.05)).exitcode == 7
 
 
+def test_a_signal_just_before_a_long_wait_is_heard_soon(ours, monkeypatch):
+    """Python runs no handler until a wait is over, where the signal came just before it."""
+    strays, longest, looks = ours("multiprocessing.strays"), [], iter([False, True])
+    monkeypatch.setattr(strays, "wait", lambda fds, seconds: longest.append(seconds) or [])
+    assert strays.ends_within(600, os.getpid(), lambda: next(looks))
+    assert longest and max(longest) <= 1
+
+
 def test_a_signal_while_a_function_is_waited_for_costs_nothing(ours, start, monkeypatch):
     """Its exit code would be lost, and the function seem to run for ever."""
     group = start(ours, [(7,)], workers.exit_or_wait, start_method="fork")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from holdfast.elastic.multiprocessing.signal_exception import signals_held
-from holdfast.elastic.utils.process_state import read_proc_state
+from holdfast.elastic.utils.process_state import is_alive
 from holdfast.runtime.process.process import pidfd_open
 
 MARK = "HOLDFAST_WORKER_GROUP"
@@ -21,6 +21,8 @@ MARK = "HOLDFAST_WORKER_GROUP"
 
 LOOK_S = 0.02
 """Seconds between two looks where the kernel gives no pidfds."""
+SLICE_S = 0.5
+"""Longest sleep: Python hears of a signal that comes just before a sleep only at its end."""
 
 
 @contextmanager
@@ -54,15 +56,9 @@ def _is_one(pid: int, sessions: Collection[int], mark: bytes) -> bool:
     return is_alive(pid)
 
 
-def is_alive(pid: int) -> bool:
-    """Is it there, and not a zombie?"""
-    return read_proc_state(pid) not in (None, "Z", "X")
-
-
 def ends_within(timeout: float, pid: int, has_ended: Callable[[], bool]) -> bool:
     """Wait up to `timeout` seconds for a process that we have started; `has_ended()` tells whether it has, and buries it."""
     deadline, pidfd = time.monotonic() + timeout, pidfd_open(pid)
-    pause_s = LOOK_S if pidfd is None else 0.0
     try:
         while True:
             with signals_held():
@@ -71,10 +67,10 @@ def ends_within(timeout: float, pid: int, has_ended: Callable[[], bool]) -> bool
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return False
-            if pidfd is not None:
-                wait([pidfd], left_s)
-            time.sleep(min(pause_s, left_s))
-            pause_s = pause_s or LOOK_S / 10  # a fork server buries it a moment later
+            if pidfd is None:
+                time.sleep(min(LOOK_S, left_s))
+            elif wait([pidfd], min(SLICE_S, left_s)):
+                time.sleep(LOOK_S / 10)  # a fork server buries it a moment later
     finally:
         if pidfd is not None:
             os.close(pidfd)
@@ -113,4 +109,4 @@ class Strays:
                 self.signal(signal.SIGKILL)
                 return
             fds = [fd for pid in left if (fd := self._held[pid]) is not None]
-            wait(fds, remaining if len(fds) == len(left) else min(remaining, LOOK_S))
+            wait(fds, min(remaining, SLICE_S if len(fds) == len(left) else LOOK_S))

@@ -22,7 +22,7 @@ from holdfast.elastic.timer.api import TimerClient, TimerRequest
 from holdfast.elastic.timer.debug_info_logging import log_debug_info_for_expired_timers
 from holdfast.elastic.timer.local_timer import expired_by_worker, kill, note
 from holdfast.elastic.utils.logging import get_logger
-from holdfast.elastic.utils.process_state import read_proc_state
+from holdfast.elastic.utils.process_state import is_alive
 
 logger = get_logger(__name__)
 
@@ -171,7 +171,7 @@ class FileTimerServer:
     @staticmethod
     def is_process_running(pid: int) -> bool:
         """Is it there, and not a zombie?"""
-        return read_proc_state(pid) not in (None, "Z", "X")
+        return is_alive(pid)
 
     def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
         """Take in these requests, releases included."""

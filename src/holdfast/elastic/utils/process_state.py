@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from holdfast.runtime.process import process
+
 
 def read_proc_state(pid: int) -> str | None:
     """The letter of `/proc/<pid>/stat` (`R`, `S`, `D`, `Z`, …); None when it cannot be read, as of a process that is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            stat = file.read()
-    except OSError:
-        return None
-    # The name before it stands in parentheses, and may itself hold parentheses and blanks.
-    fields = stat.rpartition(")")[2].split()
-    return fields[0] if fields and ")" in stat else None
+    return process.state(pid)
+
+
+def is_alive(pid: int) -> bool:
+    """Is it there, and not a zombie?"""
+    return read_proc_state(pid) not in (None, "Z", "X")
 
 
 def is_uninterruptible_state(state: str | None) -> bool:
