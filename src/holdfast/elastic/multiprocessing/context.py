@@ -143,16 +143,20 @@ class PContext(ABC):
             result = self._poll()
             if result is not None:
                 return result
-            self._await_change(min(period, left))
+            self.await_exit(min(period, left))
+            self._settle(min(period, left))
         return None
 
-    def _await_change(self, limit_s: float) -> None:
+    def await_exit(self, limit_s: float) -> None:
         """Until `_poll` may have something new to say, or `limit_s` seconds."""
         sentinels = self._sentinels()
         if sentinels:
             multiprocessing.connection.wait(sentinels, limit_s)
         else:
             time.sleep(limit_s)
+
+    def _settle(self, limit_s: float) -> None:
+        """Once a worker has ended: up to `limit_s` seconds in which others may end by themselves."""
 
     @staticmethod
     def _tell_of_failure(failure: ProcessFailure, what: str) -> None:

@@ -122,8 +122,7 @@ class SubprocessContext(PContext):
         running = [self._pidfds[local_rank] for local_rank in self._running_local_ranks]
         return [] if None in running else running
 
-    def _await_change(self, limit_s: float) -> None:
-        super()._await_change(limit_s)
+    def _settle(self, limit_s: float) -> None:
         settled_at = time.monotonic() + min(SETTLE_S, limit_s)
         running = self._sentinels()
         ended = set(wait(running, 0))

@@ -32,7 +32,6 @@ from holdfast.elastic.utils.logging import get_logger
 from holdfast.elastic.utils.process_state import is_uninterruptible_state, read_proc_state
 
 from .api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
-from .exit_watch import ExitWatch
 from .health_check_server import HealthCheckServer, create_healthcheck_server
 from .knobs import HEALTH_CHECK_BEFORE_RENDEZVOUS, justknobs_check
 from .worker_env import local_rank_env, worker_env
@@ -103,7 +102,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._uninterruptible_state_timeout = _resolve_uninterruptible_state_timeout(uninterruptible_state_timeout)
         self._uninterruptible_state_first_seen: dict[int, float] = {}  # pid → monotonic time
         self._expired_timers: dict[int, str] = {}  # pid → scope
-        self._exit_watch = ExitWatch()
 
     # Start and stop.
 
@@ -141,10 +139,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 duplicate_stderr_filters=spec.duplicate_stderr_filters,
             )
         self._pcontext.allow(self._shutdown_timeout)
-        pids = self._pcontext.pids()
-        self._exit_watch.close()
-        self._exit_watch = ExitWatch(pids.values())
-        return dict(pids)
+        return dict(self._pcontext.pids())
 
     def _set_local_rank_env(self, worker_env: dict[str, str], local_rank: int, spec: WorkerSpec) -> None:
         """Add the worker's local rank and its GPUs; a subclass may choose them otherwise."""
@@ -167,7 +162,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         if self._worker_watchdog is not None:
             self._worker_watchdog.stop()
             self._worker_watchdog = None
-        self._exit_watch.close()
         self._uninterruptible_state_first_seen.clear()
         if self._pcontext:
             self._pcontext.close(death_sig, timeout)
@@ -175,7 +169,10 @@ class LocalElasticAgent(SimpleElasticAgent):
     # Watch.
 
     def _wait_for_news(self, seconds: float) -> None:
-        self._exit_watch.wait(seconds)
+        if self._pcontext is None:  # a subclass that starts its workers otherwise
+            super()._wait_for_news(seconds)
+        else:
+            self._pcontext.await_exit(seconds)
 
     @prof
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -293,8 +290,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _setup_healthcheck(self) -> None:
         """Start it if it is wanted and not there yet. It outlives restarts, and answers between two rounds."""
-        port = os.getenv(TORCHELASTIC_HEALTH_CHECK_PORT)
-        if port is None:
+        if (port := os.getenv(TORCHELASTIC_HEALTH_CHECK_PORT)) is None:
             return
         if self._health_check_server is not None:
             if justknobs_check(HEALTH_CHECK_BEFORE_RENDEZVOUS, default=True):
@@ -310,12 +306,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         )
         self._health_check_server.start()
 
-    @staticmethod
-    def _get_current_time_secs() -> int:
-        return int(time.time())
-
     def _get_alive_time(self) -> int:
         """Epoch seconds of the last progress: the watchdog's while it runs, else now."""
         if self._worker_watchdog is not None and not self._in_exit_barrier:
             return self._worker_watchdog.get_last_progress_time()
-        return self._get_current_time_secs()
+        return int(time.time())
