@@ -22,8 +22,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.google_wire import COMPLETE, FAILED, RUNNING, WorkerInfo, worker_address
 from holdfast.runtime.daemon_client import HostReports, worker_at
 
-STOPPED = -15, -9
-"""Exit codes of those whom the agent has ended: SIGTERM, then SIGKILL."""
+STOPPED = -15, -9  # exit codes of those whom the agent has ended: SIGTERM, then SIGKILL
 
 
 class Followed:
@@ -31,10 +30,8 @@ class Followed:
 
     def __init__(self, port: int) -> None:
         self.port, self.reports = port, HostReports(port)
-        self.workers: dict[int, WorkerInfo] = {}
-        """By local rank."""
-        self.announced: set[int] = set()
-        """Global ranks of which the daemon is known to know."""
+        self.workers: dict[int, WorkerInfo] = {}  # by local rank
+        self.announced: set[int] = set()  # global ranks of which the daemon is known to know
         self.beat_at = 0.0
         atexit.register(self.close)
 

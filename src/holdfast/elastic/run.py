@@ -33,8 +33,7 @@ from holdfast.runtime.hardware import gpus
 logger = get_logger(__name__)
 
 DEFAULT_MASTER_PORT = 29500
-NO_RUN_ID = "none"
-"""Default of `--rdzv-id`. torchrun's."""
+NO_RUN_ID = "none"  # Default of `--rdzv-id`. torchrun's.
 _OMP_WARNING = (
     "\n*****************************************\n"
     "OMP_NUM_THREADS is not set: each of the %s workers gets %s thread, so that together they do not overload this host. "

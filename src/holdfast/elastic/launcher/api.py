@@ -28,8 +28,7 @@ from holdfast.elastic.utils.logging import get_logger
 
 logger = get_logger(__name__)
 
-RENDEZVOUS_TIMEOUT_S = 900
-"""The launcher's default for the rendezvous setting `timeout`. torch: 900."""
+RENDEZVOUS_TIMEOUT_S = 900  # The launcher's default for the rendezvous setting `timeout`. torch: 900.
 SHUTDOWN_TIMEOUT_ENV, SHUTDOWN_TIMEOUT_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30
 
 

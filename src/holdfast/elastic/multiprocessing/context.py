@@ -21,8 +21,7 @@ from holdfast.elastic.multiprocessing.strays import MARK
 from holdfast.elastic.multiprocessing.tail_log import TailLog
 from holdfast.runtime.process.last_watch import LastWatch
 
-SHUTDOWN_TIMEOUT_S = 30
-"""Seconds between asking workers to end and killing them, by default. torchrun's."""
+SHUTDOWN_TIMEOUT_S = 30  # Seconds between asking workers to end and killing them, by default. torchrun's.
 
 before_start: list[Callable[[], None]] = []
 """What is done before any worker is started: `api` says, where torch's users replace things."""
@@ -155,7 +154,7 @@ class PContext(ABC):
         else:
             time.sleep(limit_s)
 
-    def _settle(self, limit_s: float) -> None:
+    def _settle(self, limit_s: float) -> None:  # noqa: B027 - for most there is nothing to do
         """Once a worker has ended: up to `limit_s` seconds in which others may end by themselves."""
 
     @staticmethod

@@ -10,13 +10,7 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
-from holdfast.elastic.multiprocessing.context import (
-    SHUTDOWN_TIMEOUT_S,
-    PContext,
-    Running,
-    RunProcsResult,
-    end,
-)
+from holdfast.elastic.multiprocessing.context import SHUTDOWN_TIMEOUT_S, PContext, Running, RunProcsResult, end
 from holdfast.elastic.multiprocessing.errors import ProcessFailure
 from holdfast.elastic.multiprocessing.logs_specs import LogsSpecs
 from holdfast.elastic.multiprocessing.signal_exception import signals_held

@@ -20,8 +20,7 @@ class SignalException(Exception):
 
 _holders: list[int] = []
 """This process, by its pid, once for each `signals_held` that it is in. A child that it forks meanwhile is in none."""
-_held: list[int] = []
-"""Signals that have come meanwhile."""
+_held: list[int] = []  # signals that have come meanwhile
 
 
 @contextmanager

@@ -19,10 +19,8 @@ from holdfast.runtime.process.process import pidfd_open
 MARK = "HOLDFAST_WORKER_GROUP"
 """Variable in every worker's environment: a word for its own start of a group, after those of the groups around it."""
 
-LOOK_S = 0.02
-"""Seconds between two looks where the kernel gives no pidfds."""
-SLICE_S = 0.5
-"""Longest sleep: Python hears of a signal that comes just before a sleep only at its end."""
+LOOK_S = 0.02  # seconds between two looks where the kernel gives no pidfds
+SLICE_S = 0.5  # longest sleep: Python hears of a signal that comes just before a sleep only at its end
 
 
 @contextmanager

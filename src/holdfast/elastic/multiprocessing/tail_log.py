@@ -16,8 +16,7 @@ from typing import TextIO
 
 logger = logging.getLogger(__name__)
 
-PARTIAL_S = 0.5
-"""Seconds a line without an end is held back; then it is given one, and what follows is another line."""
+PARTIAL_S = 0.5  # seconds a line without an end is held back; then it is given one, and what follows is another line
 
 
 def tail_logfile(

@@ -83,14 +83,10 @@ class RendezvousStoreInfo:
 class RendezvousInfo:
     """What one round agreed on, as seen by one node."""
 
-    store: Any
-    """Key-value store of this round, for the agents. It has the methods of a torch Store."""
-    rank: int
-    """This node's rank among the nodes."""
-    world_size: int
-    """Number of nodes in the round."""
-    bootstrap_store_info: RendezvousStoreInfo | None
-    """Where the workers meet."""
+    store: Any  # Key-value store of this round, for the agents. It has the methods of a torch Store.
+    rank: int  # this node's rank among the nodes
+    world_size: int  # number of nodes in the round
+    bootstrap_store_info: RendezvousStoreInfo | None  # where the workers meet
 
 
 class RendezvousHandler(ABC):
@@ -192,8 +188,7 @@ class RendezvousParameters:
             ) from error
 
 
-RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
-"""Makes a handler from its parameters."""
+RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]  # makes a handler from its parameters
 
 
 class RendezvousHandlerRegistry:

@@ -79,12 +79,9 @@ class Attendance:
         self.state = Stage.OUT
         self.round = 0
         self.assigned: Assigned | None = None
-        self.why = ""
-        """Why it was called, or the job closed, in words."""
-        self.closing = False
-        """Whether no further round will form."""
-        self.spare_because = ""
-        """Why there is no seat for it, as it was last said."""
+        self.why = ""  # why it was called, or the job closed, in words
+        self.closing = False  # whether no further round will form
+        self.spare_because = ""  # why there is no seat for it, as it was last said
         self.report: JobReport | None = None
         self.refused: Refused | None = None
         self.kill_at = NEVER

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-SLICE_S = 0.5
-"""Longest sleep of a waiting agent, so that signals are handled everywhere."""
+SLICE_S = 0.5  # longest sleep of a waiting agent, so that signals are handled everywhere
 
 
 class MembershipOnly:
@@ -100,8 +99,7 @@ class Attendant:
         self._inbox: deque[Observation] = deque()
         self._waits: list[Callable[[Attendance], object]] = []
         """What others wait for: they are woken when something of it is so, and not at every turn."""
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Rung when the inbox has something."""
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # rung when the inbox has something
         self._closing = False
         self.host.watch(self._bell, select.EPOLLIN, self._rung)
         self._thread = threading.Thread(target=self._run, name="holdfast-rendezvous", daemon=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-Token = Any
-"""Says which version of the state a node has seen; opaque, each backend has its own kind."""
+Token = Any  # says which version of the state a node has seen; opaque, each backend has its own kind
 
 
 class RendezvousBackend(ABC):

@@ -20,8 +20,7 @@ from .utils import _matches_machine_hostname, parse_rendezvous_endpoint
 
 logger = get_logger(__name__)
 
-DEFAULT_PORT = 29400
-"""torchrun's, for an endpoint without a port."""
+DEFAULT_PORT = 29400  # torchrun's, for an endpoint without a port
 _STORE_ERRORS = (ValueError, RuntimeError, TimeoutError)
 _NO_CONNECTION = "The connection to the C10d store has failed. See inner exception for details."
 

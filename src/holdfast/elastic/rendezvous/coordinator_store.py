@@ -25,8 +25,7 @@ from .store import Each, Store, StoreError, StoreUnreachable, understood
 if TYPE_CHECKING:
     from holdfast.runtime.net.tls import Shelter  # `ssl` is heavy, and most jobs use none
 
-ANSWER_S = 30.0
-"""How long an answer may take, beyond its wait for keys."""
+ANSWER_S = 30.0  # how long an answer may take, beyond its wait for keys
 PATIENCE_S = 10.0
 """How long to try to reach a coordinator that does not answer: it may have moved, or be busy with thousands."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
@@ -59,7 +58,9 @@ class CoordinatorStore(Store):
             except OSError as error:
                 patience_s -= pause_s
                 if patience_s <= 0 or (link is not None and ask.op not in REPEATABLE):
-                    raise StoreUnreachable(f"the coordinator's store at {shown_endpoint(*at)} is out of reach: {error}") from error
+                    raise StoreUnreachable(
+                        f"the coordinator's store at {shown_endpoint(*at)} is out of reach: {error}"
+                    ) from error
             if each is not None:
                 each()
             time.sleep(pause_s)

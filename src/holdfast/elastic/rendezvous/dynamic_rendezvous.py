@@ -45,17 +45,14 @@ __all__ = [
 
 logger = get_logger(__name__)
 
-LOOK_AGAIN_S = 1.0
-"""Between two looks of a node that waits."""
-SKEW_S = 0.3
-"""Nodes that are started together first wait up to so long: otherwise all but one would write in vain."""
+LOOK_AGAIN_S = 1.0  # between two looks of a node that waits
+SKEW_S = 0.3  # nodes that are started together first wait up to so long: otherwise all but one would write in vain
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
     """One node of a rendezvous whose nodes may come and go between `min_nodes` and `max_nodes`."""
 
-    _local_ids = count()
-    """Tell the handlers of one process apart."""
+    _local_ids = count()  # tell the handlers of one process apart
 
     @classmethod
     def from_backend(
@@ -102,13 +99,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._backend_name = backend_name
         self._store = store
         self._state_holder = state_holder
-        self._lock = threading.Lock()
-        """Held for one step: the agent and the heartbeats share the state holder."""
+        self._lock = threading.Lock()  # held for one step: the agent and the heartbeats share the state holder
         self._keep_alive_timer: _PeriodicTimer | None = None
         self._shared_tcp_store_server: Any = None  # of this round, while this node has rank 0
         self._reserved_port: Any = None  # held for the rank-0 worker, which serves the store itself
-        self.round = 0
-        """Number of the last round that this node took part in."""
+        self.round = 0  # number of the last round that this node took part in
 
     @property
     def settings(self) -> RendezvousSettings:
@@ -263,9 +258,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._record(method, message, NodeState.FAILED)
         logger.warning(message)
 
-    def _record(
-        self, method: str, message: str, node_state: NodeState = NodeState.RUNNING, rank: int | None = None
-    ) -> None:
+    def _record(self, method: str, message: str, node_state: NodeState = NodeState.RUNNING, rank: int | None = None) -> None:
         construct_and_record_rdzv_event(
             name=f"{type(self).__name__}.{method}",
             run_id=self._settings.run_id,

@@ -18,10 +18,8 @@ from typing import Any
 from .api import RendezvousConnectionError, RendezvousParameters
 from .utils import parse_rendezvous_endpoint
 
-DEFAULT_PORT = 2379
-"""etcd's own, for clients."""
-AT_ONCE = 100
-"""Operations in one transaction; etcd allows 128 by default."""
+DEFAULT_PORT = 2379  # etcd's own, for clients
+AT_ONCE = 100  # operations in one transaction; etcd allows 128 by default
 NAMES = {"ssl_cert": "cert", "ssl_cert_key": "key", "ca_cert": "cacert"}
 """Names of torch's `etcd-v2` backend → those of its `etcd`."""
 

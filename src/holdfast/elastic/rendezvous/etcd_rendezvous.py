@@ -21,10 +21,8 @@ from .etcd_store import cas_delay as cas_delay  # torch has it here too
 
 logger = get_logger(__name__)
 
-DEFAULT_TIMEOUT_S, DEFAULT_LAST_CALL_S = 600, 30
-"""torch's."""
-DEFAULT_PREFIX = "/torchelastic/p2p"
-"""torch's."""
+DEFAULT_TIMEOUT_S, DEFAULT_LAST_CALL_S = 600, 30  # torch's
+DEFAULT_PREFIX = "/torchelastic/p2p"  # torch's
 
 
 CONST_ETCD_SETUP_TTL = 5

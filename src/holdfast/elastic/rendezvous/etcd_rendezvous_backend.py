@@ -20,10 +20,8 @@ from .etcd_store import EtcdStore
 
 logger = get_logger(__name__)
 
-PREFIX, STORE_PREFIX = "/torch/elastic/rendezvous", "/torch/elastic/store"
-"""torch's."""
-TTL_S = 900
-"""How long the state outlives the last node's last word."""
+PREFIX, STORE_PREFIX = "/torch/elastic/rendezvous", "/torch/elastic/store"  # torch's
+TTL_S = 900  # how long the state outlives the last node's last word
 
 
 class EtcdRendezvousBackend(RendezvousBackend):

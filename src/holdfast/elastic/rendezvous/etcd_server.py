@@ -21,11 +21,9 @@ from .etcd_connection import client_for, read
 
 logger = get_logger(__name__)
 
-BINARY_VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
-"""torch's."""
+BINARY_VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"  # torch's
 LOOK_EVERY_S = 0.05
-END_S = 10.0
-"""How long etcd may take to end when asked to."""
+END_S = 10.0  # how long etcd may take to end when asked to
 
 
 def find_free_port() -> socket.socket:

@@ -25,12 +25,10 @@ from .utils import _PeriodicTimer
 
 logger = get_logger(__name__)
 
-TTL_S = 60
-"""How long what is written outlives the last agent that uses it."""
+TTL_S = 60  # how long what is written outlives the last agent that uses it
 LONGEST_WATCH_S = 10.0
 """After so long the key is read again: nothing is heard of a member of etcd that lost its power."""
-LOOK_S = 0.5
-"""The same for a wait that its caller may end."""
+LOOK_S = 0.5  # the same for a wait that its caller may end
 
 
 class EtcdStoreTimeout(StoreTimeout, LookupError):

@@ -39,10 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BACKEND = "holdfast"
-DEFAULT_PORT = 29400
-"""torchrun's and `holdfast run`'s, for an endpoint without a port."""
-FAREWELL_S = 10.0
-"""How long the coordinator's host waits, at its end, until every node has heard the outcome."""
+DEFAULT_PORT = 29400  # torchrun's and `holdfast run`'s, for an endpoint without a port
+FAREWELL_S = 10.0  # how long the coordinator's host waits, at its end, until every node has heard the outcome
 SETTINGS = (
     "lease",
     "join_timeout",
@@ -55,8 +53,7 @@ SETTINGS = (
     "tls_key",
     "tls_ca",
 )
-CLOSE_S = 2.0
-"""How long a node that closes the job waits for the coordinator's word that it is closed."""
+CLOSE_S = 2.0  # how long a node that closes the job waits for the coordinator's word that it is closed
 
 
 class HoldfastRendezvousHandler(RendezvousHandler):
@@ -73,11 +70,9 @@ class HoldfastRendezvousHandler(RendezvousHandler):
         self._read_timeout_s = read_timeout_s
         # Of the last round too: another agent may be about to read its rank there when ours is called again.
         self._servers: deque[RoundServer] = deque(maxlen=2)
-        self._round_store: Store | None = None
-        """The last round's store, of the agents."""
+        self._round_store: Store | None = None  # the last round's store, of the agents
         self._stays = attendant.hosting
-        self._seated = False
-        """Whether the agent knows of the seat, so that workers may have run in it."""
+        self._seated = False  # whether the agent knows of the seat, so that workers may have run in it
         self._shut = False
         atexit.register(self._leave_at_exit)
 
@@ -323,8 +318,7 @@ def _token(params: RendezvousParameters) -> bytes:
     return token
 
 
-_tokens: dict[str, bytes] = {}
-"""Run id → token from the environment."""
+_tokens: dict[str, bytes] = {}  # run id → token from the environment
 
 
 def _shelter(params: RendezvousParameters) -> Shelter | None:

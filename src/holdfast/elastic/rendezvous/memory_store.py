@@ -18,8 +18,7 @@ __all__ = ["MemoryStore", "PrefixMemoryStore", "StoreTimeout"]
 
 PrefixMemoryStore = PrefixedStore
 
-AGAIN_S = 3600.0
-"""Longest sleep: the platform's clocks know no times without end."""
+AGAIN_S = 3600.0  # longest sleep: the platform's clocks know no times without end
 
 
 class MemoryStore(Store):
@@ -29,8 +28,7 @@ class MemoryStore(Store):
         self._machine = KeyValues()
         self._changed = threading.Condition()
         self._calls = count()
-        self._answers: dict[int, StoreAnswer] = {}
-        """By call, until it has taken its own."""
+        self._answers: dict[int, StoreAnswer] = {}  # by call, until it has taken its own
 
     def _perform(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
         with self._changed:

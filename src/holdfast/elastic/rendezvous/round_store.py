@@ -23,8 +23,7 @@ from .attendant import Attendant
 from .store import Each, Store, StoreTimeout
 from .stores import torch_distributed, torch_is_loaded
 
-BACKLOG = 4096
-"""Connections that may wait to be accepted: every worker of a large job comes at once."""
+BACKLOG = 4096  # connections that may wait to be accepted: every worker of a large job comes at once
 EXIT_BARRIER = "torchelastic/agent/terminal_state/num_members"
 """The key in which torch elastic's agents count who has reached the end: the first word of it that we get."""
 FAREWELL_S = 5.0
@@ -35,8 +34,7 @@ class RoundServer:
     """The workers' store that this node serves in a round, should it get group rank 0."""
 
     def __init__(self, addr: str, *, timeout_s: float) -> None:
-        self.for_workers = torch_is_loaded()
-        """False: the worker of rank 0 serves one at `port`."""
+        self.for_workers = torch_is_loaded()  # False: the worker of rank 0 serves one at `port`
         self._store: Any = None
         if not self.for_workers:
             self.port = get_free_port()

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from .api import RendezvousStateError
 
-MOST_BYTES = 8 << 20
-"""Longest state that is read. A thousand nodes need 0.1 MB."""
+MOST_BYTES = 8 << 20  # Longest state that is read. A thousand nodes need 0.1 MB.
 FORMAT = "holdfast-rendezvous-1"
 NOT_OURS = "it is not Holdfast's JSON; agents of torch and of Holdfast cannot meet in one rendezvous"
 
@@ -62,11 +61,9 @@ class Shared:
 
     phase: Phase = Phase.GATHERING
     round: int = 0
-    world_size: int = 0
-    """Nodes in the complete round, also when some have left it."""
+    world_size: int = 0  # nodes in the complete round, also when some have left it
     turn: int = 0
-    last_call: int = 0
-    """The turn in which the round got enough nodes."""
+    last_call: int = 0  # the turn in which the round got enough nodes
     members: Mapping[Node, Member] = field(default_factory=dict)
 
     def nodes(self, place: Place) -> list[Node]:

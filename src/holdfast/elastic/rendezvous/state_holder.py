@@ -32,8 +32,7 @@ class StateHolder:
         self._seen = Sightings()
         self._token: Token = None
         self._read_at = float("-inf")
-        self._dead: list[Node] = []
-        """Nodes that this one counts as dead, and the others do not yet know it."""
+        self._dead: list[Node] = []  # nodes that this one counts as dead, and the others do not yet know it
 
     def look(self) -> Shared:
         """The state without the dead; read again after `FRESH_S` seconds."""

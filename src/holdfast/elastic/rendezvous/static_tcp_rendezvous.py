@@ -22,10 +22,8 @@ from .utils import parse_rendezvous_endpoint
 
 logger = get_logger(__name__)
 
-DEFAULT_TIMEOUT_S = 600
-"""torch's, for a handler made without the launcher (which gives 900)."""
-LOOK_EVERY_S = 0.5
-"""How often a node asks the store whether others wait for it in the next round."""
+DEFAULT_TIMEOUT_S = 600  # torch's, for a handler made without the launcher (which gives 900)
+LOOK_EVERY_S = 0.5  # how often a node asks the store whether others wait for it in the next round
 
 
 class StaticTCPRendezvous(RendezvousHandler):

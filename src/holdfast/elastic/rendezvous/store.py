@@ -18,8 +18,7 @@ from holdfast.core.value import replace
 from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.rendezvous.kvstore.table import EMPTY, OVER, TIMEOUT
 
-DEFAULT_TIMEOUT = timedelta(seconds=300)
-"""How long a read waits for its key; torch's Store: 300 s."""
+DEFAULT_TIMEOUT = timedelta(seconds=300)  # how long a read waits for its key; torch's Store: 300 s
 
 Each = Callable[[], None]
 
@@ -107,13 +106,7 @@ class Store:
         return made
 
     def _do(
-        self,
-        op: str,
-        keys: Sequence[str],
-        *values: str | bytes,
-        number: int = 0,
-        wait_s: float = 0.0,
-        each: Each | None = None,
+        self, op: str, keys: Sequence[str], *values: str | bytes, number: int = 0, wait_s: float = 0.0, each: Each | None = None
     ) -> StoreAnswer:
         keys, stored = tuple(map(as_key, keys)), tuple(map(as_bytes, values))
         ask = StoreAsk(node="", ask=0, round=0, op=op, keys=keys, values=stored, number=number, wait_s=wait_s)

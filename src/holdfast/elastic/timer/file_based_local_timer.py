@@ -49,15 +49,8 @@ class FileTimerRequest(TimerRequest):
         return isinstance(other, FileTimerRequest) and super().__eq__(other) and self.signal == other.signal
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "version": self.version,
-                "pid": self.worker_pid,
-                "scope_id": self.scope_id,
-                "expiration_time": self.expiration_time,
-                "signal": int(self.signal),
-            }
-        )
+        fields = {"version": self.version, "pid": self.worker_pid, "scope_id": self.scope_id}
+        return json.dumps(fields | {"expiration_time": self.expiration_time, "signal": int(self.signal)})
 
     @staticmethod
     def from_json(line: str) -> FileTimerRequest:
@@ -216,8 +209,7 @@ class FileTimerServer:
         expired = self.get_expired_timers(time.time())
         shown = {pid: [timer.to_json() for timer in timers] for pid, timers in expired.items()}
         log_debug_info_for_expired_timers(self._run_id, shown)
-        done = {pid for pid, timers in expired.items() if self._expire(pid, timers)}
-        self.clear_timers(done)
+        self.clear_timers({pid for pid, timers in expired.items() if self._expire(pid, timers)})
 
     def _expire(self, pid: int, timers: list[FileTimerRequest]) -> bool:
         """End one worker, for the first of its expired timers that names a signal. False: not ended, try again."""

@@ -17,8 +17,7 @@ _LAST_MEMBER_CHECKIN = "/last_member"
 _TRACE = "/TRACE"
 _TRACING_GATE = "/TRACING_GATE"
 _MAX_TRACE_MISSING_RANKS = 16
-_MARK = "<val_ignored>"
-"""What stands under keys whose presence is all that counts."""
+_MARK = "<val_ignored>"  # what stands under keys whose presence is all that counts
 
 
 def __getattr__(name: str) -> Any:

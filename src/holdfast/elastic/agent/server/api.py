@@ -47,8 +47,7 @@ __all__ = [
 logger = get_logger(__name__)
 
 _TERMINAL_STATE_SYNC_ID = "torchelastic/agent/terminal_state"
-EXIT_BARRIER_TIMEOUT_S = 300.0
-"""How long a node whose workers have succeeded waits for the others. torch: 300."""
+EXIT_BARRIER_TIMEOUT_S = 300.0  # How long a node whose workers have succeeded waits for the others. torch: 300.
 EXIT_BARRIER_ENV = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
 
 
@@ -172,31 +171,28 @@ class SimpleElasticAgent(ElasticAgent):
     def _end(self, death_sig: signal.Signals | None) -> SignalException | None:
         """`_shutdown`, whatever comes: a signal meanwhile starts it again, the next makes it SIGKILL. Returns the last one."""
         later: SignalException | None = None
-        for attempt in ("ask", "ask again", "kill"):
+        for _ in ("ask", "ask again"):
             try:
-                if attempt == "kill":
-                    with _deaf_to_signals():
-                        self._call_shutdown(signal.SIGKILL)
-                else:
-                    self._call_shutdown(death_sig)
-                break
+                self._call_shutdown(death_sig)
+                return later
             except SignalException as again:
                 later, death_sig = again, again.sigval
+        with _deaf_to_signals():
+            self._call_shutdown(signal.SIGKILL)
         return later
 
     def _call_shutdown(self, death_sig: signal.Signals | None) -> None:
         """`_shutdown` with as much as the subclass's takes."""
-        shutdown: Callable[..., None] = self._shutdown
         args = () if death_sig is None else (death_sig,)
-        if _takes(shutdown, *args, timeout=self._shutdown_timeout):
-            shutdown(*args, timeout=self._shutdown_timeout)
+        limit = {"timeout": self._shutdown_timeout}
+        if _takes(self._shutdown, *args, **limit):
+            self._shutdown(*args, **limit)
         else:
-            shutdown(*(args if _takes(shutdown, *args) else ()))
+            self._shutdown(*(args if _takes(self._shutdown, *args) else ()))
 
     def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
         group = self._worker_group
-        spec = group.spec
-        role = spec.role
+        spec, role = group.spec, group.spec.role
         logger.info("[%s] starting workers for entrypoint: %s", role, spec.get_entrypoint_name())
         self._initialize_workers(group)
         while True:
@@ -255,20 +251,14 @@ class SimpleElasticAgent(ElasticAgent):
         """
         group, started = self._worker_group, time.monotonic()
         self._another_round = False
-        logger.info(
-            "Local worker group finished (%s). Waiting %s seconds for other agents to finish",
-            group.state,
-            self._exit_barrier_timeout,
-        )
+        limit_s = self._exit_barrier_timeout
+        logger.info("Local worker group finished (%s). Waiting %s seconds for other agents to finish", group.state, limit_s)
         self._in_exit_barrier = True
         try:
             patient = hasattr(self._store, "check")
-            store_util.barrier(
-                store=PatientStore(self._store, self._stop_waiting_in_vain) if patient else self._store,
-                world_size=group.group_world_size or 1,
-                key_prefix=_TERMINAL_STATE_SYNC_ID,
-                barrier_timeout=self._exit_barrier_timeout,
-            )
+            store = PatientStore(self._store, self._stop_waiting_in_vain) if patient else self._store
+            size = group.group_world_size or 1
+            store_util.barrier(store=store, world_size=size, key_prefix=_TERMINAL_STATE_SYNC_ID, barrier_timeout=limit_s)
             logger.info("Done waiting for other agents. Elapsed: %s seconds", time.monotonic() - started)
         except PeerRestartsError:
             logger.info("[%s] Another node restarts its workers; so does this one", group.spec.role)
@@ -341,8 +331,10 @@ class SimpleElasticAgent(ElasticAgent):
         worker_pid: int | None = None,
     ) -> Event:
         group = self._worker_group
-        spec = group.spec
-        details: dict[str, Any] = {"group_world_size": group.group_world_size, "entry_point": spec.get_entrypoint_name()}
+        details: dict[str, Any] = {
+            "group_world_size": group.group_world_size,
+            "entry_point": group.spec.get_entrypoint_name(),
+        }
         if worker:  # each in a list of one, as readers of torch's events expect
             details |= {
                 "local_rank": (worker.local_rank,),
@@ -351,28 +343,17 @@ class SimpleElasticAgent(ElasticAgent):
                 "exit_code": (exit_code,),
                 "worker_pid": (worker_pid,),
             }
-        return Event(
-            f"torchelastic.worker.status.{state}",
-            source=source,
-            metadata=self._event_metadata(
-                state, details, worker=worker, raw_error=raw_error, more={"duration_ms": duration_ms}
-            ),
-        )
+        metadata = self._event_metadata(state, details, worker, raw_error) | {"duration_ms": duration_ms}
+        return Event(f"torchelastic.worker.status.{state}", source=source, metadata=metadata)
 
     def _event_metadata(
-        self,
-        state: str,
-        details: dict[str, Any],
-        worker: Worker | None = None,
-        raw_error: str | None = None,
-        more: dict[str, Any] | None = None,
+        self, state: str, details: dict[str, Any], worker: Worker | None = None, raw_error: str | None = None
     ) -> dict[str, Any]:
-        group = self._worker_group
-        spec = group.spec
+        spec = self._worker_group.spec
         return {
             "run_id": spec.rdzv_handler.get_run_id(),
             "global_rank": worker.global_rank if worker else None,
-            "group_rank": group.group_rank,
+            "group_rank": self._worker_group.group_rank,
             "worker_id": str(worker.id) if worker else None,
             "role": spec.role,
             "hostname": _get_fq_hostname(),
@@ -382,21 +363,17 @@ class SimpleElasticAgent(ElasticAgent):
             "raw_error": raw_error,
             "metadata": json.dumps(details),
             "agent_restarts": spec.max_restarts - self._remaining_restarts,
-        } | (more or {})
+        }
 
     def _record_metrics(self, group_results: RunResult) -> None:
-        failed = group_results.is_failed()
         spec = self._worker_group.spec
-        restarted = self._remaining_restarts != spec.max_restarts
+        failed = group_results.is_failed()
+        with_retries = self._remaining_restarts != spec.max_restarts
         self._record_flakiness_metric(failed)
         put_metric(f"workers.{spec.role}.run_total", 1)
-        self._record_metric_with_condition("run_success_with_retries", not failed and restarted)
-        self._record_metric_with_condition("run_success_no_retries", not failed and not restarted)
-        self._record_metric_with_condition("run_failed_with_retries", failed and restarted)
-        self._record_metric_with_condition("run_failed_no_retries", failed and not restarted)
-
-    def _record_metric_with_condition(self, metric_name: str, condition: bool) -> None:
-        put_metric(f"workers.{self._worker_group.spec.role}.{metric_name}", int(condition))
+        for outcome, is_so in (("success", not failed), ("failed", failed)):
+            put_metric(f"workers.{spec.role}.run_{outcome}_with_retries", int(is_so and with_retries))
+            put_metric(f"workers.{spec.role}.run_{outcome}_no_retries", int(is_so and not with_retries))
 
     def _record_flakiness_metric(self, is_failed: bool = False) -> None:
         """100: failed, or needed every restart; 0: needed none."""
@@ -435,18 +412,15 @@ def _deaf_to_signals() -> Iterator[None]:
 
 
 def _round_in_words(group: WorkerGroup, restart_count: int) -> str:
-    workers = group.workers
-    return (
-        f"[{group.spec.role}] Rendezvous complete for workers. Result:\n"
-        f"  restart_count={restart_count}\n"
-        f"  master_addr={group.master_addr}\n"
-        f"  master_port={group.master_port}\n"
-        f"  group_rank={group.group_rank}\n"
-        f"  group_world_size={group.group_world_size}\n"
-        f"  local_ranks={[worker.local_rank for worker in workers]}\n"
-        f"  role_ranks={[worker.role_rank for worker in workers]}\n"
-        f"  global_ranks={[worker.global_rank for worker in workers]}\n"
-        f"  role_world_sizes={[worker.role_world_size for worker in workers]}\n"
-        f"  global_world_sizes={[worker.world_size for worker in workers]}\n"
-        f"  event_log_handler={group.spec.event_log_handler}\n"
-    )
+    shown = {
+        "restart_count": restart_count,
+        **{name: getattr(group, name) for name in ("master_addr", "master_port", "group_rank", "group_world_size")},
+        "local_ranks": [worker.local_rank for worker in group.workers],
+        "role_ranks": [worker.role_rank for worker in group.workers],
+        "global_ranks": [worker.global_rank for worker in group.workers],
+        "role_world_sizes": [worker.role_world_size for worker in group.workers],
+        "global_world_sizes": [worker.world_size for worker in group.workers],
+        "event_log_handler": group.spec.event_log_handler,
+    }
+    lines = "".join(f"  {name}={value}\n" for name, value in shown.items())
+    return f"[{group.spec.role}] Rendezvous complete for workers. Result:\n{lines}"

@@ -42,8 +42,7 @@ TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TORCHELASTIC_TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
-HEALTH_TIMEOUT_S = 60
-"""Without progress of the watchdog for so long, the agent counts as dead. torch: 60."""
+HEALTH_TIMEOUT_S = 60  # Without progress of the watchdog for so long, the agent counts as dead. torch: 60.
 WATCHDOG_INTERVAL_S = 0.1
 
 
@@ -211,17 +210,14 @@ class LocalElasticAgent(SimpleElasticAgent):
         role, pids = worker_group.spec.role, set(self._pcontext.pids().values())
         for gone in self._uninterruptible_state_first_seen.keys() - pids:
             del self._uninterruptible_state_first_seen[gone]
-        asleep_s = {pid: self._update_uninterruptible_dwell(pid, role, timeout) for pid in pids}
-        stuck = {pid: seconds for pid, seconds in asleep_s.items() if seconds is not None and seconds >= timeout}
-        for pid, seconds in stuck.items():
-            logger.error(
-                "[%s] Worker pid=%s has been in uninterruptible sleep (D-state) for %.1f s (limit %.1f s): "
-                "the worker group is UNHEALTHY and will not be restarted on this host",
-                role,
-                pid,
-                seconds,
-                timeout,
-            )
+        stuck = False
+        for pid in pids:
+            asleep_s = self._update_uninterruptible_dwell(pid, role, timeout)
+            if asleep_s is not None and asleep_s >= timeout:
+                stuck = True
+                what = f"Worker pid={pid} has been in uninterruptible sleep (D-state) for {asleep_s:.1f} s"
+                then = "the worker group is UNHEALTHY and will not be restarted on this host"
+                logger.error("[%s] %s (limit %.1f s): %s", role, what, timeout, then)
         if not stuck:
             return None
         self._remaining_restarts = 0
@@ -259,11 +255,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             path = path or os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")
             run_id = envs[0]["TORCHELASTIC_RUN_ID"] if envs else ""
             self._worker_watchdog = timer.FileTimerServer(
-                file_path=path,
-                run_id=run_id,
-                max_interval=WATCHDOG_INTERVAL_S,
-                daemon=True,
-                log_event=self._log_watchdog_event,
+                file_path=path, run_id=run_id, max_interval=WATCHDOG_INTERVAL_S, daemon=True, log_event=self._log_watchdog_event
             )
             self._worker_watchdog.start()
         if path is not None:
@@ -282,8 +274,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             if name == "kill worker process":
                 self._expired_timers[request.worker_pid] = request.scope_id
             logger.warning("%s: pid %s, scope %s, signal %s", name, request.worker_pid, request.scope_id, request.signal)
-        metadata = self._event_metadata("RUNNING", details)
-        event = events.Event(name=name, source=events.EventSource.AGENT, metadata=metadata)
+        event = events.Event(name, events.EventSource.AGENT, metadata=self._event_metadata("RUNNING", details))
         events.record(event, self._worker_group.spec.event_log_handler)
 
     # The health check server.

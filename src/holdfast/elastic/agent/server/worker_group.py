@@ -68,12 +68,7 @@ class Worker:
     __slots__ = ["global_rank", "id", "local_rank", "role_rank", "role_world_size", "world_size"]
 
     def __init__(
-        self,
-        local_rank: int,
-        global_rank: int = -1,
-        role_rank: int = -1,
-        world_size: int = -1,
-        role_world_size: int = -1,
+        self, local_rank: int, global_rank: int = -1, role_rank: int = -1, world_size: int = -1, role_world_size: int = -1
     ) -> None:
         self.id: Any = None
         self.local_rank = local_rank

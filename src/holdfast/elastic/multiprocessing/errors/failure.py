@@ -115,8 +115,8 @@ class ChildFailedError(Exception):
         """The box, its rules drawn with these characters."""
         root, _ = self.get_first_failure()
         entries = {
-            rank: failure_box.entry(index, _as_value(rank, failure)) for index, (rank, failure) in
-            enumerate(self.failures.items())
+            rank: failure_box.entry(index, _as_value(rank, failure))
+            for index, (rank, failure) in enumerate(self.failures.items())
         }
         return failure_box.frame(self.name, entries.pop(root), list(entries.values()), boarder_delim, section_delim)
 
