@@ -9,7 +9,8 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from holdfast.agent.group.machine import Group
@@ -17,11 +18,12 @@ from holdfast.agent.group.messages import Exit
 from holdfast.agent.node import Node
 from holdfast.core.job.events import Decided
 from holdfast.core.job.failure import Failure
-from holdfast.core.job.policy import Decision, Health
+from holdfast.core.job.policy import Decision
 from holdfast.core.machine import Action, Observation, Record, Say, Tick
 from holdfast.core.wire.links import Connect, HangUp, Transmit
 from holdfast.core.wire.messages import Join
 from holdfast.elastic.utils.logging import get_logger
+from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.machine import Rendezvous
 from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Rules
@@ -42,14 +44,11 @@ logger = get_logger(__name__)
 SLICE_S = 0.5  # longest sleep of a waiting agent, so that signals are handled everywhere
 
 
-class MembershipOnly:
-    """The policy here: no failure is reported to the coordinator, since each agent counts its own restarts."""
+class MembershipOnly(RestartOnFailure):
+    """The policy here: whatever ends a round, another may form, since each agent counts its own restarts."""
 
-    carries_on = False
-
-    def judge(self, health: Health, what: str) -> Decision:
-        """See `core.job.policy.Policy`."""
-        return Decision(reason="")
+    def __init__(self) -> None:
+        super().__init__(max_restarts=0)
 
     def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
         """See `core.job.policy.Policy`."""
@@ -58,20 +57,6 @@ class MembershipOnly:
     def consider_request(self, what: str, *, uptime_s: float, now: float) -> Decision:
         """See `core.job.policy.Policy`."""
         return Decision(reason=what)
-
-    def heed(self, verdict: str) -> None:
-        """torchrun's own agent decides about restarts."""
-
-    def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
-        """See `core.job.policy.Policy`."""
-        return None
-
-    def restarts_left(self, now: float) -> int:
-        """See `core.job.policy.Policy`."""
-        return 0
-
-    def pardon(self, name: str) -> None:
-        """See `core.job.policy.Policy`."""
 
 
 class Attendant:
@@ -172,8 +157,9 @@ class Attendant:
             while not self._closing:
                 due_at = self.node.deadline()
                 happened = self.host.wait(min(due_at, self.network.deadline()))
+                late = [Tick()] if self.host.now() >= due_at else []
                 with self.changed:
-                    for seen in [*happened, *self._due(due_at)]:
+                    for seen in [*happened, *self.network.due(), *late]:
                         self._observe(seen)
                     if not self._inbox and any(awaited(self.attendance) for awaited in self._waits):
                         self.changed.notify_all()
@@ -197,11 +183,6 @@ class Attendant:
                 self._inbox.popleft()
         return []
 
-    def _due(self, due_at: float) -> list[Observation]:
-        now = self.host.now()
-        late = self.network.due()
-        return [*late, Tick()] if now >= due_at else late
-
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
@@ -222,12 +203,8 @@ class Attendant:
 
 def end_workers() -> None:
     """SIGKILL the sessions that this process started, with everything below them: that is how torchrun starts workers."""
-    sessions = [pid for pid in children_of(os.getpid()) if _leads_session(pid)]
+    sessions = []
+    for pid in children_of(os.getpid()):
+        with suppress(ProcessLookupError):
+            sessions += [pid] if os.getsid(pid) == pid else []
     logger.warning("killed what still ran at the end of the lease: %s", sorted(kill_tree(sessions)))
-
-
-def _leads_session(pid: int) -> bool:
-    try:
-        return os.getsid(pid) == pid
-    except ProcessLookupError:
-        return False

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.config.grammar import did_you_mean
+from holdfast.core.errors import UsageError
 from holdfast.core.job.report import Outcome
 from holdfast.core.machine import NEVER
 from holdfast.core.resolve.resolve_rendezvous import KNOWN_KEYS
@@ -23,9 +24,10 @@ from holdfast.rendezvous.rules import Rules
 from holdfast.runtime.net.addresses import is_here, own_address
 from holdfast.runtime.net.frames import Identity
 from holdfast.runtime.net.net import open_doors
+from holdfast.runtime.secrets import secret_in, shelter_of, take_secret
 
 from .api import RendezvousHandler, RendezvousParameters
-from .attendance import Attendance, Close, Depart, Enter, Finished, Stage
+from .attendance import Attendance, Close, Depart, Enter, Stage
 from .attendant import Attendant
 from .coordinator_store import CoordinatorStore
 from .memory_store import MemoryStore
@@ -41,18 +43,8 @@ logger = logging.getLogger(__name__)
 BACKEND = "holdfast"
 DEFAULT_PORT = 29400  # torchrun's and `holdfast run`'s, for an endpoint without a port
 FAREWELL_S = 10.0  # how long the coordinator's host waits, at its end, until every node has heard the outcome
-SETTINGS = (
-    "lease",
-    "join_timeout",
-    "last_call_timeout",
-    "read_timeout",
-    "is_host",
-    "node_name",
-    "token_file",
-    "tls_cert",
-    "tls_key",
-    "tls_ca",
-)
+TLS_SETTINGS = ("tls_cert", "tls_key", "tls_ca")
+SETTINGS = ("lease", "join_timeout", "last_call_timeout", "read_timeout", "is_host", "node_name", "token_file", *TLS_SETTINGS)
 CLOSE_S = 2.0  # how long a node that closes the job waits for the coordinator's word that it is closed
 
 
@@ -91,10 +83,9 @@ class HoldfastRendezvousHandler(RendezvousHandler):
 
     def next_rendezvous(self) -> Any:
         """Take part in the next round, as a spare first where there is no seat. No worker may be alive here any more."""
-        while True:
-            info = self._enter()
-            if info is not None:
-                return info
+        while (info := self._enter()) is None:
+            pass
+        return info
 
     def _enter(self) -> Any | None:
         """One round's seat. None: it was called off before all had come."""
@@ -126,25 +117,22 @@ class HoldfastRendezvousHandler(RendezvousHandler):
             network, node = self._attendant.network, self._attendant.attendance.join.node
             store = CoordinatorStore(self._attendant.where, network.identity, node, assigned.round, network.shelter)
         self._round_store = store
-        return RoundStore(store, self._attendant, self._on_success, self._read_timeout_s)
+        return RoundStore(store, self._attendant, self._read_timeout_s)
 
     def _close_store(self) -> None:
         if self._round_store is not None:
             self._round_store.close()
 
     def _all_here(self, store: RoundStore, assigned: Assigned) -> bool:
-        """Wait until every node of the round is at its store: torch's agent cannot take the loss of one after that lightly."""
+        """Wait until every node of the round is at its store: torch's agent fails where one is lost after that."""
         try:
             if store.add("entered", 1) == assigned.group_world_size:
                 store.set("complete", "")
-            return store.wait_unless(self._called_off, ["complete"])
+            return store.wait_unless(lambda: self._attendant.attendance.state is not Stage.IN, ["complete"])
         except RuntimeError as error:  # its host has gone: word of that will come
             if self._attendant.wait_for(lambda attendance: attendance.state is not Stage.IN, self._read_timeout_s):
                 return False
             raise self._error("RendezvousConnectionError", str(error)) from error
-
-    def _called_off(self) -> bool:
-        return self._attendant.attendance.state is not Stage.IN
 
     def _closed(self, attendance: Attendance) -> BaseException:
         """What to raise, now that there is no further round."""
@@ -165,9 +153,6 @@ class HoldfastRendezvousHandler(RendezvousHandler):
     def _error(self, name: str, text: str) -> BaseException:
         error: BaseException = getattr(self._words, name)(text)
         return error
-
-    def _on_success(self) -> None:
-        self._attendant.show(Finished())
 
     # --- questions ------------------------------------------------------------------------------------------------------
 
@@ -231,7 +216,6 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     """A handler from torch's or our parameters; its settings stand in the plug-in's documentation. Backend `memory`: for one
     node, and nobody else can come."""
     _warn_of_unread(params)
-    words = import_module(_words_of(params))
     alone, closed = params.max_nodes == 1, params.backend == "memory"
     if closed and not alone:
         raise ValueError(f"the rendezvous backend memory joins no nodes, and up to {params.max_nodes} are asked for")
@@ -269,9 +253,15 @@ def create_handler(params: RendezvousParameters) -> HoldfastRendezvousHandler:
     )
     if doors := open_doors(attendant.network, params.max_nodes, token_by="--rdzv-conf token_file=FILE"):
         logger.warning("%s", doors)
-    read_timeout_s = _seconds(params, "read_timeout", 60)
+    # The module whose exceptions and values our caller knows: torch's or ours.
+    words = next(base.__module__ for base in type(params).__mro__ if base.__name__ == RendezvousParameters.__name__)
     return HoldfastRendezvousHandler(
-        attendant, params.run_id, words=words, alone=alone, read_timeout_s=read_timeout_s, backend=params.backend
+        attendant,
+        params.run_id,
+        words=import_module(words),
+        alone=alone,
+        read_timeout_s=_seconds(params, "read_timeout", 60),
+        backend=params.backend,
     )
 
 
@@ -279,13 +269,7 @@ def _warn_of_unread(params: RendezvousParameters) -> None:
     """A setting that nothing reads may be a word misspelt, and the job without what it was meant to give."""
     for key in params.config:
         if key not in SETTINGS and key not in KNOWN_KEYS:  # those that torch's backends have come with any command line
-            hint = did_you_mean(key, SETTINGS)
-            logger.warning("rendezvous settings: nothing reads '%s' (%s)", key, hint)
-
-
-def _words_of(params: Any) -> str:
-    """The module whose exceptions and values our caller knows: torch's or ours."""
-    return next(base.__module__ for base in type(params).__mro__ if base.__name__ == RendezvousParameters.__name__)
+            logger.warning("rendezvous settings: nothing reads '%s' (%s)", key, did_you_mean(key, SETTINGS))
 
 
 def _seconds(params: RendezvousParameters, key: str, otherwise: float) -> float:
@@ -302,38 +286,28 @@ def _lease_s(params: RendezvousParameters) -> float:
     return _seconds(params, "lease", 3.0)
 
 
-def _token(params: RendezvousParameters) -> bytes:
-    """The job's secret; empty where it has none. It is not left to the workers, but a second handler of the job finds it."""
-    path = params.get("token_file")
-    if path is None:
-        given = os.environb.pop(b"HOLDFAST_TOKEN", None)
-        token = _tokens[params.run_id] = _tokens.get(params.run_id, b"") if given is None else given.strip()
-        named = "the variable HOLDFAST_TOKEN" if given is not None else ""
-    else:
-        with open(path, "rb") as file:
-            token = file.read().strip()
-        named = f"the token file {path}"
-    if named and not token:
-        raise ValueError(f"{named} is empty: `holdfast token` makes a token")
-    return token
-
-
 _tokens: dict[str, bytes] = {}  # run id → token from the environment
 
 
+def _token(params: RendezvousParameters) -> bytes:
+    """The job's secret; empty where it has none. It is not left to the workers, but a second handler of the job finds it."""
+    if (path := params.get("token_file")) is not None:
+        return secret_in(path, "the rendezvous setting token_file")
+    given = take_secret(b"HOLDFAST_TOKEN")
+    if given == b"":
+        raise UsageError("HOLDFAST_TOKEN is set but empty", hint="`holdfast token` makes one; unset it to go without")
+    token = _tokens[params.run_id] = given or _tokens.get(params.run_id, b"")
+    return token
+
+
 def _shelter(params: RendezvousParameters) -> Shelter | None:
-    """TLS, where the settings `tls_cert`, `tls_ca` and `tls_key` name its files. None: none is named."""
-    files = {key: params.get(key) for key in ("tls_cert", "tls_key", "tls_ca")}
-    if not any(files.values()):
-        return None
+    """TLS, where its settings name files. None: none is named."""
+    files = {key: params.get(key) for key in TLS_SETTINGS}
     for key in ("tls_cert", "tls_ca"):
-        if not files[key]:  # going on in plain text is not what is meant
+        if any(files.values()) and not files[key]:  # going on in plain text is not what is meant
             given = ", ".join(name for name, file in files.items() if file)
             raise ValueError(f"rendezvous settings: {given} needs {key} too; TLS takes a certificate and a CA on each side")
-
-    from holdfast.runtime.net.tls import shelter  # `ssl` is heavy, and most jobs use none
-
-    return shelter(files["tls_cert"], files["tls_key"], files["tls_ca"])
+    return shelter_of(files["tls_cert"], files["tls_key"], files["tls_ca"])
 
 
 def _free_port(host: str) -> int:

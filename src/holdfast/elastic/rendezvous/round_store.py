@@ -18,7 +18,7 @@ from holdfast.core.wire.messages import StoreAnswer, StoreAsk
 from holdfast.elastic.utils.distributed import get_free_port
 from holdfast.rendezvous.kvstore.machine import LONGEST_WAIT_S, WAITING
 
-from .attendance import Attendance, Stage
+from .attendance import Attendance, Finished, Stage
 from .attendant import Attendant
 from .store import Each, Store, StoreTimeout
 from .stores import torch_distributed, torch_is_loaded
@@ -76,10 +76,9 @@ class RoundStore(Store):
     has ended: word of that may come after the store's host has gone.
     """
 
-    def __init__(self, store: Store, attendant: Attendant, finished: Callable[[], None], timeout_s: float) -> None:
+    def __init__(self, store: Store, attendant: Attendant, timeout_s: float) -> None:
         self._store = store
         self._attendant = attendant
-        self._finished = finished
         self._at_exit = False
         self.set_timeout(timedelta(seconds=timeout_s))
 
@@ -89,7 +88,7 @@ class RoundStore(Store):
         answer = self._store._perform(ask, each)
         if ask.op == "add" and EXIT_BARRIER in ask.keys:
             self._at_exit = True
-            self._finished()
+            self._attendant.show(Finished())
         return answer
 
     def _wait(self, ask: StoreAsk, each: Each | None) -> StoreAnswer:
