@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
 
 from holdfast.agent.logs.stderr import tell
 from holdfast.core.config.config import RunConfig
@@ -17,13 +15,12 @@ from holdfast.core.config.grammar import shown_endpoint
 from holdfast.elastic.launcher.api import LaunchConfig, elastic_launch
 from holdfast.elastic.multiprocessing import SignalException, Std
 from holdfast.elastic.multiprocessing.errors import ChildFailedError
-from holdfast.elastic.run import _get_logs_specs_class, run_script_path
-from holdfast.elastic.utils import macros
+from holdfast.elastic.run import _get_logs_specs_class, command_of
 
 
 def run(config: RunConfig) -> int:
     """Run this node's part of the job; returns the exit code."""
-    entrypoint, args = _command(config)
+    entrypoint, args = command_of(config, config.python)
     if config.omp_num_threads:
         os.environ["OMP_NUM_THREADS"] = config.omp_num_threads
     try:
@@ -67,13 +64,3 @@ def _launch_config(config: RunConfig) -> LaunchConfig:
         shutdown_timeout=int(config.shutdown_timeout_s),
         numa_options=config.bindings or None,
     )
-
-
-def _command(config: RunConfig) -> tuple[Callable[..., Any] | str, list[str]]:
-    told = [] if config.use_env else [f"--local-rank={macros.local_rank}"]
-    words = [config.training_script, *told, *config.training_script_args]
-    if config.run_path:
-        return run_script_path, words
-    if config.no_python:
-        return words[0], words[1:]
-    return config.python, ["-u", *(["-m"] if config.module else []), *words]

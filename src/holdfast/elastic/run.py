@@ -7,13 +7,13 @@ can do more.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import runpy
 import sys
 import uuid
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module, metadata
 from typing import Any
 
@@ -25,7 +25,7 @@ from holdfast.elastic.multiprocessing.errors import record
 from holdfast.elastic.rendezvous import rendezvous_handler_registry
 from holdfast.elastic.rendezvous.stores import torch_is_loaded, torch_is_there
 from holdfast.elastic.rendezvous.utils import _parse_rendezvous_config, parse_rendezvous_endpoint
-from holdfast.elastic.run_flags import parser_of_torchruns_flags
+from holdfast.elastic.run_flags import get_args_parser as get_args_parser
 from holdfast.elastic.utils import macros
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.runtime.hardware import gpus
@@ -54,9 +54,13 @@ class OutOfRange(UsageError, AssertionError):
     """The same, where torch raises an AssertionError."""
 
 
-def get_args_parser() -> ArgumentParser:
-    """A parser of torchrun's flags. Their defaults are taken from the `PET_*` variables now."""
-    return parser_of_torchruns_flags()
+@contextmanager
+def _wrong_value(hint: str = "") -> Iterator[None]:
+    """A ValueError in the block is a flag's wrong value."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadValue(str(error), hint=hint) from error
 
 
 def parse_args(args: Sequence[str] | None) -> Namespace:
@@ -93,29 +97,24 @@ def determine_local_world_size(nproc_per_node: str) -> int:
 
 def _count_devices(kind: str) -> int | None:
     """How many there are; None: no such kind. torch is asked where it is loaded anyway, or for kinds that only it may know."""
-    if torch_is_loaded():
-        return _count_by_torch(kind)
+    cpus = len(os.sched_getaffinity(0))
     match kind:
         case "cpu":
-            return len(os.sched_getaffinity(0))
-        case "gpu" | "xpu":
+            return cpus
+        case "gpu" | "xpu" if not torch_is_loaded():
             return gpus.count(kind, os.environ)
-        case "auto":
-            return gpus.count("gpu", os.environ) or gpus.count("xpu", os.environ) or _count_devices("cpu")
-    return _count_by_torch(kind) if torch_is_there() else None
-
-
-def _count_by_torch(kind: str) -> int | None:
+        case "auto" if not torch_is_loaded():
+            return gpus.count("gpu", os.environ) or gpus.count("xpu", os.environ) or cpus
+    if not torch_is_there():
+        return None
     torch = import_module("torch")
     match kind:
-        case "cpu":
-            return len(os.sched_getaffinity(0))
         case "gpu":
             return _available(torch.cuda)
         case "xpu":
             return _available(torch.xpu)
         case "auto":
-            return _available(torch.accelerator) or _count_by_torch("cpu")
+            return _available(torch.accelerator) or cpus
     return _available(getattr(torch, kind, None)) if kind == torch._C._get_privateuse1_backend_name() else None
 
 
@@ -161,7 +160,8 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
     if nproc_per_node <= 0:
         raise OutOfRange(f"local_world_size must be > 0, got nproc_per_node={nproc_per_node}")
     _limit_threads(nproc_per_node)
-    rdzv_configs: dict[str, Any] = dict(_settings(args.rdzv_conf))
+    with _wrong_value("--rdzv-conf key=value,key=value"):
+        rdzv_configs: dict[str, Any] = dict(_parse_rendezvous_config(args.rdzv_conf))
     if args.rdzv_backend == "static":
         rdzv_configs["rank"] = args.node_rank
     shutdown_timeout = args.shutdown_timeout
@@ -190,7 +190,7 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
         shutdown_timeout=shutdown_timeout,
         numa_options=_numa_options(getattr(args, "numa_binding", None)),
     )
-    return config, *_command(args)
+    return config, *command_of(args, os.getenv("PYTHON_EXEC", sys.executable))
 
 
 def _numa_options(mode: str | None) -> Any:
@@ -219,13 +219,6 @@ def _limit_threads(nproc_per_node: int) -> None:
         os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def _settings(rdzv_conf: str) -> dict[str, str]:
-    try:
-        return _parse_rendezvous_config(rdzv_conf)
-    except ValueError as error:
-        raise BadValue(str(error), hint="--rdzv-conf key=value,key=value") from error
-
-
 def _logs_specs(args: Namespace) -> LogsSpecs:
     ranks: set[int] | None = None
     if args.local_ranks_filter:
@@ -238,21 +231,19 @@ def _logs_specs(args: Namespace) -> LogsSpecs:
                 hint=f"{args.local_ranks_filter!r} is none",
             ) from error
     logs_specs_class = _get_logs_specs_class(args.logs_specs)
-    try:
+    with _wrong_value():
         redirects, tee = Std.from_str(args.redirects), Std.from_str(args.tee)
-    except ValueError as error:
-        raise BadValue(str(error)) from error
     return logs_specs_class(log_dir=args.log_dir, redirects=redirects, tee=tee, local_ranks_filter=ranks)
 
 
-def _command(args: Namespace) -> tuple[Callable[..., Any] | str, list[str]]:
-    """What each worker runs: a function over the script, this Python over the script or module, or the program itself."""
+def command_of(args: Any, python: str) -> tuple[Callable[..., Any] | str, list[str]]:
+    """What each worker runs: a function over the script, `python` over the script or module, or the program itself."""
     command: Callable[..., Any] | str
     words: list[str] = []
     if args.run_path:
         command, words = run_script_path, [args.training_script]
     elif not args.no_python:
-        command = os.getenv("PYTHON_EXEC", sys.executable)
+        command = python
         words = ["-u", *(["-m"] if args.module else []), args.training_script]
     elif args.module:
         raise BadValue("--no-python and --module exclude each other", hint="a module is run by Python; a program is not")
@@ -260,7 +251,7 @@ def _command(args: Namespace) -> tuple[Callable[..., Any] | str, list[str]]:
         command = args.training_script
     if not get_use_env(args):
         words.append(f"--local-rank={macros.local_rank}")
-    return command, words + args.training_script_args
+    return command, [*words, *args.training_script_args]
 
 
 def run_script_path(training_script: str, *training_script_args: str) -> None:
@@ -275,13 +266,8 @@ def run(args: Namespace) -> None:
     told_nothing = args.rdzv_backend == "static" and not args.rdzv_endpoint and args.master_port is None
     if args.standalone:
         args = _standing_alone(args)
-        logger.info(
-            "\n**************************************\nRendezvous info:\n"
-            "--rdzv-backend=%s --rdzv-endpoint=%s --rdzv-id=%s\n**************************************\n",
-            args.rdzv_backend,
-            args.rdzv_endpoint,
-            args.rdzv_id,
-        )
+        chosen = f"--rdzv-backend={args.rdzv_backend} --rdzv-endpoint={args.rdzv_endpoint} --rdzv-id={args.rdzv_id}"
+        logger.info(f"\n{'*' * 38}\nRendezvous info:\n{chosen}\n{'*' * 38}\n")
     elif told_nothing and parse_min_max_nnodes(args.nnodes)[1] == 1:
         args = _standing_alone(args)
     if args.master_port is None:
@@ -304,10 +290,8 @@ def _check_names(config: LaunchConfig) -> None:
         known = sorted(_log_handlers)
         raise BadValue(f"no event log handler is called '{config.event_log_handler}'", hint=f"one of {', '.join(known)}")
     if config.rdzv_backend in ("c10d", "static") and config.rdzv_configs.get("store_type", "tcp") == "tcp":
-        try:
+        with _wrong_value("--rdzv-endpoint HOST:PORT, an IPv6 address in brackets"):
             parse_rendezvous_endpoint(config.rdzv_endpoint, 0)
-        except ValueError as error:
-            raise BadValue(str(error), hint="--rdzv-endpoint HOST:PORT, an IPv6 address in brackets") from error
 
 
 def _standing_alone(args: Namespace) -> Namespace:
@@ -329,11 +313,8 @@ def _standing_alone(args: Namespace) -> Namespace:
 
 def _name_main_thread(name: str) -> None:
     """As `ps` and `top` show it; a convenience that may be missing."""
-    pr_set_name = 15
-    try:
-        ctypes.CDLL(None).prctl(pr_set_name, name.encode(), 0, 0, 0)
-    except (OSError, AttributeError):
-        logger.debug("cannot name the main thread", exc_info=True)
+    with suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write(name)
 
 
 @record

@@ -28,8 +28,8 @@ _TORCHS_OWN: dict[str, dict[str, Any]] = {
 _WITHOUT_VARIABLE = ("logs_specs", "numa_binding")
 
 
-def parser_of_torchruns_flags() -> ArgumentParser:
-    """A parser whose attributes, defaults and variables are torchrun's."""
+def get_args_parser() -> ArgumentParser:
+    """A parser of torchrun's flags. Their defaults are taken from the `PET_*` variables now."""
     parser = ArgumentParser(description="Run a program as the workers of a distributed job.")
     for flag in FLAGS:
         if flag.torchrun:

@@ -23,7 +23,7 @@ from holdfast.elastic.agent.server.local_elastic_agent import (
 from holdfast.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, ProcessFailure, SignalException
 from holdfast.elastic.multiprocessing.errors import ChildFailedError
 from holdfast.elastic.rendezvous import RendezvousParameters
-from holdfast.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from holdfast.elastic.rendezvous.static_tcp_rendezvous import meeting_point
 from holdfast.elastic.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -175,28 +175,23 @@ def _make_spec(
 
 def _run(agent: LocalElasticAgent, spec: WorkerSpec, config: LaunchConfig, entrypoint_name: str) -> dict[int, Any]:
     """Run the agent and close the rendezvous, except when a signal ended us: then the other nodes may go on."""
-    shutdown_rdzv = True
+    ended_by_signal = False
     try:
         metrics.initialize_metrics(metrics.MetricsConfig(config.metrics_cfg))
         result: RunResult | None = agent.run()
         events.record(agent.get_event_succeeded(), config.event_log_handler)
-        if result is None:  # some agent of the user's: the job ended without a seat for this node
-            return {}
-        if result.is_failed():
-            raise ChildFailedError(name=entrypoint_name, failures=result.failures or _somebody_failed(spec))
-        return result.return_values
-    except ChildFailedError:
-        raise
-    except SignalException:
-        shutdown_rdzv = False
-        events.record(agent.get_event_failed(), config.event_log_handler)
-        raise
-    except Exception:
+    except Exception as error:
+        ended_by_signal = isinstance(error, SignalException)
         events.record(agent.get_event_failed(), config.event_log_handler)
         raise
     finally:
-        if shutdown_rdzv:
+        if not ended_by_signal:
             _shutdown_rendezvous(spec)
+    if result is None:  # some agent of the user's: the job ended without a seat for this node
+        return {}
+    if result.is_failed():
+        raise ChildFailedError(name=entrypoint_name, failures=result.failures or _somebody_failed(spec))
+    return result.return_values
 
 
 def _shutdown_rendezvous(spec: WorkerSpec) -> None:
@@ -237,15 +232,7 @@ def _get_entrypoint_name(entrypoint: Callable[..., Any] | str | None, args: list
 
 def _get_addr_and_port(rdzv_parameters: RendezvousParameters) -> tuple[str | None, int | None]:
     """Where the workers meet, if that is known beforehand: with the static rendezvous."""
-    if rdzv_parameters.backend != "static":
-        return None, None
-    endpoint = rdzv_parameters.endpoint.strip()
-    if not endpoint:
-        raise ValueError("The static rendezvous needs an endpoint. Give --master-addr and --master-port.")
-    master_addr, master_port = parse_rendezvous_endpoint(endpoint, default_port=-1)
-    if master_port == -1:
-        raise ValueError(f"The endpoint of the static rendezvous has no port: {endpoint}. Give --master-port.")
-    return master_addr, master_port
+    return meeting_point(rdzv_parameters) if rdzv_parameters.backend == "static" else (None, None)
 
 
 def _config_in_words(config: LaunchConfig, entrypoint_name: str) -> str:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import binascii
 from abc import ABC, abstractmethod
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
+
+from .api import RendezvousParameters, RendezvousStateError
 
 Token = Any  # says which version of the state a node has seen; opaque, each backend has its own kind
 
@@ -31,6 +39,33 @@ class RendezvousBackend(ABC):
 
         Returns the state after the call, its token, and whether this call wrote it. None: the backend cannot tell.
         """
+
+
+def state_in(stored: bytes) -> bytes:
+    """The state that is stored in base64."""
+    try:
+        return b64decode(stored, validate=True)
+    except binascii.Error as error:
+        raise RendezvousStateError("The state object is corrupt. See inner exception for details.") from error
+
+
+def read_timeout_of(params: RendezvousParameters) -> timedelta:
+    """How long a read of the store waits for its key: the setting `read_timeout`, in seconds (60)."""
+    seconds = params.get_as_int("read_timeout", 60)
+    if seconds is None or seconds <= 0:
+        raise ValueError("The read timeout must be a positive integer.")
+    return timedelta(seconds=seconds)
+
+
+@contextmanager
+def failure_recorded(run_id: str) -> Iterator[None]:
+    """What the block raises is an event of the rendezvous too."""
+    try:
+        yield
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        construct_and_record_rdzv_event(run_id=run_id, message=message, node_state=NodeState.FAILED, name="create_backend")
+        raise
 
 
 class RendezvousTimeout:

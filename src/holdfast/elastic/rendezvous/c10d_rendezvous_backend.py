@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 import tempfile
-from base64 import b64decode, b64encode
-from datetime import timedelta
+from base64 import b64encode
 from typing import Any
 
 from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
 from holdfast.elastic.utils.logging import get_logger
 
-from .api import RendezvousConnectionError, RendezvousError, RendezvousParameters, RendezvousStateError
-from .backend import RendezvousBackend, Token
+from .api import RendezvousConnectionError, RendezvousError, RendezvousParameters
+from .backend import RendezvousBackend, Token, failure_recorded, read_timeout_of, state_in
 from .memory_store import MemoryStore
 from .stores import torch_distributed, torch_is_loaded
 from .utils import _matches_machine_hostname, parse_rendezvous_endpoint
@@ -61,12 +59,7 @@ class C10dRendezvousBackend(RendezvousBackend):
             raise RendezvousConnectionError(_NO_CONNECTION) from error
 
     def _decode_state(self, stored: bytes) -> tuple[bytes, Token] | None:
-        if stored == self._NOTHING_YET.encode():
-            return None
-        try:
-            return b64decode(stored, validate=True), stored
-        except binascii.Error as error:
-            raise RendezvousStateError("The state object is corrupt. See inner exception for details.") from error
+        return None if stored == self._NOTHING_YET.encode() else (state_in(stored), stored)
 
 
 def TCPStore(*args: Any, **kwargs: Any) -> Any:
@@ -83,27 +76,25 @@ def _create_tcp_store(params: RendezvousParameters) -> Any:
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=DEFAULT_PORT)
     told = params.get_as_bool("is_host")
     is_host = _matches_machine_hostname(host) if told is None else told
-    read_timeout = params.get_as_int("read_timeout", 60)
-    if read_timeout is None or read_timeout <= 0:
-        raise ValueError("The read timeout must be a positive integer.")
+    timeout = read_timeout_of(params)
     if params.max_nodes == 1 and is_host and not torch_is_loaded():
         return MemoryStore()
-    timeout = timedelta(seconds=read_timeout)
-    # Where we only guessed that we host it, another process of this machine may already do so: then be its client.
-    attempts = [True, False] if is_host and told is None else [is_host]
-    for is_server in attempts:
+    how = {"multi_tenant": True, "timeout": timeout}
+    try:
         try:
-            store = TCPStore(host, port, is_master=is_server, multi_tenant=True, timeout=timeout)
-        except _STORE_ERRORS as error:
-            if is_server is not attempts[-1]:
-                continue
-            raise RendezvousConnectionError(_NO_CONNECTION) from error
-        if is_server:
-            message = f"Process {os.getpid()} serves the store of the c10d rendezvous at {host}:{port}"
-            construct_and_record_rdzv_event(run_id=params.run_id, message=message, node_state=NodeState.INIT)
-            logger.info(message)
-        return store
-    raise AssertionError("one of the attempts returns or raises")
+            store = TCPStore(host, port, is_master=is_host, **how)
+        except _STORE_ERRORS:
+            if not is_host or told is not None:
+                raise
+            # We only guessed that we host it: another process of this machine may already do so. Then be its client.
+            is_host, store = False, TCPStore(host, port, is_master=False, **how)
+    except _STORE_ERRORS as error:
+        raise RendezvousConnectionError(_NO_CONNECTION) from error
+    if is_host:
+        message = f"Process {os.getpid()} serves the store of the c10d rendezvous at {host}:{port}"
+        construct_and_record_rdzv_event(run_id=params.run_id, message=message, node_state=NodeState.INIT)
+        logger.info(message)
+    return store
 
 
 def _create_file_store(params: RendezvousParameters) -> Any:
@@ -128,13 +119,9 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
 
     A job of one node in a program without torch gets a store in memory: it needs no socket.
     """
-    try:
+    with failure_recorded(params.run_id):
         store_type = params.get("store_type", "tcp").strip().lower()
         if store_type not in ("tcp", "file"):
             raise ValueError("Invalid store type given. Currently only supports file and tcp.")
         store = _create_file_store(params) if store_type == "file" else _create_tcp_store(params)
         return C10dRendezvousBackend(store, params.run_id), store
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        construct_and_record_rdzv_event(run_id=params.run_id, message=message, node_state=NodeState.FAILED)
-        raise

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from .api import RendezvousConnectionError, RendezvousParameters
+from .backend import read_timeout_of
 from .utils import parse_rendezvous_endpoint
 
 DEFAULT_PORT = 2379  # etcd's own, for clients
@@ -44,15 +45,18 @@ def client_for(endpoints: str, conf: Mapping[str, Any]) -> Any:
 
 def connect(params: RendezvousParameters) -> Any:
     """A client for what `params` say, which has had an answer."""
-    read_timeout = params.get_as_int("read_timeout", 60)
-    if read_timeout is None or read_timeout <= 0:
-        raise ValueError("The read timeout must be a positive integer.")
+    read_timeout_of(params)
     client = client_for(params.endpoint, params.config)
     try:
         read(client, ["/"])
     except Exception as error:
-        raise RendezvousConnectionError("The connection to etcd has failed. See inner exception for details.") from error
+        raise no_connection() from error
     return client
+
+
+def no_connection() -> RendezvousConnectionError:
+    """What is raised when etcd does not answer, or refuses."""
+    return RendezvousConnectionError("The connection to etcd has failed. See inner exception for details.")
 
 
 def text(plain: str | bytes) -> str:

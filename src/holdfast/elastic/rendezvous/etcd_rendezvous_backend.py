@@ -5,17 +5,14 @@ torch's name speaks of the API that its client used; this one uses version 3, wh
 
 from __future__ import annotations
 
-import binascii
-from base64 import b64decode, b64encode
-from datetime import timedelta
+from base64 import b64encode
 from typing import Any
 
-from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
 from holdfast.elastic.utils.logging import get_logger
 
-from .api import RendezvousConnectionError, RendezvousParameters, RendezvousStateError
-from .backend import RendezvousBackend, Token
-from .etcd_connection import Lease, connect, read, write
+from .api import RendezvousParameters
+from .backend import RendezvousBackend, Token, failure_recorded, read_timeout_of, state_in
+from .etcd_connection import Lease, connect, no_connection, read, write
 from .etcd_store import EtcdStore
 
 logger = get_logger(__name__)
@@ -44,14 +41,11 @@ class EtcdRendezvousBackend(RendezvousBackend):
         try:
             found, _ = read(self._client, [self._key])
         except Exception as error:
-            raise _no_connection() from error
+            raise no_connection() from error
         if self._key not in found:
             return None
         stored, revision = found[self._key]
-        try:
-            return b64decode(stored, validate=True), revision
-        except binascii.Error as error:
-            raise RendezvousStateError("The state object is corrupt. See inner exception for details.") from error
+        return state_in(stored), revision
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         if token and not isinstance(token, int):  # none of ours: it cannot match
@@ -61,16 +55,12 @@ class EtcdRendezvousBackend(RendezvousBackend):
             revision = write(self._client, [(self._key, b64encode(state))], lease, unchanged=token or 0)
         except Exception as error:
             self._lease.doubt()
-            raise _no_connection() from error
+            raise no_connection() from error
         return (state, revision, True) if revision else self._current()
 
     def _current(self) -> tuple[bytes, Token, bool] | None:
         current = self.get_state()
         return None if current is None else (*current, False)
-
-
-def _no_connection() -> RendezvousConnectionError:
-    return RendezvousConnectionError("The connection to etcd has failed. See inner exception for details.")
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, EtcdStore]:
@@ -81,12 +71,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
     may name several members of etcd, separated by commas.
     """
     logger.info("the rendezvous backend %s is served over etcd's version 3 API", params.backend)
-    try:
+    with failure_recorded(params.run_id):
         client = connect(params)
-        timeout = timedelta(seconds=params.get_as_int("read_timeout", 60) or 60)
-        store = EtcdStore(client, f"{STORE_PREFIX}/{params.run_id}", timeout)
+        store = EtcdStore(client, f"{STORE_PREFIX}/{params.run_id}", read_timeout_of(params))
         return EtcdRendezvousBackend(client, params.run_id, key_prefix=PREFIX), store
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        construct_and_record_rdzv_event(run_id=params.run_id, message=message, node_state=NodeState.FAILED)
-        raise

@@ -128,11 +128,17 @@ def create_rdzv_handler(params: RendezvousParameters) -> RendezvousHandler:
     """A handler from `params`: its endpoint needs a port, its settings a `rank`; `timeout` in seconds (600)."""
     if "rank" not in params.config:
         raise ValueError("The static rendezvous was not told this node's rank. Give --node-rank, or rank=N in the settings.")
+    timeout = int(params.config.get("timeout", DEFAULT_TIMEOUT_S))
+    rank = int(params.config["rank"])
+    return StaticTCPRendezvous(*meeting_point(params), rank, params.max_nodes, params.run_id, timeout)
+
+
+def meeting_point(params: RendezvousParameters) -> tuple[str, int]:
+    """Host and port of the endpoint, which needs both."""
     endpoint = params.endpoint.strip()
     if not endpoint:
         raise ValueError("The static rendezvous was not told where to meet. Give --master-addr and --master-port.")
     master_addr, master_port = parse_rendezvous_endpoint(endpoint, -1)
     if master_port == -1:
         raise ValueError(f"The endpoint of the static rendezvous has no port: {endpoint}. Give --master-port.")
-    timeout = int(params.config.get("timeout", DEFAULT_TIMEOUT_S))
-    return StaticTCPRendezvous(master_addr, master_port, int(params.config["rank"]), params.max_nodes, params.run_id, timeout)
+    return master_addr, master_port

@@ -61,25 +61,19 @@ def _matches_machine_hostname(host: str) -> bool:
 
     It can miss aliases and further network cards; `is_host` in the settings overrules it.
     """
-    if host == "localhost" or _is_loopback(host):
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
         return True
     this_host = socket.gethostname()
     if host == this_host:
         return True
-    theirs = {address for _, address in _resolve(host)} | {_as_written_by_the_system(host)}
-    return any(canonical == host or address in theirs for canonical, address in _resolve(this_host))
+    theirs = {found for _, found in _resolve(host)} | {str(address)}
+    return any(canonical == host or found in theirs for canonical, found in _resolve(this_host))
 
 
-def _is_loopback(host: str) -> bool:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _as_written_by_the_system(host: str) -> str | None:
-    try:
-        return str(ipaddress.ip_address(host))
+        return ipaddress.ip_address(host)
     except ValueError:
         return None
 
