@@ -20,17 +20,24 @@ class EventSource(str, Enum):  # noqa: UP042 - as text torch's is `EventSource.A
     WORKER = "WORKER"
 
 
+class _Json:
+    """What both kinds of event have: their fields as JSON."""
+
+    def __str__(self) -> str:
+        return self.serialize()
+
+    def serialize(self) -> str:
+        return json.dumps(asdict(self))  # type: ignore[call-overload]
+
+
 @dataclass
-class Event:
+class Event(_Json):
     """Something that happened to an agent or a worker. `timestamp` in milliseconds since the epoch; 0: not recorded yet."""
 
     name: str
     source: EventSource
     timestamp: int = 0
     metadata: dict[str, EventMetadataValue] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.serialize()
 
     @staticmethod
     def deserialize(data: str | Event) -> Event:
@@ -39,9 +46,6 @@ class Event:
             return data
         fields = json.loads(data)
         return Event(**fields | {"source": EventSource[fields["source"]]})
-
-    def serialize(self) -> str:
-        return json.dumps(asdict(self))
 
 
 class NodeState(str, Enum):  # noqa: UP042
@@ -54,7 +58,7 @@ class NodeState(str, Enum):  # noqa: UP042
 
 
 @dataclass
-class RdzvEvent:
+class RdzvEvent(_Json):
     """Something that happened to a node in a rendezvous. `error_trace` is the traceback when the state is FAILED."""
 
     name: str
@@ -68,9 +72,6 @@ class RdzvEvent:
     local_id: int | None = None
     error_trace: str = ""
 
-    def __str__(self) -> str:
-        return self.serialize()
-
     @staticmethod
     def deserialize(data: str | RdzvEvent) -> RdzvEvent:
         """From the JSON that `serialize` gave."""
@@ -78,9 +79,6 @@ class RdzvEvent:
             return data
         fields = json.loads(data)
         return RdzvEvent(**fields | {"node_state": NodeState[fields["node_state"]]})
-
-    def serialize(self) -> str:
-        return json.dumps(asdict(self))
 
 
 class EventHandler(ABC):

@@ -12,14 +12,9 @@ from typing import Any
 import holdfast.elastic.rendezvous.registry as rdzv_registry
 from holdfast.elastic import events, metrics
 from holdfast.elastic.agent.server.api import RunResult, WorkerSpec, exit_barrier_seconds
-from holdfast.elastic.agent.server.health_check_server import HealthCheckServer, create_healthcheck_server
+from holdfast.elastic.agent.server.health_check_server import HealthCheckServer, server_from_environment
 from holdfast.elastic.agent.server.knobs import HEALTH_CHECK_BEFORE_RENDEZVOUS, justknobs_check
-from holdfast.elastic.agent.server.local_elastic_agent import (
-    HEALTH_TIMEOUT_S,
-    TORCHELASTIC_HEALTH_CHECK_PORT,
-    LocalElasticAgent,
-    _AliveCallbackProxy,
-)
+from holdfast.elastic.agent.server.local_elastic_agent import LocalElasticAgent, _AliveCallbackProxy
 from holdfast.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, ProcessFailure, SignalException
 from holdfast.elastic.multiprocessing.errors import ChildFailedError
 from holdfast.elastic.rendezvous import RendezvousParameters
@@ -209,16 +204,9 @@ def _somebody_failed(spec: WorkerSpec) -> dict[int, ProcessFailure]:
 
 def _early_health_check_server() -> HealthCheckServer | None:
     """Before the rendezvous, which may take long: until there is an agent to ask, being here is being alive."""
-    port = os.getenv(TORCHELASTIC_HEALTH_CHECK_PORT)
-    if port is None or not justknobs_check(HEALTH_CHECK_BEFORE_RENDEZVOUS, default=True):
+    if not justknobs_check(HEALTH_CHECK_BEFORE_RENDEZVOUS, default=True):
         return None
-    try:
-        server = create_healthcheck_server(alive_callback=_AliveCallbackProxy(), port=int(port), timeout=HEALTH_TIMEOUT_S)
-        server.start()
-    except Exception:
-        logger.warning("No health check server before the rendezvous, on port %s", port, exc_info=True)
-        return None
-    return server
+    return server_from_environment(_AliveCallbackProxy())
 
 
 def _get_entrypoint_name(entrypoint: Callable[..., Any] | str | None, args: list[Any]) -> str:

@@ -63,18 +63,10 @@ class MultiprocessContext(PContext):
         # In a spawned worker's own environment, which its forked children have too; the tracker serves all of this process.
         if spawned := self.start_method == "spawn":
             multiprocessing.resource_tracker.ensure_running()
+        envs = {local_rank: env | self._marks for local_rank, env in self.envs.items()}
+        by_rank = (self.args, envs, self.stdouts, self.stderrs, self._ret_vals)
         with added(self._marks if spawned else {}):
-            self._pc = start(
-                self._context,
-                self.entrypoint,  # type: ignore[arg-type]
-                self.args,
-                {local_rank: env | self._marks for local_rank, env in self.envs.items()},
-                self.stdouts,
-                self.stderrs,
-                self._ret_vals,
-                self._worker_finished_event,
-                self._numa_options,
-            )
+            self._pc = start(self._context, self.entrypoint, by_rank, self._worker_finished_event, self._numa_options)  # type: ignore[arg-type]
         for queue in self._ret_vals.values():
             queue._writer.close()  # so that a worker that dies while it writes leaves an end of file, not a wait for ever
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from multiprocessing.process import BaseProcess
@@ -132,24 +132,19 @@ def _blocked_until_entered(start_method: str) -> Iterator[set[int] | None]:
 
 
 def start(
-    context: Any,
-    fn: Callable[..., Any],
-    args: Mapping[int, tuple[Any, ...]],
-    envs: Mapping[int, Mapping[str, str]],
-    stdouts: Mapping[int, str],
-    stderrs: Mapping[int, str],
-    ret_vals: Mapping[int, Any],
-    finished: Any,
-    numa_options: Any,
+    context: Any, fn: Callable[..., Any], by_rank: Sequence[Mapping[int, Any]], finished: Any, numa_options: Any
 ) -> ProcessContext:
-    """Start one process per local rank in `context` (of `multiprocessing`). Those started are ended if one cannot be."""
+    """Start one process per local rank in `context` (of `multiprocessing`). Those started are ended if one cannot be.
+
+    `by_rank` are `_wrap`'s mappings; each process gets its own rank's of them."""
+    method = context.get_start_method()
     # A fork server's worker is not ours to the kernel but the server's, which lives as long as any worker of it.
-    by_main_thread = context.get_start_method() != "forkserver" and threading.current_thread() is threading.main_thread()
+    by_main_thread = method != "forkserver" and threading.current_thread() is threading.main_thread()
     processes: list[BaseProcess] = []
     try:
-        with _blocked_until_entered(context.get_start_method()) as mask:
-            for rank in range(len(args)):
-                own = [{rank: mapping[rank]} for mapping in (args, envs, stdouts, stderrs, ret_vals)]
+        with _blocked_until_entered(method) as mask:
+            for rank in range(len(by_rank[0])):
+                own = [{rank: mapping[rank]} for mapping in by_rank]
                 process = context.Process(target=_enter, args=(mask, by_main_thread, rank, fn, *own, finished, numa_options))
                 process.start()
                 processes.append(process)

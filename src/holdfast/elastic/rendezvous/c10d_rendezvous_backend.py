@@ -11,6 +11,7 @@ from holdfast.elastic.events import NodeState, construct_and_record_rdzv_event
 from holdfast.elastic.utils.logging import get_logger
 
 from .api import RendezvousConnectionError, RendezvousError, RendezvousParameters
+from .api import RendezvousStateError as RendezvousStateError  # torch has it here too
 from .backend import RendezvousBackend, Token, failure_recorded, read_timeout_of, state_in
 from .memory_store import MemoryStore
 from .stores import torch_distributed, torch_is_loaded

@@ -6,12 +6,16 @@ once it has made none for `timeout` seconds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from holdfast.elastic.utils.logging import get_logger
 from holdfast.telemetry.health_http import HealthHttpServer
 
 log = get_logger(__name__)
+
+TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
+HEALTH_TIMEOUT_S = 60  # Without progress of the watchdog for so long, the agent counts as dead. torch: 60.
 
 
 class HealthCheckServer:
@@ -33,7 +37,7 @@ class HealthCheckServer:
         http = HealthHttpServer(lambda: self._alive_callback(), self._port, self._timeout)
         try:
             http.start()
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # the second: no port has such a number
             log.error("No health check server: port %s cannot be served (%s)", self._port, error)
             return
         self._http = http
@@ -54,3 +58,18 @@ class HealthCheckServer:
 def create_healthcheck_server(alive_callback: Callable[[], int], port: int, timeout: int) -> HealthCheckServer:
     """A server, not started yet."""
     return HealthCheckServer(alive_callback, port, timeout)
+
+
+def server_from_environment(alive_callback: Callable[[], int]) -> HealthCheckServer | None:
+    """A server at the port that TORCHELASTIC_HEALTH_CHECK_PORT names, started. None: it names none."""
+    port = os.getenv(TORCHELASTIC_HEALTH_CHECK_PORT)
+    if port is None:
+        return None
+    try:
+        number = int(port)
+    except ValueError:
+        log.warning("No health check server: %s is %r, not a port", TORCHELASTIC_HEALTH_CHECK_PORT, port)
+        return None
+    server = create_healthcheck_server(alive_callback, number, HEALTH_TIMEOUT_S)
+    server.start()
+    return server

@@ -32,7 +32,8 @@ from holdfast.elastic.utils.logging import get_logger
 from holdfast.elastic.utils.process_state import is_uninterruptible_state, read_proc_state
 
 from .api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
-from .health_check_server import HealthCheckServer, create_healthcheck_server
+from .health_check_server import TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT
+from .health_check_server import HealthCheckServer, server_from_environment
 from .knobs import HEALTH_CHECK_BEFORE_RENDEZVOUS, justknobs_check
 from .worker_env import local_rank_env, worker_env
 
@@ -40,9 +41,7 @@ logger = get_logger(__name__)
 
 TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TORCHELASTIC_TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
-TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
-HEALTH_TIMEOUT_S = 60  # Without progress of the watchdog for so long, the agent counts as dead. torch: 60.
 WATCHDOG_INTERVAL_S = 0.1
 
 
@@ -281,21 +280,11 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _setup_healthcheck(self) -> None:
         """Start it if it is wanted and not there yet. It outlives restarts, and answers between two rounds."""
-        if (port := os.getenv(TORCHELASTIC_HEALTH_CHECK_PORT)) is None:
-            return
         if self._health_check_server is not None:
             if justknobs_check(HEALTH_CHECK_BEFORE_RENDEZVOUS, default=True):
                 return
             self._health_check_server.stop()
-        try:
-            number = int(port)
-        except ValueError:
-            logger.warning("No health check server: %s is %r, not a port", TORCHELASTIC_HEALTH_CHECK_PORT, port)
-            return
-        self._health_check_server = create_healthcheck_server(
-            alive_callback=self._get_alive_time, port=number, timeout=HEALTH_TIMEOUT_S
-        )
-        self._health_check_server.start()
+        self._health_check_server = server_from_environment(self._get_alive_time)
 
     def _get_alive_time(self) -> int:
         """Epoch seconds of the last progress: the watchdog's while it runs, else now."""
