@@ -13,7 +13,6 @@ import holdfast.elastic.rendezvous.registry as rdzv_registry
 from holdfast.elastic import events, metrics
 from holdfast.elastic.agent.server.api import RunResult, WorkerSpec, exit_barrier_seconds
 from holdfast.elastic.agent.server.health_check_server import HealthCheckServer, server_from_environment
-from holdfast.elastic.agent.server.knobs import HEALTH_CHECK_BEFORE_RENDEZVOUS, justknobs_check
 from holdfast.elastic.agent.server.local_elastic_agent import LocalElasticAgent, _AliveCallbackProxy
 from holdfast.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, ProcessFailure, SignalException
 from holdfast.elastic.multiprocessing.errors import ChildFailedError
@@ -124,7 +123,8 @@ def launch_agent(
         **config.rdzv_configs,
     )
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.signals_to_handle
-    health = health_check_server or _early_health_check_server()
+    # Before the rendezvous, which may take long: until there is an agent to ask, being here is being alive.
+    health = health_check_server or server_from_environment(_AliveCallbackProxy())
     try:
         spec = _make_spec(config, entrypoint, args, parameters)
         agent = LocalElasticAgent(
@@ -200,13 +200,6 @@ def _shutdown_rendezvous(spec: WorkerSpec) -> None:
 def _somebody_failed(spec: WorkerSpec) -> dict[int, ProcessFailure]:
     failure = ProcessFailure(local_rank=-1, pid=-1, exitcode=1, error_file="<N/A>")
     return {-1: failure.explained(f"The agent says that workers of role {spec.role} failed, and not which")}
-
-
-def _early_health_check_server() -> HealthCheckServer | None:
-    """Before the rendezvous, which may take long: until there is an agent to ask, being here is being alive."""
-    if not justknobs_check(HEALTH_CHECK_BEFORE_RENDEZVOUS, default=True):
-        return None
-    return server_from_environment(_AliveCallbackProxy())
 
 
 def _get_entrypoint_name(entrypoint: Callable[..., Any] | str | None, args: list[Any]) -> str:

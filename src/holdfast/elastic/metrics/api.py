@@ -6,6 +6,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -67,12 +68,12 @@ class NullMetricHandler(MetricHandler):
         pass
 
 
+@dataclass(eq=False)
 class MetricStream:
     """One group and its handler."""
 
-    def __init__(self, group_name: str, handler: MetricHandler) -> None:
-        self.group_name = group_name
-        self.handler = handler
+    group_name: str
+    handler: MetricHandler
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
         self.handler.emit(MetricData(time.time(), self.group_name, metric_name, metric_value))

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["RequestQueue", "TimerClient", "TimerRequest", "TimerServer", "configure", "expires"]
@@ -16,22 +17,13 @@ __all__ = ["RequestQueue", "TimerClient", "TimerRequest", "TimerServer", "config
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class TimerRequest:
     """Start the timer `scope_id` of a worker, to expire at `expiration_time` (epoch seconds); negative: release it."""
 
-    __slots__ = ["expiration_time", "scope_id", "worker_id"]
-
-    def __init__(self, worker_id: Any, scope_id: str, expiration_time: float) -> None:
-        self.worker_id = worker_id
-        self.scope_id = scope_id
-        self.expiration_time = expiration_time
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TimerRequest):
-            return False
-        return (self.worker_id, self.scope_id, self.expiration_time) == (other.worker_id, other.scope_id, other.expiration_time)
-
-    __hash__ = None  # type: ignore[assignment]
+    worker_id: Any
+    scope_id: str
+    expiration_time: float
 
 
 class TimerClient(ABC):

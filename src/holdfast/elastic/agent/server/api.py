@@ -184,7 +184,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _call_shutdown(self, death_sig: signal.Signals | None) -> None:
         """`_shutdown` with as much as the subclass's takes."""
         args = () if death_sig is None else (death_sig,)
-        limit = {"timeout": self._shutdown_timeout}
+        limit: dict[str, Any] = {"timeout": self._shutdown_timeout}
         if _takes(self._shutdown, *args, **limit):
             self._shutdown(*args, **limit)
         else:
@@ -331,10 +331,7 @@ class SimpleElasticAgent(ElasticAgent):
         worker_pid: int | None = None,
     ) -> Event:
         group = self._worker_group
-        details: dict[str, Any] = {
-            "group_world_size": group.group_world_size,
-            "entry_point": group.spec.get_entrypoint_name(),
-        }
+        details: dict[str, Any] = {"group_world_size": group.group_world_size, "entry_point": group.spec.get_entrypoint_name()}
         if worker:  # each in a list of one, as readers of torch's events expect
             details |= {
                 "local_rank": (worker.local_rank,),

@@ -34,7 +34,6 @@ from holdfast.elastic.utils.process_state import is_uninterruptible_state, read_
 from .api import RunResult, SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
 from .health_check_server import TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT
 from .health_check_server import HealthCheckServer, server_from_environment
-from .knobs import HEALTH_CHECK_BEFORE_RENDEZVOUS, justknobs_check
 from .worker_env import local_rank_env, worker_env
 
 logger = get_logger(__name__)
@@ -280,11 +279,8 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _setup_healthcheck(self) -> None:
         """Start it if it is wanted and not there yet. It outlives restarts, and answers between two rounds."""
-        if self._health_check_server is not None:
-            if justknobs_check(HEALTH_CHECK_BEFORE_RENDEZVOUS, default=True):
-                return
-            self._health_check_server.stop()
-        self._health_check_server = server_from_environment(self._get_alive_time)
+        if self._health_check_server is None:
+            self._health_check_server = server_from_environment(self._get_alive_time)
 
     def _get_alive_time(self) -> int:
         """Epoch seconds of the last progress: the watchdog's while it runs, else now."""

@@ -10,6 +10,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from .worker_group import Worker
@@ -19,19 +20,17 @@ IDENTICAL_ENV = "TORCH_ELASTIC_WORKER_IDENTICAL"
 """Set to 1, it promises that all nodes have the same role and number of workers; then no node asks the others."""
 
 
+@dataclass(slots=True)
 class _RoleInstanceInfo:
     """What one node has."""
 
-    __slots__ = ["local_world_size", "rank", "role"]
-
-    def __init__(self, role: str, rank: int, local_world_size: int) -> None:
-        self.role = role
-        self.rank = rank
-        self.local_world_size = local_world_size
+    role: str
+    rank: int
+    local_world_size: int
 
     def serialize(self) -> bytes:
         """As JSON."""
-        return json.dumps({"role": self.role, "rank": self.rank, "local_world_size": self.local_world_size}).encode()
+        return json.dumps(asdict(self)).encode()
 
     @staticmethod
     def deserialize(data: bytes) -> _RoleInstanceInfo:
@@ -79,12 +78,6 @@ def assign(store: Any, group_rank: int, group_world_size: int, role: str, local_
             store.multi_set([f"{ASSIGNED_RANKS}{index}" for index in range(group_world_size)], answers)
         base, global_size, base_in_role, role_size = json.loads(store.get(f"{ASSIGNED_RANKS}{group_rank}"))
     return [
-        Worker(
-            local_rank=index,
-            global_rank=base + index,
-            role_rank=base_in_role + index,
-            world_size=global_size,
-            role_world_size=role_size,
-        )
+        Worker(index, base + index, base_in_role + index, global_size, role_world_size=role_size)
         for index in range(local_world_size)
     ]

@@ -62,30 +62,24 @@ class WorkerSpec:
         return self.entrypoint.__qualname__
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Worker:
     """One worker of this node. Ranks and sizes are -1 until a round has given them; `id` is the agent's (a pid, here)."""
 
-    __slots__ = ["global_rank", "id", "local_rank", "role_rank", "role_world_size", "world_size"]
-
-    def __init__(
-        self, local_rank: int, global_rank: int = -1, role_rank: int = -1, world_size: int = -1, role_world_size: int = -1
-    ) -> None:
-        self.id: Any = None
-        self.local_rank = local_rank
-        self.global_rank = global_rank
-        self.role_rank = role_rank
-        self.world_size = world_size
-        self.role_world_size = role_world_size
+    local_rank: int
+    global_rank: int = -1
+    role_rank: int = -1
+    world_size: int = -1
+    role_world_size: int = -1
+    id: Any = field(default=None, init=False)
 
     def start_as(self, worker_id: Any) -> None:
         """The agent has started it, and calls it so."""
         self.id = worker_id
 
     def __repr__(self) -> str:
-        return (
-            f"local_rank={self.local_rank},global_rank={self.global_rank},role_rank={self.role_rank},"
-            f"world_size={self.world_size},role_world_size={self.role_world_size}"
-        )
+        names = ("local_rank", "global_rank", "role_rank", "world_size", "role_world_size")
+        return ",".join(f"{name}={getattr(self, name)}" for name in names)
 
 
 class WorkerState(str, Enum):  # noqa: UP042  StrEnum would print otherwise than torch's
