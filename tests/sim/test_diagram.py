@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tools.reference import group, monitor, succession
+from tools.reference import group, injector, monitor, spares, succession
 from tools.reference.rounds import diagram, page
 from tools.reference.walk import Step, walk
 
+from holdfast.agent.spares.state import Phase as SparePhase
+from holdfast.agent.spares.state import SlotState
 from holdfast.monitor.state import Phase
 from holdfast.rendezvous.coordinator import member_messages
 from holdfast.rendezvous.election.succession_state import LEADS, Role, State
@@ -85,6 +87,21 @@ def test_a_monitor_finds_no_rank_to_hang_while_another_node_works_or_the_agent_w
         "all ranks have stood still for as long as they must",
         "no GPU works",
     }
+
+
+# --- what stands beside it --------------------------------------------------------------------------------------------------
+
+
+def test_the_reference_of_faults_that_are_played_is_made_from_the_machine() -> None:
+    steps = injector.walk()
+    assert (DOCS / "reference" / "faults.md").read_text() == injector.page(steps), "run: make reference"
+    assert {step.after for step in steps} == set(injector.Phase)
+
+
+def test_the_reference_of_warm_spares_is_made_from_the_machine() -> None:
+    ranks, slots = spares.walks()
+    assert (DOCS / "reference" / "spares.md").read_text() == spares.page(ranks, slots), "run: make reference"
+    assert {step.after for step in ranks} == set(SparePhase) and {step.after for step in slots} == set(SlotState)
 
 
 # --- succession -------------------------------------------------------------------------------------------------------------

@@ -21,10 +21,12 @@ from tools.reference import (
     ft_launcher,
     group,
     http_api,
+    injector,
     metrics,
     monitor,
     rounds,
     rules,
+    spares,
     succession,
     torchrun,
 )
@@ -49,6 +51,8 @@ def main() -> None:
         "fleet": fleet.page(fleet_walk.walk()),
         "node": group.page(group.walk()),
         "monitor": monitor.page(monitor.walk()),
+        "faults": injector.page(injector.walk()),
+        "spares": spares.page(*spares.walks()),
     }
     for name, text in pages.items():
         (docs / "reference" / f"{name}.md").write_text(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.job.injection import Injection
+from holdfast.core.job.injection import Fault, Injection
 from holdfast.core.machine import Action, Tick
 from holdfast.core.wire.fleet import Deed, Did, FleetMessage, RankSaid, Standing, Trouble
 from holdfast.supervisor.fleet.machine import Fleet
@@ -169,7 +169,7 @@ def test_one_that_was_stopped_finds_nobody_lost_for_that(stage):
 
 
 def test_a_fault_for_practice_is_a_deed_and_whoever_asked_is_told(stage):
-    stage.inject("b", Injection(fault="kill", by="you"))
+    stage.inject("b", Injection(fault=Fault.KILL, by="you"))
     (deed,) = stage.deeds()
     assert (deed.act, deed.outcome, deed.seen) == ("inject", "done", "kill, for practice, as you asked for")
     assert stage.orders == [("b-1", "inject", "b")] and stage.replies == [Reply(ask=7, ok=True, text="done")]
@@ -177,14 +177,14 @@ def test_a_fault_for_practice_is_a_deed_and_whoever_asked_is_told(stage):
 
 def test_a_fault_that_nobody_answers_is_told_too(stage):
     stage.heard.remove("c")
-    stage.inject("c", Injection(fault="kill"))
+    stage.inject("c", Injection(fault=Fault.KILL))
     stage.wait(12)
     assert [(reply.ok, reply.text) for reply in stage.replies] == [(False, "its agent has not answered")]
     assert stage.deeds()[0].outcome == "refused: its agent has not answered"
 
 
 def test_a_node_that_is_not_heard_or_works_for_several_is_named(stage):
-    wanted = Injection(fault="kill")
+    wanted = Injection(fault=Fault.KILL)
     stage.inject("nobody", wanted)
     stage.inject("b", wanted, job="other")
     assert [(reply.ok, reply.text) for reply in stage.replies] == [

@@ -6,10 +6,10 @@ from kit.stages.group_stage import JOIN, Stage
 from kit.stages.round_stage import Job
 
 from holdfast.agent.group.messages import FromCoordinator, ToCoordinator
-from holdfast.core.job.injection import Injection
+from holdfast.core.job.injection import Fault, Injection
 from holdfast.core.wire.messages import Reply, Request, RequestKind
 
-KILL = Injection(fault="kill", rank=1, by="you")
+KILL = Injection(fault=Fault.KILL, rank=1, by="you")
 
 
 def test_a_node_passes_a_wish_on_and_answers_one():

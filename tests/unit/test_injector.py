@@ -11,9 +11,7 @@ from holdfast.agent.faults.machine import (
     RUN_S,
     Answered,
     Asked,
-    Halt,
     Injector,
-    LetGo,
     Plant,
     RankOver,
     RoundOver,
@@ -21,8 +19,9 @@ from holdfast.agent.faults.machine import (
 )
 from holdfast.core.errors import UsageError
 from holdfast.core.job.events import FaultInjected, FaultOver
-from holdfast.core.job.injection import Injection, injection
+from holdfast.core.job.injection import Fault, Injection, injection
 from holdfast.core.machine import NEVER, Record, Tick
+from holdfast.core.signals import signal
 from holdfast.health.checks.kernel_log import XID
 
 
@@ -35,7 +34,7 @@ class Stage:
         self.looks_s: dict[str, float | None] = {"xid": 60.0, "gpu": 60.0}
 
     def ask(self, fault: str, **rest: Any) -> list[Any]:
-        wanted = Injection(fault=fault, by="you", **rest)
+        wanted = Injection(fault=Fault(fault), by="you", **rest)
         return list(self.injector.observe(Asked(injection=wanted, ranks=self.ranks, looks_s=self.looks_s), self.now))
 
     def show(self, seen: Any) -> list[Any]:
@@ -69,7 +68,7 @@ def refusal(actions: list[Any]) -> str:
 
 def test_a_rank_is_killed_after_that_is_recorded(stage):
     asked = stage.ask("kill", rank=3)
-    assert isinstance(asked[0], Record) and asked[-1] == Strike(local_rank=1)
+    assert isinstance(asked[0], Record) and asked[-1] == Strike(local_rank=1, signum=signal.SIGKILL)
     (event,) = of(FaultInjected, asked)
     assert (event.fault, event.rank, event.by) == ("kill", 3, "you")
     assert event.what == "rank 3 (local 1, pid 4713) is killed (SIGKILL)"
@@ -77,10 +76,11 @@ def test_a_rank_is_killed_after_that_is_recorded(stage):
 
 
 def test_a_hang_is_undone_when_its_time_is_over(stage):
-    assert of(Halt, stage.ask("hang", for_s=5.0)) == [Halt(local_rank=0)]
+    assert of(Strike, stage.ask("hang", for_s=5.0)) == [Strike(local_rank=0, signum=signal.SIGSTOP)]
     assert stage.run(4.9) == []
     over = stage.run(0.2)
-    assert of(LetGo, over) == [LetGo(local_rank=0)] and of(FaultOver, over)[0].reason == "its time is over"
+    assert of(Strike, over) == [Strike(local_rank=0, signum=signal.SIGCONT)]
+    assert of(FaultOver, over)[0].reason == "its time is over"
     assert stage.injector.deadline() == NEVER
 
 
@@ -89,7 +89,7 @@ def test_a_hang_is_undone_when_its_time_is_over(stage):
 def test_whatever_happens_to_the_ranks_ends_what_is_played_on_them(stage, fault, seen):
     stage.ask(fault)
     stage.run(RUN_S)
-    assert of(FaultOver, stage.show(seen)) and not stage.injector.halted
+    assert of(FaultOver, stage.show(seen)) and not stage.injector.state.played
     assert stage.injector.deadline() == NEVER
 
 
@@ -104,9 +104,9 @@ def test_a_slow_rank_runs_a_quarter_of_its_time_and_is_left_running(stage):
     while stage.injector.deadline() < NEVER:
         stage.now = stage.injector.deadline()
         for action in stage.show(Tick()):
-            if isinstance(action, Halt):
+            if action == Strike(local_rank=0, signum=signal.SIGSTOP):
                 halted_at = stage.now
-            elif isinstance(action, LetGo):
+            elif action == Strike(local_rank=0, signum=signal.SIGCONT):
                 halted_s, halted_at = halted_s + stage.now - halted_at, None
     assert halted_at is None and stage.now - began == pytest.approx(2.0)
     assert halted_s / 2.0 == pytest.approx(HALT_S / (HALT_S + RUN_S), abs=0.02)
@@ -115,7 +115,7 @@ def test_a_slow_rank_runs_a_quarter_of_its_time_and_is_left_running(stage):
 def test_two_things_are_not_played_on_one_rank(stage):
     stage.ask("hang", rank=2)
     assert "already" in refusal(stage.ask("slow", rank=2))
-    assert of(Halt, stage.ask("hang", rank=3)) == [Halt(local_rank=1)]
+    assert of(Strike, stage.ask("hang", rank=3)) == [Strike(local_rank=1, signum=signal.SIGSTOP)]
 
 
 def test_an_xid_is_a_record_as_the_kernel_s_that_the_check_reads(stage):

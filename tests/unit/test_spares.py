@@ -5,35 +5,35 @@ from __future__ import annotations
 import pytest
 
 from holdfast.agent.spares import machine as spares
+from holdfast.agent.spares.imports import Changes, at_load, contradiction, differences, is_line, merged
 from holdfast.agent.spares.machine import (
     GUESS_BYTES,
     LEAST_ROOM_BYTES,
     LONGEST_AGE_S,
     MOST_FAILURES,
-    PATIENCE,
     QUIET_S,
     SURVEY_S,
     WATCH_S,
     MiB,
     Spares,
-    at_load,
-    contradiction,
-    differences,
-    is_line,
-    merged,
 )
 from holdfast.agent.spares.messages import (
     EndSpare,
     Lost,
+    Made,
     MakeSpare,
     Ready,
     RoundBegan,
     RoundEnds,
     RoundOver,
     StandingBy,
+    StartWith,
     Survey,
     Surveyed,
+    Used,
+    WorkerDue,
 )
+from holdfast.agent.spares.state import PATIENCE, no_spares
 from holdfast.core.job.events import SpareLost, SpareReady
 from holdfast.core.machine import NEVER, Action, Record, Say, Tick
 
@@ -44,7 +44,7 @@ class Stage:
     """One node's spares, and the time."""
 
     def __init__(self, nproc: int = 2, wanted: int | None = None, fork: bool = False) -> None:
-        self.machine = Spares(nproc, wanted, fork=fork)
+        self.machine = Spares(no_spares(nproc, wanted, fork=fork))
         self.now = 100.0
         self.pid = 1000
 
@@ -54,7 +54,7 @@ class Stage:
         for action in actions:
             if isinstance(action, MakeSpare):
                 self.pid += 1
-                self.machine.made(action.slot, self.pid, self.now)
+                assert self.machine.observe(Made(slot=action.slot, pid=self.pid), self.now) == []
         return actions
 
     def survey(self, *, beating: bool = True, room: int = 64 * GiB, modules: int = 9, **more: object) -> list[Action]:
@@ -67,6 +67,15 @@ class Stage:
 
     def ready(self, pid: int, *, size: int = 200 * MiB, reads: frozenset[str] = frozenset()) -> list[Action]:
         return self.see(Ready(pid=pid, import_s=1.5, reads=reads, size_bytes=size))
+
+    def choose(self, local_rank: int, changed: dict[int, Changes]) -> tuple[int, str]:
+        """The spare that becomes this worker, or -1 and why none does."""
+        (found,) = self.see(WorkerDue(local_rank=local_rank, changed=changed))
+        assert isinstance(found, StartWith)
+        return found.pid, found.cold_because
+
+    def used(self, pid: int, trouble: str = "") -> None:
+        assert self.see(Used(pid=pid, trouble=trouble)) == []
 
     def all_ready(self) -> None:
         self.train()
@@ -114,7 +123,7 @@ def test_the_first_shows_what_one_needs_and_the_others_follow() -> None:
 def test_auto_leaves_memory_to_others_and_says_so() -> None:
     stage = Stage(nproc=4)
     assert made(stage.train(room=6 * GiB + GUESS_BYTES)) == []
-    assert stage.machine.choose(0, {}) == (-1, "memory is short: 6656 MiB are left on this host")
+    assert stage.choose(0, {}) == (-1, "memory is short: 6656 MiB are left on this host")
     assert made(stage.survey(room=7 * GiB)) == [0]
     stage.ready(1001)
     assert made(stage.survey(room=int(6.4 * GiB) + 401 * MiB)) == [1, 2]
@@ -140,25 +149,25 @@ def test_no_spare_where_the_script_would_run_instead_of_waiting() -> None:
 def test_one_that_waits_becomes_the_worker() -> None:
     stage = Stage()
     stage.all_ready()
-    assert stage.machine.choose(1, {1002: {}}) == (1002, "")
-    stage.machine.used(1002)
-    assert stage.machine.choose(1, {}) == (-1, "the last one has become a worker, and no other was ready yet")
-    assert stage.machine.choose(0, {1001: {}}) == (1001, "")
+    assert stage.choose(1, {1002: {}}) == (1002, "")
+    stage.used(1002)
+    assert stage.choose(1, {}) == (-1, "the last one has become a worker, and no other was ready yet")
+    assert stage.choose(0, {1001: {}}) == (1001, "")
 
 
 def test_one_that_still_imports_does_not() -> None:
     stage = Stage()
     assert made(stage.train()) == [0]
-    assert stage.machine.choose(0, {1001: {}}) == (-1, "it was still importing")
+    assert stage.choose(0, {1001: {}}) == (-1, "it was still importing")
     stage.ready(1001)
-    assert stage.machine.choose(0, {1001: {}}) == (1001, "")
+    assert stage.choose(0, {1001: {}}) == (1001, "")
 
 
 def test_after_a_restart_they_are_made_anew_once_it_trains() -> None:
     stage = Stage()
     stage.all_ready()
     for pid in (1001, 1002):
-        stage.machine.used(pid)
+        stage.used(pid)
     stage.see(RoundBegan())
     assert stage.survey(beating=False) == []
     assert made(stage.survey()) == [0, 1]
@@ -176,16 +185,16 @@ def test_while_ranks_are_slow_to_end_what_is_lacking_is_made() -> None:
     stage = Stage()
     stage.all_ready()
     for pid in (1001, 1002):
-        stage.machine.used(pid)
+        stage.used(pid)
     stage.see(RoundBegan())
     stage.see(RoundEnds())
     assert stage.machine.deadline() == stage.now + SURVEY_S
     assert stage.see(Tick()) == [Survey()]
     assert made(stage.survey(beating=False, between=True)) == [0, 1]
-    assert stage.machine.awaited_until() == stage.now + PATIENCE * 1.5
+    assert stage.machine.state.awaited_until == stage.now + PATIENCE * 1.5
     stage.ready(1003)
     stage.ready(1004)
-    assert stage.machine.awaited_until() == -NEVER
+    assert stage.machine.state.awaited_until == -NEVER
 
 
 def test_nothing_is_made_between_rounds_where_no_rank_has_trained_yet() -> None:
@@ -198,27 +207,27 @@ def test_nothing_is_made_between_rounds_where_no_rank_has_trained_yet() -> None:
 def test_how_long_a_spare_takes_is_not_guessed() -> None:
     stage = Stage(nproc=1)
     assert made(stage.train()) == [0]
-    assert stage.machine.awaited_until() == -NEVER
+    assert stage.machine.state.awaited_until == -NEVER
 
 
 def test_no_start_waits_for_what_would_find_its_environment_contradicted_again() -> None:
     stage = Stage(nproc=1)
     stage.train()
     stage.ready(1001, reads=frozenset({"RANK"}))
-    stage.machine.choose(0, {1001: {"RANK": ("0", "1")}})
+    stage.choose(0, {1001: {"RANK": ("0", "1")}})
     assert made(stage.survey(between=True)) == []
-    assert made(stage.train()) == [0] and stage.machine.awaited_until() == -NEVER
+    assert made(stage.train()) == [0] and stage.machine.state.awaited_until == -NEVER
     stage.ready(1002)
-    assert stage.machine.choose(0, {1002: {}}) == (1002, "")
-    stage.machine.used(1002)
-    assert made(stage.survey(between=True)) == [0] and stage.machine.awaited_until() > stage.now
+    assert stage.choose(0, {1002: {}}) == (1002, "")
+    stage.used(1002)
+    assert made(stage.survey(between=True)) == [0] and stage.machine.state.awaited_until > stage.now
 
 
 def test_a_worker_that_must_find_another_value_starts_cold() -> None:
     stage = Stage(nproc=1)
     stage.train()
     stage.ready(1001, reads=frozenset({"RANK", "HOME"}))
-    pid, why = stage.machine.choose(0, {1001: {"WORLD_SIZE": ("2", "3"), "RANK": ("1", "0")}})
+    pid, why = stage.choose(0, {1001: {"WORLD_SIZE": ("2", "3"), "RANK": ("1", "0")}})
     assert pid == -1 and why == "RANK, which its imports have read, was '1' and is '0' now"
     actions = stage.survey()
     assert actions[0] == EndSpare(pid=1001) and made(actions) == [0]
@@ -240,7 +249,7 @@ def test_an_import_that_fails_is_told_once_and_is_not_tried_for_ever() -> None:
     stage.train()
     noted, said = stage.see(Lost(pid=1001, reason="importing x failed"))
     assert isinstance(noted, Record) and isinstance(said, Say) and "importing x failed" in said.text
-    assert stage.machine.choose(0, {}) == (-1, "importing x failed")
+    assert stage.choose(0, {}) == (-1, "importing x failed")
     for failure in range(1, MOST_FAILURES):
         assert made(stage.train()) == [0]
         assert len(stage.see(Lost(pid=1001 + failure, reason="importing x failed"))) == 1
@@ -262,14 +271,14 @@ def test_one_is_there_for_all_where_workers_are_forked() -> None:
     assert made(stage.train()) == [0]
     stage.ready(1001)
     for local_rank in range(3):
-        assert stage.machine.choose(local_rank, {1001: {}}) == (1001, "")
-        stage.machine.used(1001)
-    stage.machine.used(1001, "it has 2 threads")
-    assert stage.machine.choose(0, {}) == (-1, "it has 2 threads")
+        assert stage.choose(local_rank, {1001: {}}) == (1001, "")
+        stage.used(1001)
+    stage.used(1001, "it has 2 threads")
+    assert stage.choose(0, {}) == (-1, "it has 2 threads")
 
 
 def test_fewer_spares_than_workers() -> None:
-    assert Stage(nproc=2, wanted=1).machine.choose(1, {}) == (-1, "there are fewer spares than workers")
+    assert Stage(nproc=2, wanted=1).choose(1, {}) == (-1, "there are fewer spares than workers")
 
 
 def test_a_node_that_waits_for_a_place_makes_them_at_once() -> None:
@@ -283,7 +292,7 @@ def test_what_a_node_that_waits_could_not_know_is_told() -> None:
     stage.see(StandingBy())
     stage.survey()
     stage.ready(1001, reads=frozenset({"RANK"}))
-    _, why = stage.machine.choose(0, {1001: {"RANK": ("0", "3")}})
+    _, why = stage.choose(0, {1001: {"RANK": ("0", "3")}})
     assert why == "RANK, which its imports have read, was '0' and is '3' now; this node did not know its place yet"
 
 

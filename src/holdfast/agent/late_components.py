@@ -47,7 +47,7 @@ class LateComponents:
                 perform=around.perform,
                 between=lambda: group.state.is_between,
             )
-            workers.use_spares(self.spares)
+            workers.use_spares(self.spares.take)
             self.parts.append(self.spares)
 
     def progress(self, local_rank: int) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.group.hang_response import LOOK_S
 from holdfast.agent.group.state import Phase
 from holdfast.agent.leader.elected_node import shortened
-from holdfast.agent.spares.machine import SlotState
+from holdfast.agent.spares.state import SlotState
 from holdfast.core.config.own_options import Grow
 from holdfast.core.job.events import Decided, Event, NodeLost
 from holdfast.core.job.policy import Verdict
@@ -409,7 +409,7 @@ class Checks:
         """No spare is a worker, none more is kept than was wanted, and the machine knows of each."""
         if agent.ended or not agent.spares.on:
             return
-        spares, slots = agent.spares, agent.spares.machine.slots
+        spares, slots = agent.spares, agent.spares.machine.state.slots
         if both := {one.pid for one in spares.living} & {worker.pid for worker in agent.world.live}:
             raise Violation(f"{agent.place} has spares that are workers: {both}")
         if counted := set(spares.parked) & set(agent.local_ranks):

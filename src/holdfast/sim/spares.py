@@ -6,8 +6,9 @@ from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.spares.machine import MiB
-from holdfast.agent.spares.messages import Lost, Ready, RoundOver, StandingBy, Surveyed
+from holdfast.agent.spares.messages import Lost, Made, Ready, RoundOver, StandingBy, Surveyed
 from holdfast.agent.spares.pool import Parked, Parking
+from holdfast.agent.spares.state import Phase
 from holdfast.core.machine import NEVER, Observation
 from holdfast.core.processes import ProcessGone
 from holdfast.sim.scene import MEMORY_BYTES, SpareLife
@@ -91,7 +92,7 @@ class SimSpares(Parking):
             super().recorded(event, at_unix)
 
     def stand_by(self, modules: Iterable[str]) -> None:
-        self.standing_by, self.loaded, self.opened = True, {0: list(modules)}, self.on
+        self.loaded, self.opened = {0: list(modules)}, self.on
         if self.on:
             self._show(StandingBy())
 
@@ -143,14 +144,16 @@ class SimSpares(Parking):
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
     def _survey(self) -> Observation:
-        world, nproc, between = self.world, self.group.join.nproc, self.between()
+        world, nproc = self.world, self.group.join.nproc
+        stands_by = self.machine.state.phase is Phase.STANDING_BY
+        between = self.between() and not stands_by
         workers = [worker for worker in world.live if worker.pid in self.local_ranks()]
-        if len(workers) < nproc and not self.standing_by and not between:
+        if len(workers) < nproc and not stands_by and not between:
             return RoundOver()
         self.loaded = self.loaded or {0: list(MODULES)}
         return Surveyed(
             reached=True,
-            between=between and not self.standing_by,
+            between=between,
             beating=all(world.timeline.now - worker.born_at >= BEATS_AFTER_S for worker in workers),
             modules=nproc * len(MODULES),
             room_bytes=self.scene.room_bytes,
@@ -164,7 +167,7 @@ class SimSpares(Parking):
         pid = world.take_pid()
         one = self.parked[pid] = SimSpare(pid, local_rank, {"RANK": rank}, self.scene.spare_life(self.place))
         self.living.append(one)
-        self.machine.made(slot, pid, world.now())
+        self._show(Made(slot=slot, pid=pid))
         timeline.after(one.life.import_s, lambda: world.see(Imported(pid=pid)) if one in self.living else None)
         if one.life.lasts_s != NEVER:
             timeline.after(one.life.lasts_s, lambda: self._dies(one))

@@ -1,12 +1,11 @@
 """What may be seen in which phase of a node, and what follows? Found by walking `agent.group.machine`: docs/reference/node.md.
 
-Begins with a node that has asked for its first round, and shows it everything that can happen, until no new state comes up. The
-step is a function of the state, so nothing needs to be copied.
+Begins with a node that has asked for its first round, and shows it everything that can happen, until no new state comes up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from kit.stages import made_up
 
@@ -18,8 +17,9 @@ from holdfast.agent.group.worker_table import WorkerState
 from holdfast.core.job.failure import Evidence
 from holdfast.core.machine import NEVER, Observation, Signalled, Tick
 from holdfast.core.signals import signal
-from holdfast.core.value import Value, replace
+from holdfast.core.value import replace
 from holdfast.core.wire.messages import Finish, Join, LookAround, Message, Refused, Stop, Waiting
+from tools.reference.phases import Seen, Step, drawn, table, walked
 
 HEAD = """\
 # A node: phases and observations
@@ -33,68 +33,23 @@ every state, until no new state came up.
 
 """
 
-TABLE = """
-
-## What may be seen in which phase
-
-A name: the phase that follows. `✓`: it acts, and the phase stays. `·`: nothing follows. Empty: it cannot happen.
-
-"""
-
 JOIN = Join(node="a", name="a", addr="a", master_port=0, nproc=2, role="default")
 PHASES = tuple(phase for phase in Phase if phase is not Phase.NEW)
-
-
-class Step(Value):
-    """One thing that happens in one phase, and what it leads to."""
-
-    before: Phase
-    event: str
-    after: Phase
-    acts: bool
 
 
 def walk() -> set[Step]:
     """Every step that there is."""
     first = State(join=JOIN, backend="embedded", grace_s=5.0)
-    left = [(begin(replace(first, hosting=hosting, checks=not hosting), 0.0)[0], 0.0) for hosting in (False, True)]
-    known, steps = {_key(state) for state, _ in left}, set[Step]()
-    while left:
-        state, now = left.pop()
-        for event, observation, at in _everything(state, now):
-            after, actions = step(state, observation, at)
-            acts = bool(actions) or after != state
-            steps.add(Step(before=state.phase, event=event, after=after.phase, acts=acts))
-            if (key := _key(after)) not in known:
-                known.add(key)
-                left.append((after, at))
-    return steps
+    begun = [begin(replace(first, hosting=hosting, checks=not hosting), 0.0)[0] for hosting in (False, True)]
+    return walked(begun, _everything, step, lambda state: state.phase, _key)
 
 
-def page(steps: Iterable[Step]) -> str:
+def page(steps: set[Step]) -> str:
     """The whole page."""
-    found: dict[str, dict[Phase, set[str]]] = {}
-    for one in sorted(steps, key=lambda one: (one.event, one.after)):
-        told = one.after.value if one.after is not one.before else "✓" if one.acts else "·"
-        found.setdefault(one.event, {}).setdefault(one.before, set()).add(told)
-    cells = ((event, [_cell(told.get(phase, set())) for phase in PHASES]) for event, told in found.items())
-    rows = [f"| {event} | {' | '.join(row)} |" for event, row in cells]
-    head = [f"| seen | {' | '.join(PHASES)} |", "|---" * (len(PHASES) + 1) + "|"]
-    return HEAD + diagram(steps) + TABLE + "\n".join([*head, *rows, ""])
+    return HEAD + drawn(steps, begins=Phase.JOINING, ends=Phase.ENDED) + table(steps, PHASES)
 
 
-def diagram(steps: Iterable[Step]) -> str:
-    """The phases, for a renderer of Mermaid."""
-    arrows = sorted({(one.before, one.after) for one in steps if one.before is not one.after})
-    lines = [f"    {before} --> {after}" for before, after in arrows]
-    return "\n".join(["```mermaid", "stateDiagram-v2", "    [*] --> joining", *lines, "    ended --> [*]", "```"])
-
-
-def _cell(told: set[str]) -> str:
-    return " / ".join(sorted(told - {"·"} if len(told) > 1 else told))
-
-
-def _everything(state: State, now: float) -> Iterator[tuple[str, Observation, float]]:
+def _everything(state: State, now: float) -> Iterator[Seen]:
     for text, message in _messages(state):
         yield f"`{type(message).__name__}`: {text}", seen.Told(message=message), now
     for text, observation in _of_workers(state):

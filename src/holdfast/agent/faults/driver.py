@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 
-from holdfast.agent.faults.machine import Answered, Asked, Halt, Injector, LetGo, Plant, RankOver, RoundOver, Strike
+from holdfast.agent.faults.machine import Answered, Asked, Injector, Plant, RankOver, RoundOver, Strike
 from holdfast.agent.group.messages import ToCoordinator
 from holdfast.agent.group.state import Phase
 from holdfast.agent.group.worker_table import WorkerState
@@ -122,13 +122,9 @@ class Injections(Part):
             match action:
                 case Answered():
                     answers.append(action)
-                case Strike(local_rank=local_rank):
+                case Strike(local_rank=local_rank, signum=signum):
                     if pid := self._pid(local_rank):
-                        os.kill(pid, signal.SIGKILL)
-                case Halt(local_rank=local_rank):
-                    self._signal(local_rank, signal.SIGSTOP)
-                case LetGo(local_rank=local_rank):
-                    self._signal(local_rank, signal.SIGCONT)
+                        (os.kill if signum == signal.SIGKILL else kill_group)(pid, signum)
                 case Plant():
                     self._plant(action)
                 case _:
@@ -139,10 +135,6 @@ class Injections(Part):
         """Of the rank's process, which is there until it is reaped. 0: it has been."""
         ours = ((pid, one) for pid, one in self.workers.local_ranks.items() if pid in self.host.children)
         return next((pid for pid, one in ours if one == local_rank), 0)
-
-    def _signal(self, local_rank: int, signum: int) -> None:
-        if pid := self._pid(local_rank):
-            kill_group(pid, signum)
 
     def _plant(self, plant: Plant) -> None:
         checker = self.checker()

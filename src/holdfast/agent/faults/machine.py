@@ -1,27 +1,30 @@
 """When is which fault played, and when is it over? The machine of an agent that may be practised on (--allow-inject).
 
-    asked ──▶ kill                                  once
-          ──▶ hang ──for_s──▶ undone                a rank is stopped
-          ──▶ slow: go ⇄ halt ──for_s──▶ undone     RUN_S and HALT_S in turn
-          ──▶ xid, ecc ──for_s──▶ undone            what the node's checks read has something more in it
+    kill                                  a rank is killed, once
+    hang ──▶ stopped ──for_s──▶ over      a rank is stopped
+    slow ──▶ running ⇄ stopped ──for_s──▶ over      RUN_S and HALT_S in turn
+    xid, ecc ──▶ planted ──for_s──▶ over  what the node's checks read has something more in it
 
-Whatever happens to the ranks meanwhile ends what is played on them: nobody stays stopped. How a process is stopped, and where
-checks read, is for `agent.faults.driver`.
+Whatever happens to the ranks meanwhile ends what is played on them: nobody stays stopped. `agent.faults.driver` carries it out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from enum import StrEnum
+
 from holdfast.core.job.events import FaultInjected, FaultOver
-from holdfast.core.job.injection import ECC, XID, Injection
+from holdfast.core.job.injection import Fault, Injection
 from holdfast.core.job.xid import NONE, RESTART, WATCH, xid
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Tick
-from holdfast.core.value import Value
+from holdfast.core.signals import signal
+from holdfast.core.value import Value, replace
 
 RUN_S, HALT_S = 0.005, 0.015
 """Of a rank that is slow. Shorter than most steps, so that each of them takes four times as long, and not every tenth forty
 times: a straggler is known by its median."""
 
-CHECKS = {XID: "xid", ECC: "gpu"}
+CHECKS = {Fault.XID: "xid", Fault.ECC: "gpu"}
 """The check that finds such a fault."""
 
 NO_GPU = "0000:00:00"
@@ -51,21 +54,10 @@ class RoundOver(Observation):
 
 
 class Strike(Action):
-    """SIGKILL a rank."""
+    """Send a signal to a rank: SIGKILL to its process, SIGSTOP and SIGCONT to its process group."""
 
     local_rank: int
-
-
-class Halt(Action):
-    """Stop a rank."""
-
-    local_rank: int
-
-
-class LetGo(Action):
-    """Let a rank go on that was stopped."""
-
-    local_rank: int
+    signum: int
 
 
 class Plant(Action):
@@ -78,19 +70,33 @@ class Plant(Action):
 
 
 class Answered(Action):
-    """What becomes of it, for whoever asked."""
+    """What becomes of the request."""
 
     ok: bool
     text: str
+
+
+class Where(StrEnum):
+    """Where a fault that is to be undone stands."""
+
+    RUNNING = "running"
+    """Its rank is slow, and runs just now."""
+    STOPPED = "stopped"
+    """Its rank is stopped."""
+    PLANTED = "planted"
+    """The node's checks read it."""
 
 
 class Played(Value):
     """A fault that is to be undone."""
 
     injection: Injection
-    rank: int
+    rank: int = -1
     """-1: it is about a GPU."""
-    local_rank: int
+    local_rank: int = -1
+    where: Where
+    turn_at: float = NEVER
+    """When a slow rank is stopped, or let go, next."""
     until: float
     what: str
     kmsg: str = ""
@@ -98,134 +104,151 @@ class Played(Value):
     """Index of the GPU. Empty: it is none of that kind."""
 
 
+class State(Value):
+    """All that the machine knows."""
+
+    played: tuple[Played, ...] = ()
+    records: int = 0
+    """Of the kernel's log, so far: each has a number."""
+
+    def deadline(self) -> float:
+        """When a `Tick` has something to do."""
+        return min((min(one.turn_at, one.until) for one in self.played), default=NEVER)
+
+
+Step = tuple[State, list[Action]]
+
+
 class Injector:
     """The machine."""
 
     def __init__(self) -> None:
-        self.played: list[Played] = []
-        self.halted: set[int] = set()
-        """Local ranks that are stopped now."""
-        self.turn_at: dict[int, float] = {}
-        """Of those that are slow: when they are stopped, or let go, next."""
-        self.records = 0
-
-    # --- the machine's face ---------------------------------------------------------------------------------------------
+        self.state = State()
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
         """See `core.machine.Machine`."""
-        match seen:
-            case Asked():
-                return self._asked(seen, now)
-            case RankOver(local_rank=local_rank):
-                return self._undo([one for one in self._held() if one.local_rank == local_rank], "the rank has ended")
-            case RoundOver():
-                return self._undo(self._held(), "the ranks are being stopped")
-            case Tick():
-                return self._late(now)
-        raise AssertionError(f"an injector is never shown {seen!r}")
+        self.state, actions = step(self.state, seen, now)
+        return actions
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""
-        return min((*self.turn_at.values(), *(one.until for one in self.played)), default=NEVER)
+        return self.state.deadline()
 
-    # --- what is asked for ----------------------------------------------------------------------------------------------
 
-    def _asked(self, asked: Asked, now: float) -> list[Action]:
-        wanted = asked.injection
-        if wanted.fault in CHECKS:
-            return self._on_gpu(asked, now)
-        rank = wanted.rank if wanted.rank >= 0 else min(asked.ranks, default=-1)
-        if rank not in asked.ranks:
-            here = f"ranks {', '.join(map(str, sorted(asked.ranks)))} run here" if asked.ranks else "no ranks run here now"
-            return [Answered(ok=False, text=f"rank {rank} does not run on this node: {here}" if rank >= 0 else here)]
-        local_rank, pid = asked.ranks[rank]
-        if any(one.local_rank == local_rank for one in self._held()):
-            return [Answered(ok=False, text=f"something is played on rank {rank} already")]
-        until_s, who = wanted.until_s, f"rank {rank} (local {local_rank}, pid {pid})"
-        match wanted.fault:
-            case "kill":
-                return [*self._told(wanted, rank, f"{who} is killed (SIGKILL)", WATCH_KILL), Strike(local_rank=local_rank)]
-            case "hang":
-                what = f"{who} is stopped (SIGSTOP), for {until_s:g} s at most"
-                begun, watch = self._halt(local_rank), WATCH_HANG
-            case _:
-                what = f"{who} runs a quarter of its time, for {until_s:g} s"
-                begun, watch = [], WATCH_SLOW
-                self.turn_at[local_rank] = now
-        self.played.append(
-            Played(injection=wanted, rank=rank, local_rank=local_rank, until=now + (until_s or NEVER), what=what)
-        )
-        return [*self._told(wanted, rank, what, watch), *begun]
+def step(state: State, seen: Observation, now: float) -> Step:
+    """What follows: from a request, a fault; from anything else, a step of each that is played."""
+    match seen:
+        case Asked(injection=wanted) if wanted.fault in CHECKS:
+            return _on_gpu(state, seen, now)
+        case Asked():
+            return _on_rank(state, seen, now)
+        case RankOver() | RoundOver() | Tick():
+            left, actions = list[Played](), list[Action]()
+            for one in state.played:
+                after, more = _followed(one, seen, now)
+                left += [after] if after is not None else []
+                actions += more
+            after_all = replace(state, played=tuple(left))
+            planted = [_planted(after_all)] if _planted(after_all) != _planted(state) else []
+            return after_all, [*actions, *planted]
+    raise AssertionError(f"an injector is never shown {seen!r}")
 
-    def _on_gpu(self, asked: Asked, now: float) -> list[Action]:
-        wanted, check = asked.injection, CHECKS[asked.injection.fault]
-        if check not in asked.looks_s:
-            text = f"this node does not run the check {check!r}, so a real fault of that kind would not be seen either"
-            return [Answered(ok=False, text=f"{text}: start its agent with --check-during {check}")]
-        index = asked.ranks[wanted.rank][0] if wanted.rank in asked.ranks else 0
-        if wanted.rank >= 0 and wanted.rank not in asked.ranks:
-            return [Answered(ok=False, text=f"rank {wanted.rank} does not run on this node")]
-        until = now + wanted.until_s if wanted.until_s is not None else NEVER
-        every_s = asked.looks_s[check]
-        seen = f"The check {check} looks every {every_s:g} s" if every_s is not None else "It looks before the next round"
-        if wanted.fault == ECC:
-            what = f"GPU {index} counts a memory error more that was not corrected"
-            played = Played(injection=wanted, rank=-1, local_rank=-1, until=until, what=what, ecc=str(index))
-            watch = f"{seen}. {WATCH_UNFIT}"
-        else:
-            gpu = asked.gpus[index] if index < len(asked.gpus) else NO_GPU
-            row, self.records = xid(wanted.code), self.records + 1
-            what = f"the kernel's log says of GPU {gpu}: Xid {wanted.code} ({row.what})"
-            record = f"3,{self.records},{now * 1e6:.0f},-;NVRM: Xid (PCI:{gpu}): {wanted.code}, injected by holdfast"
-            played = Played(injection=wanted, rank=-1, local_rank=-1, until=until, what=what, kmsg=record)
-            watch = f"{seen}. {_follows(row.action)}"
-        self.played.append(played)
-        return [*self._told(wanted, -1, what, watch), self._plant()]
 
-    def _told(self, wanted: Injection, rank: int, what: str, watch: str) -> list[Action]:
-        event = FaultInjected(fault=wanted.fault, rank=rank, what=what, by=wanted.by, for_s=wanted.until_s)
-        said = Say(text=f"injected{f' by {wanted.by}' if wanted.by else ''}: {what}", level="warning")
-        return [Record(event=event), said, Answered(ok=True, text=f"injected: {what}\n{watch}")]
+def _followed(one: Played, seen: Observation, now: float) -> tuple[Played | None, list[Action]]:
+    """The table of what follows for one fault. None: it is over."""
+    match one.where, seen:
+        case _, Tick() if now >= one.until:
+            return _over(one, "its time is over")
+        case Where.RUNNING, Tick() if now >= one.turn_at:
+            return replace(one, where=Where.STOPPED, turn_at=now + HALT_S), [_signal(one, signal.SIGSTOP)]
+        case Where.STOPPED, Tick() if now >= one.turn_at:
+            return replace(one, where=Where.RUNNING, turn_at=now + RUN_S), [_signal(one, signal.SIGCONT)]
+        case Where.RUNNING | Where.STOPPED, RankOver(local_rank=one.local_rank):
+            return _over(one, "the rank has ended")
+        case Where.RUNNING | Where.STOPPED, RoundOver():
+            return _over(one, "the ranks are being stopped")
+    return one, []
 
-    # --- what follows ---------------------------------------------------------------------------------------------------
 
-    def _held(self) -> list[Played]:
-        return [one for one in self.played if one.local_rank >= 0]
+def _over(one: Played, reason: str) -> tuple[None, list[Action]]:
+    goes_on = [_signal(one, signal.SIGCONT)] if one.where is Where.STOPPED else []
+    over = FaultOver(fault=one.injection.fault, rank=one.rank, what=one.what, reason=reason)
+    return None, [*goes_on, Record(event=over)]
 
-    def _late(self, now: float) -> list[Action]:
-        actions = self._undo([one for one in self.played if now >= one.until], "its time is over")
-        for local_rank, at in list(self.turn_at.items()):
-            if now >= at:
-                goes = local_rank in self.halted
-                self.turn_at[local_rank] = now + (RUN_S if goes else HALT_S)
-                actions += self._let_go(local_rank) if goes else self._halt(local_rank)
-        return actions
 
-    def _undo(self, over: list[Played], reason: str) -> list[Action]:
-        actions: list[Action] = []
-        for one in over:
-            self.played.remove(one)
-            self.turn_at.pop(one.local_rank, None)
-            actions += self._let_go(one.local_rank)
-            actions.append(Record(event=FaultOver(fault=one.injection.fault, rank=one.rank, what=one.what, reason=reason)))
-        return [*actions, self._plant()] if any(one.local_rank < 0 for one in over) else actions
+def _on_rank(state: State, asked: Asked, now: float) -> Step:
+    wanted = asked.injection
+    rank = wanted.rank if wanted.rank >= 0 else min(asked.ranks, default=-1)
+    if rank not in asked.ranks:
+        here = f"ranks {', '.join(map(str, sorted(asked.ranks)))} run here" if asked.ranks else "no ranks run here now"
+        return _refused(state, f"rank {rank} does not run on this node: {here}" if rank >= 0 else here)
+    local_rank, pid = asked.ranks[rank]
+    if any(one.local_rank == local_rank for one in state.played):
+        return _refused(state, f"something is played on rank {rank} already")
+    who, until = f"rank {rank} (local {local_rank}, pid {pid})", _until(wanted, now)
+    one = Played(injection=wanted, rank=rank, local_rank=local_rank, where=Where.STOPPED, until=until, what="")
+    match wanted.fault:
+        case Fault.KILL:
+            one = replace(one, what=f"{who} is killed (SIGKILL)")
+            return state, [*_told(one, WATCH_KILL), _signal(one, signal.SIGKILL)]
+        case Fault.HANG:
+            one = replace(one, what=f"{who} is stopped (SIGSTOP), for {wanted.until_s:g} s at most")
+            return _with(state, one), [*_told(one, WATCH_HANG), _signal(one, signal.SIGSTOP)]
+    what = f"{who} runs a quarter of its time, for {wanted.until_s:g} s"
+    one = replace(one, what=what, where=Where.RUNNING, turn_at=now)
+    return _with(state, one), _told(one, WATCH_SLOW)
 
-    def _halt(self, local_rank: int) -> list[Action]:
-        self.halted.add(local_rank)
-        return [Halt(local_rank=local_rank)]
 
-    def _let_go(self, local_rank: int) -> list[Action]:
-        if local_rank not in self.halted:
-            return []
-        self.halted.discard(local_rank)
-        return [LetGo(local_rank=local_rank)]
+def _on_gpu(state: State, asked: Asked, now: float) -> Step:
+    wanted, check = asked.injection, CHECKS[asked.injection.fault]
+    if check not in asked.looks_s:
+        text = f"this node does not run the check {check!r}, so a real fault of that kind would not be seen either"
+        return _refused(state, f"{text}: start its agent with --check-during {check}")
+    if wanted.rank >= 0 and wanted.rank not in asked.ranks:
+        return _refused(state, f"rank {wanted.rank} does not run on this node")
+    index = asked.ranks[wanted.rank][0] if wanted.rank >= 0 else 0
+    every_s = asked.looks_s[check]
+    seen = f"The check {check} looks every {every_s:g} s" if every_s is not None else "It looks before the next round"
+    one = Played(injection=wanted, where=Where.PLANTED, until=_until(wanted, now), what="")
+    if wanted.fault is Fault.ECC:
+        one = replace(one, what=f"GPU {index} counts a memory error more that was not corrected", ecc=str(index))
+        watch = WATCH_UNFIT
+    else:
+        gpu, row = asked.gpus[index] if index < len(asked.gpus) else NO_GPU, xid(wanted.code)
+        state = replace(state, records=state.records + 1)
+        record = f"3,{state.records},{now * 1e6:.0f},-;NVRM: Xid (PCI:{gpu}): {wanted.code}, injected by holdfast"
+        one = replace(one, what=f"the kernel's log says of GPU {gpu}: Xid {wanted.code} ({row.what})", kmsg=record)
+        watch = _follows(row.action)
+    state = _with(state, one)
+    return state, [*_told(one, f"{seen}. {watch}"), _planted(state)]
 
-    def _plant(self) -> Plant:
-        ecc: dict[str, int] = {}
-        for one in self.played:
-            if one.ecc:
-                ecc[one.ecc] = ecc.get(one.ecc, 0) + 1
-        return Plant(kmsg=tuple(one.kmsg for one in self.played if one.kmsg), ecc=ecc)
+
+def _until(wanted: Injection, now: float) -> float:
+    return NEVER if wanted.until_s is None else now + wanted.until_s
+
+
+def _with(state: State, one: Played) -> State:
+    return replace(state, played=(*state.played, one))
+
+
+def _refused(state: State, why: str) -> Step:
+    return state, [Answered(ok=False, text=why)]
+
+
+def _told(one: Played, watch: str) -> list[Action]:
+    wanted, what = one.injection, one.what
+    event = FaultInjected(fault=wanted.fault, rank=one.rank, what=what, by=wanted.by, for_s=wanted.until_s)
+    said = Say(text=f"injected{f' by {wanted.by}' if wanted.by else ''}: {what}", level="warning")
+    return [Record(event=event), said, Answered(ok=True, text=f"injected: {what}\n{watch}")]
+
+
+def _signal(one: Played, signum: int) -> Strike:
+    return Strike(local_rank=one.local_rank, signum=signum)
+
+
+def _planted(state: State) -> Plant:
+    counted = Counter(one.ecc for one in state.played if one.ecc)
+    return Plant(kmsg=tuple(one.kmsg for one in state.played if one.kmsg), ecc=dict(counted))
 
 
 WATCH_KILL = "Watch: its death is known within milliseconds, and all ranks restart, if a restart is left (`holdfast why`)."

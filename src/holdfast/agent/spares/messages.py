@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.agent.spares.imports import Changes
 from holdfast.core.machine import Action, Observation
 
 
@@ -57,12 +58,37 @@ class Lost(Observation):
     reason: str
 
 
+class Made(Observation):
+    """What came of `MakeSpare`."""
+
+    slot: int
+    pid: int = -1
+    """-1: there is none, as `trouble` says."""
+    trouble: str = ""
+
+
+class WorkerDue(Observation):
+    """A worker is to be started; `StartWith` follows at once."""
+
+    local_rank: int
+    changed: dict[int, Changes]
+    """Spare → the variables that are no longer what it was started with."""
+
+
+class Used(Observation):
+    """A spare has become a worker."""
+
+    pid: int
+    trouble: str = ""
+    """Why it has refused, and is gone. Empty: it has not."""
+
+
 class Survey(Action):
     """Look how the ranks get on; `Surveyed` follows."""
 
 
 class MakeSpare(Action):
-    """Start a spare; it is told by `made`."""
+    """Start a spare; `Made` follows."""
 
     slot: int
     local_rank: int
@@ -72,3 +98,11 @@ class EndSpare(Action):
     """Kill a spare."""
 
     pid: int
+
+
+class StartWith(Action):
+    """Have this spare become the worker."""
+
+    pid: int
+    """-1: start it cold."""
+    cold_because: str = ""

@@ -17,19 +17,25 @@ from itertools import accumulate
 
 from holdfast.agent.group.messages import ImportsKnown, SparesAwaited
 from holdfast.agent.part import Part
-from holdfast.agent.spares.machine import SlotState, Spares, at_load, differences, is_line, merged
+from holdfast.agent.spares.imports import at_load, differences, is_line, merged
+from holdfast.agent.spares.machine import Spares
 from holdfast.agent.spares.messages import (
     EndSpare,
     Lost,
+    Made,
     MakeSpare,
     Ready,
     RoundBegan,
     RoundEnds,
     RoundOver,
     StandingBy,
+    StartWith,
     Survey,
     Surveyed,
+    Used,
+    WorkerDue,
 )
+from holdfast.agent.spares.state import Phase, SlotState, no_spares
 from holdfast.agent.workers import launch
 from holdfast.core.config import entry
 from holdfast.core.config.own_options import WarmMode
@@ -97,17 +103,15 @@ class Parking(Part):
         between: Callable[[], bool],
     ) -> None:
         """`given`, `hook`, `local_ranks`: as `agent.workers.workers` has them. `between`: whether a round is over, or coming to
-        its end, and another is to follow."""
+        its end, and another follows."""
         self.config, self.host, self.perform, self.between = config, host, perform, between
         self.given, self.hook, self.local_ranks = given, hook, local_ranks
         self.awaited_until = -NEVER
         """As the group has been told."""
         self.told = 0
         """So many modules have been told of in this round."""
-        self.standing_by = False
-        """There has been no worker here, and what would be imported is known from others."""
         self.fork = config.warm_mode == WarmMode.FORK and not config.bindings
-        self.machine = Spares(config.nproc_per_node, config.warm_spares, fork=self.fork)
+        self.machine = Spares(no_spares(config.nproc_per_node, config.warm_spares, fork=self.fork))
         self.parked: dict[int, Parked] = {}
         """By pid."""
         self.loaded: dict[int, list[str]] = {}
@@ -119,7 +123,7 @@ class Parking(Part):
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
         """See `Part`."""
-        self.standing_by, self.told, self.patience_s = False, 0, ANSWER_S
+        self.told, self.patience_s = 0, ANSWER_S
         self._show(RoundBegan())
         return []
 
@@ -130,7 +134,6 @@ class Parking(Part):
 
     def stand_by(self, modules: Iterable[str]) -> None:
         """This node waits for a place; other nodes' workers have imported these."""
-        self.standing_by = True
         self.loaded = {0: [line for line in modules if is_line(line)]}
         environ = dict(os.environ)
         most, ranks = self.config.max_nodes, self.config.max_nodes * self.config.nproc_per_node
@@ -148,14 +151,14 @@ class Parking(Part):
     def due(self) -> list[Observation]:
         """What the passing of time has brought, and what has come of it since."""
         seen = self._imports_known() if self.host.now() >= self.machine.deadline() else []
-        if (until := self.machine.awaited_until()) != self.awaited_until:
+        if (until := self.machine.state.awaited_until) != self.awaited_until:
             self.awaited_until = until
             seen.append(SparesAwaited(until=until))
         return seen
 
     def _imports_known(self) -> list[Observation]:
         self._show(Tick())
-        if self.standing_by or not self.machine.training:
+        if self.machine.state.phase is not Phase.TRAINING:
             return []
         lines = [line.partition(" ")[0] if line[0] == "?" else line for line in self._to_load()]  # other nodes, other folders
         if len(lines) <= self.told:
@@ -186,19 +189,20 @@ class Parking(Part):
             for pid, one in self.parked.items()
             if self.fork or one.local_rank == local_rank
         }
-        pid, why = self.machine.choose(local_rank, changed)
+        found = self._show(WorkerDue(local_rank=local_rank, changed=changed))
+        assert found is not None
+        pid = found.pid
         if pid < 0:
-            return None, why
+            return None, found.cold_because
         one = self.parked[pid]
         orders, fds, why = self._orders(one, argv, page, files)
         if not why:
             changes = [os.fsencode(name if new is None else f"{name}={new}") for name, (_, new) in changed[pid].items()]
             taken, why = self._hand_over(one, b"\0".join([b"become", orders.encode(), *changes]), fds)
+        self._show(Used(pid=pid, trouble=why))
         if why:
-            self.machine.used(pid, why)
             self._drop(pid)
             return None, why
-        self.machine.used(pid)
         if not self.fork:
             self._forget(pid)
         self.host.adopt(taken, page)
@@ -239,7 +243,9 @@ class Parking(Part):
 
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
-    def _show(self, seen: Observation) -> None:
+    def _show(self, seen: Observation) -> StartWith | None:
+        """Carry out what follows; the answer to `WorkerDue`."""
+        found = None
         for action in self.machine.observe(seen, self.host.now()):
             match action:
                 case Survey():
@@ -248,15 +254,19 @@ class Parking(Part):
                     self._make(slot, local_rank)
                 case EndSpare(pid=pid):
                     self._drop(pid)
+                case StartWith():
+                    found = action
                 case Record() | Say():
                     self.perform([action])
                 case _:
                     raise AssertionError(f"nobody can do {action!r} with spares")
+        return found
 
     def _survey(self) -> Observation:
         pages = [child.page for child in self.host.children.values()]
-        between = self.between()
-        if len(pages) < self.config.nproc_per_node and not self.standing_by and not between:
+        stands_by = self.machine.state.phase is Phase.STANDING_BY
+        between = self.between() and not stands_by
+        if len(pages) < self.config.nproc_per_node and not stands_by and not between:
             return RoundOver()
         count = 0
         for pid, child in self.host.children.items():
@@ -266,10 +276,10 @@ class Parking(Part):
                 local_rank = self.local_ranks().get(pid, 0)
                 self.loaded[local_rank] = merged(self.loaded.get(local_rank, []), lines)
         room, total = room_bytes()
-        waiting = [slot.pid for slot in self.machine.slots if slot.state is SlotState.WAITING]
+        waiting = [slot.pid for slot in self.machine.state.slots_in(SlotState.WAITING)]
         return Surveyed(
             reached=all(page is not None and page.pid for page in pages),
-            between=between and not self.standing_by,
+            between=between,
             beating=all(page is not None and page.beats for page in pages),
             modules=count,
             room_bytes=room,
@@ -302,14 +312,14 @@ class Parking(Part):
             socket.send_fds(ours, [b"load\0" + (b"fork" if self.fork else b"spawn")], [names])
         except (StartError, OSError) as error:
             ours.close()
-            self.machine.not_made(slot, str(error))
+            self._show(Made(slot=slot, trouble=str(error)))
             return
         finally:
             theirs.close()
             for fd in (names, *kept.values()):
                 os.close(fd)
         self.parked[pid] = one
-        self.machine.made(slot, pid, self.host.now())
+        self._show(Made(slot=slot, pid=pid))
         self.host.watch(ours.fileno(), select.EPOLLIN, lambda events: self._heard(pid))
 
     def _heard(self, pid: int) -> list[Observation]:

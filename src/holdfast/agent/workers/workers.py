@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from _socket import socket
 
     from holdfast.agent.logs.sender import Upstream
-    from holdfast.agent.spares.pool import Parking
     from holdfast.agent.workers.state_replication import Replicas
 
 TAIL_LINES = 20
@@ -98,8 +97,8 @@ class Workers(Part):
         """pid → local rank"""
         self.given: dict[int, tuple[list[str], dict[str, str], RankLogs | None]] = {}
         """Local rank → what its process was started with last: command line, environment, log files (None: none has been)."""
-        self.spares: Parking | None = None
-        """None: there are no warm spares, or the first worker has yet to run."""
+        self.take_spare: Callable[..., tuple[int | None, str]] = lambda *worker: (None, "")
+        """Has a warm spare become a worker (`Parking.take`). Until then, and where there are none, all workers start cold."""
         self.hook = HOOK_SIGNS * (config.ft.monitor == "auto") | HOOK_MODULES * (config.warm_spares != 0)
         self.ports: list[socket] = []
         """Held for MASTER_PORT: that of the running round, and that of the next."""
@@ -166,9 +165,9 @@ class Workers(Part):
         self._follow()
         return []
 
-    def use_spares(self, spares: Parking) -> None:
+    def use_spares(self, take: Callable[..., tuple[int | None, str]]) -> None:
         """From now on warm spares become workers, where they can."""
-        self.spares = spares
+        self.take_spare = take
 
     def _follow(self) -> None:
         """Begin to wait for the mutexes of the workers, and to show their logs."""
@@ -261,7 +260,7 @@ class Workers(Part):
             self.config, environ, assigned, local_rank, error_file=files.error_file, paged=page is not None, stash=self.stash
         )
         self.given[local_rank] = argv, env, files
-        spare, cold_because = self.spares.take(local_rank, argv, env, page, files) if self.spares else (None, "")
+        spare, cold_because = self.take_spare(local_rank, argv, env, page, files)
         fds = {1: files.stdout_fd, 2: files.stderr_fd} | ({launch.page_at(): page.fd} if page else {})
         pid = spare or self.host.start(argv, env, fds, page, self.config.bindings.get(local_rank))
         self.local_ranks[pid] = local_rank

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from holdfast.core.errors import UsageError
 from holdfast.core.value import Value
 
@@ -10,27 +12,37 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-KILL, HANG, SLOW, XID, ECC = "kill", "hang", "slow", "xid", "ecc"
+
+class Fault(StrEnum):
+    """What can be played."""
+
+    KILL = "kill"
+    HANG = "hang"
+    SLOW = "slow"
+    XID = "xid"
+    ECC = "ecc"
+
+
 FAULTS = {
-    KILL: "a rank is killed (SIGKILL), as by the kernel when memory runs out",
-    HANG: "a rank is stopped: it gives no sign of life",
-    SLOW: "a rank runs a quarter of its time: a straggler",
-    XID: "the kernel's log, as our checks read it, has an NVIDIA Xid error more",
-    ECC: "a GPU, as our checks read it, has a memory error more that was not corrected",
+    Fault.KILL: "a rank is killed (SIGKILL), as by the kernel when memory runs out",
+    Fault.HANG: "a rank is stopped: it gives no sign of life",
+    Fault.SLOW: "a rank runs a quarter of its time: a straggler",
+    Fault.XID: "the kernel's log, as our checks read it, has an NVIDIA Xid error more",
+    Fault.ECC: "a GPU, as our checks read it, has a memory error more that was not corrected",
 }
 
-GIVEN_UP_S = {HANG: 600.0, SLOW: 600.0}
+GIVEN_UP_S = {Fault.HANG: 600.0, Fault.SLOW: 600.0}
 """How long these last where nothing is said: longer than most limits, and than it takes to find a straggler (three minutes)."""
 
 LONGEST_S = 86_400.0
 CODE = 79  # The Xid that is played where none is named: the GPU has fallen off the bus.
-CHARS = 200  # Of the name of whoever asks.
+CHARS = 200  # Of the name of who asks.
 
 
 class Injection(Value):
     """What is to be played."""
 
-    fault: str  # kill · hang · slow · xid · ecc
+    fault: Fault
     rank: int = -1  # Global rank that it is about, or whose GPU; -1: the first of the node.
     code: int = CODE  # Number of the Xid.
     for_s: float | None = None  # Seconds until it is undone. None: GIVEN_UP_S, else the agent's end.
@@ -49,14 +61,14 @@ def injection(said: Mapping[str, Any]) -> Injection:
         raise UsageError(f"there is no fault {fault!r}", hint=f"known: {', '.join(FAULTS)}")
     if not _is_left_or(for_s, (int, float), above=0, most=LONGEST_S):
         raise UsageError(f"--for: {for_s} is not a length of time", hint=f"give seconds, above 0, at most {LONGEST_S:g}")
-    if for_s is not None and fault == KILL:
+    if for_s is not None and fault == Fault.KILL:
         raise UsageError("--for: a rank that was killed does not come back after a while", hint="leave it out")
     if not _is_left_or(code, int, above=0, most=999):
         raise UsageError(f"--code: {code} is no Xid", hint="give a number, such as 79")
     if not _is_left_or(rank, int, above=-2, most=2**31 - 1):
         raise UsageError(f"--rank: {rank} is no rank")
     return Injection(
-        fault=str(fault),
+        fault=Fault(fault),
         rank=-1 if rank is None else rank,
         code=CODE if code is None else code,
         for_s=None if for_s is None else float(for_s),
