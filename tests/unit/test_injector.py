@@ -159,6 +159,7 @@ def test_a_rank_that_is_not_here_is_named_with_those_that_are(stage):
     ("said", "word"),
     [
         ({"fault": "burn"}, "there is no fault 'burn'"),
+        ({"fault": ["kill"]}, "there is no fault ['kill']"),
         ({"fault": "hang", "for_s": -1}, "--for: -1 is not a length of time"),
         ({"fault": "hang", "for_s": "soon"}, "--for: soon"),
         ({"fault": "kill", "for_s": 1}, "does not come back"),

@@ -57,7 +57,7 @@ class Injection(Value):
 def injection(said: Mapping[str, Any]) -> Injection:
     """What was asked for, from a request's fields. UsageError: it makes no sense."""
     fault, rank, code, for_s = (said.get(field) for field in ("fault", "rank", "code", "for_s"))
-    if fault not in FAULTS:
+    if fault not in list(Fault):  # what has no hash is none of them either
         raise UsageError(f"there is no fault {fault!r}", hint=f"known: {', '.join(FAULTS)}")
     if not _is_left_or(for_s, (int, float), above=0, most=LONGEST_S):
         raise UsageError(f"--for: {for_s} is not a length of time", hint=f"give seconds, above 0, at most {LONGEST_S:g}")
