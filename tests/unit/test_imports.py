@@ -8,7 +8,7 @@ import pytest
 from kit.stages.group_stage import JOIN, Stage, assigned
 from kit.stages.round_stage import Job
 
-from holdfast.agent.group.messages import ImportsKnown, LearnImports
+from holdfast.agent.group.messages import FromCoordinator, ImportsKnown
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import IMPORTS_CHARS, Assigned, Imports, Join, Message, ToImport, Waiting
 from holdfast.runtime.net.codec import decode, encode
@@ -108,6 +108,6 @@ def test_one_node_s_word_is_enough() -> None:
 
 def test_a_node_that_waits_learns_and_one_that_has_its_place_does_not() -> None:
     stage = Stage()
-    assert stage.told(to_import("os")) == [LearnImports(modules=("os",))]
+    assert stage.told(to_import("os")) == [FromCoordinator(message=to_import("os"))]
     stage.run()
     assert isinstance(assigned(), Assigned) and stage.told(to_import("os")) == []

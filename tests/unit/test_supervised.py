@@ -28,7 +28,9 @@ def supervised() -> Iterator[Supervised]:
     nobody: Any = None
     telling: Any = SimpleNamespace(say=lambda text, level: None)
     node: Any = SimpleNamespace(group=group, server=None)
-    around = Surroundings(config, host, telling, node, nobody, nobody, nobody)
+    around = Surroundings(
+        config=config, host=host, telling=telling, node=node, network=nobody, job_dir=nobody, perform=nobody
+    )
     supervised = Supervised(around, nobody, secret=b"", progress=lambda local_rank: {})
     supervised.due()
     yield supervised

@@ -11,8 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from holdfast import __version__
 from holdfast.agent.build import lone_node
@@ -21,10 +20,8 @@ from holdfast.agent.group.messages import (
     CheckNode,
     Exit,
     FromCoordinator,
-    HeedPace,
     KeepStacks,
     KillWorkers,
-    LearnImports,
     LeaseOver,
     LookAtMemory,
     LookAtWorkers,
@@ -46,7 +43,7 @@ from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signa
 from holdfast.core.resolve.slurm import started_by
 from holdfast.core.signals import signal
 from holdfast.core.wire.links import Arrived, Connect, HangUp, Transmit
-from holdfast.core.wire.messages import Assigned, Reply
+from holdfast.core.wire.messages import Assigned
 from holdfast.runtime.host import Host
 from holdfast.runtime.process import guardian
 from holdfast.telemetry.record.state_dir import open_job
@@ -122,22 +119,24 @@ class Agent:
         self.telling.open(
             self.job_dir,
             self.host,
-            listener=self._recorded,
-            verdicts=self._verdicts,
+            listener=lambda event, at_unix: self.components.recorded(event, at_unix),
+            verdicts=lambda: self.components.verdicts(),
             regrouped=lambda: self.node.group.state.regrouped,
         )
-        around = Surroundings(config, self.host, self.telling, self.node, self.network, self.job_dir, self.perform)
-        self.parts = Components(around)
-        self.workers, self.desk = self.parts.workers, self.parts.desk
-        aside, say = self.telling.recorder.aside, self.telling.say
-        self.end_watch = EndWatch(self.job_dir, self._member, self.host, aside, say)
-        self.timed: list[Timed] = [
-            self.telling.voice,
-            self.parts,
-            self.end_watch,
-            *([self.network] if self.network is not None else []),
-        ]
-        """What has something to do at moments of its own, beside the machines."""
+        around = Surroundings(
+            config=config,
+            host=self.host,
+            telling=self.telling,
+            node=self.node,
+            network=self.network,
+            job_dir=self.job_dir,
+            perform=self.perform,
+        )
+        self.components = Components(around)
+        self.parts, self.workers, self.desk = self.components.parts, self.components.workers, self.components.desk
+        self.parts.append(EndWatch(self.job_dir, self._member, self.host, self.telling.recorder.aside, self.telling.say))
+        self.timed: list[Timed] = [self.telling.voice, *([self.network] if self.network is not None else [])]
+        """What has something to do at moments of its own, beside the machines and the parts."""
         if config.health_check_port is not None:
             self.desk.open_health(config.health_check_port, self._progress_at_unix)
 
@@ -153,24 +152,26 @@ class Agent:
     def run(self) -> int:
         """The loop; returns the exit code."""
         self._record_start()
-        self._observe(*self.parts.first())
+        self._observe(*(seen for part in self.parts for seen in part.first()))
         self.perform(self.node.begin(self.host.now()))
         while not self._done():
             until = self._deadline()
-            if until > self.host.now() and not self.parts.is_looking:
+            if until > self.host.now() and not self.components.is_looking:
                 self._write_down()
             for seen in [*self._struck(self.host.wait(until)), *self._due()]:
                 if isinstance(seen, Arrived):  # thousands a second, and nothing that this host's processes have done
                     self._answer_or_perform(self.node.observe(seen, self.host.now()))
                     continue
-                self.parts.saw(seen)
+                for part in self.parts:
+                    part.saw(seen)
                 self._observe(*self.workers.understood(seen))
             self._send_answers()
             self._show_lease()
-            self.parts.end_turn()
+            for part in self.parts:
+                part.end_turn()
         assert self.exit is not None
         self.workers.close_logs(patient=True, cut=self._is_cut)
-        self.parts.take_last_lines(self._is_cut)
+        self.components.take_last_lines(self._is_cut)
         self._write_down()
         if self.exit.complaint:
             self.telling.say(self.exit.complaint, "error")
@@ -212,7 +213,7 @@ class Agent:
         return now >= self.cut_at
 
     def _deadline(self) -> float:
-        return min(self.node.deadline(), self.leave_at, self.settle_at, *(one.deadline() for one in self.timed))
+        return min(self.node.deadline(), self.leave_at, self.settle_at, *(one.deadline() for one in [*self.timed, *self.parts]))
 
     def _due(self) -> list[Observation]:
         """What the passing of time has brought."""
@@ -220,10 +221,10 @@ class Agent:
         late: list[Observation] = []
         if now >= self.settle_at:
             self.settle_at = NEVER
-            late += self.parts.settle()
+            late += self.components.settle()
         if self.network is not None:
             self.node.set_clock(self.awake_at_unix - now)
-        for one in self.timed:
+        for one in [*self.timed, *self.parts]:
             late += one.due()
         return [*late, Tick()] if now >= self.node.deadline() else late
 
@@ -259,17 +260,20 @@ class Agent:
                 self.telling.say(text, level)
             case StartWorkers(assigned=assigned):
                 return self._start_workers(assigned)
-            case SignalWorkers() | KillWorkers() | LookAtMemory():
-                return self.workers.perform(action)
+            case SignalWorkers(local_ranks=local_ranks, signum=signum):
+                self.workers.signal(local_ranks, signum)
+            case KillWorkers(local_ranks=local_ranks):
+                self.workers.kill(local_ranks)
+            case LookAtMemory(above_mb=above_mb):
+                return self.workers.look_at_memory(above_mb)
             case Sweep():
                 self.workers.sweep()
-                self.parts.swept()
-            case FromCoordinator(message=Reply() as reply):
-                self.desk.replied(reply)
+                for part in self.parts:
+                    part.swept()
             case Exit():
                 self.exit, self.leave_at = action, self.host.now() + FAREWELL_S
-            case FromCoordinator() | CheckNode() | HeedPace() | LearnImports() | LookAtWorkers() | KeepStacks():
-                return self.parts.carry_out(action, at_unix)
+            case FromCoordinator() | CheckNode() | LookAtWorkers() | KeepStacks():
+                return self.components.carry_out(action, at_unix)
             case _:
                 assert self.store is not None, f"an agent cannot do {action!r}"
                 return self.store.perform(action)
@@ -278,7 +282,7 @@ class Agent:
     def _start_workers(self, assigned: Assigned) -> list[Observation]:
         self._show_lease()  # making the directories may take longer than the lease lasts: others then go on
         started = self.workers.start(assigned, self.node.lease_ends)
-        return [*started, *self.parts.begin_round(assigned, started)]
+        return [*started, *self.components.begin_round(assigned, started)]
 
     def _answer_or_perform(self, actions: Sequence[Action]) -> None:
         """Where a message leads to an answer only, that goes out with the answers to whatever else has come."""
@@ -295,7 +299,7 @@ class Agent:
 
     def _progress_at_unix(self) -> float:
         """When the watchdog last looked. Without one, now: nothing could be stuck."""
-        return self.awake_at_unix if self.parts.watchdog is not None else self.host.unix()
+        return self.awake_at_unix if self.components.watchdog is not None else self.host.unix()
 
     # --- telling --------------------------------------------------------------------------------------------------------
 
@@ -305,13 +309,6 @@ class Agent:
             assigned = self.node.group.assigned
             self.telling.begin_life(event.round, assigned.restart_count if assigned else 0)
         self.telling.record(event, at_unix, life)
-
-    def _recorded(self, event: Event, at_unix: float) -> None:
-        self.parts.recorded(event, at_unix)
-
-    def _verdicts(self) -> list[Mapping[str, Any]]:
-        checking = self.parts.checking.made
-        return checking.verdicts() if checking is not None else []
 
     def _write_down(self) -> None:
         """Write the record, once the first worker is on its way."""
@@ -340,7 +337,8 @@ class Agent:
 
     def close(self) -> None:
         """Leave nothing behind, however we got here."""
-        self.parts.close()
+        for part in self.parts:
+            part.close()
         if self.store is not None:
             self.store.close(self.node.will(self.host.now()))
         if self.network is not None:

@@ -1,20 +1,21 @@
 """Which parts does an agent have beside its machines, and which part carries out what?
 
 Most parts are made before the first worker starts. What takes time to load and no worker needs at its start is made once the
-first workers run (`agent.late_components`); what most jobs never need, when somebody asks for it (`part.OnDemand`).
+first workers run (`agent.late_components`); what most jobs never need, when somebody asks for it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from holdfast.agent.build import no_progress_cycles
 from holdfast.agent.control.requests import Desk
-from holdfast.agent.group.messages import CheckNode, FromCoordinator, HeedPace, KeepStacks, LearnImports, LookAtWorkers
+from holdfast.agent.group.messages import CheckNode, FromCoordinator, KeepStacks, LookAtWorkers
 from holdfast.agent.logs.paths import LogPlan
 from holdfast.agent.optional_components import wished_for
-from holdfast.agent.part import OnDemand, Part
+from holdfast.agent.part import Part
 from holdfast.agent.reporting.daemon_announce import introduce
 from holdfast.agent.secrets import supervisor_token
 from holdfast.agent.surroundings import Surroundings
@@ -25,7 +26,7 @@ from holdfast.agent.workers.start_times import Beginnings
 from holdfast.agent.workers.workers import Workers
 from holdfast.core.job.events import Event
 from holdfast.core.machine import NEVER, Action, Observation
-from holdfast.core.wire.messages import Assigned, Request
+from holdfast.core.wire.messages import Assigned, Paced, Reply, Request, ToImport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,16 +52,17 @@ class Components:
         self.before: list[tuple[Event, float]] = []
         """What was recorded before the late parts were there."""
         self.supervisor_secret = supervisor_token(config) if config.supervisors else b""
-        self.checking = OnDemand(self._make_checking)
-        self.injections = OnDemand(self._make_injections)
+        self.checks: Checking | None = None
+        self.faults: Injections | None = None
+        """None, of both: nobody has asked for one."""
         self.desk = Desk(
             around.node.group,
             host,
             telling.name,
             socket_path=job_dir.socket_path,
             rendezvous=around.rendezvous,
-            checking=self.checking.get,
-            injections=self.injections.get,
+            checking=self.checking,
+            injections=self.injections,
             progress=self._progress,
         )
         mileage = None
@@ -80,7 +82,7 @@ class Components:
             *wished_for(around, self.log_is_whole),
         ]
         if config.check_before or config.check_after or config.check_during:
-            self.checking.get()  # a check that does not exist is a usage error
+            self.checking()  # a check that does not exist is a usage error
 
     def log_is_whole(self, path: str) -> bool:
         """Whether nothing more comes into the log at that path. Any thread may ask."""
@@ -92,11 +94,7 @@ class Components:
         """The ranks are being asked where they are."""
         return self.late is not None and self.late.stacks.deadline() != NEVER
 
-    # --- the loop -------------------------------------------------------------------------------------------------------
-
-    def first(self) -> list[Observation]:
-        """What the group has to know before it asks for the first round."""
-        return [seen for part in self.parts for seen in part.first()]
+    # --- what they are told ---------------------------------------------------------------------------------------------
 
     def settle(self) -> list[Observation]:
         """The first workers had their time: do what was put off for their sake, and make the late parts."""
@@ -111,11 +109,6 @@ class Components:
         self.round = assigned, started
         return [seen for part in self.parts for seen in part.begin_round(assigned, started)]
 
-    def saw(self, seen: Observation) -> None:
-        """This host saw something."""
-        for part in self.parts:
-            part.saw(seen)
-
     def recorded(self, event: Event, at_unix: float) -> None:
         """An event of this node was recorded."""
         if self.late is None:
@@ -123,33 +116,10 @@ class Components:
         for part in self.parts:
             part.recorded(event, at_unix)
 
-    def deadline(self) -> float:
-        """When the first part has something to do."""
-        return min(part.deadline() for part in self.parts)
-
-    def due(self) -> list[Observation]:
-        """What the passing of time has brought to any part."""
-        return [seen for part in self.parts for seen in part.due()]
-
-    def end_turn(self) -> None:
-        """The loop has done all that was due."""
-        for part in self.parts:
-            part.end_turn()
-
-    def swept(self) -> None:
-        """Nothing of the last round's workers is left."""
-        for part in self.parts:
-            part.swept()
-
     def take_last_lines(self, cut: Callable[[], bool]) -> None:
         """The job has ended: wait until `cut` for the last lines of other nodes' ranks."""
         if self.log_receiver is not None:
             self.log_receiver.finish(self.around.rendezvous(), self.around.node.group.join.node, cut)
-
-    def close(self) -> None:
-        """Leave nothing behind."""
-        for part in self.parts:
-            part.close()
 
     # --- carrying out ---------------------------------------------------------------------------------------------------
 
@@ -157,23 +127,30 @@ class Components:
         """Have a part do what a machine wants; what is seen of it at once."""
         match action:
             case CheckNode(after_failure=after_failure):
-                return self.checking.get().before_join(after_failure)
+                return self.checking().before_join(after_failure)
+            case FromCoordinator(message=Reply() as reply):
+                self.desk.replied(reply)
+                return []
             case FromCoordinator(message=Request() as request):
                 return self.desk.carry_out(request)
-            case HeedPace(longest_s=longest_s, busy_s=busy_s):
+            case FromCoordinator(message=Paced(longest_s=longest_s, busy_s=busy_s)):
                 if self.late is not None and self.late.monitoring is not None:
                     self.late.monitoring.heed(longest_s, busy_s)
                 return []
         seen = self._make_late()
         assert self.late is not None
         match action:
-            case LearnImports(modules=modules) if self.late.spares is not None:
+            case FromCoordinator(message=ToImport(modules=modules)) if self.late.spares is not None:
                 self.late.spares.stand_by(modules)
             case LookAtWorkers():
                 self.late.stacks.begin(action, self.late.monitoring)
             case KeepStacks(reason=reason) if self.late.stacks.path:
                 self.around.telling.keep(self.late.stacks.kept(reason), at_unix, self.late.stacks.keeper(reason))
         return seen
+
+    def verdicts(self) -> list[Mapping[str, Any]]:
+        """What the node's checks say now."""
+        return self.checks.verdicts() if self.checks is not None else []
 
     # --- making ---------------------------------------------------------------------------------------------------------
 
@@ -193,23 +170,25 @@ class Components:
     def _progress(self, local_rank: int) -> dict[str, object]:
         return self.late.progress(local_rank) if self.late is not None else {}
 
-    def _make_checking(self) -> Checking:
-        from holdfast.agent.control.health_checks import Checking  # most jobs check nothing
+    def checking(self) -> Checking:
+        """What runs checks; made when somebody first asks."""
+        if self.checks is None:
+            from holdfast.agent.control.health_checks import Checking  # most jobs check nothing
 
-        config, host, node = self.around.config, self.around.host, self.around.node
-        lead = (lambda: node.clock_lead) if self.around.network is not None else (lambda: None)
-        checking = Checking(config, host, self.around.perform, lead)
-        self.parts.append(checking)
-        return checking
+            around = self.around
+            lead = (lambda: around.node.clock_lead) if around.network is not None else (lambda: None)
+            self.checks = Checking(around.config, around.host, around.perform, lead)
+            self.parts.append(self.checks)
+        return self.checks
 
-    def _make_injections(self) -> Injections:
-        from holdfast.agent.faults.driver import Injections  # most jobs never play a fault
+    def injections(self) -> Injections:
+        """What plays faults; made when somebody first asks."""
+        if self.faults is None:
+            from holdfast.agent.faults.driver import Injections  # most jobs never play a fault
 
-        config, host, group = self.around.config, self.around.host, self.around.node.group
-        checker, perform = lambda: self.checking.made, self.around.perform
-        injections = Injections(config, host, self.workers, group, checker=checker, perform=perform)
-        self.parts.append(injections)
-        return injections
+            self.faults = Injections(self.around, self.workers, checker=lambda: self.checks)
+            self.parts.append(self.faults)
+        return self.faults
 
     def _made_with_links(self) -> tuple[Replicas | None, LogReceiver | None, Upstream | None]:
         config, complain, network = self.around.config, self.around.telling.degraded, self.around.network

@@ -6,8 +6,8 @@ no part by name. It tells each of them what happens, and wakes up when the first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 from holdfast.agent.group.messages import Started
 from holdfast.core.job.events import Event
@@ -67,20 +67,3 @@ class Part:
 def pids_of(started: Sequence[Observation]) -> set[int]:
     """The workers that could be started, of what `begin_round` is told."""
     return {seen.pid for seen in started if isinstance(seen, Started)}
-
-
-P = TypeVar("P", bound=Part)
-
-
-class OnDemand(Generic[P]):
-    """A part that most jobs never need: it is made when somebody first asks for it."""
-
-    def __init__(self, make: Callable[[], P]) -> None:
-        self.make = make
-        self.made: P | None = None
-
-    def get(self) -> P:
-        """The part."""
-        if self.made is None:
-            self.made = self.make()
-        return self.made

@@ -12,10 +12,8 @@ from holdfast.agent.group.messages import (
     Ended,
     Exit,
     FromCoordinator,
-    HeedPace,
     KeepStacks,
     KillWorkers,
-    LearnImports,
     LeaseOver,
     LookAtMemory,
     LookAtWorkers,
@@ -35,7 +33,7 @@ from holdfast.core.job.failure import Evidence, Position
 from holdfast.core.machine import NEVER, Action, Observation, Record, Say, Signalled, Tick
 from holdfast.core.processes import ProcessDying, ProcessGone
 from holdfast.core.wire.links import Connect, HangUp, Transmit
-from holdfast.core.wire.messages import Reply
+from holdfast.core.wire.messages import Paced, Reply, ToImport
 from holdfast.health.examiner import Answered
 from holdfast.rendezvous.election.store_election import Await, Campaign, Keep, Persist, Resign
 from holdfast.rendezvous.election.witness_claims import Claim
@@ -240,9 +238,9 @@ class SimAgent(Watched):
             case CheckNode(after_failure=after_failure):
                 assert self.checking is not None
                 return self.checking.before_join(after_failure)
-            case LearnImports(modules=modules):
+            case FromCoordinator(message=ToImport(modules=modules)):
                 self.spares.stand_by(modules)
-            case HeedPace(longest_s=longest_s, busy_s=busy_s):
+            case FromCoordinator(message=Paced(longest_s=longest_s, busy_s=busy_s)):
                 self.monitoring.heed(longest_s, busy_s)
             case _:
                 return self._do_with_workers(action)

@@ -29,13 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast.agent.control.health_checks import Checking
-    from holdfast.agent.group.machine import Group
+    from holdfast.agent.surroundings import Surroundings
     from holdfast.agent.workers.workers import Workers
-    from holdfast.core.config.config import RunConfig
     from holdfast.core.job.events import Event
     from holdfast.core.job.injection import Injection
     from holdfast.core.machine import Action, Observation
-    from holdfast.runtime.host import Host
 
 FORBIDDEN = "its agent was not started with --allow-inject (or HOLDFAST_ALLOW_INJECT=1)"
 
@@ -43,18 +41,10 @@ FORBIDDEN = "its agent was not started with --allow-inject (or HOLDFAST_ALLOW_IN
 class Injections(Part):
     """One agent's."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        host: Host,
-        workers: Workers,
-        group: Group,
-        *,
-        checker: Callable[[], Checking | None],
-        perform: Callable[[Iterable[Action]], None],
-    ) -> None:
-        self.config, self.host, self.workers, self.group = config, host, workers, group
-        self.checker, self.perform = checker, perform
+    def __init__(self, around: Surroundings, workers: Workers, *, checker: Callable[[], Checking | None]) -> None:
+        """`checker`: what runs the node's checks, if anything does."""
+        self.config, self.host, self.perform = around.config, around.host, around.perform
+        self.group, self.workers, self.checker = around.node.group, workers, checker
         self.injector = Injector()
         self.planted = -1
         """What checks read beside the host's own words. -1: nothing was ever added."""

@@ -8,12 +8,11 @@ failure like any other.
 
 from __future__ import annotations
 
-from holdfast.agent.group.messages import Hung, KeepStacks, LookAtWorkers, Send, SignalWorkers
-from holdfast.agent.group.round_end import all_gone
-from holdfast.agent.group.state import Look, Phase, State, Step, with_worker
-from holdfast.agent.group.stopping import stop
+from holdfast.agent.group.messages import Hung, KeepStacks, LookAtWorkers, Send
+from holdfast.agent.group.state import Look, Phase, State, Step, first, with_worker
+from holdfast.agent.group.stopping import all_gone, stop, strike
 from holdfast.agent.group.worker_events import fail
-from holdfast.agent.group.worker_table import Worker, WorkerState
+from holdfast.agent.group.worker_table import WorkerState
 from holdfast.core.job.events import RankHung
 from holdfast.core.job.failure import Cause, Evidence, Position
 from holdfast.core.job.failure import hung as hung_words
@@ -39,8 +38,7 @@ def hung(state: State, seen: Hung, now: float) -> Step:
         return state, noted
     node, name = state.join.node, state.join.name
     told = HangFound(node=node, round=state.round, rank=worker.rank, reason=seen.reason, within_s=LOOK_S)
-    state, looks = look(state, f"rank {worker.rank} on {name} hung: {seen.reason}", now)
-    return state, [*noted, Send(message=told), *looks]
+    return first([*noted, Send(message=told)], look(state, f"rank {worker.rank} on {name} hung: {seen.reason}", now))
 
 
 def look(state: State, reason: str, now: float) -> Step:
@@ -50,19 +48,6 @@ def look(state: State, reason: str, now: float) -> Step:
     assert state.assigned is not None
     looks = LookAtWorkers(round=state.round, base_rank=state.assigned.base_rank, within_s=LOOK_S)
     return replace(state, look=Look(until=now + LOOK_S, reason=reason)), [looks]
-
-
-def nothing_to_see(state: State) -> Step:
-    """Another node's rank hung, in a round that is over here."""
-    return state, [Send(message=Positions(node=state.join.node, round=state.round, positions=()))]
-
-
-def condemn(state: State, local_rank: int) -> Step:
-    """A rank here hangs, as all ranks' positions tell: it would be as deaf to SIGTERM as to the others."""
-    worker = state.workers[local_rank]
-    if worker.state is not WorkerState.RUNNING or worker.struck:
-        return state, []
-    return _strike(state, worker, "others waited for it")
 
 
 def looked(state: State, positions: tuple[Position, ...], now: float) -> Step:
@@ -78,11 +63,9 @@ def looked(state: State, positions: tuple[Position, ...], now: float) -> Step:
         state, failed = fail(state, worker, worker.overdue_at_unix, Cause.HUNG, Evidence(), now)
         actions += failed
     if over.stop_because and state.phase is Phase.RUNNING:
-        state, more = stop(state, signal.SIGTERM, over.stop_because, now)
-        actions += more
-    elif over.stop_because and state.phase is Phase.SUCCEEDED:
-        state, more = all_gone(state, now)
-        actions += more
+        return first(actions, stop(state, signal.SIGTERM, over.stop_because, now))
+    if over.stop_because and state.phase is Phase.SUCCEEDED:
+        return first(actions, all_gone(state, now))
     return state, actions
 
 
@@ -91,22 +74,9 @@ def _strike_hanging(state: State) -> tuple[State, list[Action], list[int]]:
     hanging = [worker for worker in state.workers.values() if worker.hangs]
     for worker in hanging:
         i = worker.local_rank
-        state, struck = _strike(state, worker, worker.overdue)
+        state, struck = strike(state, worker, worker.overdue)
         if i in state.shown:
             state = replace(state, shown={**state.shown, i: replace(state.shown[i], overdue=worker.overdue)})
         text = f"rank {worker.rank} (pid {worker.pid}) {state.workers[i].charged_with}; sent {signum}"
         actions += [*struck, Say(text=text, level="error")]
     return state, actions, [worker.local_rank for worker in hanging]
-
-
-def _strike(state: State, worker: Worker, why: str) -> Step:
-    """Send its deadly signal, which no other worker gets."""
-    position = state.shown.get(worker.local_rank)
-    state = with_worker(
-        state,
-        worker.local_rank,
-        struck=True,
-        charge=(Cause.HUNG, hung_words(why, position)),
-        stacks_path=worker.stacks_path if position is None else position.stacks_path,
-    )
-    return state, [SignalWorkers(local_ranks=(worker.local_rank,), signum=state.hang_signal)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.agent.group.messages import Exit, KillWorkers, Sweep
-from holdfast.agent.group.state import Phase, State, Step
+from holdfast.agent.group.state import Phase, State, Step, first
 from holdfast.core.job.events import Decided, JobEnded
 from holdfast.core.job.policy import Verdict
 from holdfast.core.job.report import JobReport, Outcome
@@ -33,9 +33,7 @@ def exit(
 
 def finished(state: State, finish: Finish) -> Step:
     """The job has ended."""
-    killed = _killed(state)
-    state, actions = exit(state, finish.report.exit_code, report=finish.report)
-    return state, killed + actions
+    return first(_killed(state), exit(state, finish.report.exit_code, report=finish.report))
 
 
 def refused(state: State, refused: Refused) -> Step:
@@ -43,9 +41,7 @@ def refused(state: State, refused: Refused) -> Step:
     complaint = f"cannot take part in the job: {refused.reason}"
     decided = Record(event=Decided(decision=Verdict.STOP, reason=complaint))
     shown = complaint + (f"\n  hint: {refused.hint}" if refused.hint else "")
-    killed = _killed(state)
-    state, actions = exit(state, 1, outcome=Outcome.FAILED, complaint=shown)
-    return state, [*killed, decided, *actions]
+    return first([*_killed(state), decided], exit(state, 1, outcome=Outcome.FAILED, complaint=shown))
 
 
 def _killed(state: State) -> list[Action]:

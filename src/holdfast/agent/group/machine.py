@@ -6,18 +6,11 @@ state, in the file of its situation. What comes after a round is the coordinator
 
 from __future__ import annotations
 
-from holdfast.agent.group import (
-    coordinator_messages,
-    hang_response,
-    node_health,
-    round_start,
-    shutdown,
-    stopping,
-    worker_events,
-)
+from holdfast.agent.group import hang_response, job_end, node_health, round_start, shutdown, stopping, worker_events
 from holdfast.agent.group.messages import (
     ControlAsked,
     Ended,
+    FromCoordinator,
     Hung,
     ImportsKnown,
     LeaseOver,
@@ -45,18 +38,28 @@ from holdfast.agent.group.messages import (
 )
 from holdfast.agent.group.state import Phase, State, Step, joined_with
 from holdfast.agent.group.worker_table import WorkerTable
-from holdfast.core.machine import Action, Observation, Signalled, Tick
+from holdfast.core.machine import Action, Observation, Say, Signalled, Tick
 from holdfast.core.value import fields_of, replace
 from holdfast.core.wire.messages import (
+    OWN_ASK,
     Assigned,
     Calculated,
+    Finish,
     Imports,
     Join,
+    LookAround,
     Message,
     Pace,
+    Paced,
+    Positions,
+    Refused,
+    Reply,
     Request,
     RequestKind,
     Saving,
+    Stop,
+    ToImport,
+    Waiting,
 )
 
 
@@ -121,10 +124,42 @@ class Group:
 
 def step(state: State, seen: Observation, now: float) -> Step:
     """The table of transitions, in parts. None: another part knows it."""
+    if isinstance(seen, Told):
+        return _told(state, seen.message, now)
     for part in (_of_time, _of_workers, _of_round, _of_node, _of_operators):
         if (after := part(state, seen, now)) is not None:
             return after
     raise AssertionError(f"a group is never shown {seen!r}")
+
+
+def _told(state: State, message: Message, now: float) -> Step:
+    """What the coordinator says."""
+    match state.phase, message:
+        case Phase.JOINING, Waiting() as waiting:
+            return round_start.waits(state, waiting)
+        case Phase.JOINING, Assigned() as assigned if assigned.round > state.round:
+            return round_start.start(state, assigned, now)
+        case Phase.JOINING, Stop(round=state.round, rejoin=True) if not state.checking:
+            return _says(state, state.join)
+        case (Phase.RUNNING | Phase.SUCCEEDED | Phase.STOPPING | Phase.STOPPED), Stop(round=state.round) as word:
+            return stopping.told_to_stop(state, word, now) if state.rejoin is None else (state, [])
+        case Phase.RUNNING, LookAround(round=state.round, reason=reason):
+            return hang_response.look(state, reason, now)
+        case _, LookAround(round=state.round):  # the round is over here: there is nothing to see
+            return _says(state, Positions(node=state.join.node, round=state.round, positions=()))
+        case _, Paced(round=state.round, longest_s=longest_s):
+            return joined_with(state, longest_s=longest_s), [FromCoordinator(message=message)]
+        case _, Reply(ask=ask, text=text) if ask == OWN_ASK:
+            return node_health.noted(state, text)
+        case (_, Request() | Reply()) | (Phase.JOINING, ToImport()):
+            return state, [FromCoordinator(message=message)]
+        case Phase.ENDED, _:
+            return state, []
+        case _, Finish() as finish:
+            return job_end.finished(state, finish)
+        case _, Refused() as no:
+            return job_end.refused(state, no)
+    return state, []  # of a round, or a phase, that is over here
 
 
 def _of_time(state: State, seen: Observation, now: float) -> Step | None:
@@ -168,12 +203,13 @@ def _of_workers(state: State, seen: Observation, now: float) -> Step | None:
 
 
 def _of_round(state: State, seen: Observation, now: float) -> Step | None:
-    """The coordinator, and what else decides when workers start and end."""
+    """What decides when workers start and end, beside the coordinator."""
     match seen:
-        case Told(message=message):
-            return coordinator_messages.told(state, message, now)
-        case LeaseOver():
-            return coordinator_messages.silent(state, seen, now)
+        case LeaseOver() if state.phase in (Phase.RUNNING, Phase.STOPPING):
+            return stopping.lease_over(state, seen, now)
+        case LeaseOver(reason=reason, patience_s=patience_s):
+            unknown = "whether the job goes on without this node, or has ended, is not known here"
+            return state, [Say(text=f"{reason}; still trying, for up to {patience_s:g} s: {unknown}", level="warning")]
         case Signalled(signum=signum):
             return shutdown.signalled(state, signum, now)
         case Unguarded():

@@ -270,19 +270,6 @@ class KeepStacks(Action):
     """Whose hang it was for, in words."""
 
 
-class HeedPace(Action):
-    """The coordinator says how long the job's ranks need, by kind of silence; and that another node works, as in `Pace`."""
-
-    longest_s: dict[str, float]
-    busy_s: float
-
-
-class LearnImports(Action):
-    """This node waits, and others have told what its workers would import: have warm spares of it."""
-
-    modules: tuple[str, ...]
-
-
 class KillWorkers(Action):
     """SIGKILL some workers with everything below them."""
 
@@ -307,7 +294,8 @@ class LookAtMemory(Action):
 
 
 class FromCoordinator(Action):
-    """The answer to an operator here, or what one asks of this node through another. `ToCoordinator` may follow."""
+    """It is for a part of this agent: the answer to an operator here, what one asks of this node through another
+    (`ToCoordinator` may follow), the pace of the job's ranks (`Paced`), what warm spares are to import (`ToImport`)."""
 
     message: Message
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.messages import MemorySeen, Send, StartWorkers
 from holdfast.agent.group.node_health import check
-from holdfast.agent.group.state import Phase, State, Step, joined_with
+from holdfast.agent.group.state import Phase, State, Step, first, joined_with
 from holdfast.agent.group.worker_table import workers_of
 from holdfast.core.job.events import JoinRequested, RoundFormed
 from holdfast.core.machine import Action, Record
@@ -64,8 +63,7 @@ def start(state: State, assigned: Assigned, now: float) -> Step:
         regrouped=False,
         held=True,
     )
-    state, actions = let_go(state, now)
-    return state, [Record(event=formed), *actions]
+    return first([Record(event=formed)], let_go(state, now))
 
 
 def let_go(state: State, now: float) -> Step:
@@ -83,14 +81,11 @@ def spares_awaited(state: State, until: float, now: float) -> Step:
 
 def memory_seen(state: State, seen: MemorySeen, now: float) -> Step:
     """The GPUs have been looked at."""
-    return _waited(state, *state.memory.seen(seen, now), now)
+    memory, actions = state.memory.seen(seen, now)
+    return first(actions, let_go(replace(state, memory=memory), now))
 
 
 def memory_late(state: State, now: float) -> Step:
     """It is time for another look at the GPUs, or there was no answer."""
-    return _waited(state, *state.memory.late(now), now)
-
-
-def _waited(state: State, memory: MemoryWait, actions: list[Action], now: float) -> Step:
-    state, started = let_go(replace(state, memory=memory), now)
-    return state, actions + started
+    memory, actions = state.memory.late(now)
+    return first(actions, let_go(replace(state, memory=memory), now))

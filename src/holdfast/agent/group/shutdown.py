@@ -7,10 +7,10 @@ their grace; a second signal ends both at once.
 
 from __future__ import annotations
 
-from holdfast.agent.group import round_end, stopping
+from holdfast.agent.group import stopping
 from holdfast.agent.group.job_end import exit
 from holdfast.agent.group.messages import Send, SignalWorkers
-from holdfast.agent.group.state import Leaving, Phase, State, Step
+from holdfast.agent.group.state import Leaving, Phase, State, Step, first
 from holdfast.core.job.events import GuardianLost, SignalReceived
 from holdfast.core.machine import Action, Record, Say
 from holdfast.core.signals import name_of, signal
@@ -24,32 +24,28 @@ twice, once directly and once through our guardian. A person who is in a hurry p
 
 def signalled(state: State, signum: int, now: float) -> Step:
     """The agent got a signal."""
+    return first([Record(event=SignalReceived(signal=name_of(signum)))], _heeded(state, signum, now))
+
+
+def _heeded(state: State, signum: int, now: float) -> Step:
+    is_over = state.phase is Phase.ENDED
     if signum in state.script.signums:
-        state, actions = _for_script(state, signum, now)
-    elif state.phase is Phase.ENDED:  # only last lines are waited for
-        state, actions = replace(state, in_a_hurry=state.in_a_hurry or not _is_echo(state, signum, now)), []
-    elif state.leaving is not None:
-        state, actions = (state, []) if _is_echo(state, signum, now) else _hurry(state, now)
-    else:
-        state, actions = _told_to_go(state, signum, now)
-    return state, [Record(event=SignalReceived(signal=name_of(signum))), *actions]
-
-
-def _for_script(state: State, signum: int, now: float) -> Step:
-    if state.phase is Phase.ENDED:
+        script, signums = (state.script, ()) if is_over else state.script.came(signum, now)
+        return replace(state, script=script), _pass_on(state, signums)
+    if _is_echo(state, signum, now):
         return state, []
-    script, signums = state.script.came(signum, now)
-    return replace(state, script=script), pass_on(state, signums)
+    if is_over:  # only last lines are waited for
+        return replace(state, in_a_hurry=True), []
+    return _hurry(state, now) if state.leaving is not None else _told_to_go(state, signum, now)
 
 
 def script_signals_due(state: State, now: float) -> Step:
     """Signals of the script's whose echo has not come."""
     script, signums = state.script.due(now)
-    return replace(state, script=script), pass_on(state, signums)
+    return replace(state, script=script), _pass_on(state, signums)
 
 
-def pass_on(state: State, signums: tuple[int, ...]) -> list[Action]:
-    """Signals for the script."""
+def _pass_on(state: State, signums: tuple[int, ...]) -> list[Action]:
     return [SignalWorkers(local_ranks=state.workers.alive, signum=signum) for signum in signums]
 
 
@@ -57,8 +53,7 @@ def _told_to_go(state: State, signum: int, now: float) -> Step:
     name, grace_s = name_of(signum), state.grace_s if state.term_grace_s is None else state.term_grace_s
     text = f"received {name}; stopping the workers, SIGKILL in {grace_s:g} s, or at another signal"
     said: list[Action] = [] if state.is_early else [Say(text=text, level="warning")]
-    state, actions = _go(replace(state, grace_s=grace_s), signum, f"received {name}", now)
-    return state, said + actions
+    return first(said, _go(replace(state, grace_s=grace_s), signum, f"received {name}", now))
 
 
 def unguarded(state: State, now: float) -> Step:
@@ -69,8 +64,7 @@ def unguarded(state: State, now: float) -> Step:
         state, gone = _go(state, signal.SIGTERM, "lost its guardian: the process that was started was killed", now)
         actions += gone
     if state.phase is not Phase.ENDED:
-        state, hurried = _hurry(state, now)
-        actions += hurried
+        return first(actions, _hurry(state, now))
     return state, actions
 
 
@@ -86,19 +80,18 @@ def _is_echo(state: State, signum: int, now: float) -> bool:
 
 def _go(state: State, signum: int, why: str, now: float) -> Step:
     """This node's part ends: workers get `signum`."""
-    goodbye, actions = _goodbye(state, why), list[Action]()
+    goodbye = _goodbye(state, why)
     if state.is_early:
-        state, actions = exit(state, -signum, reason=why)
-        return state, goodbye + actions
+        return first(goodbye, exit(state, -signum, reason=why))
     state = replace(state, leaving=Leaving(signum=signum, since=now, why=why), rejoin=False)
     match state.phase:
         case Phase.RUNNING:
-            state, actions = stopping.stop(state, signum, f"the agent {why}", now)
+            return first(goodbye, stopping.stop(state, signum, f"the agent {why}", now))
         case Phase.SUCCEEDED:
-            state, actions = round_end.all_gone(state, now)
+            return first(goodbye, stopping.all_gone(state, now))
         case Phase.JOINING | Phase.STOPPED if not state.hosting:
-            state, actions = exit(state, 1, complaint=f"stopped: it {why}")
-    return state, goodbye + actions
+            return first(goodbye, exit(state, 1, complaint=f"stopped: it {why}"))
+    return state, goodbye
 
 
 def _hurry(state: State, now: float) -> Step:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ from holdfast.agent.group.gpu_memory_wait import MemoryWait
 from holdfast.agent.group.signal_forwarding import ScriptSignals
 from holdfast.agent.group.worker_table import WorkerTable
 from holdfast.core.job.failure import Position
-from holdfast.core.machine import NEVER, Action, Observation
+from holdfast.core.machine import NEVER, Action
 from holdfast.core.signals import signal
 from holdfast.core.value import Value, replace
 from holdfast.core.wire.messages import Assigned, Join
@@ -142,7 +142,11 @@ class State(Value):
 Step: TypeAlias = tuple[State, list[Action]]
 """What follows from one observation."""
 
-Transition: TypeAlias = Callable[[State, Observation, float], Step | None]
+
+def first(actions: Sequence[Action], step: Step) -> Step:
+    """The same step, behind these actions."""
+    state, more = step
+    return state, [*actions, *more]
 
 
 def joined_with(state: State, **known: Any) -> State:

@@ -1,24 +1,56 @@
-"""How are workers brought to their end, and how long may each step of it take?
+"""How do the workers of a round end, and how long may each step of it take?
 
     asked (SIGTERM) ──the grace──▶ killed (SIGKILL) ──as long again──▶ given up (stuck in the kernel: nothing can end it)
 
-A worker that has just asked for something is asked to stop a little later than the others.
+A worker that has just asked for something is asked to stop a little later than the others. One that hangs gets a signal of its
+own, at once. When the last is gone, another round follows, or the node waits for the coordinator's word.
 """
 
 from __future__ import annotations
 
-from holdfast.agent.group.messages import KillWorkers, LeaseOver, SignalWorkers
-from holdfast.agent.group.round_end import after, settle
-from holdfast.agent.group.state import Phase, State, Step, Stopping
-from holdfast.agent.group.worker_table import WorkerState
-from holdfast.core.job.events import StopSent
+from holdfast.agent.group import round_start
+from holdfast.agent.group.job_end import exit
+from holdfast.agent.group.messages import KillWorkers, LeaseOver, Send, SignalWorkers, Sweep
+from holdfast.agent.group.state import Phase, State, Step, Stopping, first, with_worker
+from holdfast.agent.group.worker_table import Worker, WorkerState
+from holdfast.core.job.events import StopSent, WorkersStopped
+from holdfast.core.job.failure import Cause, hung
 from holdfast.core.machine import NEVER, Action, Record, Say
 from holdfast.core.signals import name_of, signal
 from holdfast.core.value import replace
+from holdfast.core.wire.messages import Stop, Stopped, Succeeded
 
 LAST_WORDS_S = 1.0
 """A worker that has just asked for something is asked to stop so much later than the others: most that ask end by themselves,
 with a traceback that says more than their wish, and SIGTERM would cut it short."""
+
+
+def told_to_stop(state: State, word: Stop, now: float) -> Step:
+    """The coordinator ends the round, or the job."""
+    state = replace(state, rejoin=word.rejoin, regrouped=word.regrouped)
+    # The last word is the report's, which says the same.
+    said: list[Action] = [Say(text=word.reason, level="warning")] if word.rejoin else []
+    struck, more = list[Action](), list[Action]()
+    hangs = None if word.hung is None else state.workers.seats.get(word.hung)
+    if hangs is not None and hangs.state is WorkerState.RUNNING and not hangs.struck:
+        state, struck = strike(state, hangs, "others waited for it")  # it would be deaf to SIGTERM, too
+    match state.phase:
+        case Phase.RUNNING:  # signals wait for no terminal
+            state, stopped = stop_once_seen(state, word.reason, now)
+            return state, struck + stopped + said
+        case Phase.SUCCEEDED:
+            state, more = all_gone(state, now)
+        case Phase.STOPPED if state.rejoin:
+            state, more = round_start.begin(state, now)
+    return state, struck + said + more
+
+
+def strike(state: State, worker: Worker, why: str) -> Step:
+    """Send one that hangs its deadly signal, which no other worker gets."""
+    position, i = state.shown.get(worker.local_rank), worker.local_rank
+    path = worker.stacks_path if position is None else position.stacks_path
+    state = with_worker(state, i, struck=True, charge=(Cause.HUNG, hung(why, position)), stacks_path=path)
+    return state, [SignalWorkers(local_ranks=(i,), signum=state.hang_signal)]
 
 
 def stop(state: State, signum: int, reason: str, now: float) -> Step:
@@ -37,7 +69,7 @@ def stop(state: State, signum: int, reason: str, now: float) -> Step:
     )
     look = replace(state.look, stop_because="") if state.look else None
     state = replace(state, phase=Phase.STOPPING, held=False, workers=workers, stopping=stopping, look=look)
-    return after((state, _ask(state, tuple(i for i in alive if i not in speaking), reason)), now)
+    return first(_ask(state, tuple(i for i in alive if i not in speaking), reason), settle(state, now))
 
 
 def stop_once_seen(state: State, reason: str, now: float) -> Step:
@@ -49,14 +81,16 @@ def stop_once_seen(state: State, reason: str, now: float) -> Step:
 
 def late(state: State, stopping: Stopping, now: float) -> Step:
     """A deadline may have come. A worker that is given up counts as gone."""
+    actions: list[Action] = []
     if now >= stopping.kill_at:
-        return after(kill(state, stopping, now), now)
-    if now >= stopping.last_words_until:
+        state, actions = kill(state, stopping, now)
+    elif now >= stopping.last_words_until:
         left = tuple(i for i in stopping.speaking if state.workers[i].state is WorkerState.RUNNING)
         state = replace(state, stopping=replace(stopping, last_words_until=NEVER))
-        why = f"it has had {LAST_WORDS_S:g} s to end by itself, after what it asked for"
-        return after((state, _ask(state, left, why)), now)
-    return after(_give_up(state) if now >= stopping.abandon_at else (state, []), now)
+        actions = _ask(state, left, f"it has had {LAST_WORDS_S:g} s to end by itself, after what it asked for")
+    elif now >= stopping.abandon_at:
+        state, actions = _give_up(state)
+    return first(actions, settle(state, now))
 
 
 def kill(state: State, stopping: Stopping, now: float) -> Step:
@@ -98,3 +132,31 @@ def _give_up(state: State) -> Step:
     stuck_in = "uninterruptible sleep in a driver or a mount?"
     text = f"process {pids} does not die even of SIGKILL ({stuck_in}); going on without it"
     return replace(state, workers=state.workers.gone(stuck)), [Say(text=text, level="error")]
+
+
+# --- what their ends add up to ----------------------------------------------------------------------------------------------
+
+
+def settle(state: State, now: float) -> Step:
+    """See whether all workers have ended, and how."""
+    if state.workers.alive:
+        return state, []
+    if state.phase is Phase.RUNNING and not state.workers.failures:
+        state = replace(state, phase=Phase.SUCCEEDED)
+        return state, [Send(message=Succeeded(node=state.join.node, round=state.round))]
+    return all_gone(state, now) if state.phase in (Phase.RUNNING, Phase.STOPPING) else (state, [])
+
+
+def all_gone(state: State, now: float) -> Step:
+    """The round's workers are no more: clean up behind them, and tell the coordinator."""
+    took_s = 0.0 if state.stopping is None else now - state.stopping.since
+    killed = state.workers.ranks(sorted(state.workers.killed))
+    failures = tuple(state.workers.failures.values())
+    actions: list[Action] = [Sweep(), Record(event=WorkersStopped(took_s=took_s, killed=killed))]
+    actions.append(Send(message=Stopped(node=state.join.node, round=state.round, failures=failures)))
+    state = replace(state, phase=Phase.STOPPED, stopping=None)
+    if state.rejoin:
+        return first(actions, round_start.begin(state, now))
+    if state.leaving and not state.hosting:
+        return first(actions, exit(state, 1, complaint=f"stopped: it {state.leaving.why}"))
+    return state, actions

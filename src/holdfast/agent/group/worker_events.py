@@ -16,9 +16,8 @@ from holdfast.agent.group.messages import (
     Stuck,
     TimerExpired,
 )
-from holdfast.agent.group.round_end import settle
-from holdfast.agent.group.state import Phase, State, Step, with_worker
-from holdfast.agent.group.stopping import stop_once_seen
+from holdfast.agent.group.state import Phase, State, Step, first, with_worker
+from holdfast.agent.group.stopping import settle, stop_once_seen
 from holdfast.agent.group.worker_table import Worker, WorkerState
 from holdfast.core.job.events import (
     ControlKind,
@@ -62,12 +61,10 @@ def ended(state: State, seen: Ended, now: float) -> Step:
         actions.append(Record(event=WorkerDying(exitcode=seen.exitcode, **worker.ids)))
     state = with_worker(state, seen.local_rank, exitcode=exitcode, state=where)
     if exitcode == 0:
-        state, more = settle(state, now)
-    else:
-        worker = state.workers[seen.local_rank]
-        cause = state.workers.cause(worker, seen.evidence)
-        state, more = fail(state, worker, seen.at_unix, cause, seen.evidence, now)
-    return state, actions + more
+        return first(actions, settle(state, now))
+    worker = state.workers[seen.local_rank]
+    cause = state.workers.cause(worker, seen.evidence)
+    return first(actions, fail(state, worker, seen.at_unix, cause, seen.evidence, now))
 
 
 def fail(state: State, worker: Worker, at_unix: float, cause: Cause, evidence: Evidence, now: float) -> Step:
@@ -79,10 +76,8 @@ def fail(state: State, worker: Worker, at_unix: float, cause: Cause, evidence: E
     if state.phase is Phase.RUNNING:
         actions.append(Send(message=Failed(node=state.join.node, round=state.round, failure=failure)))
     if state.phase is Phase.RUNNING and not (state.assigned and state.assigned.carries_on):
-        state, more = stop_once_seen(state, f"rank {worker.rank} failed", now)
-    else:
-        state, more = settle(state, now)
-    return state, actions + more
+        return first(actions, stop_once_seen(state, f"rank {worker.rank} failed", now))
+    return first(actions, settle(state, now))
 
 
 def stuck(state: State, seen: Stuck, now: float) -> Step:
@@ -93,13 +88,14 @@ def stuck(state: State, seen: Stuck, now: float) -> Step:
     charge = f"is stuck in the kernel (uninterruptible sleep for {seen.asleep_s:.1f} s: a driver, a dead mount?)"
     state = with_worker(state, worker.local_rank, charge=(Cause.STUCK, charge))
     said = Say(text=f"rank {worker.rank} (pid {worker.pid}) {charge}", level="error")
-    state, actions = fail(state, state.workers[worker.local_rank], seen.at_unix, Cause.STUCK, Evidence(), now)
-    return state, [said, *actions]
+    worker = state.workers[worker.local_rank]
+    return first([said], fail(state, worker, seen.at_unix, Cause.STUCK, Evidence(), now))
 
 
 def timer_expired(state: State, seen: TimerExpired) -> Step:
     """A worker, or a child of one, did not leave a scope in time that it had set itself."""
-    late, noted = f"did not leave scope {seen.scope} in time", _expired(seen)
+    late = f"did not leave scope {seen.scope} in time"
+    noted = Record(event=WatchdogExpired(pid=seen.pid, scope=seen.scope, expired_s=seen.late_s))
     if seen.signum <= 0:
         text = f"process {seen.pid} {late}; its timer asks for no signal"
         return state, [noted, Say(text=text, level="warning")]
@@ -110,10 +106,6 @@ def timer_expired(state: State, seen: TimerExpired) -> Step:
             return state, [noted, said, SignalWorkers(local_ranks=(worker.local_rank,), signum=seen.signum)]
     text = f"process {seen.pid}, which is no rank's main process, {late}; left alone"
     return state, [noted, Say(text=text, level="warning")]
-
-
-def _expired(seen: TimerExpired) -> Record:
-    return Record(event=WatchdogExpired(pid=seen.pid, scope=seen.scope, expired_s=seen.late_s))
 
 
 def asked(state: State, seen: ControlAsked, now: float) -> Step:

@@ -13,11 +13,8 @@ from holdfast.agent.group.messages import (
     TOO_LATE,
     ControlAsked,
     Ended,
-    KillWorkers,
     LimitsKnown,
-    LookAtMemory,
     PortHeld,
-    SignalWorkers,
     Started,
     StartFailed,
     Stashed,
@@ -117,17 +114,6 @@ class Workers(Part):
     def first(self) -> list[Observation]:
         """Hold a port, and say how far the job is."""
         return [self.hold_port(), *([self.mileage.reached()] if self.mileage is not None else [])]
-
-    def perform(self, action: SignalWorkers | KillWorkers | LookAtMemory) -> list[Observation]:
-        """Do what the group wants done with the workers; what is seen of it at once."""
-        match action:
-            case SignalWorkers(local_ranks=local_ranks, signum=signum):
-                self.signal(local_ranks, signum)
-            case KillWorkers(local_ranks=local_ranks):
-                self.kill(local_ranks)
-            case LookAtMemory(above_mb=above_mb):
-                return self.look_at_memory(above_mb)
-        return []
 
     def hold_port(self) -> PortHeld:
         """Hold a port for the round to come, in case this node gets group rank 0 in it."""
