@@ -110,8 +110,7 @@ class Agent:
             endpoint=config.rdzv_endpoint,
             listens=listens_at,
         )
-        self.answers: list[Transmit] = []
-        """To what has come by now: they go out together."""
+        self.answers: list[Transmit] = []  # To what has come by now: they go out together.
         self.exit: Exit | None = None
         self.leave_at = self.cut_at = NEVER
         self.settle_at = self.host.now() + SETTLE_S

@@ -45,16 +45,13 @@ class Components:
         """UsageError: what an option asks for cannot be had."""
         self.around = around
         config, host, telling, job_dir = around.config, around.host, around.telling, around.job_dir
-        self.late: LateComponents | None = None
-        """None: the first workers have yet to run, and to have their time."""
+        self.late: LateComponents | None = None  # None: the first workers have yet to run, and to have their time.
         self.round: tuple[Assigned, Sequence[Observation]] | None = None
         """The newest round, and what became of each of its workers. None: none was started."""
-        self.before: list[tuple[Event, float]] = []
-        """What was recorded before the late parts were there."""
+        self.before: list[tuple[Event, float]] = []  # What was recorded before the late parts were there.
         self.supervisor_secret = supervisor_token(config) if config.supervisors else b""
         self.checks: Checking | None = None
-        self.faults: Injections | None = None
-        """None, of both: nobody has asked for one."""
+        self.faults: Injections | None = None  # None, of both: nobody has asked for one.
         self.desk = Desk(
             around.node.group,
             host,

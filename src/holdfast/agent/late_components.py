@@ -23,10 +23,8 @@ class LateComponents:
         others_s = STACKS_S if around.network is not None else 0.0
         self.stacks = Stacks(workers, around.job_dir.incident_path, others_s=others_s)
         """Where the ranks are, once one has hung."""
-        self.monitoring: Monitoring | None = None
-        """None: the ranks are not watched."""
-        self.spares: Parking | None = None
-        """None: no warm spare is made."""
+        self.monitoring: Monitoring | None = None  # None: the ranks are not watched.
+        self.spares: Parking | None = None  # None: no warm spare is made.
         self.parts: list[Part] = [self.stacks]
         if config.supervisors:
             from holdfast.agent.reporting.supervisor_link import Supervised  # loads the network

@@ -47,7 +47,6 @@ class Node:
         return begun + self._from_group(self.group.begin(now), now)
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         match seen:
             case LinkUp() | LinkDown() | Arrived():
                 return self._to_coordinator(seen, now)
@@ -57,7 +56,6 @@ class Node:
         return self._from_group(self.group.observe(seen, now), now)
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         other = self.server or self.member
         assert other is not None
         return min(self.group.deadline(), other.deadline())

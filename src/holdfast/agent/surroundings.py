@@ -25,11 +25,9 @@ class Surroundings(Value):
     host: Host
     telling: Telling
     node: Node
-    network: Network | None
-    """None: a job of one node."""
+    network: Network | None  # None: a job of one node.
     job_dir: JobDir
-    perform: Callable[[Iterable[Action]], None]
-    """Carries out what a part's machine wants of the agent."""
+    perform: Callable[[Iterable[Action]], None]  # Carries out what a part's machine wants of the agent.
 
     def rendezvous(self) -> Rendezvous | None:
         """The coordinator's machine. None: the coordinator is elsewhere."""

@@ -46,8 +46,7 @@ class Injections(Part):
         self.config, self.host, self.perform = around.config, around.host, around.perform
         self.group, self.workers, self.checker = around.node.group, workers, checker
         self.injector = Injector()
-        self.planted = -1
-        """What checks read beside the host's own words. -1: nothing was ever added."""
+        self.planted = -1  # What checks read beside the host's own words. -1: nothing was ever added.
 
     # --- what is asked for ----------------------------------------------------------------------------------------------
 

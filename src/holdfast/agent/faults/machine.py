@@ -35,12 +35,10 @@ class Asked(Observation):
     """Somebody wants a fault played; `Answered` follows at once."""
 
     injection: Injection
-    ranks: dict[int, tuple[int, int]]
-    """Ranks that run on this node: rank → (local rank, pid)."""
+    ranks: dict[int, tuple[int, int]]  # Ranks that run on this node: rank → (local rank, pid).
     looks_s: dict[str, float | None]
     """Checks that this node is judged by → how often each looks. None: only before a round."""
-    gpus: tuple[str, ...] = ()
-    """Addresses of this node's GPUs."""
+    gpus: tuple[str, ...] = ()  # Addresses of this node's GPUs.
 
 
 class RankOver(Observation):
@@ -63,10 +61,8 @@ class Strike(Action):
 class Plant(Action):
     """This, and nothing else, has been added to what the node's checks read."""
 
-    kmsg: tuple[str, ...]
-    """Records of the kernel's log."""
-    ecc: dict[str, int]
-    """GPU's index → memory errors that were not corrected."""
+    kmsg: tuple[str, ...]  # Records of the kernel's log.
+    ecc: dict[str, int]  # GPU's index → memory errors that were not corrected.
 
 
 class Answered(Action):
@@ -79,37 +75,30 @@ class Answered(Action):
 class Where(StrEnum):
     """Where a fault that is to be undone stands."""
 
-    RUNNING = "running"
-    """Its rank is slow, and runs just now."""
-    STOPPED = "stopped"
-    """Its rank is stopped."""
-    PLANTED = "planted"
-    """The node's checks read it."""
+    RUNNING = "running"  # Its rank is slow, and runs just now.
+    STOPPED = "stopped"  # Its rank is stopped.
+    PLANTED = "planted"  # The node's checks read it.
 
 
 class Played(Value):
     """A fault that is to be undone."""
 
     injection: Injection
-    rank: int = -1
-    """-1: it is about a GPU."""
+    rank: int = -1  # -1: it is about a GPU.
     local_rank: int = -1
     where: Where
-    turn_at: float = NEVER
-    """When a slow rank is stopped, or let go, next."""
+    turn_at: float = NEVER  # When a slow rank is stopped, or let go, next.
     until: float
     what: str
     kmsg: str = ""
-    ecc: str = ""
-    """Index of the GPU. Empty: it is none of that kind."""
+    ecc: str = ""  # Index of the GPU. Empty: it is none of that kind.
 
 
 class State(Value):
     """All that the machine knows."""
 
     played: tuple[Played, ...] = ()
-    records: int = 0
-    """Of the kernel's log, so far: each has a number."""
+    records: int = 0  # Of the kernel's log, so far: each has a number.
 
     def deadline(self) -> float:
         """When a `Tick` has something to do."""
@@ -126,12 +115,10 @@ class Injector:
         self.state = State()
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         self.state, actions = step(self.state, seen, now)
         return actions
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return self.state.deadline()
 
 

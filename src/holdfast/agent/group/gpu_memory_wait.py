@@ -29,8 +29,7 @@ MOST_TROUBLES = 2
 class MemoryWait(Value):
     """One node's wait. Each step returns the next value. Units: seconds, and MiB as `nvidia-smi` counts them."""
 
-    timeout_s: float = 0.0
-    """0: no start waits for memory."""
+    timeout_s: float = 0.0  # 0: no start waits for memory.
     tolerance_mb: float = 512.0
     poll_s: float = 2.0
     pending: bool = False
@@ -43,8 +42,7 @@ class MemoryWait(Value):
     last: tuple[GpuMemory, ...] = ()
     lasting: dict[int, float] = {}  # noqa: RUF012
     """GPU → what was in use on it when the time was over: its holder does not let go."""
-    said: str = ""
-    """About other people's processes: the same again is silence."""
+    said: str = ""  # About other people's processes: the same again is silence.
 
     def begin(self, now: float) -> Waited:
         """The last workers are gone. Nothing to do where a look is under way, or none is wanted."""

@@ -75,7 +75,6 @@ class Group:
         return actions
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         self.state, actions = step(self.state, seen, now)
         return actions
 
@@ -88,7 +87,6 @@ class Group:
         self.state = replace(self.state, hosting=is_here)
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return self.state.deadline()
 
     @property

@@ -41,10 +41,8 @@ class Started(Observation):
     pid: int
     argv: tuple[str, ...]
     log_dir: str | None
-    spare: bool = False
-    """A warm spare has become it."""
-    cold_because: str = ""
-    """Why none has, where there could have been one."""
+    spare: bool = False  # A warm spare has become it.
+    cold_because: str = ""  # Why none has, where there could have been one.
 
 
 class StartFailed(Observation):
@@ -59,10 +57,8 @@ class Ended(Observation):
     """A worker is dying, or gone."""
 
     local_rank: int
-    exitcode: int | None
-    """None: not known yet."""
-    gone: bool
-    """False: dead, but the kernel still frees its memory. True: reaped."""
+    exitcode: int | None  # None: not known yet.
+    gone: bool  # False: dead, but the kernel still frees its memory. True: reaped.
     at_unix: float
     evidence: Evidence
 
@@ -82,8 +78,7 @@ class Hung(Observation):
     reason: str
     """Which sign, for how long, and its limit: `no heartbeat for 12.3 s (limit 12 s), in section checkpoint`."""
     at_unix: float
-    quiet_s: float = 0.0
-    """For how long."""
+    quiet_s: float = 0.0  # For how long.
 
 
 class PaceKnown(Observation):
@@ -126,10 +121,8 @@ class LeaseOver(Observation):
     """The coordinator has not answered for a whole lease: others may go on without us, so our workers must not."""
 
     reason: str
-    until: float
-    """The last moment at which a worker of ours may live."""
-    patience_s: float = 0.0
-    """How long the coordinator is looked for, at most, before this node gives up."""
+    until: float  # The last moment at which a worker of ours may live.
+    patience_s: float = 0.0  # How long the coordinator is looked for, at most, before this node gives up.
 
 
 class StopAsked(Observation):
@@ -156,25 +149,21 @@ class ControlAsked(Observation):
 class Reached(Observation):
     """How far the job has come, as this node can tell: before its first `Join`, and when the workers of a round are gone."""
 
-    iteration: int | None
-    """None: it cannot tell."""
+    iteration: int | None  # None: it cannot tell.
 
 
 class Stashed(Observation):
     """What the ranks of a round have left in this node's memory, now that they are gone."""
 
     held: tuple[Held, ...]
-    kept: tuple[Kept, ...] = ()
-    """And those of another node."""
-    at: str = ""
-    """Where others can fetch that, and bring more. Empty: nowhere."""
+    kept: tuple[Kept, ...] = ()  # And those of another node.
+    at: str = ""  # Where others can fetch that, and bring more. Empty: nowhere.
 
 
 class LogsTaken(Observation):
     """This agent takes the lines of other nodes' ranks, should it have the coordinator."""
 
-    at: str
-    """Where."""
+    at: str  # Where.
 
 
 class ImportsKnown(Observation):
@@ -188,27 +177,22 @@ class GpuUser(Value):
 
     pid: int
     name: str
-    mb: float | None
-    """MiB. None: the driver does not say."""
+    mb: float | None  # MiB. None: the driver does not say.
 
 
 class GpuMemory(Value):
     """What is in use on a GPU."""
 
-    index: int
-    """The driver's number for it."""
+    index: int  # The driver's number for it.
     used_mb: float
-    others: tuple[GpuUser, ...] = ()
-    """Looked for only where much is in use."""
+    others: tuple[GpuUser, ...] = ()  # Looked for only where much is in use.
 
 
 class MemorySeen(Observation):
     """The GPUs have been looked at."""
 
-    gpus: tuple[GpuMemory, ...] = ()
-    """Those that workers here may use. Empty: there are none, or see `trouble`."""
-    trouble: str = ""
-    """Why nobody can tell."""
+    gpus: tuple[GpuMemory, ...] = ()  # Those that workers here may use. Empty: there are none, or see `trouble`.
+    trouble: str = ""  # Why nobody can tell.
 
 
 TOO_LATE = "the directories for its output took longer to make than this node's lease lasts"
@@ -218,17 +202,14 @@ TOO_LATE = "the directories for its output took longer to make than this node's 
 class NodeChecked(Observation):
     """The node's health is known, as `CheckNode` asked, or has changed by itself."""
 
-    unfit: str
-    """Why it must not take part. Empty: it may."""
-    asked: bool = False
-    """It is the answer to `CheckNode`."""
+    unfit: str  # Why it must not take part. Empty: it may.
+    asked: bool = False  # It is the answer to `CheckNode`.
 
 
 class SparesAwaited(Observation):
     """Warm spares are about to be ready: a round's workers begin sooner if they wait for them until then at the latest."""
 
-    until: float
-    """In the past: none is to be waited for any more."""
+    until: float  # In the past: none is to be waited for any more.
 
 
 class Unguarded(Observation):
@@ -258,16 +239,14 @@ class LookAtWorkers(Action):
     """Have all workers dump their stacks, and see where they are. `Looked` follows, within `within_s` seconds."""
 
     round: int
-    base_rank: int
-    """Global rank of local rank 0."""
+    base_rank: int  # Global rank of local rank 0.
     within_s: float
 
 
 class KeepStacks(Action):
     """Keep what was found at the last look in the incident's folder."""
 
-    reason: str
-    """Whose hang it was for, in words."""
+    reason: str  # Whose hang it was for, in words.
 
 
 class KillWorkers(Action):
@@ -289,8 +268,7 @@ class CheckNode(Action):
 class LookAtMemory(Action):
     """Find out how much of the GPUs' memory is in use, beside everything else; `MemorySeen` follows."""
 
-    above_mb: float
-    """Where more is in use, find out by whom."""
+    above_mb: float  # Where more is in use, find out by whom.
 
 
 class FromCoordinator(Action):
@@ -303,7 +281,6 @@ class FromCoordinator(Action):
 class Exit(Action):
     """This agent is done."""
 
-    code: int
-    """Negative: die by that signal."""
+    code: int  # Negative: die by that signal.
     report: JobReport | None = None
     complaint: str = ""

@@ -21,8 +21,7 @@ class ScriptSignals(Value):
     """The signals of a script."""
 
     signums: tuple[int, ...] = PASSED_ON
-    echoing: bool = False
-    """We are in a Slurm step, where every process may be signalled."""
+    echoing: bool = False  # We are in a Slurm step, where every process may be signalled.
     held: dict[int, float] = {}  # noqa: RUF012
     """Signal that waits for its echo → when it is passed on without one."""
 

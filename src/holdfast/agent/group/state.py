@@ -38,8 +38,7 @@ class Stopping(Value):
     """One stop of one round's workers."""
 
     since: float
-    kill_at: float
-    """NEVER: they have been killed."""
+    kill_at: float  # NEVER: they have been killed.
     abandon_at: float = NEVER
     speaking: tuple[int, ...] = ()
     """Local ranks that have just asked for something: they may end by themselves for a moment."""
@@ -50,17 +49,14 @@ class Look(Value):
     """The ranks are being looked at, because one hangs here or elsewhere."""
 
     until: float
-    reason: str
-    """Whose hang it is, in words."""
-    stop_because: str = ""
-    """Why the workers are stopped after the look. Empty: they are not."""
+    reason: str  # Whose hang it is, in words.
+    stop_because: str = ""  # Why the workers are stopped after the look. Empty: they are not.
 
 
 class Leaving(Value):
     """Something has told this node to go."""
 
-    signum: int
-    """A lost guardian counts as SIGTERM."""
+    signum: int  # A lost guardian counts as SIGTERM.
     since: float
     why: str
 
@@ -70,50 +66,35 @@ class State(Value):
 
     backend: str = "memory"
     endpoint: str = ""
-    hang_signal: int = signal.SIGKILL
-    """Ends a rank that hangs."""
-    checks: bool = False
-    """The node's health is checked before each round."""
+    hang_signal: int = signal.SIGKILL  # Ends a rank that hangs.
+    checks: bool = False  # The node's health is checked before each round.
     clean_stop_is_success: bool = False
     """Exit with 0 where a signal ended the job and every worker here ended with 0 (ft_launcher)."""
-    grace_s: float
-    """Between the request to stop and SIGKILL."""
-    term_grace_s: float | None = None
-    """The same, once a signal has told this agent to go. None: as long."""
+    grace_s: float  # Between the request to stop and SIGKILL.
+    term_grace_s: float | None = None  # The same, once a signal has told this agent to go. None: as long.
 
     phase: Phase = Phase.NEW
-    join: Join
-    """What the coordinator is told of this node."""
-    hosting: bool = False
-    """The coordinator runs in this process: when this agent goes, the job ends."""
+    join: Join  # What the coordinator is told of this node.
+    hosting: bool = False  # The coordinator runs in this process: when this agent goes, the job ends.
     workers: WorkerTable = WorkerTable()
-    assigned: Assigned | None = None
-    """The round of the workers we have or had. None: there was none yet."""
+    assigned: Assigned | None = None  # The round of the workers we have or had. None: there was none yet.
     joined_at: float = 0.0
-    spare_because: str = ""
-    """Why there is no place for this node, as the coordinator said last."""
-    held: bool = False
-    """The round's workers wait for the GPUs' memory, or for warm spares. They count as starting."""
-    spares_until: float = -NEVER
-    """Until when warm spares are worth waiting for."""
+    spare_because: str = ""  # Why there is no place for this node, as the coordinator said last.
+    held: bool = False  # The round's workers wait for the GPUs' memory, or for warm spares. They count as starting.
+    spares_until: float = -NEVER  # Until when warm spares are worth waiting for.
     memory: MemoryWait = MemoryWait()
-    checking: bool = False
-    """The node's health is being checked: it does not join yet."""
-    health_answer: str = ""
-    """What the coordinator said last about the node's health."""
+    checking: bool = False  # The node's health is being checked: it does not join yet.
+    health_answer: str = ""  # What the coordinator said last about the node's health.
 
     script: ScriptSignals = ScriptSignals()
     look: Look | None = None
     shown: dict[int, Position] = {}  # noqa: RUF012
     """Where the ranks were at the last look of this round, by local rank."""
     stopping: Stopping | None = None
-    rejoin: bool | None = None
-    """Whether another round follows. None: the coordinator has not said yet."""
-    regrouped: bool = False
-    """The last stop was for a node that has come: nothing has failed."""
+    rejoin: bool | None = None  # Whether another round follows. None: the coordinator has not said yet.
+    regrouped: bool = False  # The last stop was for a node that has come: nothing has failed.
     leaving: Leaving | None = None
-    in_a_hurry: bool = False
-    """It was told to go twice, or once after the job's end."""
+    in_a_hurry: bool = False  # It was told to go twice, or once after the job's end.
 
     @property
     def round(self) -> int:

@@ -18,8 +18,7 @@ class WorkerState(StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
-    DYING = "dying"
-    """Dead, but the kernel still frees its memory."""
+    DYING = "dying"  # Dead, but the kernel still frees its memory.
     GONE = "gone"
 
 
@@ -33,15 +32,11 @@ class Worker(Value):
     exitcode: int | None = None
     charge: tuple[Cause, str] | None = None
     """(cause, message) of what was found against it while it still ran. None: nothing."""
-    asked_at: float = -NEVER
-    """When it last asked for something."""
-    overdue: str = ""
-    """Which limit it has exceeded, in words. Empty: none."""
+    asked_at: float = -NEVER  # When it last asked for something.
+    overdue: str = ""  # Which limit it has exceeded, in words. Empty: none.
     overdue_at_unix: float = 0.0
-    struck: bool = False
-    """It was sent its deadly signal before the others are stopped."""
-    stacks_path: str | None = None
-    """Where its stacks are. None: it has not been looked at, or they are not kept."""
+    struck: bool = False  # It was sent its deadly signal before the others are stopped.
+    stacks_path: str | None = None  # Where its stacks are. None: it has not been looked at, or they are not kept.
 
     @property
     def ids(self) -> dict[str, int]:
@@ -68,8 +63,7 @@ class WorkerTable(Value):
     attempt: int = 0
     seats: dict[int, Worker] = {}  # noqa: RUF012
     """By local rank."""
-    stop_signal: int = 0
-    """They were told to stop by it. 0: they were not."""
+    stop_signal: int = 0  # They were told to stop by it. 0: they were not.
     killed: frozenset[int] = frozenset()
     failures: dict[int, Failure] = {}  # noqa: RUF012
 

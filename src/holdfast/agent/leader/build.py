@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from holdfast.agent.group.machine import Group
+from holdfast.agent.leader.elected_node import Found
 from holdfast.agent.leader.peer_elected_node import PeerElectedNode
 from holdfast.agent.leader.store_elected_node import StoreElectedNode
 from holdfast.agent.reporting.final_report import ended_runs
@@ -113,7 +114,7 @@ def heir(
 
 def _founder(
     rules: Rules, policy: Callable[[], RestartOnFailure], host: Host, ended: Mapping[str, JobReport]
-) -> Callable[[float], tuple[Server, RestartOnFailure]]:
+) -> Found:
     def found(now: float) -> tuple[Server, RestartOnFailure]:
         fresh = policy()
         return Server(Rendezvous(rules, fresh, now=now, now_unix=host.unix()), ended=ended), fresh

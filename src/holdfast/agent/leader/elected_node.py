@@ -19,7 +19,6 @@ Who says that we lead is a machine: `rendezvous.election.store_election` in `age
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Send, Told
@@ -38,28 +37,13 @@ from holdfast.rendezvous.member import Member
 from holdfast.rendezvous.rules import Heard, Tell
 from holdfast.rendezvous.server import Server
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.rendezvous.election.store_election import Election
+    from holdfast.rendezvous.election.succession import Succession
 
-class Elects(Protocol):
-    """The machine that says who leads, by `Lead`, `StepDown` and `Follow`, as far as every such node needs it."""
-
-    @property
-    def endpoint(self) -> str:
-        """Where this node would serve."""
-
-    @property
-    def life(self) -> str:
-        """The run of the job that this node belongs to."""
-
-    @property
-    def term(self) -> int:
-        """How many times the lead has changed hands."""
-
-    def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
-
-    def deadline(self) -> float:
-        """See `core.machine.Machine`."""
-
+Found = Callable[[float], tuple[Server, RestartOnFailure]]
+"""Makes a coordinator that knows nothing yet, with its policy."""
 
 FAILURES_KEPT = 16
 """Failures in the report that the store keeps for members who missed it: a store's values are small (etcd: 1.5 MB)."""
@@ -70,26 +54,20 @@ class ElectedNode(Node):
 
     member: Member
 
-    def __init__(
-        self, group: Group, member: Member, election: Elects, found: Callable[[float], tuple[Server, RestartOnFailure]]
-    ) -> None:
+    def __init__(self, group: Group, member: Member, election: Election | Succession, found: Found) -> None:
         quicken(Tick, Heard, Tell)
         self.group = group
         self.member = member
         self.election = election
         self.found = found
-        """Makes a coordinator that knows nothing yet, with its policy."""
         self.server: Server | None = None
         self.policy: RestartOnFailure | None = None
-        self.kept = Past(life="")
-        """What this node knows of the job, should it lead next."""
+        self.kept = Past(life="")  # What this node knows of the job, should it lead next.
         self.noted: tuple[object, ...] = ()
         """What the successors have been told of our own coordinator: told again when it differs."""
-        self.leader = group.state.endpoint
-        """Where the coordinator was when we last followed one."""
+        self.leader = group.state.endpoint  # Where the coordinator was when we last followed one.
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         server = [self.server.deadline()] if self.server is not None else []
         return min(self.group.deadline(), self.member.deadline(), self.election.deadline(), *server)
 

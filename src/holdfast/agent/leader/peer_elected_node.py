@@ -20,12 +20,12 @@ lease than the mandate lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from signal import SIGTERM
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.messages import Exit, MadeWay, Unguarded
-from holdfast.agent.leader.elected_node import ElectedNode
+from holdfast.agent.leader.elected_node import ElectedNode, Found
 from holdfast.agent.node import host_leaves
 from holdfast.core.job.events import Decided
 from holdfast.core.job.policy import Verdict
@@ -33,7 +33,6 @@ from holdfast.core.machine import NEVER, Action, Observation, Record, Signalled,
 from holdfast.core.value import replace
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Finish, Join, Leads, Leave, Message, Past, Renew, Renewed, Seek, Stopped, Vote
-from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.coordinator.member_messages import renewed
 from holdfast.rendezvous.coordinator.membership import Seat
 from holdfast.rendezvous.election.leader_lease import LOOK_S
@@ -56,7 +55,6 @@ from holdfast.rendezvous.election.succession_state import (
 from holdfast.rendezvous.election.witness_claims import Claimed
 from holdfast.rendezvous.member import Deliver, Member
 from holdfast.rendezvous.rules import Heard, HostLeaves
-from holdfast.rendezvous.server import Server
 
 TICK = Tick()
 
@@ -66,36 +64,21 @@ class PeerElectedNode(ElectedNode):
 
     election: Succession
 
-    def __init__(
-        self,
-        group: Group,
-        member: Member,
-        succession: Succession,
-        found: Callable[[float], tuple[Server, RestartOnFailure]],
-        *,
-        patience_s: float,
-    ) -> None:
+    def __init__(self, group: Group, member: Member, succession: Succession, found: Found, *, patience_s: float) -> None:
         super().__init__(group, member, succession, found)
-        self.patience_s = patience_s
-        """How long after its lease a node waits where an election can still be won."""
-        self.guests: set[int] = set()
-        """Links that others opened to us."""
-        self.since_round = 0
-        """The last round of our predecessor."""
+        self.patience_s = patience_s  # How long after its lease a node waits where an election can still be won.
+        self.guests: set[int] = set()  # Links that others opened to us.
+        self.since_round = 0  # The last round of our predecessor.
         self.keep_at = -NEVER
-        self.line: tuple[str, ...] = ()
-        """Who comes after whom, as the mandate has been told last."""
+        self.line: tuple[str, ...] = ()  # Who comes after whom, as the mandate has been told last.
         self.told: tuple[int, float] = (0, 0.0)
-        self.of_late = self.kept
-        """What members are told of the job; of that roster's version, and worked out then."""
+        self.of_late = self.kept  # What members are told of the job; of that roster's version, and worked out then.
         group.reached_at(succession.endpoint)
 
     def begin(self, now: float) -> list[Action]:
-        """See `Node.begin`."""
         return self._from_election(self.election.begin(now), now) + self._from_group(self.group.begin(now), now)
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         if isinstance(seen, Arrived) and isinstance(seen.message, Renew):
             answer = self._answer(seen.link, seen.message, now)
             if answer is not None:

@@ -6,18 +6,16 @@ So no two leaders give two rounds the same number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from holdfast.agent.group.machine import Group
 from holdfast.agent.group.state import Phase
-from holdfast.agent.leader.elected_node import ElectedNode
+from holdfast.agent.leader.elected_node import ElectedNode, Found
 from holdfast.core.machine import Action, Observation, Say, Tick
 from holdfast.core.wire.links import Arrived, HangUp, LinkDown, LinkUp, Transmit
 from holdfast.core.wire.messages import Assigned, Past, Stop
-from holdfast.recovery.policy import RestartOnFailure
 from holdfast.rendezvous.election.store_election import Election, PastChanged, Persisted, Ranked, StoreSeen, StoreTrouble
 from holdfast.rendezvous.member import Member
-from holdfast.rendezvous.server import Server
 
 
 class StoreElectedNode(ElectedNode):
@@ -25,22 +23,16 @@ class StoreElectedNode(ElectedNode):
 
     election: Election
 
-    def __init__(
-        self, group: Group, member: Member, election: Election, found: Callable[[float], tuple[Server, RestartOnFailure]]
-    ) -> None:
+    def __init__(self, group: Group, member: Member, election: Election, found: Found) -> None:
         super().__init__(group, member, election, found)
         self.seats = 0
-        self.from_the_start = False
-        """The coordinator here has led the job since before its first round."""
-        self.held: list[Transmit] = []
-        """Word of a round that the store does not have yet."""
+        self.from_the_start = False  # The coordinator here has led the job since before its first round.
+        self.held: list[Transmit] = []  # Word of a round that the store does not have yet.
 
     def begin(self, now: float) -> list[Action]:
-        """See `Node.begin`."""
         return self._from_election(self.election.observe(Tick(), now), now) + self._from_group(self.group.begin(now), now)
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         if self.member.lease_ends is not None:
             assigned = self.group.assigned
             self.election.observe(Ranked(group_rank=None if assigned is None else assigned.group_rank), now)

@@ -72,11 +72,9 @@ class Spares:
         self.state = state
 
     def deadline(self) -> float:
-        """See `core.machine.Machine`."""
         return self.state.look_at
 
     def observe(self, seen: Observation, now: float) -> list[Action]:
-        """See `core.machine.Machine`."""
         self.state, actions = step(self.state, seen, now)
         return actions
 

@@ -25,18 +25,13 @@ class RoundOver(Observation):
 class Surveyed(Observation):
     """How the ranks get on, and the memory."""
 
-    reached: bool
-    """Every rank has run our bootstrap: a spare of it would wait, and not run the script."""
-    between: bool = False
-    """The ranks of one round are being ended, or the next one's gathered."""
-    beating: bool
-    """Every rank has shown a heartbeat."""
-    modules: int
-    """How many they have loaded, together."""
+    reached: bool  # Every rank has run our bootstrap: a spare of it would wait, and not run the script.
+    between: bool = False  # The ranks of one round are being ended, or the next one's gathered.
+    beating: bool  # Every rank has shown a heartbeat.
+    modules: int  # How many they have loaded, together.
     room_bytes: int
     total_bytes: int
-    sizes: dict[int, int]
-    """Spare → bytes that it has alone."""
+    sizes: dict[int, int]  # Spare → bytes that it has alone.
 
 
 class Ready(Observation):
@@ -44,8 +39,7 @@ class Ready(Observation):
 
     pid: int
     import_s: float
-    reads: frozenset[str]
-    """Variables that have been read meanwhile."""
+    reads: frozenset[str]  # Variables that have been read meanwhile.
     until: str = ""
     """It has imported only what the script imports before it changes this variable. Empty: everything."""
     size_bytes: int
@@ -62,8 +56,7 @@ class Made(Observation):
     """What came of `MakeSpare`."""
 
     slot: int
-    pid: int = -1
-    """-1: there is none, as `trouble` says."""
+    pid: int = -1  # -1: there is none, as `trouble` says.
     trouble: str = ""
 
 
@@ -71,16 +64,14 @@ class WorkerDue(Observation):
     """A worker is to be started; `StartWith` follows at once."""
 
     local_rank: int
-    changed: dict[int, Changes]
-    """Spare → the variables that are no longer what it was started with."""
+    changed: dict[int, Changes]  # Spare → the variables that are no longer what it was started with.
 
 
 class Used(Observation):
     """A spare has become a worker."""
 
     pid: int
-    trouble: str = ""
-    """Why it has refused, and is gone. Empty: it has not."""
+    trouble: str = ""  # Why it has refused, and is gone. Empty: it has not.
 
 
 class Survey(Action):
@@ -103,6 +94,5 @@ class EndSpare(Action):
 class StartWith(Action):
     """Have this spare become the worker."""
 
-    pid: int
-    """-1: start it cold."""
+    pid: int  # -1: start it cold.
     cold_because: str = ""

@@ -84,8 +84,7 @@ class Parked:
 
     def __init__(self, local_rank: int, argv: list[str], env: Mapping[str, str], link: socket.socket) -> None:
         self.local_rank, self.argv, self.env, self.link = local_rank, argv, env, link
-        self.captured: set[int] = set()
-        """Streams whose output is kept until it is a worker's."""
+        self.captured: set[int] = set()  # Streams whose output is kept until it is a worker's.
 
 
 class Parking(Part):
@@ -106,23 +105,18 @@ class Parking(Part):
         its end, and another follows."""
         self.config, self.host, self.perform, self.between = config, host, perform, between
         self.given, self.hook, self.local_ranks = given, hook, local_ranks
-        self.awaited_until = -NEVER
-        """As the group has been told."""
-        self.told = 0
-        """So many modules have been told of in this round."""
+        self.awaited_until = -NEVER  # As the group has been told.
+        self.told = 0  # So many modules have been told of in this round.
         self.fork = config.warm_mode == WarmMode.FORK and not config.bindings
         self.machine = Spares(no_spares(config.nproc_per_node, config.warm_spares, fork=self.fork))
-        self.parked: dict[int, Parked] = {}
-        """By pid."""
+        self.parked: dict[int, Parked] = {}  # By pid.
         self.loaded: dict[int, list[str]] = {}
         """Local rank → what it has loaded, and changed before, in all its lives: lines of `core.page.layout`."""
-        self.patience_s = ANSWER_S
-        """What is left of it in this round."""
+        self.patience_s = ANSWER_S  # What is left of it in this round.
 
     # --- what the agent tells -------------------------------------------------------------------------------------------
 
     def begin_round(self, assigned: Assigned, started: Sequence[Observation]) -> list[Observation]:
-        """See `Part`."""
         self.told, self.patience_s = 0, ANSWER_S
         self._show(RoundBegan())
         return []

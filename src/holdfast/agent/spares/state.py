@@ -16,12 +16,10 @@ PATIENCE = 3.0
 class Phase(StrEnum):
     """How far the node's ranks are."""
 
-    IDLE = "idle"
-    """There are none, or they are ending."""
+    IDLE = "idle"  # There are none, or they are ending.
     STARTING = "starting"
     TRAINING = "training"
-    STANDING_BY = "standby"
-    """The node waits for a place, and knows from others what its ranks would import."""
+    STANDING_BY = "standby"  # The node waits for a place, and knows from others what its ranks would import.
 
 
 class SlotState(StrEnum):
@@ -42,14 +40,10 @@ class Slot(Value):
     since: float = -NEVER
     reads: Collection[str] = ()
     size_bytes: int = 0
-    stale: str = ""
-    """Why it cannot be used any more. Empty: it can."""
-    trouble: str = "none had been made yet"
-    """Why there is none."""
-    guessed: bool = False
-    """It was made while the node waited: with the environment of a place that is not known yet."""
-    vain: bool = False
-    """The last one found its environment contradicted: the next one might as well."""
+    stale: str = ""  # Why it cannot be used any more. Empty: it can.
+    trouble: str = "none had been made yet"  # Why there is none.
+    guessed: bool = False  # It was made while the node waited: with the environment of a place that is not known yet.
+    vain: bool = False  # The last one found its environment contradicted: the next one might as well.
 
 
 class State(Value):
@@ -57,20 +51,14 @@ class State(Value):
 
     phase: Phase = Phase.IDLE
     slots: tuple[Slot, ...]
-    thrifty: bool = False
-    """Spares are made only if there is memory for them."""
-    fork: bool = False
-    """One spare is for all workers."""
+    thrifty: bool = False  # Spares are made only if there is memory for them.
+    fork: bool = False  # One spare is for all workers.
     look_at: float = NEVER
-    quiet_since: float = 0.0
-    """Since when the ranks have loaded no module."""
+    quiet_since: float = 0.0  # Since when the ranks have loaded no module.
     modules: int = -1
-    failures: int = 0
-    """So many spares could not be made."""
-    proven: bool = False
-    """Ranks have trained here that had all run our bootstrap."""
-    import_s: float = 0.0
-    """How long the last one's imports took. 0: none has been ready yet."""
+    failures: int = 0  # So many spares could not be made.
+    proven: bool = False  # Ranks have trained here that had all run our bootstrap.
+    import_s: float = 0.0  # How long the last one's imports took. 0: none has been ready yet.
     said: frozenset[str] = frozenset()
 
     def slots_in(self, where: SlotState) -> list[Slot]:
