@@ -127,3 +127,11 @@ def test_a_job_that_the_supervisor_does_not_know_is_an_error(holdfast, told):
     assert refused.returncode == 2 and "the supervisor knows no job 'other'" in refused.stderr
     nobody = holdfast.run("top", "--once", "--state", told.folder / "elsewhere")
     assert nobody.returncode == 1 and "no supervisor answers" in nobody.stderr
+
+
+def test_a_fleet_of_ten_thousand_nodes_is_shown(holdfast, told):
+    """Its answer has some 30 MB; here fewer nodes say more."""
+    large = [{"name": f"n{number}", "state": "unfit", "reason": "x" * 100_000} for number in range(200)]
+    told.change(nodes=large, jobs=[])
+    shown = holdfast.run("top", "--once", "--state", told.folder)
+    assert shown.returncode == 0 and "200 nodes (200 unfit)" in shown.stdout, shown.stderr

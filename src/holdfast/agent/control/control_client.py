@@ -17,8 +17,8 @@ from holdfast.core.errors import ProtocolError
 from holdfast.telemetry.record.file_watch import Watch
 from holdfast.telemetry.record.state_dir import running_nodes
 
-MAX_REPLY = 16 << 20
-"""Bytes of a reply: 4,096 ranks at 200 bytes, many times over."""
+MAX_REPLY = 256 << 20
+"""Bytes of a reply: a supervisor tells of ten thousand nodes of eight ranks in some 30 MB."""
 
 OPENS_S = 2.0
 """How long to wait for the socket of an agent that lives but has none yet: it opens it some moments after its start, and later

@@ -13,7 +13,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from holdfast.agent.control.control_client import Reachable
+from holdfast.agent.control.control_client import MAX_REPLY, Reachable
 from holdfast.core.value import to_plain
 from holdfast.supervisor.snapshot import Picture
 from holdfast.supervisor.versions import Changes
@@ -26,9 +26,6 @@ as of longer ago."""
 
 FRESH_S, RETRY_S, BEAT_S = 0.1, 0.5, 10.0
 """How old an answer may be, the pause before a supervisor that is gone is asked again, and that between two signs of life."""
-
-MOST_ANSWER = 256 << 20
-"""Bytes of an answer: ten thousand nodes of eight ranks have some 30 MB."""
 
 MOST_WATCHERS = 200
 
@@ -56,7 +53,7 @@ class Mirror:
         try:
             async with asyncio.timeout(within_s):
                 with Reachable(self.path) as address:
-                    reader, writer = await asyncio.open_unix_connection(address, limit=MOST_ANSWER)
+                    reader, writer = await asyncio.open_unix_connection(address, limit=MAX_REPLY)
                 try:
                     writer.write(json.dumps(request).encode() + b"\n")
                     answer = json.loads(await reader.readline())
