@@ -6,6 +6,7 @@ manifests in deploy/kubernetes, and no others. test_kubernetes_orchestrator.py h
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +26,12 @@ class TestLocal(OrchestratorSuite):
 
     @pytest.fixture
     def orchestrator(self, tmp_path: Path, wait_until: Any) -> Local:
-        self.asked, self.wait_until = tmp_path / "asked", wait_until
+        self.asked, self.wait_until, self.noted = tmp_path / "asked", wait_until, tmp_path / "local/nodes.json"
         code = f"import os; os.write(os.open({str(self.asked)!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), b'x')"
         return Local(str(tmp_path), (sys.executable, "-c", code))
+
+    def held(self, name: str) -> str:
+        return str(json.loads(self.noted.read_text()).get(name, ""))
 
     def asked_for(self, wanted: int) -> int:
         self.wait_until(lambda: self.asked.exists() and len(self.asked.read_text()) >= wanted)
@@ -35,7 +39,8 @@ class TestLocal(OrchestratorSuite):
 
     def test_it_remembers(self, orchestrator: Local, tmp_path: Path) -> None:
         orchestrator.drain("n1", "its fan is loud")
-        assert self.seen(Local(str(tmp_path)), "n1").reason == "its fan is loud"
+        Local(str(tmp_path)).drain("n2", "it burns")
+        assert (self.held("n1"), self.held("n2")) == ("its fan is loud", "it burns")
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +63,14 @@ class TestSlurm(OrchestratorSuite):
     def orchestrator(self, cluster: slurm_infra.Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         for name, value in cluster.env.items():
             monkeypatch.setenv(name, value)
+        self.cluster = cluster
         yield (slurm := orchestrator("slurm", "", ()))
-        for view in slurm.nodes():
-            slurm.uncordon(view.name, "the test is over")
+        for name in cluster.names:
+            slurm.uncordon(name, "the test is over")
 
-    def test_all_its_nodes_are_known(self, orchestrator: Any) -> None:
-        assert [view.name for view in orchestrator.nodes()] == ["n1", "n2", "n3"]
+    def held(self, name: str) -> str:
+        told = self.cluster.ask("scontrol", "show", "node", name, "--oneliner")
+        return told.partition(" Reason=")[2].partition(" [")[0].strip() if "DRAIN" in told.partition(" State=")[2][:40] else ""
 
     def test_a_node_that_it_does_not_know_is_told_so(self, orchestrator: Any) -> None:
         with pytest.raises(HoldfastError, match=r"scontrol: .*[Ii]nvalid node"):
@@ -77,6 +84,11 @@ class TestKubernetes(OrchestratorSuite):
     def orchestrator(self, kubernetes: Kubernetes) -> Any:
         self.cluster = kubernetes
         return orchestrator("kubernetes", "", ())
+
+    def held(self, name: str) -> str:
+        node = self.cluster.node(name)
+        assert bool(node["spec"].get("unschedulable")) == ("holdfast/reason" in node["metadata"].get("annotations", {}))
+        return str(node["metadata"].get("annotations", {}).get("holdfast/reason", ""))
 
     def has_come(self) -> None:
         self.cluster.add_agent("train-0-b", "n1")

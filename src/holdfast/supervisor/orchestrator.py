@@ -17,17 +17,17 @@ from importlib import import_module
 from typing import Protocol
 
 from holdfast.core.errors import HoldfastError, UsageError
-from holdfast.core.value import Value
 from holdfast.telemetry.record import locks
 
 
+ASK_S = 8.0
+"""How long a call to other software may take: less than the supervisor waits for it (`fleet.queues.TASK_S`)."""
+
+
 class Orchestrator(Protocol):
-    """See the module's text. Each call returns what was done, in words, or raises HoldfastError."""
+    """Each call returns what was done, in words, or raises HoldfastError."""
 
     name: str
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        """The known nodes, in order of their names."""
 
     def drain(self, node: str, reason: str) -> str:
         """Give the node no more work, and show people why."""
@@ -37,16 +37,6 @@ class Orchestrator(Protocol):
 
     def replace(self, node: str, key: str, reason: str) -> str:
         """Ask for another node in its place: once for each key, however often it is called."""
-
-
-class NodeView(Value):
-    """A node as the orchestrator sees it."""
-
-    name: str
-    usable: bool
-    """Whether it is given work."""
-    reason: str = ""
-    """Why it is not."""
 
 
 KNOWN = {
@@ -81,11 +71,6 @@ class Local:
     def __init__(self, folder: str, command: Sequence[str] = ()) -> None:
         self.folder, self.command = os.path.join(folder, "local"), tuple(command)
         os.makedirs(self.folder, 0o700, exist_ok=True)
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        """Only those that it has been told of."""
-        drained = self._drained()
-        return tuple(NodeView(name=name, usable=not why, reason=why) for name, why in sorted(drained.items()))
 
     def drain(self, node: str, reason: str) -> str:
         self._note(node, reason)

@@ -13,35 +13,32 @@ class OrchestratorSuite:
     names: tuple[str, str] = ("n1", "n2")
     replaces = True
 
-    def seen(self, orchestrator: Any, name: str) -> Any:
-        """A node in its eyes; None: it does not know it."""
-        return next((view for view in orchestrator.nodes() if view.name == name), None)
+    def held(self, name: str) -> str:
+        """Why that node gets no work, as the orchestrator shows it. Empty: it gets some."""
+        raise NotImplementedError
 
     def test_a_drained_node_gets_no_work_and_shows_why(self, orchestrator: Any) -> None:
         first, second = self.names
         assert first in orchestrator.drain(first, "GPU 0: Xid 79, the GPU has fallen off the bus")
-        view = self.seen(orchestrator, first)
-        assert not view.usable and view.reason == "GPU 0: Xid 79, the GPU has fallen off the bus"
-        other = self.seen(orchestrator, second)
-        assert other is None or other.usable
+        assert self.held(first) == "GPU 0: Xid 79, the GPU has fallen off the bus" and not self.held(second)
 
     def test_to_drain_twice_is_as_good_as_once(self, orchestrator: Any) -> None:
         first = self.names[0]
         for _ in range(2):
             orchestrator.drain(first, "its fan is loud")
-        assert self.seen(orchestrator, first).reason == "its fan is loud"
+        assert self.held(first) == "its fan is loud"
 
     def test_it_gets_work_again_when_it_is_let_back_once_or_twice(self, orchestrator: Any, wait_until: Any) -> None:
         first = self.names[0]
         orchestrator.drain(first, "its fan is loud")
         for _ in range(2):
             orchestrator.uncordon(first, "a new fan")
-        wait_until(lambda: self.seen(orchestrator, first).usable)  # Slurm asks the node itself first
+        wait_until(lambda: not self.held(first))  # Slurm asks the node itself first
 
     def test_a_reason_may_hold_anything(self, orchestrator: Any) -> None:
         first = self.names[0]
         orchestrator.drain(first, "two\nlines, 'quotes' \"of both\" kinds; State=IDLE [brackets] $HOME ü")
-        assert not self.seen(orchestrator, first).usable and "quotes" in self.seen(orchestrator, first).reason
+        assert "quotes" in self.held(first)
 
     def test_another_node_is_asked_for_once_for_each_key(self, orchestrator: Any) -> None:
         first = self.names[0]

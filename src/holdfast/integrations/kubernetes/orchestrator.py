@@ -25,7 +25,7 @@ from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 
 from holdfast.core.errors import HoldfastError
-from holdfast.supervisor.orchestrator import NodeView
+from holdfast.supervisor.orchestrator import ASK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,8 @@ AGENT = "holdfast/agent"
 Answer = TypeVar("Answer")
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-ASK_S, STEP_S = 8.0, 3.0
-"""How long a call may take in all, and to wait for a word from the API server: less than the supervisor waits for a call."""
+STEP_S = 3.0
+"""How long to wait for a word from the API server."""
 BUSY = (409, 410, 429, 503, 504)
 """Somebody else has changed it meanwhile · the list is too old to go on with · too many requests: to be asked again."""
 KEYS = 8
@@ -48,16 +48,12 @@ OTHERS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
 class Adapter:
+    """See `supervisor.orchestrator.Orchestrator`."""
 
     name = "kubernetes"
 
     def __init__(self, *, step_s: float = STEP_S) -> None:
         self.step_s = step_s
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        with Api(self.step_s) as api:
-            found = api.ask("list nodes", lambda: list(api.client.list(Node)))
-        return tuple(sorted((_view(node) for node in found), key=lambda view: view.name))
 
     def drain(self, node: str, reason: str) -> str:
         """What a budget does not let go stays, and is named."""
@@ -71,7 +67,7 @@ class Adapter:
     def uncordon(self, node: str, reason: str) -> str:
         with Api(self.step_s) as api:
             found = api.change(node, _let_back)
-        others = "" if _view(found).usable else f", as far as we are concerned: {_view(found).reason}"
+        others = f", as far as we are concerned: {why}" if (why := _unusable(found)) else ""
         return f"Kubernetes gives {node} work again{others}"
 
     def replace(self, node: str, key: str, reason: str) -> str:
@@ -188,17 +184,15 @@ class Api:
         self.ask(f"delete pod {pod.metadata.name}", do)
 
 
-def _view(node: Any) -> NodeView:
-    name, ready = node.metadata.name, _condition(node, "Ready")
-    ours = _annotation(node, REASON)
+def _unusable(node: Any) -> str:
+    """Why a node that is not drained by us gets no work. Empty: it does."""
+    ready = _condition(node, "Ready")
     bad = [taint.key for taint in node.spec.taints or () if taint.key.startswith(OTHERS) and taint.effect != "PreferNoSchedule"]
-    if ours is None and node.spec.unschedulable:
-        ours = "cordoned, and not by us"
-    elif ours is None and (ready is None or ready.status != "True"):
-        ours = f"not ready: {(ready and (ready.message or ready.reason)) or 'its kubelet has said nothing'}"
-    elif ours is None and bad:
-        ours = f"taint {', '.join(bad)}"
-    return NodeView(name=name, usable=ours is None, reason=ours or "")
+    if node.spec.unschedulable:
+        return "cordoned, and not by us"
+    if ready is None or ready.status != "True":
+        return f"not ready: {(ready and (ready.message or ready.reason)) or 'its kubelet has said nothing'}"
+    return f"taint {', '.join(bad)}" if bad else ""
 
 
 def _drained(node: Any, reason: str) -> dict[str, Any]:

@@ -9,34 +9,23 @@ from __future__ import annotations
 import subprocess
 
 from holdfast.core.errors import HoldfastError
-from holdfast.supervisor.orchestrator import NodeView
-
-ASK_S = 8.0
-"""How long a command may take: less than the supervisor waits for a call."""
-
-BAD = ("DRAIN", "DOWN", "FAIL", "MAINT", "NOT_RESPONDING")
-"""Parts of a state (`IDLE+DRAIN`) with which Slurm gives a node no work."""
+from holdfast.supervisor.orchestrator import ASK_S
 
 RESUMED = ("DRAIN", "DOWN", "FAIL")
-"""Parts of a state that an operator's word ends."""
+"""Parts of a state (`IDLE+DRAIN`) that an operator's word ends."""
 
 
 class Adapter:
+    """See `supervisor.orchestrator.Orchestrator`."""
 
     name = "slurm"
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        return tuple(
-            NodeView(name=name, usable=not any(bad in state for bad in BAD), reason=reason)
-            for name, (state, reason) in sorted(_states().items())
-        )
 
     def drain(self, node: str, reason: str) -> str:
         _ask("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={_in_a_line(reason)}")
         return f"Slurm gives {node} no more work"
 
     def uncordon(self, node: str, reason: str) -> str:
-        state, _ = _states().get(node, ("", ""))
+        state = _ask("scontrol", "show", "node", node, "--oneliner").partition(" State=")[2].partition(" ")[0]
         if state and not any(mark in state for mark in RESUMED):
             return f"Slurm gives {node} work already"  # to resume such a one is an error
         _ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
@@ -46,15 +35,6 @@ class Adapter:
         """HoldfastError, always: see the module's text."""
         hint = "ask for more nodes than --nnodes needs (sbatch -N)"
         raise HoldfastError(f"Slurm gives no other node for {node} within an allocation", hint=hint)
-
-
-def _states() -> dict[str, tuple[str, str]]:
-    """Node → its state, as in `IDLE+DRAIN`, and the reason that somebody gave for it."""
-    found = {}
-    for line in filter(None, _ask("scontrol", "show", "nodes", "--oneliner").splitlines()):
-        fields = dict(word.split("=", 1) for word in line.split(" Reason=")[0].split() if "=" in word)
-        found[fields["NodeName"]] = fields.get("State", ""), line.partition(" Reason=")[2].partition(" [")[0].strip()
-    return found
 
 
 def _ask(*command: str) -> str:
