@@ -19,7 +19,6 @@ from typing import Protocol
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.telemetry.record import locks
 
-
 ASK_S = 8.0
 """How long a call to other software may take: less than the supervisor waits for it (`fleet.queues.TASK_S`)."""
 
