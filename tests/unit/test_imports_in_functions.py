@@ -23,7 +23,6 @@ UNEXPLAINED = {
     "health": 5,
     "integrations": 1,
     "recovery": 1,
-    "supervisor": 22,
     "telemetry": 1,
 }
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -14,7 +14,9 @@ from prometheus_client.core import CollectorRegistry, CounterMetricFamily, Gauge
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
 
-from holdfast.core.wire.fleet import Act, NodeState, SwapStep, TroubleKind
+from holdfast.core.wire.fleet import Act, NodeState, ReporterState, SwapStep, TroubleKind
+from holdfast.supervisor.fleet.action_log import Result
+from holdfast.supervisor.web.view import SILENT
 from holdfast.telemetry.report.safe_text import one_line
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,12 +30,12 @@ LABEL = 128
 
 NODE_STATES = tuple(map(str, NodeState))
 DEVICE_STATES = (NodeState.FIT, NodeState.SUSPECT, NodeState.UNFIT)
-JOB_STATES = ("joining", "running", "stopping", "stopped", "succeeded", "ended", "silent")
+JOB_STATES = (*map(str, ReporterState), SILENT)
 RANK_STATES = ("starting", "running", "dying", "gone")
 STEPS = tuple(map(str, SwapStep))
 ACTS = tuple(map(str, Act))
 TROUBLES = tuple(map(str, TroubleKind))
-RESULTS = ("done", "in_vain", "unknown")
+RESULTS = tuple(str(result) for result in Result if result != Result.OPEN)
 OTHER = "other"
 """Any word that is not in these lists: a reporter's new word adds no series."""
 
@@ -139,7 +141,7 @@ def _samples(fleet: Mapping[str, Any]) -> Iterator[Sample]:
     for node in sorted(nodes, key=lambda one: (one.get("state") in well, str(one.get("name"))))[:NODES]:
         yield from _of_node(node, at_unix)
     ranks = _ranks(nodes)
-    for job in sorted(jobs, key=lambda one: (one.get("state") != "running", str(one.get("name"))))[:JOBS]:
+    for job in sorted(jobs, key=lambda one: (one.get("state") != ReporterState.RUNNING, str(one.get("name"))))[:JOBS]:
         yield from _of_job(job, ranks.get(str(job.get("name")), []))
     yield from _counted("holdfast_swaps", (), (swap.get("step") for swap in fleet.get("swaps") or ()), STEPS)
     yield from _of_deeds(fleet)
@@ -154,7 +156,7 @@ def _of_node(node: Mapping[str, Any], at_unix: float) -> Iterator[Sample]:
     yield "holdfast_node_linked", (name,), float(bool(node.get("linked")))
     if said := _number(node.get("reported_at_unix")):
         yield "holdfast_node_report_age_seconds", (name,), max(0.0, at_unix - said)
-    sick = [device for device in node.get("devices") or () if device.get("state") != "fit"]
+    sick = [device for device in node.get("devices") or () if device.get("state") != NodeState.FIT]
     yield "holdfast_node_sick_devices", (name,), float(len(sick))
 
 
@@ -186,7 +188,7 @@ def _of_deeds(fleet: Mapping[str, Any]) -> Iterator[Sample]:
         act, trouble = _word(total.get("act"), ACTS), _word(total.get("trouble"), TROUBLES)
         number = _number(total.get("count")) or 0.0
         begun[act, trouble] = begun.get((act, trouble), 0.0) + number
-        if (result := total.get("result")) != "open":
+        if (result := total.get("result")) != Result.OPEN:
             key = act, _word(result, RESULTS)
             ended[key] = ended.get(key, 0.0) + number
     yield from (("holdfast_deeds", labels, number) for labels, number in begun.items())

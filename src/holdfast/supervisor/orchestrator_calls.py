@@ -10,7 +10,7 @@ from collections import deque
 from holdfast.core.errors import HoldfastError
 from holdfast.core.machine import Observation
 from holdfast.runtime.host import Host
-from holdfast.supervisor.fleet.messages import Call, Called
+from holdfast.supervisor.fleet.messages import Call, Called, CallVerb
 from holdfast.supervisor.orchestrator import Orchestrator
 
 MOST = 256
@@ -44,14 +44,12 @@ class Calls:
     def _make(self, call: Call) -> None:
         try:
             match call.verb:
-                case "drain":
+                case CallVerb.DRAIN:
                     ok, text = True, self.orchestrator.drain(call.target, call.reason)
-                case "uncordon":
+                case CallVerb.UNCORDON:
                     ok, text = True, self.orchestrator.uncordon(call.target, call.reason)
-                case "replace":
+                case CallVerb.REPLACE:
                     ok, text = True, self.orchestrator.replace(call.target, call.task, call.reason)
-                case _:
-                    raise AssertionError(f"no orchestrator can {call.verb}")
         except (HoldfastError, OSError) as error:
             ok, text = False, str(error)
         except Exception as error:  # a defect in an adapter is a call that has failed

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.cli.choose import json_argument
 from holdfast.cli.fleet.supervisor_here import ask_supervisor, state_argument
 from holdfast.cli.table import show, show_json
+from holdfast.core.wire.fleet import NodeState
 
 HELP = "nodes that the supervisor knows, with their state and the reason for it"
 
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _row(node: dict[str, Any]) -> tuple[str, ...]:
-    bad = [f"{device['name']} {device['state']}" for device in node["devices"] if device["state"] != "fit"]
+    bad = [f"{device['name']} {device['state']}" for device in node["devices"] if device["state"] != NodeState.FIT]
     jobs = ", ".join(f"{job['job']} (round {job['round']})" for job in node["jobs"])
     ranks = ", ".join(str(rank["rank"]) for job in node["jobs"] for rank in job["ranks"])
     return node["name"], node["state"], jobs or "-", ranks or "-", ", ".join(bad) or "-", node["reason"]

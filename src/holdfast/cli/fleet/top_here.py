@@ -8,8 +8,9 @@ from typing import Any
 
 from holdfast.cli.choose import all_jobs, choose, story
 from holdfast.cli.job.status import answers_of, shown
+from holdfast.core.wire.fleet import NodeState
 from holdfast.telemetry.record.state_dir import running_nodes
-from holdfast.telemetry.report.timeline import Timeline
+from holdfast.telemetry.report.timeline import JobState, Timeline, WorkerState
 
 
 def fleet_here(wanted: str) -> dict[str, Any]:
@@ -22,13 +23,13 @@ def fleet_here(wanted: str) -> dict[str, Any]:
         told = shown(here, answers_of(here))
         name = os.path.basename(path)
         for node in told["nodes"]:
-            seen = nodes.setdefault(node["name"], {"name": node["name"], "state": "spare", "reason": "", "jobs": []})
+            seen = nodes.setdefault(node["name"], {"name": node["name"], "state": NodeState.SPARE, "reason": "", "jobs": []})
             ranks = [_rank(worker) for worker in told["workers"] if worker["node"] == node["name"]]
             seen["jobs"].append({"job": name, "round": told["round"], "ranks": ranks})
             if not node["is_running"]:
-                seen["state"] = "lost" if told["state"] == "running" else "gone"
-            elif any(rank["state"] == "running" for rank in ranks):
-                seen["state"] = "fit"
+                seen["state"] = NodeState.LOST if told["state"] == JobState.RUNNING else "gone"
+            elif any(rank["state"] == WorkerState.RUNNING for rank in ranks):
+                seen["state"] = NodeState.FIT
             seen["reason"] = node["spare_because"] or seen["reason"]
         jobs.append(_job(name, told))
         deeds += _deeds(name, here.job)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.wire.fleet import Act, HeldBy, NodeState
 from holdfast.sim.fleet.hosts import JOB_LEASE_S, Scene, SimJob, SimReporter
 from holdfast.sim.fleet.supervisor import SimStore, SimSupervisor
-from holdfast.supervisor.fleet.action_log import result
+from holdfast.supervisor.fleet.action_log import Result, result
 from holdfast.supervisor.fleet.messages import Call, Called
 from holdfast.supervisor.fleet.policies.default import OUTCOME_S
 
@@ -169,7 +169,7 @@ class FleetWorld(Scene):
         taken = [deed for deed in self.deeds() if deed.act in (Act.SWAP, Act.SHRINK)]
         wrong += [f"{deed.node} was taken out without a cause: {deed}" for deed in taken if deed.node not in self.guilty]
         for name in {deed.node for deed in taken}:
-            wrong += self._check_taken(name, sum(deed.node == name and result(deed) != "in_vain" for deed in taken))
+            wrong += self._check_taken(name, sum(deed.node == name and result(deed) != Result.IN_VAIN for deed in taken))
         alive = [name for name, host in self.hosts.items() if host.alive]
         wrong += [f"{name} lives and is lost" for name in alive if self.node(name).state == NodeState.LOST]
         wrong += [f"{name} was replaced twice" for name in set(self.replaced) if self.replaced.count(name) > 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 
 from holdfast.core.machine import Action
 from holdfast.core.value import replace
@@ -13,13 +14,23 @@ MOST = 5000
 """Deeds that are held in memory, and so can be asked for and count for policies: a year of a fleet that has some ten a day."""
 
 
+class Result(StrEnum):
+    """What came of a deed."""
+
+    OPEN = "open"
+    DONE = "done"
+    IN_VAIN = "in_vain"
+    UNKNOWN = "unknown"
+    """The supervisor was restarted meanwhile."""
+
+
 class Ledger:
     """All deeds that are remembered, the oldest first."""
 
     def __init__(self, generation: int, kept: Iterable[Deed] = ()) -> None:
         self.generation = generation
         self.deeds = {deed.id: deed for deed in sorted(kept, key=lambda deed: deed.at_unix)}
-        self.totals: dict[tuple[str, str, str], int] = {}
+        self.totals: dict[tuple[str, str, Result], int] = {}
         """(act, trouble, result) → how many deeds, those that are forgotten meanwhile among them."""
         for deed in self.deeds.values():
             self._count_in(deed, 1)
@@ -61,8 +72,8 @@ class Ledger:
         self.totals[key] = self.totals.get(key, 0) + by
 
 
-def result(deed: Deed) -> str:
-    """What came of it, in one word: open · done · in_vain · unknown (the supervisor was restarted meanwhile)."""
+def result(deed: Deed) -> Result:
+    """What came of it, in one word."""
     if deed.outcome.startswith("in vain"):
-        return "in_vain"
-    return "unknown" if deed.outcome.startswith("not known") else "done" if deed.outcome else "open"
+        return Result.IN_VAIN
+    return Result.UNKNOWN if deed.outcome.startswith("not known") else Result.DONE if deed.outcome else Result.OPEN

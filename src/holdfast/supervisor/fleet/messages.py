@@ -64,13 +64,20 @@ class Tell(Action):
     message: FleetMessage
 
 
+class CallVerb(StrEnum):
+    """What an orchestrator can be called for."""
+
+    DRAIN = "drain"
+    UNCORDON = "uncordon"
+    REPLACE = "replace"
+
+
 class Call(Action):
     """Call the orchestrator, in a thread; `Called` follows, or never."""
 
     task: str
     """Its id. The same one, called again, is the same call."""
-    verb: str
-    """drain · uncordon · replace"""
+    verb: CallVerb
     target: str
     """A node."""
     reason: str

@@ -15,7 +15,7 @@ from holdfast.core.machine import NEVER, Action
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import NodeState, Swap, SwapStep, Verb
 from holdfast.supervisor.fleet.job import FleetJob
-from holdfast.supervisor.fleet.messages import InVain, Keep
+from holdfast.supervisor.fleet.messages import CallVerb, InVain, Keep
 from holdfast.supervisor.fleet.state import FleetState, OpenSwap
 
 RETRY_S, TRIES = 5.0, 12
@@ -42,7 +42,7 @@ def advance(fleet: FleetState, id: str, now: float) -> list[Action]:
         case SwapStep.EXCLUDE:
             return _exclude(fleet, under_way, now)
         case SwapStep.DRAIN | SwapStep.REPLACE:
-            return fleet.call(id, swap.step, swap.node, swap.reason, now)
+            return fleet.call(id, CallVerb(swap.step), swap.node, swap.reason, now)
         case SwapStep.WATCH:
             return _watch(fleet, under_way, now)
 

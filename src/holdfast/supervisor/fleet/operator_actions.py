@@ -6,7 +6,7 @@ from holdfast.core.machine import Action
 from holdfast.core.value import replace
 from holdfast.core.wire.fleet import Act, NodeState, TroubleKind, Verb
 from holdfast.supervisor.fleet import actions as deeds
-from holdfast.supervisor.fleet.messages import Asked, Reply, Wish
+from holdfast.supervisor.fleet.messages import Asked, CallVerb, Reply, Wish
 from holdfast.supervisor.fleet.policies.case import Case, Choice
 from holdfast.supervisor.fleet.state import FleetState
 
@@ -55,7 +55,7 @@ def _uncordon(fleet: FleetState, asked: Asked, now: float) -> list[Action]:
     deed = deeds.new_deed(fleet, case, Choice(act=Act.UNCORDON, reason="an operator wants it"), now)
     own = node.reason
     actions = [*fleet.ledger.write(deed), *fleet.keep(node, now, "" if own else reason)]
-    actions += fleet.call(deed.id, "uncordon", name, reason, now)
+    actions += fleet.call(deed.id, CallVerb.UNCORDON, name, reason, now)
     for index, job in enumerate(fleet.jobs.values()):
         if speaker := next(filter(fleet.is_linked, job.speakers(but="")), ""):
             order = fleet.order(f"{deed.id}.{index}.readmit", Verb.READMIT, reason, target=name)

@@ -10,7 +10,7 @@ from holdfast.core.value import Value, replace
 from holdfast.core.wire.fleet import Deed, Heed, JobKept, NodeKept, NodeState, Order, Swap, Trouble, Verb
 from holdfast.supervisor.fleet.action_log import Ledger
 from holdfast.supervisor.fleet.job import FleetJob
-from holdfast.supervisor.fleet.messages import Call, Keep, Tell
+from holdfast.supervisor.fleet.messages import Call, CallVerb, Keep, Tell
 from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.policies.case import Case, Policy
 from holdfast.supervisor.fleet.queues import Queues, Task
@@ -213,7 +213,7 @@ class FleetState:
         host = self.reporters.get(reporter, reporter)
         return self.queues.push(Task(id=order.order, host=host, action=Tell(node=reporter, message=order)), now)
 
-    def call(self, id: str, verb: str, node: str, reason: str, now: float) -> list[Action]:
+    def call(self, id: str, verb: CallVerb, node: str, reason: str, now: float) -> list[Action]:
         """Queue a call of the orchestrator about a node."""
         call = Call(task=f"{id}.{verb}", verb=verb, target=node, reason=reason)
         return self.queues.push(Task(id=call.task, host=f"orchestrator {node}", action=call), now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from importlib.util import find_spec
 
 from holdfast.core.errors import HoldfastError
 
@@ -24,8 +25,6 @@ LONGEST_HEAD = 32 << 10
 
 def missing() -> str:
     """Which of the libraries that it needs are not installed, in words. Empty: all are."""
-    from importlib.util import find_spec
-
     return " and ".join(name for name in NEEDS if find_spec(name) is None)
 
 

@@ -15,6 +15,9 @@ from holdfast.supervisor.fleet.node import FleetNode
 from holdfast.supervisor.fleet.state import FleetState
 from holdfast.supervisor.snapshot import DEEDS
 
+SILENT = "silent"
+"""State of a job of which no agent is heard, and no end is known."""
+
 HISTORY = 20
 """Changes of a node in a list of all nodes; asked about by itself it tells all."""
 
@@ -269,9 +272,9 @@ def job(known: FleetJob) -> Job:
 
 def _state(known: FleetJob, newest: Iterable[Standing]) -> str:
     if known.is_running:
-        return "running"
+        return ReporterState.RUNNING
     states = sorted((not report.ranks, report.state) for report in newest)
-    return states[0][1] if states else "ended" if known.outcome else "silent"
+    return states[0][1] if states else ReporterState.ENDED if known.outcome else SILENT
 
 
 def fleet(known: FleetState, at_unix: float) -> dict[str, Any]:

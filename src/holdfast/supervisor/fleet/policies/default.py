@@ -13,7 +13,7 @@ from holdfast.core.job.xid import NONE, RESTART, WATCH, xid
 from holdfast.core.machine import NEVER
 from holdfast.core.value import Value
 from holdfast.core.wire.fleet import Act, Deed, TroubleKind
-from holdfast.supervisor.fleet.action_log import result
+from holdfast.supervisor.fleet.action_log import Result, result
 from holdfast.supervisor.fleet.policies.case import HARDWARE, SOFTWARE, Case, Choice
 
 HOUR_S = 3600.0
@@ -88,7 +88,7 @@ class Default:
             return 2, case.what
         lately = [deed for deed in before if deed.node == case.node and now_unix - deed.at_unix < HOUR_S]
         # What was done in vain was followed by another deed for the same failure.
-        faults = sum(deed.trouble in SOFTWARE and result(deed) != "in_vain" for deed in lately)
+        faults = sum(deed.trouble in SOFTWARE and result(deed) != Result.IN_VAIN for deed in lately)
         if faults >= NODE_FAULTS and case.spares:
             return 2, f"{case.what}; that is the {faults + 1}th failure on {case.node} within an hour"
         return 0, case.what
