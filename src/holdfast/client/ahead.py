@@ -1,7 +1,7 @@
-"""What does a spare worker do ahead of time? It imports what its worker is going to import, and sees whether that has done
-anything that no spare may do. What comes before and after is `client.spare`.
+"""How does a spare worker import ahead of time what its worker will import, and has an import done what no spare may do? What
+comes before and after is in `client.spare`.
 
-As all that the bootstrap loads: the standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name.
+Standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name: the bootstrap loads this file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ GONE_WITHIN_S = 1.0
 
 LOWER_BY = 5
 """Of the nice value while it imports: a third of what others are given."""
-
 
 AT_LOAD = "!"
 """Instead of `core.page.layout.CHANGED`: a variable that compiled code reads as it is loaded, where nobody sees it."""
@@ -166,8 +165,8 @@ def _findable(name: str) -> bool:
 
 
 def _lower() -> Callable[[], None]:
-    """Make way for others, but not for ever: a host whose processors are never idle is to have spares too. Returns
-    what undoes it, for every thread that has come to be meanwhile. Where that is not allowed (RLIMIT_NICE), nothing is done."""
+    """Lower our priority, by a little: a host whose processors are never idle has spares too. Returns what undoes it, for all
+    threads that there are by then. Where that is not allowed (RLIMIT_NICE), nothing is done."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     if not _may_rise(usual):
         return lambda: None

@@ -1,12 +1,11 @@
-"""How far has this rank come in its collectives? Answered by a thread, when the agent asks, whatever the script is stuck in.
+"""How far has this rank come in its collectives? A thread answers when the agent asks, whatever the script is stuck in.
 
-torch records the last collectives of each process in a ring of 2000 (`TORCH_FR_BUFFER_SIZE`; 0: none). Read out is the record
-of gloo's, and what else shares it, where torch has `_dump_fr_trace` (2.13); NCCL's own is another, and asked for by a pipe
-(`agent.workers.flight_recorder`). What is left in the page is, for each group, the last collective that this rank came to, as
-JSON, and behind it the whole record as torch writes it. The thread sleeps in futex(2), without the GIL. It needs that to
-answer: a rank whose C code holds it does not.
+torch keeps the last 2000 collectives of each process (`TORCH_FR_BUFFER_SIZE`; 0: none). This reads gloo's record, where torch
+has `_dump_fr_trace` (2.13); NCCL's own is asked for by a pipe (`agent.workers.flight_recorder`). The answer is in the page: for
+each group the last collective that this rank came to, as JSON, then the whole record as torch writes it. The thread sleeps in
+futex(2) without the GIL, but needs it to answer: a rank whose C code holds it does not answer.
 
-As all that the bootstrap loads: the standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name.
+Standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name: the bootstrap loads this file.
 """
 
 from __future__ import annotations

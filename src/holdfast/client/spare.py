@@ -1,19 +1,18 @@
-"""What does a spare worker do until it is needed, and how does it become a worker that cannot be told from any other?
+"""What does a spare worker do until it is needed, and how does it become a worker like any other?
 
-It is started exactly as its worker would be: same command line, directory, limits, CPUs, a session of its own; with the
-environment that the worker had in its last life. Python's start-up then comes here (`client/boot`). `begin` runs first, before
-the user's own `sitecustomize`; `park` after it, and there the spare imports what it is told to, at low priority, says that it
-is ready, and waits. When its time has come it is sent what has changed since: variables, the page, the log files. `park`
-returns, and Python goes on to run the script. So nothing about `__main__`, argv or sys.path is imitated here either.
+It is started as its worker would be: same command line, directory, limits and CPUs, a session of its own, and the environment
+of the worker's last life. As Python starts (`client/boot`), `begin` runs before the user's own `sitecustomize` and `park` after
+it. `park` imports what the agent names, at low priority, says that the spare is ready, and waits. When it is needed, the agent
+sends what has changed: variables, the page, the log files. `park` returns, and Python runs the script.
 
-What an import has read or done that the worker must find otherwise cannot be undone. So the names of all variables that
-are read while it imports (by Python code) are told to the agent, who does not take a spare for which one of them has
-changed; and it refuses by itself where an import has opened a socket or a GPU, or where a file of the user's has changed since.
+What an import has read or done cannot be undone. So the spare tells the agent all variables that Python code has read while it
+imported, and the agent takes no spare for which one of them has changed. The spare refuses by itself if an import has opened a
+socket or a GPU, or if one of the user's files has changed since.
 
-Where the agent wishes it, one spare is there for many (`fork`): for each worker it forks one, which shares its memory as long
-as nobody writes to it. It refuses when it has more threads than one.
+With `fork` one spare serves many workers: it forks each, which shares its memory until either writes to it. It refuses if it
+has more than one thread.
 
-As all that the bootstrap loads: the standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name.
+Standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name: the bootstrap loads this file.
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ class _Spare:
         self.command = _read("/proc/self/comm").strip()
         self.expendability = _read(_OOM).strip()
         self.reads, self.seeds = _Reads(), _Seeds()
-        self.files: dict[str, tuple[int, int]] = {}
 
     def say(self, word: str, *more: object) -> None:
         """To the agent."""
@@ -85,15 +83,15 @@ class _Spare:
 
 
 class _Reads:
-    """Which variables are read. Whoever searches or copies all (`.items()`, `dict(os.environ)`) has read none for that."""
+    """Which variables are read. A search or a copy of all of them (`.items()`, `dict(os.environ)`) reads none."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self._lookup, self._walk = type(os.environ).__getitem__, type(os.environ).__iter__
         self._here: object = None
-        """Where somebody is who goes through all names."""
+        """The name at which a walk through all names stands."""
         self._all: list[object] = []
-        """All names, by whoever went through them last and may be copying: asks for one after the other, in this order."""
+        """All names, in the order of the last walk: a copy asks for them in that order."""
         self._copied = 0
         """So many of them have been asked for since."""
 
@@ -201,7 +199,7 @@ def park(bootstrap: ModuleType) -> None:
             lines = file.read().split("\n")
         course, files = ahead.Course(bootstrap.notebook, spare.reads.names), ahead.files()
         unfit = ahead.prepare(lines, course) or ahead.unfit(sockets) or (ahead.unforkable(files) if mode == b"fork" else "")
-        spare.files = {path: ahead.identity(path) for path in ahead.own_files()}
+        own = {path: ahead.identity(path) for path in ahead.own_files()}
     except BaseException as error:
         unfit = f"{type(error).__name__}: {error}"
     if unfit:
@@ -217,7 +215,7 @@ def park(bootstrap: ModuleType) -> None:
         (_, streams, *changes), fds = spare.hear()
         if mode == b"fork" and not _fork(spare, fds):
             continue
-        if trouble := _contradicted(spare, changes, ahead.identity):
+        if trouble := _contradicted(spare, changes) or _changed(own, ahead.identity):
             _refuse(spare, trouble, "no")
         _become(spare, bootstrap, streams, changes, fds)
         return
@@ -278,7 +276,7 @@ def _seed_anew(chosen: set[str]) -> None:
         generator.seed()
 
 
-def _contradicted(spare: _Spare, changes: list[bytes], identity: Callable[[str], tuple[int, int]]) -> str:
+def _contradicted(spare: _Spare, changes: list[bytes]) -> str:
     """Why the worker cannot begin here; empty: it can."""
     spare.set_expendability(spare.expendability)
     if _read(_OOM).strip() != spare.expendability:
@@ -287,10 +285,12 @@ def _contradicted(spare: _Spare, changes: list[bytes], identity: Callable[[str],
         name = change.partition(b"=")[0]
         if os.environb.get(name) != spare.began_with.get(name):
             return f"an import has set {os.fsdecode(name)}"
-    for path, before in spare.files.items():
-        if identity(path) != before:
-            return f"{path} has changed since it was imported"
     return ""
+
+
+def _changed(files: dict[str, tuple[int, int]], identity: Callable[[str], tuple[int, int]]) -> str:
+    changed = [path for path, before in files.items() if identity(path) != before]
+    return f"{changed[0]} has changed since it was imported" if changed else ""
 
 
 def _become(spare: _Spare, bootstrap: ModuleType, streams: bytes, changes: list[bytes], fds: list[int]) -> None:
@@ -325,8 +325,8 @@ def _become(spare: _Spare, bootstrap: ModuleType, streams: bytes, changes: list[
 
 
 def _await_store(pause: Callable[[float], object] = sleep) -> None:
-    """Let rank 0 be first, by a few milliseconds: torch's other ranks that come before its store listens try again only after
-    half a second. Cold starts are some hundred milliseconds apart anyway. Who waits in vain loses LET_FIRST_S together."""
+    """Let rank 0 start first, by a few milliseconds: a rank that comes before its store listens tries again only after half a
+    second. A wait in vain costs LET_FIRST_S together."""
     if "torch.distributed" not in sys.modules or os.environ.get("RANK", "0") == "0":
         return
     import _socket  # only warm spares need it

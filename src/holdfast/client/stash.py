@@ -55,7 +55,7 @@ def save(step: int, state: Any, *, blocking: bool = False) -> bool:
 
 
 def prepare(state: Any) -> None:
-    """Have memory ready for states as large as this one, behind the script's back: the first saves else wait for it."""
+    """Take memory for states as large as this one, in a thread: without it the first saves wait for their memory."""
     if (stash := _open()) is not None:
         stash.prepare(state)
 
@@ -81,7 +81,7 @@ def latest_step() -> int | None:
 def every(n: int) -> Callable[[int, Callable[[], Any]], bool]:
     """`keep = every(10)`; then `keep(step, lambda: state)` saves each tenth step, and asks for no state at others."""
     if n < 1:
-        raise ValueError(f"every so many steps, 1 or more; not {n!r}")
+        raise ValueError(f"every: {n!r} is not a number of steps, 1 or more")
     return lambda step, state: step % n == 0 and save(step, state())
 
 
@@ -128,7 +128,7 @@ class Stash:
 
     def save(self, step: int, state: Any, blocking: bool) -> bool:
         if not hasattr(step, "__index__") or not 0 <= index(step) < 1 << 63:  # numpy's numbers are whole, too
-            raise ValueError(f"a step is a whole number, 0 or more; not {step!r}")
+            raise ValueError(f"step: {step!r} is not a whole number, 0 or more")
         step = index(step)
         with self.lock:
             if self.busy:  # a signal handler's, in the midst of ours
@@ -243,8 +243,8 @@ class Stash:
         return self.slots * (1 + self.replicated)
 
     def _await_partner(self) -> None:
-        """Until the partner has what was saved last, or the agent says that it cannot: else nodes would have no step in common
-        when one of them is lost, and what is being sent would be overwritten."""
+        """Until the partner has what was saved last, or the agent says that it cannot. Without that the nodes might have no
+        step in common when one of them is lost, and what is being sent would be overwritten."""
         while self.replicated and self.saved and self.region.words[layout.AT_PARTNER] != self.saved:
             memory.rest()
 
@@ -270,8 +270,8 @@ class Stash:
             return found.step, state
 
     def found(self, stacklevel: int = 4) -> layout.Generation | None:
-        """What all ranks have of those generations that were there when this life began. None: nothing; a warning says why, in
-        the script's line."""
+        """The generation that all ranks have, of those that were there when this life began. None: a warning says why, in the
+        script's line."""
         with self.lock:
             self.wait()
             mine = [one for one in self._whole() if one.round != self.round]
@@ -349,7 +349,7 @@ def _open() -> Stash | None:
 
 
 def _told() -> str:
-    """What the agent has told this process and no child of it: none that inherits the environment, and none that is forked."""
+    """What the agent has told this process, and none of its children."""
     bootstrap = sys.modules.get("_holdfast_bootstrap")
     if bootstrap is not None and bootstrap.words is None:
         return ""

@@ -1,10 +1,10 @@
-"""How does a state become bytes that are no program, and a state again? Its shape as JSON, its arrays as they lie in memory.
+"""How does a state become bytes, and a state again, without pickle? Its shape is JSON, its arrays are as they lie in memory.
 
 A state is made of dicts, Counters, lists, tuples, sets, None, bool, int, float, complex, str, bytes, torch tensors, dtypes and
-devices, numpy arrays and numbers. Anything else is refused by its place in the state: nothing here is pickled, so nothing runs
-when it is read. torch and numpy are those that the script has loaded; neither is imported.
+devices, numpy arrays and numbers. Anything else is refused, with its place in the state. torch and numpy are those that the
+script has loaded; neither is imported.
 
-What is not JSON's own stands as a list whose first item is its kind; so does every list. `Sources` are what there is to copy.
+A list in JSON stands for what JSON does not know, and for a list: its first item is the kind.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _as_field(told: list[Any]) -> tuple[Any, ...]:
 def loaded(name: str) -> Any:
     """A library that the script must have loaded, since the state needs it."""
     if name not in sys.modules:
-        raise ImportError(f"the stashed state holds what is {name}'s: import {name} before you ask for it")
+        raise ImportError(f"the stashed state holds values of {name}: import {name} before you ask for it")
     return sys.modules[name]
 
 

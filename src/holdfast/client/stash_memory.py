@@ -1,7 +1,7 @@
 """Where do a rank's generations lie, how much memory may they take, and how are bytes copied there fast?
 
-The file is the agent's (`core.page.stash`): nameless, so that nothing is left of it once the agent and its workers are gone.
-Memory is taken before anything is written to it, so that too little of it is an answer and no SIGBUS.
+The file is the agent's (`core.page.stash`) and has no name, so it goes with the agent and its workers. Memory is taken before
+it is written to, so that too little of it is an error and no SIGBUS.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ class Slot:
         self.address = 0
         self.asked = 0
         """For how many bytes it was last reserved."""
-        self.let_go: Callable[[], object] | None = None
-        """To call before it is mapped no more."""
+        self._let_go: Callable[[], object] | None = None
+        """Called before it is unmapped. None: it is not pinned."""
         self._anchor: object = None
         if written := _written(fd, at):
             self.map_as_it_is(written)
 
     def reserve(self, size: int) -> None:
         """Have memory for `size` bytes. OSError: there is none."""
+        asked = size
         if not size <= self.capacity <= 2 * size + SMALL_BYTES:
             size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
             if size < self.capacity:
@@ -76,6 +77,12 @@ class Slot:
         except OSError:
             self.give_back()
             raise
+        self.asked = asked
+
+    def pin(self, register: Callable[[], Callable[[], object]]) -> None:
+        """Call `register`, once while it is mapped. What that returns is called before it is unmapped."""
+        if self._let_go is None:
+            self._let_go = register()
 
     def map_as_it_is(self, size: int) -> None:
         """Map what is there."""
@@ -87,9 +94,9 @@ class Slot:
 
     def unmap(self) -> None:
         if self.map is not None:
-            if self.let_go is not None:
-                self.let_go()
-            self._anchor = self.let_go = None
+            if self._let_go is not None:
+                self._let_go()
+            self._anchor = self._let_go = None
             self.map.close()
             self.map, self.capacity, self.asked = None, 0, 0
 
@@ -125,7 +132,8 @@ class Region:
 
     def reserve(self, slot: int, size: int, slots: int) -> None:
         """Have memory for `size` bytes in a slot, where `slots` of them are used in turn. NoRoom: there is none for all."""
-        if size == self.slots[slot].asked:
+        one = self.slots[slot]
+        if size == one.asked:
             return  # as in every step but the first
         share = allowed_bytes(self.limit) // self.sharers
         if size * slots > share:
@@ -133,14 +141,13 @@ class Region:
                 f"{slots} generations of {_told(size)} are more than this rank's share of the stash, {_told(share)}: "
                 f"give --stash-limit {_told(size * slots * self.sharers)} or more, or stash less"
             )
-        more = max(0, size - self.slots[slot].capacity)
+        more = max(0, size - one.capacity)
         if more and more > (free := free_bytes()):
             raise NoRoom(f"{_told(more)} more are needed, and of this host's memory {_told(free)} can be had")
         try:
-            self.slots[slot].reserve(size)
+            one.reserve(size)
         except OSError as error:
             raise NoRoom(f"{_told(more)} more cannot be had: {error.strerror}") from error
-        self.slots[slot].asked = size
 
 
 def rest() -> None:
@@ -176,7 +183,7 @@ def _meminfo(name: str) -> int:
 
 
 def _groups() -> Iterable[tuple[int, int]]:
-    """Limit and use of each control group that we are in and that has one; what the kernel can drop is not used."""
+    """Limit and use of each control group around us that has a limit; what the kernel can drop is not used."""
     folders = ["/sys/fs/cgroup/memory"]  # the first version's, as a container sees its own
     try:
         with open("/proc/self/cgroup", encoding="ascii") as file:
@@ -216,8 +223,8 @@ def copy(moves: Iterable[tuple[int, int, int]], by: int = 0, chunk_bytes: int = 
 
 
 def read(fd: int, moves: Iterable[tuple[int, int, int]], by: int = 0, chunk_bytes: int = CHUNK_BYTES) -> None:
-    """Copy out of a file in memory: for each `(to, from, size)`, where `from` is a place in the file. For what is copied once
-    that is faster than out of a mapping, which first has to be made for each of its pages. OSError: it cannot be read."""
+    """Copy out of a file in memory: for each `(to, from, size)`, where `from` is a place in the file. Faster than from a
+    mapping, whose pages would have to be faulted in first. OSError: it cannot be read."""
     troubles: list[OSError] = []
 
     def take(to: int, source: int, size: int) -> None:
@@ -236,8 +243,7 @@ def read(fd: int, moves: Iterable[tuple[int, int, int]], by: int = 0, chunk_byte
 
 
 def populate(address: int, size: int, *, to_write: bool) -> None:
-    """Have the memory of a mapping at hand, at one stroke instead of by a fault for each page, where the kernel can (5.14).
-    OSError: there is not enough of it."""
+    """Fault in all pages of a mapping at once, where the kernel can (5.14). OSError: there is not enough memory."""
     advice = _POPULATE_WRITE if to_write else _POPULATE_READ
     troubles: list[int] = []
 
@@ -258,15 +264,14 @@ def can_populate() -> bool:
 
 
 def make_own(address: int, size: int) -> None:
-    """Have a part of a private mapping copied, unless it has been: it has nothing to do with the file then. OSError: there is
-    not enough memory."""
+    """Copy a part of a private mapping, so that it no longer shows the file. OSError: there is not enough memory."""
     first = address // mmap.PAGESIZE * mmap.PAGESIZE
     if _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(address + size - first), _POPULATE_WRITE):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def in_large_pages(area: mmap.mmap) -> None:
-    """Have a mapping's memory in large pages, where the kernel can: it is faster to take, and to copy."""
+    """Use large pages for a mapping, where the kernel can: they are faster to take, and to copy."""
     try:  # noqa: SIM105 (contextlib is not needed for anything else here)
         area.madvise(mmap.MADV_HUGEPAGE)
     except (OSError, ValueError):
@@ -274,7 +279,7 @@ def in_large_pages(area: mmap.mmap) -> None:
 
 
 def beside(do: Callable[..., object], *args: object) -> None:
-    """`do` it by a thread of its own; where there may be no more of them, or the interpreter ends, at once."""
+    """`do` it in a thread of its own; at once, if there may be no more threads or the interpreter ends."""
     try:
         start_new_thread(do, args)
     except RuntimeError:
@@ -290,7 +295,7 @@ def _chunks(size: int, chunk_bytes: int = CHUNK_BYTES) -> Iterable[tuple[int, in
 
 
 def _share_out(tasks: list[tuple[int, ...]], do: Callable[..., object], by: int = 0) -> None:
-    """`do` each, `by` so many threads (0: as many as help), of which this is one. It does not hold the GIL."""
+    """`do` each, in `by` threads (0: as many as help), of which this is one. `do` must release the GIL."""
     left = iter(tasks)
     ended = [allocate_lock() for _ in range(min(by or threads(), len(tasks)) - 1)]
 

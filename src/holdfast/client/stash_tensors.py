@@ -1,8 +1,8 @@
 """How do a state's arrays get into a slot, and out of it? By memcpy from the CPU's memory, by its own stream from a GPU's.
 
-New arrays are views of the slot, copied on write: to have memory made, not to copy, is what takes a restore its time, and a
-script that copies them into its model never needs that memory. What it still has of them when it saves again a thread makes
-its own (`Loan`), and the slot is not written before.
+New arrays are views of the slot, copied on write: page faults, not copying, dominate a restore, and a script that copies them
+into its model never needs that memory. Before the slot is written again, a thread makes the script's own what it still has of
+them (`Loan`).
 
 torch and numpy are those that the script has loaded (`client.stash_code`); bytes need neither.
 """
@@ -20,6 +20,7 @@ from holdfast.client.stash_memory import STEP_BYTES, can_populate, copy, in_larg
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from holdfast.client.stash_memory import Slot
@@ -45,8 +46,8 @@ class Sender:
             elif not device:
                 slot.map[begin + at : begin + at + size] = source
             else:
-                if device == "cuda" and slot.let_go is None:
-                    _pin(slot)
+                if device == "cuda":
+                    slot.pin(lambda: _registered(slot))
                 target = _bytes_of(slot.map, begin + at, size).view(source.dtype).view(source.shape)
                 target.copy_(source, non_blocking=device == "cuda")
                 devices.add(source.device)
@@ -64,14 +65,13 @@ class Sender:
             event.synchronize()
 
 
-def _pin(slot: Slot) -> None:
-    """Let GPUs write to the slot by themselves: about ten times as fast, and the CPU goes on."""
-    runtime = loaded("torch").cuda.cudart()
-    code = runtime.cudaHostRegister(slot.address, slot.capacity, 0)
-    if int(getattr(code, "value", code)) == 0:
-        slot.let_go = lambda: runtime.cudaHostUnregister(slot.address)
-    else:
-        slot.let_go = lambda: None  # it goes without
+def _registered(slot: Slot) -> Callable[[], object]:
+    """Let GPUs write to the slot by themselves: about ten times as fast, and the CPU goes on. Returns what ends that."""
+    runtime, address = loaded("torch").cuda.cudart(), slot.address
+    code = runtime.cudaHostRegister(address, slot.capacity, 0)
+    if int(getattr(code, "value", code)):
+        return lambda: None  # it goes without
+    return lambda: runtime.cudaHostUnregister(address)
 
 
 def _device_of(source: Any) -> str:

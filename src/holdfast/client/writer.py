@@ -1,14 +1,13 @@
-"""How does a worker write into its page? Heartbeats, steps, sections, limits, and what it asks of the job.
+"""How does a worker write into its page? Heartbeats, steps, sections, limits, and requests to the job.
 
-`holdfast.client` calls this for the script, `client.hooks` for a script that says nothing itself; both use the same `Writer`.
-Who finds the page is the bootstrap, or whoever calls `attach`. Without a page every call does nothing, and so it does in forked
-children: the page is their parent's.
+`holdfast.client` and `client.hooks` use the same `Writer`. The bootstrap attaches it to the page. Without a page every call
+does nothing, and so in forked children: the page is their parent's.
 
-Any thread may call anything, and so may a signal handler in the midst of another call. Sections, limits and requests are exact
-whatever the threads do. Heartbeats take no lock: two at the very same moment may count as one.
+Any thread may call anything, and so may a signal handler in the midst of another call. Sections, limits and requests are exact.
+Heartbeats take no lock: two at the same moment may count as one.
 
-The bootstrap loads this file into interpreters that may have no Holdfast: only the standard library is used, nothing newer than
-Python 3.8. Who changes what other files call here raises the version of the page, since theirs may be another copy.
+The bootstrap loads this file into interpreters that may have no Holdfast: standard library only, nothing newer than Python 3.8.
+A change of what other files call here raises the version of the page, since theirs may be another copy.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 WAKE_PATIENCE_NS = 500_000_000
-"""For so long the agent's watch is looked for asleep, to wake it: there is something to read. It is awake for microseconds at a
-time; where there is none, the agent reads it when this process ends."""
+"""How long to try to wake the agent's watch, which is awake for microseconds at a time. Without one the agent reads the page
+when this process ends."""
 
 UNBROKEN = (
     sys.implementation.name == "cpython"
     and (3, 11) <= sys.version_info < (3, 15)
     and getattr(sys, "_is_gil_enabled", lambda: True)()
 )
-"""This interpreter lets another thread or a signal handler in at calls and loops only: what does neither once it has asked for
-the time is whole without a lock, which would take a third of a section's time. (A trace function of Python's is a call.)"""
+"""This interpreter switches to another thread or a signal handler at calls and loops only. So what calls nothing after it has
+read the time needs no lock, which would take a third of a section's time. (A trace function of Python's is a call.)"""
 
 # Looked up once: a call on them is to cost less than half a microsecond.
 _BEAT_NS, _BEATS, _FIRST_BEAT_NS, _LONGEST_GAP_NS = layout.BEAT_NS, layout.BEATS, layout.FIRST_BEAT_NS, layout.LONGEST_GAP_NS
@@ -108,7 +107,7 @@ class Writer:
         try:
             words[_STEP] = step
         except (TypeError, ValueError):
-            raise ValueError(f"a step is a whole number, 0 or more; not {step!r}") from None
+            raise ValueError(f"step: {step!r} is not a whole number, 0 or more") from None
         now = monotonic_ns()
         took = now - self._step_at
         if took < now:  # there was one before; it may be later than `now`, by another thread
@@ -165,7 +164,7 @@ class Writer:
         except KeyError:
             found = self._tell(name)
         if limit_s is not None:
-            self._limit_section(found, limit_s)
+            found.limit(limit_s)
         return found
 
     def _tell(self, name: str) -> Section:
@@ -174,19 +173,19 @@ class Writer:
         return found
 
     def named(self, name: str) -> Section:
-        """As `section`, marked by somebody else than the script: if it uses none itself, it is not out of sections either."""
+        """As `section`, but not marked by the script: time outside of it does not count unless the script uses sections too."""
         return self._sections.get(name) or self._add(name)
 
     def _add(self, name: str) -> Section:
         encoded = name.encode("utf-8", "replace") if isinstance(name, str) else b""
         if not 0 < len(encoded) <= layout.SECTION_NAME_BYTES or b"\0" in encoded:
-            raise ValueError(f"a section's name is text of 1 to {layout.SECTION_NAME_BYTES} bytes (UTF-8); not {name!r}")
+            raise ValueError(f"section: {name!r} is not a name of 1 to {layout.SECTION_NAME_BYTES} bytes (UTF-8)")
         with self.lock:
             found = self._sections.get(name)
             if found is None:
                 if len(self._sections) == layout.SECTION_SLOTS:
                     known = ", ".join(self._sections)
-                    raise ValueError(f"no section {name!r}: there can be {layout.SECTION_SLOTS} names, and there are {known}")
+                    raise ValueError(f"section {name!r} is one too many: at most {layout.SECTION_SLOTS}, and there are {known}")
                 found = Section(self, encoded, layout.SECTIONS + len(self._sections) * layout.SECTION_WORDS)
                 if self.words is not None:
                     found.publish(self.words)
@@ -226,7 +225,7 @@ class Writer:
     def set_warmup(self, steps: int) -> None:
         """Say that so many of this worker's first `step`s are slow: they have the limit of the section `warmup`."""
         if steps < 0:
-            raise ValueError(f"slow steps at the beginning are 0 or more; not {steps}")
+            raise ValueError(f"steps that warm up: {steps} is not 0 or more")
         if self.words is not None:
             with self.lock:
                 self.words[layout.WARMUP_STEPS] = steps + 1
@@ -235,8 +234,8 @@ class Writer:
     def tell_calculated(
         self, initial_s: float | None, beat_s: float | None, out_s: float | None, sections: Mapping[str, float]
     ) -> None:
-        """Say which limits have been calculated, all of them, and wake the agent: it passes them on to the next lives of the
-        job's ranks. What is in force here is for `set_limits` and `section`. None: not that one."""
+        """Tell the agent all limits that have been calculated, for the next lives of the job's ranks. `set_limits` and
+        `section` enforce them here. None: not that one."""
         words = self.words
         if words is None:
             return
@@ -249,20 +248,11 @@ class Writer:
             words[layout.CALCULATED_COUNT] += 1
         self._rouse()
 
-    def _limit_section(self, section: Section, limit_s: float) -> None:
-        limit_ns = _limit_ns(limit_s)
-        if section.limit_ns != limit_ns:
-            section.limit_ns = limit_ns
-            if self.words is not None:
-                with self.lock:
-                    self.words[section.at + layout.LIMIT_NS] = limit_ns
-                    self.words[layout.LIMITS_COUNT] += 1
-
     # --- requests -------------------------------------------------------------------------------------------------------
 
     def ask(self, kind: str, reason: str) -> bool:
-        """Ask something of the job (one of `CONTROL_KINDS`), and wake the agent. A second request takes the place of the first,
-        unless that has been read. False: there is no agent."""
+        """Ask something of the job (one of `CONTROL_KINDS`), and wake the agent. A second request replaces the first, unless
+        that has been read. False: there is no agent."""
         words = self.words
         if words is None:
             return False
@@ -311,6 +301,16 @@ class Section:
         # The first word last: whoever reads takes the slot for used then.
         _put(words, self.at + 1, self.name[8:], layout.SECTION_NAME_BYTES - 8)
         _put(words, self.at, self.name[:8], 8)
+
+    def limit(self, limit_s: float) -> None:
+        """It may stay open so long. Infinity: as long as it likes."""
+        writer, limit_ns = self._writer, _limit_ns(limit_s)
+        if self.limit_ns != limit_ns:
+            self.limit_ns = limit_ns
+            if writer.words is not None:
+                with writer.lock:
+                    writer.words[self.at + layout.LIMIT_NS] = limit_ns
+                    writer.words[layout.LIMITS_COUNT] += 1
 
     def __enter__(self) -> Section:
         writer = self._writer
@@ -398,7 +398,7 @@ def _limit_ns(limit_s: float | None) -> int:
     if limit_s is None:
         return 0
     if not limit_s > 0:
-        raise ValueError(f"a limit is a number of seconds above 0, or infinity; not {limit_s!r}")
+        raise ValueError(f"limit: {limit_s!r} is not a number of seconds above 0, or infinity")
     return int(min(limit_s * 1e9, layout.NO_LIMIT - 1)) or 1 if limit_s != float("inf") else layout.NO_LIMIT
 
 

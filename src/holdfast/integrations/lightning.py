@@ -41,25 +41,8 @@ FINISHED_FLAG = "FAULT_TOL_FINISHED_FLAG_FILE"
 LOGGER = "nemo_logger.FaultToleranceCallback"
 
 
-class Fit:
-    """What has been seen of one `fit`."""
-
-    def __init__(self) -> None:
-        self.iterations = 0
-        self.loaded = False
-        """A checkpoint was loaded."""
-        self.saved_at = 0
-        """Global step of the last checkpoint; 0: none."""
-        self.failed = False
-        """By an exception that was not the wish to end well."""
-        self.ended = False
-
-    def is_complete(self, trainer: Any) -> bool:
-        """There is nothing left to train. A run that finds its time already over makes one iteration, or none."""
-        if self.ended and self.iterations <= 1 and not self.failed:
-            return True
-        done = ((trainer.global_step, trainer.max_steps), (trainer.current_epoch, trainer.max_epochs))
-        return any(isinstance(limit, int) and 0 < limit <= now for now, limit in done)
+FIT = "fit"
+"""The stage of a trainer that is watched."""
 
 
 class Watched(Callback):
@@ -87,8 +70,18 @@ class Watched(Callback):
         self.timeouts_file_path: Path | None = None
         self.fault_tol_client: RankMonitorClient | None = None
         """None: nothing is watched now."""
-        self.fit = Fit()
         self.is_first = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing has been seen of this `fit` yet."""
+        self.iterations = 0
+        self.loaded = False
+        """A checkpoint was loaded."""
+        self.saved_at = 0
+        """Global step of the last checkpoint; 0: none."""
+        self.failed = False
+        """By an exception that was not the wish to end well."""
 
     @property
     def is_initialized(self) -> bool:
@@ -99,11 +92,12 @@ class Watched(Callback):
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """`fit` begins."""
-        if stage != "fit":
+        if stage != FIT:
             return
         if self.autoresume and not os.environ.get(FINISHED_FLAG):
             raise RuntimeError(f"autoresume needs {FINISHED_FLAG}: set it to the file to make when training is complete")
-        self.fit, self.is_first = Fit(), trainer.is_global_zero
+        self._forget()
+        self.is_first = trainer.is_global_zero
         self.timeouts_file_path = self._folder(trainer) / self.TIMEOUTS_FILENAME
         client = RankMonitorClient()
         client.init_workload_monitoring()
@@ -116,9 +110,8 @@ class Watched(Callback):
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """`fit` ends."""
-        if stage == "fit" and self.is_initialized:
-            self.fit.ended = True
-            if self.is_first and self.autoresume and self.fit.is_complete(trainer):
+        if stage == FIT and self.is_initialized:
+            if self.is_first and self.autoresume and self._is_complete(trainer):
                 self.finished()
             self.last_sign()
             self.shut_down()
@@ -126,18 +119,18 @@ class Watched(Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """`fit` ends by an exception; `sys.exit(0)` is the wish to end well."""
         if self.is_initialized:
-            self.fit.failed = not (isinstance(exception, SystemExit) and not exception.code)
+            self.failed = not (isinstance(exception, SystemExit) and not exception.code)
             self.last_sign()
             self.after_exception(exception)
             self.shut_down()
 
     def on_load_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """A checkpoint is loaded."""
-        self.fit.loaded = True
+        self.loaded = True
 
     def on_save_checkpoint(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """A checkpoint is about to be saved."""
-        self.fit.saved_at = trainer.global_step
+        self.saved_at = trainer.global_step
 
     # --- what the two do differently ------------------------------------------------------------------------------------
 
@@ -175,6 +168,13 @@ class Watched(Callback):
             self.fault_tol_client.shutdown_workload_monitoring()
             self.fault_tol_client = None
 
+    def _is_complete(self, trainer: Any) -> bool:
+        """`fit` ends, with nothing left to train. A run that finds its time already over makes one iteration, or none."""
+        if self.iterations <= 1 and not self.failed:
+            return True
+        done = ((trainer.global_step, trainer.max_steps), (trainer.current_epoch, trainer.max_epochs))
+        return any(isinstance(limit, int) and 0 < limit <= now for now, limit in done)
+
     def _folder(self, trainer: Any) -> Path:
         if self.provided_exp_dir is not None:
             folder = Path(self.provided_exp_dir)
@@ -207,7 +207,7 @@ class FaultToleranceCallback(Watched):
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
         """A sign of life."""
-        self.fit.iterations += 1
+        self.iterations += 1
         self._beat()
 
     on_train_end = on_validation_start = on_validation_batch_end = on_validation_end = on_train_start
@@ -221,8 +221,8 @@ class FaultToleranceCallback(Watched):
     def last_sign(self) -> None:
         """See `Watched`."""
         self._beat()
-        enough = self.fit.iterations >= self.LEAST_ITERATIONS and self.fit.loaded and self.saw_save
-        if self.calculate_timeouts and enough and not self.fit.failed and self.fault_tol_client is not None:
+        enough = self.iterations >= self.LEAST_ITERATIONS and self.loaded and self.saw_save
+        if self.calculate_timeouts and enough and not self.failed and self.fault_tol_client is not None:
             self.fault_tol_client.calculate_and_set_hb_timeouts()
             self.keep_limits()
             self.note("Updated FT timeouts. New values: %s", self.fault_tol_client.hb_timeouts)

@@ -69,14 +69,14 @@ class FaultToleranceSectionsCallback(Watched):
 
     def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
         """A step begins."""
-        self.fit.iterations += 1
+        self.iterations += 1
         self._leave("setup")
         self._enter("step")
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """It has ended; if there was a checkpoint since, its saving has ended too."""
         self._leave("step")
-        if self.calculated_at < self.fit.saved_at and self.is_initialized:
+        if self.calculated_at < self.saved_at and self.is_initialized:
             self._calculate(whole_run=False)
             self.calculated_at = trainer.global_step
 
@@ -102,7 +102,7 @@ class FaultToleranceSectionsCallback(Watched):
             return
         request = self.exc_handling_policy(exception)
         if not isinstance(request, WorkloadControlRequest):
-            raise TypeError(f"exc_handling_policy is to return a WorkloadControlRequest, not {request!r}")
+            raise TypeError(f"exc_handling_policy must return a WorkloadControlRequest, not {request!r}")
         if request.action is WorkloadAction.ShutdownWorkload:
             self.finished()  # before it is asked for: it is acted on at once
         self.fault_tol_client.send_workload_control_request(request)
@@ -154,16 +154,16 @@ class FaultToleranceSectionsCallback(Watched):
     # --- limits ---------------------------------------------------------------------------------------------------------
 
     def _calculate(self, *, whole_run: bool) -> None:
-        client, fit = self.fault_tol_client, self.fit
-        if not self.calculate_timeouts or fit.failed or client is None:
+        client = self.fault_tol_client
+        if not self.calculate_timeouts or self.failed or client is None:
             return
         ready = {
-            "setup": fit.loaded,
-            "step": fit.iterations > self.MIN_TR_ITERS_FOR_STEP_TIMEOUT_UPDATE,
-            "checkpointing": fit.saved_at > 0 and not self.saves_beside,
+            "setup": self.loaded,
+            "step": self.iterations > self.MIN_TR_ITERS_FOR_STEP_TIMEOUT_UPDATE,
+            "checkpointing": self.saved_at > 0 and not self.saves_beside,
         }
         selected = [section for section, is_ready in ready.items() if is_ready]
-        outside = whole_run and fit.saved_at > 0 and {"setup", "step"} <= set(selected)
+        outside = whole_run and self.saved_at > 0 and {"setup", "step"} <= set(selected)
         if not selected:
             return
         self.note("Updating FT timeouts for: %s, out of sections: %s", ", ".join(selected), "yes" if outside else "no")

@@ -62,6 +62,7 @@ class Otlp:
         self.fleet: dict[str, Any] = {}
         self.rounds, self.waiting = Rounds(), deque[ReadableSpan](maxlen=ROUNDS)
         self._news, self._never = threading.Event(), threading.Event()
+        self.clock, self.unix = time.monotonic, time.time
         self._turn = threading.Lock()
         """Deeds and rounds are sent by two threads; nobody says that an exporter is for more than one."""
 
@@ -87,19 +88,19 @@ class Otlp:
     def hear(self, fleet: dict[str, Any], jobs: Sequence[dict[str, Any]]) -> None:
         """The fleet is so now; these of its jobs have changed. Never waits."""
         self.fleet = fleet
-        for ended in self.rounds.hear(jobs, float(fleet.get("at_unix") or time.time())):
+        for ended in self.rounds.hear(jobs, float(fleet.get("at_unix") or self.unix())):
             self.waiting.append(self._round(ended))
         self._news.set()
 
     def _run(self) -> None:
         self._news.wait()  # before, there is nothing to tell
         while True:
-            began = time.monotonic()
+            began = self.clock()
             spans = [self.waiting.popleft() for _ in range(len(self.waiting))]
             if spans and not self.send(spans).taken:
                 self.waiting.extendleft(reversed(spans[len(self.waiting) :]))  # the oldest make room for what came meanwhile
             self.measure()
-            self._never.wait(max(0.0, began + self.every_s - time.monotonic()))
+            self._never.wait(max(0.0, began + self.every_s - self.clock()))
 
     def measure(self) -> bool:
         """Export the fleet's metrics, once; whether they were taken."""
@@ -110,7 +111,7 @@ class Otlp:
 
     def measured(self, fleet: dict[str, Any]) -> sdk.MetricsData:
         """The metrics of a fleet, for the exporter."""
-        at_ns = time.time_ns()
+        at_ns = _ns(self.unix())
         metrics = []
         for family in families(fleet):
             points = [
@@ -158,7 +159,7 @@ class Otlp:
 
     def story(self, job: Timeline) -> list[ReadableSpan]:
         """A job as one trace: itself, and below it each life of its ranks."""
-        until = job.ended_at or time.time()
+        until = job.ended_at or self.unix()
         trace = job.job, str(job.started_at)
         failed = job.reason if job.outcome == Outcome.FAILED else ""
         told = {"holdfast.job": job.job, "holdfast.state": job.state, "holdfast.outcome": job.outcome or ""}

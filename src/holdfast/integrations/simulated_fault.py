@@ -32,7 +32,7 @@ class SimulatedFaultParams:
         try:
             return cls(**given) if isinstance(given, Mapping) else cls(**dict(given))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"simulated_fault_params: {given!r} is no SimulatedFaultParams: {error}") from error
+            raise ValueError(f"simulated_fault_params: {given!r} is not a SimulatedFaultParams: {error}") from error
 
     def arrange(self, trainer: Any) -> None:
         """Have it happen, in the rank that the first rank draws."""

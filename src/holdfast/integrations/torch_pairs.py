@@ -60,7 +60,7 @@ def main() -> int:
         os.rename(f"{path}.tmp", path)
     store.set(f"done/{rank}", b"")
     if rank == 0:
-        heard(store, [f"done/{other}" for other in range(world)], time.monotonic() + MARGIN_S)
+        heard(store, [f"done/{other}" for other in range(world)], MARGIN_S)
     return 0
 
 
@@ -72,7 +72,7 @@ def lead(store: Any, world: int, deadline_s: float, name: str) -> None:
         store.set(f"plan/{test.round}", json.dumps(pairs).encode())
         take_part(store, test.round, [list(pair) for pair in pairs], deadline_s, name)
         keys = [f"result/{test.round}/{node}" for pair in pairs for node in pair]
-        told = heard(store, keys, time.monotonic() + deadline_s + MARGIN_S)
+        told = heard(store, keys, deadline_s + MARGIN_S)
         test.hear(Measured(**json.loads(text)) for text in told)
     verdicts = {}
     for node, verdict in test.verdicts().items():
@@ -92,12 +92,13 @@ def follow(store: Any, deadline_s: float, name: str) -> None:
         number += 1
 
 
-def heard(store: Any, keys: list[str], until: float) -> list[bytes]:
-    """What is there of these by then."""
+def heard(store: Any, keys: list[str], within_s: float) -> list[bytes]:
+    """What is there of these within that time."""
+    until = now() + within_s
     found = []
     for key in keys:
         try:
-            store.wait([key], timedelta(seconds=max(0.01, until - time.monotonic())))
+            store.wait([key], timedelta(seconds=max(0.01, until - now())))
             found.append(store.get(key))
         except RuntimeError:  # torch's DistStoreError: whoever says nothing did not pass
             continue
@@ -125,11 +126,11 @@ def take_part(store: Any, number: int, pairs: list[list[str]], deadline_s: float
 
 def outcome(store: Any, reader: Connection, partner: str, deadline_s: float) -> dict[str, Any]:
     """What our child says; or that its partner has failed, and nobody will meet it any more; or that it says nothing."""
-    until = time.monotonic() + deadline_s
+    until = now() + deadline_s
     while not reader.poll(LOOK_S):
         if store.check([partner]) and not (other := json.loads(store.get(partner)))["passed"] and not reader.poll(LOOK_S):
             return {"passed": False, "why": f"its partner failed: {other['why']}"}
-        if time.monotonic() > until:
+        if now() > until:
             return {"passed": False, "why": f"no answer within {deadline_s:g} s"}
     try:
         said: dict[str, Any] = reader.recv()
@@ -151,7 +152,8 @@ def timed(key: str, place: int, deadline_s: float) -> dict[str, Any]:
     """Seconds for both."""
     torch: Any = import_module("torch")
     dist: Any = import_module("torch.distributed")
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    has_gpus = torch.cuda.is_available()
+    kind = "cuda" if has_gpus else "cpu"
     fault = os.environ.get(FAULT, "")
     if fault == "fails":
         raise RuntimeError("CUDA error: uncorrectable ECC error encountered (made up)")
@@ -160,13 +162,13 @@ def timed(key: str, place: int, deadline_s: float) -> dict[str, Any]:
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None, is_master=False)
     limit = timedelta(seconds=deadline_s + MARGIN_S)  # our own deadline is the one that counts
     dist.init_process_group(
-        "nccl" if kind == "cuda" else "gloo", store=dist.PrefixStore(key, store), rank=place, world_size=2, timeout=limit
+        "nccl" if has_gpus else "gloo", store=dist.PrefixStore(key, store), rank=place, world_size=2, timeout=limit
     )
-    devices = [torch.device(kind, i) for i in range(torch.cuda.device_count())] if kind == "cuda" else [torch.device(kind)]
-    compute_s = max(median_of(lambda device=device: product(device), kind) for device in devices)
+    devices = [torch.device(kind, i) for i in range(torch.cuda.device_count() if has_gpus else 1)]
+    compute_s = max(median_of(lambda device=device: product(device), has_gpus) for device in devices)
     mine = torch.ones(ROWS[kind], device=devices[0])
     both = [torch.empty_like(mine) for _ in range(2)]
-    gather_s = median_of(lambda: dist.all_gather(both, mine), kind)
+    gather_s = median_of(lambda: dist.all_gather(both, mine), has_gpus)
     if not all(bool((one == 1).all()) for one in both):
         raise RuntimeError("the all-gather brought wrong values")
     return {"passed": True, "compute_s": compute_s + (fault == "slow"), "gather_s": gather_s}
@@ -180,16 +182,21 @@ def product(device: Any) -> None:
     torch.mm(matrix, matrix)
 
 
-def median_of(work: Any, kind: str) -> float:
+def now() -> float:
+    """Monotonic seconds."""
+    return time.perf_counter()
+
+
+def median_of(work: Any, on_gpus: bool) -> float:
     """Median seconds of `TIMES` runs, after one to warm up."""
     torch: Any = import_module("torch")
     took = []
     for _ in range(TIMES + 1):
-        began = time.perf_counter()
+        began = now()
         work()
-        if kind == "cuda":
+        if on_gpus:
             torch.cuda.synchronize()
-        took.append(time.perf_counter() - began)
+        took.append(now() - began)
     return sorted(took[1:])[TIMES // 2]
 
 

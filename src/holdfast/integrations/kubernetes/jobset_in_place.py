@@ -64,7 +64,7 @@ class Follower:
     """One life of this program."""
 
     def __init__(self, api: Api, jobset: str, pod: str, own: int | None) -> None:
-        self.api, self.jobset, self.pod, self.own = api, jobset, pod, own
+        self.api, self.jobset, self.pod, self.own, self.clock = api, jobset, pod, own, time.monotonic
         self.said = ""
         self.selects = True
         """The API server gives one JobSet of all. Old ones do not for what is not their own."""
@@ -73,9 +73,9 @@ class Follower:
         """Until it is to be begun anew: what was seen last is too long ago, or watches do not last. Raises one of `WRONG`."""
         version = self._read()
         while version:
-            began = time.monotonic()
+            began = self.clock()
             version = self._watch(version)
-            if time.monotonic() < began + LEAST_S:
+            if self.clock() < began + LEAST_S:
                 return
 
     def _read(self) -> str:

@@ -25,6 +25,7 @@ from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
 
 from holdfast.core.errors import HoldfastError
+from holdfast.integrations.kubernetes.api import ACCOUNT
 from holdfast.supervisor.orchestrator import ASK_S
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ AGENT = "holdfast/agent"
 
 Answer = TypeVar("Answer")
 
-ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+STATEFUL_SET, ENDED = "StatefulSet", ("Succeeded", "Failed")
+
 STEP_S = 3.0
 """How long to wait for a word from the API server."""
 BUSY = (409, 410, 429, 503, 504)
@@ -92,7 +94,8 @@ class Api:
     """The API server for the length of one call, so that what hangs ends with it, and a token that was renewed is read."""
 
     def __init__(self, step_s: float) -> None:
-        self.until = time.monotonic() + ASK_S
+        self.clock = time.monotonic
+        self.until = self.clock() + ASK_S
         self.eviction: str | None = None
         """Its API version; None: lightkube's."""
         given = os.environ.get("KUBECONFIG")
@@ -118,7 +121,7 @@ class Api:
                 return do()
             except httpx.HTTPStatusError as error:
                 code, wait_s = error.response.status_code, min(_number(error.response.headers.get("Retry-After", "")), 1.0)
-                if code not in BUSY or time.monotonic() + wait_s >= self.until:
+                if code not in BUSY or self.clock() + wait_s >= self.until:
                     hint = "deploy/kubernetes/base/rbac.yaml has the rights that it needs" if code in (401, 403) else ""
                     raise HoldfastError(f"Kubernetes: {what}: {_words(error)} ({code})", hint=hint) from error
                 time.sleep(wait_s)  # as it asks for
@@ -143,7 +146,7 @@ class Api:
         labels, fields = {AGENT: None}, {"spec.nodeName": node}
         what = f"list pods of namespace {self.client.namespace}"
         found = self.ask(what, lambda: list(self.client.list(Pod, labels=labels, fields=fields)))
-        return [pod for pod in found if pod.status.phase not in ("Succeeded", "Failed") and _owners(pod)]
+        return [pod for pod in found if pod.status.phase not in ENDED and _owners(pod)]
 
     def evict(self, pod: Any) -> str:
         """Why it may not go now, in words; empty: it goes, or is gone."""
@@ -186,11 +189,11 @@ class Api:
 
 def _unusable(node: Any) -> str:
     """Why a node that is not drained by us gets no work. Empty: it does."""
-    ready = _condition(node, "Ready")
+    ready = _ready(node)
     bad = [taint.key for taint in node.spec.taints or () if taint.key.startswith(OTHERS) and taint.effect != "PreferNoSchedule"]
     if node.spec.unschedulable:
         return "cordoned, and not by us"
-    if ready is None or ready.status != "True":
+    if not _is_ready(node):
         return f"not ready: {(ready and (ready.message or ready.reason)) or 'its kubelet has said nothing'}"
     return f"taint {', '.join(bad)}" if bad else ""
 
@@ -234,8 +237,7 @@ def _replaced(node: Any) -> dict[str, list[str]]:
 
 def _is_stuck(pod: Any, node: Any) -> bool:
     """It would wait for its kubelet's word for ever. A StatefulSet's must: two of one name may never live."""
-    ready = _condition(node, "Ready")
-    return (ready is None or ready.status != "True") and all(one.kind != "StatefulSet" for one in _owners(pod))
+    return not _is_ready(node) and STATEFUL_SET not in (one.kind for one in _owners(pod))
 
 
 def _owners(pod: Any) -> list[Any]:
@@ -251,8 +253,12 @@ def _annotation(node: Any, name: str) -> str | None:
     return found
 
 
-def _condition(node: Any, name: str) -> Any:
-    return next((one for one in (node.status and node.status.conditions) or () if one.type == name), None)
+def _ready(node: Any) -> Any:
+    return next((one for one in (node.status and node.status.conditions) or () if one.type == "Ready"), None)
+
+
+def _is_ready(node: Any) -> bool:
+    return getattr(_ready(node), "status", "") == "True"
 
 
 def _words(error: httpx.HTTPStatusError) -> str:
