@@ -5,13 +5,18 @@ has `_dump_fr_trace` (2.13); NCCL's own is asked for by a pipe (`agent.workers.f
 each group the last collective that this rank came to, as JSON, then the whole record as torch writes it. The thread sleeps in
 futex(2) without the GIL, but needs it to answer: a rank whose C code holds it does not answer.
 
-Standard library only, nothing newer than Python 3.8, and nothing of Holdfast by name: the bootstrap loads this file.
+Loaded once the script has a process group, and so has torch, which has imported all of this. Standard library only, nothing
+newer than Python 3.8, and nothing of Holdfast by name: the bootstrap loads this file.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import pickle
+import signal
 from _thread import start_new_thread
+from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +34,6 @@ MOST_CHARACTERS = 200
 def offer(layout: ModuleType, words: Callable[[], memoryview | None], sleep: Callable[[int], None]) -> None:
     """Begin to answer. `words()`: the page, if it is ours still; `sleep(count)` returns once REQUEST_COUNT is another, or
     sooner. AttributeError: this torch cannot tell."""
-    from importlib import import_module  # a rank without torch's collectives does without
-
     dump = import_module("torch._C._distributed_c10d")._dump_fr_trace
 
     page = words()
@@ -43,8 +46,6 @@ def offer(layout: ModuleType, words: Callable[[], memoryview | None], sleep: Cal
 def _answer(
     layout: ModuleType, words: Callable[[], memoryview | None], sleep: Callable[[int], None], dump: Callable[[], bytes]
 ) -> None:
-    import signal  # only the thread that answers needs it
-
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the script's threads
     while (page := words()) is not None:
         count = page[layout.REQUEST_COUNT]
@@ -59,9 +60,6 @@ def _answer(
 
 
 def _write(layout: ModuleType, page: memoryview, record: bytes) -> None:
-    import json  # only a rank that is asked needs it
-    import pickle  # only a rank that is asked needs it
-
     collects = gc.isenabled()
     gc.disable()  # so many new objects would have all of torch's looked through, which takes ten times as long as the rest
     try:

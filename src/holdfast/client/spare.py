@@ -17,6 +17,8 @@ Standard library only, nothing newer than Python 3.8, and nothing of Holdfast by
 
 from __future__ import annotations
 
+import _socket
+import ctypes
 import gc
 import os
 import sys
@@ -24,10 +26,11 @@ from time import monotonic, sleep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _socket  # only warm spares need it
     from collections.abc import Callable
     from types import ModuleType
     from typing import Any, NoReturn
+
+    Identity = Callable[[str], tuple[int, int]]
 
 ORDER_BYTES = 262144
 MOST_FDS = 8
@@ -53,8 +56,6 @@ class _Spare:
     """What `begin` has found, for `park`."""
 
     def __init__(self, fd: int, agent: int) -> None:
-        import _socket  # only warm spares need it
-
         os.set_inheritable(fd, False)
         self.link: _socket.socket = _socket.socket(fileno=fd)
         self.agent = agent
@@ -69,17 +70,11 @@ class _Spare:
 
     def hear(self) -> tuple[list[bytes], list[int]]:
         """The agent's next order, and descriptors that come with it. When the agent is gone, so are we."""
-        import _socket  # only warm spares need it
-
         said, control, _, _ = self.link.recvmsg(ORDER_BYTES, _socket.CMSG_SPACE(4 * MOST_FDS), _socket.MSG_CMSG_CLOEXEC)
         if not said:
             os._exit(0)
         fds = [int.from_bytes(one[at : at + 4], sys.byteorder) for _, _, one in control for at in range(0, len(one), 4)]
         return said.split(b"\0"), fds
-
-    def set_expendability(self, value: bytes) -> None:
-        """How soon the kernel takes this process when memory runs out."""
-        _write(_OOM, value)
 
 
 class _Reads:
@@ -175,14 +170,12 @@ def begin(die_with: Callable[[Any, int], None]) -> tuple[int, dict[str, Callable
     """As early as a worker's page is opened. Returns what of the script's doings is to be noted (HOOK_*), and what to do when a
     module has been loaded."""
     global _spare
-    import ctypes  # only warm spares need it
-
     fd, agent, hook = map(int, os.environ["HOLDFAST_SPARE"].split(","))
     _spare = _Spare(fd, agent)
     libc = ctypes.CDLL(None)
     die_with(libc, agent)
     libc.prctl(_PR_SET_NAME, NAME, 0, 0, 0)
-    _spare.set_expendability(EXPENDABLE)
+    _write(_OOM, EXPENDABLE)
     _spare.reads.begin()
     return hook, dict.fromkeys(SEEDED_BY, _spare.seeds.watch)
 
@@ -215,7 +208,7 @@ def park(bootstrap: ModuleType) -> None:
         (_, streams, *changes), fds = spare.hear()
         if mode == b"fork" and not _fork(spare, fds):
             continue
-        if trouble := _contradicted(spare, changes) or _changed(own, ahead.identity):
+        if trouble := _contradicted(spare, changes, own, ahead.identity):
             _refuse(spare, trouble, "no")
         _become(spare, bootstrap, streams, changes, fds)
         return
@@ -276,27 +269,21 @@ def _seed_anew(chosen: set[str]) -> None:
         generator.seed()
 
 
-def _contradicted(spare: _Spare, changes: list[bytes]) -> str:
-    """Why the worker cannot begin here; empty: it can."""
-    spare.set_expendability(spare.expendability)
+def _contradicted(spare: _Spare, changes: list[bytes], files: dict[str, tuple[int, int]], identity: Identity) -> str:
+    """Why the worker cannot begin here; empty: it can. `files`: what has been imported, and its identity then."""
+    _write(_OOM, spare.expendability)
     if _read(_OOM).strip() != spare.expendability:
         return "the kernel does not let it take back its oom_score_adj"
     for change in changes:
         name = change.partition(b"=")[0]
         if os.environb.get(name) != spare.began_with.get(name):
             return f"an import has set {os.fsdecode(name)}"
-    return ""
-
-
-def _changed(files: dict[str, tuple[int, int]], identity: Callable[[str], tuple[int, int]]) -> str:
     changed = [path for path, before in files.items() if identity(path) != before]
     return f"{changed[0]} has changed since it was imported" if changed else ""
 
 
 def _become(spare: _Spare, bootstrap: ModuleType, streams: bytes, changes: list[bytes], fds: list[int]) -> None:
     """Everything that a worker gets at its start. `streams`: `p` (page), `1`, `2`: what the descriptors are."""
-    import ctypes  # only warm spares need it
-
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_NAME, spare.command, 0, 0, 0)
     for change in changes:
@@ -329,8 +316,6 @@ def _await_store(pause: Callable[[float], object] = sleep) -> None:
     second. A wait in vain costs LET_FIRST_S together."""
     if "torch.distributed" not in sys.modules or os.environ.get("RANK", "0") == "0":
         return
-    import _socket  # only warm spares need it
-
     try:
         where = _socket.getaddrinfo(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 0, _socket.SOCK_STREAM)
     except (OSError, KeyError, ValueError):

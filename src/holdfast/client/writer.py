@@ -321,7 +321,8 @@ class Section:
         if lock is not None:
             lock.acquire()
         try:
-            now = monotonic_ns()  # the last call: from here on no signal handler can come in between
+            # The last call: from here on no signal handler comes in between. So the writer's fields are set here, too.
+            now = monotonic_ns()
             depth = self.depth
             self.depth = depth + 1
             if not depth:

@@ -7,6 +7,7 @@ import subprocess
 
 from holdfast.health.verdict import Findings, degraded
 from holdfast.runtime.hardware import cgroups
+from holdfast.runtime.hardware.memory import groups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 LEAST_MEMORY, LEAST_FILES = 2.0, 5.0
 """Per cent that are free. Below 2 % of memory the kernel already reclaims page cache under every allocation, and a worker that
 starts now is what the OOM killer takes; file descriptors run out all at once."""
-
-UNLIMITED = 1 << 60
-"""Bytes from which on a cgroup's limit is none (cgroup v1 says so with a large number)."""
 
 MOST_OFF_S = 1.0
 """Logs of several nodes cannot be read together beyond that, and certificates and tokens begin to fail."""
@@ -39,24 +37,14 @@ def memory(look: Look) -> Verdict:
     text = f"{share:.0f} % of {told['MemTotal'] / PAGE_KIB**2:.0f} GiB free"
     if share < least:
         found.unfit(f"memory: only {text}", "see what holds it: `ps aux --sort -rss`, /dev/shm, huge pages")
-    used, limit = _cgroup_memory(look)
-    if limit and limit < told["MemTotal"] * 1024:
+    limits = [(limit, used) for limit, used in groups(look.root) if 0 < limit < told["MemTotal"] * 1024]
+    if limits:
+        limit, used = max(limits, key=lambda one: one[1] / one[0])
         left = 100.0 * (limit - used) / limit
         text += f"; {left:.0f} % of our cgroup's {limit / PAGE_KIB**3:.1f} GiB"
         if left < least:
             found.unfit(f"memory: only {left:.0f} % of our cgroup's {limit / PAGE_KIB**3:.1f} GiB are free", "raise its limit")
     return found.verdict(text)
-
-
-def _cgroup_memory(look: Look) -> tuple[int, int]:
-    """Of the cgroup that has least left: bytes in use that cannot be given back, and its limit. (0, 0): there is no limit."""
-    found = []
-    for folder in cgroups.folders(look.root):
-        limit, used = look.text(f"{folder}/memory.max"), look.text(f"{folder}/memory.current")
-        if limit.isdigit() and used.isdigit() and 0 < int(limit) < UNLIMITED:
-            cache = re.search(r"^inactive_file (\d+)", look.text(f"{folder}/memory.stat"), re.M)
-            found.append((int(used) - (int(cache[1]) if cache else 0), int(limit)))
-    return max(found, key=lambda one: one[0] / one[1], default=(0, 0))
 
 
 def files(look: Look) -> Verdict:

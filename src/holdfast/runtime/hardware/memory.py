@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from holdfast.runtime.hardware import cgroups
 
@@ -12,13 +13,20 @@ def room_bytes(root: str = "/") -> tuple[int, int]:
     if it is allowed less. (0, 0): the kernel does not say. `root`: where /proc and /sys are."""
     host = _lines(os.path.join(root, "proc/meminfo"))
     room, total = host.get("MemAvailable:", 0) * 1024, host.get("MemTotal:", 0) * 1024
-    for group in reversed(cgroups.folders(root)):  # from the widest on
+    for limit, used in groups(root):
+        if limit < total:
+            room, total = min(room, max(0, limit - used)), limit
+    return room, total
+
+
+def groups(root: str = "/") -> Iterator[tuple[int, int]]:
+    """Of each control group around us that has a limit, from the widest on: the limit, and the bytes in use that the kernel
+    cannot give back."""
+    for group in reversed(cgroups.folders(root)):
         folder = os.path.join(root, group)
         limit, used = _number(f"{folder}/memory.max"), _number(f"{folder}/memory.current")
-        if limit is not None and used is not None and limit < total:
-            files = _lines(f"{folder}/memory.stat").get("inactive_file", 0)  # given back when somebody needs them
-            room, total = min(room, max(0, limit - used + files)), limit
-    return room, total
+        if limit is not None and used is not None:
+            yield limit, used - _lines(f"{folder}/memory.stat").get("inactive_file", 0)
 
 
 def private_bytes(pid: int) -> int:
