@@ -23,7 +23,7 @@ from holdfast.core.errors import UsageError
 from holdfast.core.value import replace
 from holdfast.health.check import CHECKS, Check, Look, Wanted, wanted, with_deadline
 from holdfast.health.checks.host import clock
-from holdfast.health.runner import Examination, examine
+from holdfast.health.runner import Examination
 from holdfast.health.verdict import DEGRADED, FIT, UNFIT, Verdict
 from holdfast.runtime.process import process
 
@@ -43,7 +43,7 @@ def see(host: CheckedHost) -> See:
         if "PYTHONPATH" in env:  # before what is there: another checkout may be tested by it
             env["PYTHONPATH"] = os.pathsep.join(filter(None, (env["PYTHONPATH"], os.environ.get("PYTHONPATH"))))
         asked = [with_deadline(one, deadline_s) for one in wanted([word], str(host.root))]
-        (verdict,) = examine(asked, root=str(host.root), environ=os.environ | env)
+        (verdict,) = Examination(asked, root=str(host.root), environ=os.environ | env).take()
         return verdict
 
     return look
@@ -499,7 +499,8 @@ def mine(script: Callable[..., Path], tmp_path: Path) -> Callable[..., Verdict]:
 
     def look(name: str, argument: str = "", deadline_s: float = 15.0) -> Verdict:
         check = Check(name=name, target=f"mine:{name}", help="", deadline_s=deadline_s)
-        (verdict,) = examine([Wanted(check=check, argument=argument)], environ=os.environ | {"PYTHONPATH": str(tmp_path)})
+        asked, environ = [Wanted(check=check, argument=argument)], os.environ | {"PYTHONPATH": str(tmp_path)}
+        (verdict,) = Examination(asked, environ=environ).take()
         return verdict
 
     return look

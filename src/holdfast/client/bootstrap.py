@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 words: memoryview | None = None
 """The page as 64-bit fields (`core.page.layout`); None without a page, and in forked children."""
 
-layout: ModuleType | None = None
-"""The `core.page.layout` by which `words` is to be read."""
+layout: ModuleType
+"""The `core.page.layout` by which `words` is read; from `start` on."""
 
 _wake_agent: Callable[[], int] | None = None
 """Rouses the agent's watch on our lock, to have it look at the page. Returns how many it has roused: 1, or 0."""
@@ -81,7 +81,9 @@ _error_file: str | None = None
 _me = 0
 """The process that is the worker: not its forked children."""
 
-_load: Callable[..., ModuleType] | None = None
+load: Callable[..., ModuleType]
+"""`load(name, *path)` gives another of our files as a module; from `start` on."""
+
 _writer: Writer | None = None
 _making = allocate_lock()
 
@@ -111,10 +113,10 @@ def restore(boot_dir: str) -> None:
     sys.path_importer_cache.pop(boot_dir, None)
 
 
-def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
-    """All of the above. `load(name, *path)` gives another of our files as a module."""
-    global layout, spare, stash, _load
-    layout, _load = page_layout, load
+def start(page_layout: ModuleType, loader: Callable[..., ModuleType]) -> None:
+    """All of the above."""
+    global layout, load, spare, stash
+    layout, load = page_layout, loader
     stash = os.environ.pop("HOLDFAST_STASH", "")
     fd = os.environ.pop("HOLDFAST_PAGE_FD", "")
     if "HOLDFAST_SPARE" in os.environ:
@@ -125,7 +127,7 @@ def start(page_layout: ModuleType, load: Callable[..., ModuleType]) -> None:
         _try(*_page_steps(int(fd)), _enable_faulthandler, lambda: _watch_script(words[layout.HOOK] if words is not None else 0))
     else:
         _try(_enable_faulthandler)
-    _install_hooks(load)
+    _install_hooks()
     os.register_at_fork(after_in_child=_forget)
     if spare is None:
         running()
@@ -160,14 +162,8 @@ def running() -> None:
     global _error_file, _me
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     _error_file, _me = os.path.abspath(file) if file else None, os.getpid()
-    if words is not None and layout is not None:
+    if words is not None:
         words[layout.STATE] = layout.RUNNING
-
-
-def load(name: str, *path: str) -> ModuleType:
-    """Another of our files as a module."""
-    assert _load is not None
-    return _load(name, *path)
 
 
 def writer() -> Writer:
@@ -175,8 +171,7 @@ def writer() -> Writer:
     global _writer
     with _making:
         if _writer is None:
-            assert _load is not None
-            _writer = _load("_holdfast_writer", "client", "writer.py").Writer()
+            _writer = load("_holdfast_writer", "client", "writer.py").Writer()
             if words is not None:
                 _writer.attach(words, _wake_agent)
         return _writer
@@ -187,7 +182,6 @@ def _open_page(fd: int) -> None:
     global words
     import ctypes  # only workers with a page need it
 
-    assert layout is not None
     libc = ctypes.CDLL(None, use_errno=True)
     # Not the mmap module: it keeps a copy of the fd open, and unmaps the page when the interpreter clears its modules,
     # while the kernel has yet to find the mutex there.
@@ -212,7 +206,6 @@ def _offer_stacks(fd: int) -> None:
         return
     import fcntl  # only workers with a page need it
 
-    assert layout is not None
     limit = os.sysconf("SC_OPEN_MAX")
     kept = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _DUMP_AT if limit < 0 else min(_DUMP_AT, limit - 1))
     os.lseek(kept, layout.SIZE, os.SEEK_SET)
@@ -225,9 +218,8 @@ def _offer_stacks(fd: int) -> None:
 
 def _watch_script(hook: int, once_loaded: Mapping[str, Callable[[ModuleType], object]] | None = None) -> None:
     global notebook
-    assert _load is not None and layout is not None
     if hook:
-        hooks = _load("_holdfast_hooks", "client", "hooks.py")
+        hooks = load("_holdfast_hooks", "client", "hooks.py")
         notebook = hooks.Notebook(layout, lambda: words) if hook & layout.HOOK_MODULES else None
         hooks.watch(writer, notebook, signs=hook & layout.HOOK_SIGNS != 0, joined=_offer_collectives, more=once_loaded)
 
@@ -245,7 +237,6 @@ def _lock(libc: ctypes.CDLL, base: int) -> None:
     global _sleep, _wake_agent
     import ctypes  # only workers with a page need it
 
-    assert layout is not None
     mutex = ctypes.c_void_p(base + layout.MUTEX * 8)
     attributes = ctypes.create_string_buffer(64)
     for problem in (
@@ -282,7 +273,6 @@ def _lock(libc: ctypes.CDLL, base: int) -> None:
 
 def _lock_word(half: ctypes.Array[ctypes.c_uint32]) -> int:
     """Byte offset of the word that holds our thread id: the mutex's first in glibc, its second in musl."""
-    assert layout is not None
     mine = get_native_id()
     start = layout.MUTEX * 8
     for offset in range(start, start + layout.MUTEX_BYTES, 4):
@@ -307,13 +297,13 @@ def _enable_faulthandler() -> None:
 
 def _tell(trouble: str) -> None:
     """Leave word for the agent."""
-    if words is not None and layout is not None:
+    if words is not None:
         text = trouble.encode("utf-8", "replace")[: layout.TROUBLE_BYTES - 1] + b"\0"  # in the place of a longer one, perhaps
         at = layout.TROUBLE * 8
         words.cast("B")[at : at + len(text)] = text
 
 
-def _install_hooks(load: Callable[..., ModuleType]) -> None:
+def _install_hooks() -> None:
     main_thread = get_ident()
     judged: list[BaseException] = []  # exceptions that went through the hook, whatever came of it
     shown = sys.excepthook
@@ -344,7 +334,7 @@ def _install_hooks(load: Callable[..., ModuleType]) -> None:
                 write(error)
         except Exception:
             pass
-        if words is not None and layout is not None:
+        if words is not None:
             words[layout.STATE] = layout.FINISHING
             words[layout.EXIT_NS] = monotonic_ns()
 
@@ -364,7 +354,7 @@ def _is_the_end() -> bool:
 
 
 def _flag_error(error: BaseException, now_ns: int) -> None:
-    if words is not None and layout is not None and isinstance(error, Exception):
+    if words is not None and isinstance(error, Exception):
         words[layout.ERROR_UNIX_NS] = now_ns
         words[layout.ERROR] = 1
         if _wake_agent is not None:

@@ -1,4 +1,4 @@
-"""Who writes for this process? One writer for all of `holdfast.client`: that of the bootstrap which started this worker."""
+"""Which writer does this process have? One for all of `holdfast.client`: the one of the bootstrap that started this worker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["this_worker"]
 
 
 def _find_writer() -> Writer:
-    """That of the bootstrap, if its page is laid out as we know it; else one without a page."""
+    """The bootstrap's, if its page has our version; else one without a page."""
     bootstrap = sys.modules.get("_holdfast_bootstrap")
-    if bootstrap is not None and getattr(bootstrap.layout, "VERSION", None) == _layout.VERSION:
+    if bootstrap is not None and getattr(getattr(bootstrap, "layout", None), "VERSION", None) == _layout.VERSION:
         found: Writer = bootstrap.writer()
         return found
     from holdfast.client.writer import Writer  # the bootstrap's writer is used where there is one

@@ -1,7 +1,7 @@
 """How do processes of one host leave messages for another, which looks at them when it likes?
 
-One receives on a socket, in a thread; any number send. A message is whatever `wire` can carry: plain data, tuples, and the
-words of `data`. Only processes of the same user, or root's, are heard.
+One receives on a socket, in a thread; any number send. A message is plain data, a tuple, or a class of `data` (`wire`). Only
+processes of the same user, or root's, are heard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class IpcConnector:
     def start_receiving(self) -> None:
         """Listen, in a thread of our own. RuntimeError if we do already."""
         if self._thread is not None:
-            raise RuntimeError(f"messages are being received on {self.socket_path} already")
+            raise RuntimeError(f"{self.socket_path}: this connector receives messages already")
         self._server = wire.listen(self.socket_path)
         self._thread = threading.Thread(target=self._receive, args=(self._server,), daemon=True, name="ipc-connector")
         self._thread.start()
@@ -70,11 +70,7 @@ class IpcConnector:
 
     def fetch_received(self) -> list[Any]:
         """All messages so far; they are taken away."""
-        taken = []
-        with contextlib.suppress(IndexError):
-            while True:
-                taken.append(self.received_messages.popleft())
-        return taken
+        return [self.received_messages.popleft() for _ in range(len(self.received_messages))]
 
     def peek_received(self) -> list[Any]:
         """All messages so far; they stay."""

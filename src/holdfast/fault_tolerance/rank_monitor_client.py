@@ -1,7 +1,7 @@
-"""What does a rank tell its monitor, in NVRx's words? Heartbeats, sections, limits from observation, requests to the launcher.
+"""What does a rank tell its monitor, in NVRx's words? Heartbeats, sections, calculated limits, requests to the launcher.
 
-`send_heartbeat`, `start_section` and `end_section` are stores to shared memory (`_reach`): they cannot block and, once it has
-begun, do not fail for want of a monitor. Limits that are calculated go into the same page, where they hold at once.
+`send_heartbeat`, `start_section` and `end_section` are stores to shared memory (`_reach`): they cannot block, and a monitor
+that is gone does not make them fail. Calculated limits go into the same page, where they hold at once.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RankMonitorClient:
     def init_workload_monitoring(self, num_warmup_iters: int | None = None) -> None:
         """Begin. RankMonitorClientError: it has begun already, or there is nobody to monitor us."""
         if self.is_initialized:
-            raise RankMonitorClientError("monitoring has begun already")
+            raise RankMonitorClientError("monitoring has already begun")
         self.rank_info = RankInfo.get_for_current_rank()
         iteration = self._get_current_iteration()
         if iteration is None and self._workload_global_vars_module is not None:
@@ -95,8 +95,10 @@ class RankMonitorClient:
         self.cfg = cfg
         self.timeouts_calc = TimeoutsCalc(sections=sections, safety_factor=cfg.safety_factor)
         beats, spent = monitor.calculated
-        self.hb_timeouts = self.loaded_hb_timeouts or beats or _configured_heartbeats(cfg)
-        self.section_timeouts = self.loaded_section_timeouts or spent or _configured_sections(cfg)
+        configured = HeartbeatTimeouts(cfg.initial_rank_heartbeat_timeout, cfg.rank_heartbeat_timeout, were_calculated=False)
+        listed = SectionTimeouts(dict(cfg.rank_section_timeouts), cfg.rank_out_of_section_timeout)
+        self.hb_timeouts = self.loaded_hb_timeouts or beats or configured
+        self.section_timeouts = self.loaded_section_timeouts or spent or listed
         if sections or cfg.rank_out_of_section_timeout:
             monitor.writer.begin_outside()
         self._enforce()
@@ -245,7 +247,7 @@ class RankMonitorClient:
         if this_worker.ask(_ASKED[req.action.name], req.description):
             return
         if self.launcher_connector is None:
-            raise RuntimeError(f"nobody to ask for {req.action.name}: this rank was not started with `holdfast run`")
+            raise RuntimeError(f"{req.action.name} cannot be asked for: `holdfast run` did not start this rank")
         rank_info = self.rank_info or RankInfo.get_for_current_rank()
         self.launcher_connector.send((rank_info.global_rank, req))
 
@@ -266,14 +268,6 @@ class RankMonitorClient:
         integration: Any = sys.modules.get("megatron.training.ft_integration")
         if self._workload_global_vars_module is not None and integration is not None:
             integration._NUM_WARMUP_ITERS = cfg.num_warmup_iterations
-
-
-def _configured_heartbeats(cfg: FaultToleranceConfig) -> HeartbeatTimeouts:
-    return HeartbeatTimeouts(cfg.initial_rank_heartbeat_timeout, cfg.rank_heartbeat_timeout, were_calculated=False)
-
-
-def _configured_sections(cfg: FaultToleranceConfig) -> SectionTimeouts:
-    return SectionTimeouts(dict(cfg.rank_section_timeouts), cfg.rank_out_of_section_timeout)
 
 
 def _not_yet(skip: bool, lacking: str) -> bool:

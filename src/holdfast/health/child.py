@@ -1,7 +1,4 @@
-"""What runs in a check's own process? `python -m holdfast.health.child JSON`: one look; its verdict is JSON on descriptor 3.
-
-Whatever the check prints goes where its starter wants it; only descriptor 3 is an answer.
-"""
+"""What runs in a check's own process? `python -m holdfast.health.child JSON`: one look; its verdict is JSON on descriptor 3."""
 
 from __future__ import annotations
 

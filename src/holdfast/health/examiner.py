@@ -1,11 +1,11 @@
-"""Which check is run when, and what stands of each? One machine on every node that checks anything.
+"""When does which check run, and what is its verdict? One machine on every node that runs checks.
 
     asked ──▶ started ──▶ answered ──▶ judged (`verdict.Standing`) ──▶ all that were asked for are there: Examined
                               ▲                    │
                               └── `every_s` later ─┘   while it is watched, or while it stands as unfit
 
-Questions that come while the same check runs share its answer. How a check is run is the World's (`health.runner`); that it
-answers within its deadline, with a verdict about its silence if need be, is what this machine counts on.
+Questions that come while the same check runs share its answer. The World runs a check (`health.runner`), and answers within its
+deadline, with a verdict about its silence if need be.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Asked(Observation):
-    """Somebody wants to know; `Examined` with the same purpose follows."""
+    """A question; `Examined` with the same purpose follows."""
 
     purpose: str
     labels: tuple[str, ...]
@@ -38,7 +38,7 @@ class Answered(Observation):
 
 
 class Watch(Observation):
-    """From now on these are looked at again and again; none: nothing is, but what stands as unfit."""
+    """From now on these run again and again, and besides them only what has found the node unfit."""
 
     labels: tuple[str, ...]
 
@@ -52,8 +52,7 @@ class StartCheck(Action):
 
 
 class Examined(Action):
-    """All answers to a question. Purpose WATCHED: without a question the node has become unfit, or fit again, or is found to be
-    unfit once more."""
+    """All answers to a question. Purpose WATCHED: without one, the node has become unfit or fit, or is still unfit."""
 
     purpose: str
     verdicts: tuple[Verdict, ...]
@@ -106,7 +105,7 @@ class Examiner:
             case Tick():
                 due = [label for label, at in self.due_at.items() if now >= at]
                 return [action for label in due for action in self._start(label)]
-        raise AssertionError(f"an examiner is never shown {seen!r}")
+        raise AssertionError(f"the examiner cannot observe {seen!r}")
 
     def deadline(self) -> float:
         """See `core.machine.Machine`."""

@@ -1,6 +1,6 @@
-"""What has been added to this host's ills, for practice (`holdfast inject`)? Read by checks beside what the host itself says.
+"""Which faults has `holdfast inject` added to what this host says? Checks read them beside the host's own.
 
-The agent has it in a file without a name, which goes when the agent does, and tells its checks where by a variable.
+The agent has them in a file without a name, which goes with the agent, and a variable tells its checks where.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ def kmsg() -> tuple[str, ...]:
 def memory_errors(index: int) -> int:
     """Memory errors of that GPU that were not corrected."""
     return int(_told().get("ecc", {}).get(str(index), 0))
-
-
-def has_memory_errors() -> bool:
-    """Whether any GPU has such errors."""
-    return bool(_told().get("ecc"))
 
 
 def _told() -> dict[str, Any]:

@@ -24,12 +24,12 @@ class Line(Value):
     """Seconds since it was said."""
     text: str
     is_injected: bool = False
-    """Nobody but `holdfast inject` has said it."""
+    """`holdfast inject` has said it."""
 
 
 def lines(look: Look) -> list[Line]:
-    """All that the kernel still holds, oldest first, and what was added to it for practice. OSError: it may not be read
-    (kernel.dmesg_restrict, a container)."""
+    """All that the kernel still holds, oldest first, and what is injected. OSError: it may not be read (kernel.dmesg_restrict,
+    a container)."""
     added = _all(injected.kmsg(), time.clock_gettime(time.CLOCK_MONOTONIC))
     try:
         said = _all(records(look.path("dev/kmsg")), _since_boot(look))

@@ -1,17 +1,17 @@
-"""Which of many nodes cannot work with others, or holds them up? Found in two rounds of pairs, or three, however many nodes.
+"""Which of many nodes cannot work with others, or slows them down? Two rounds of pairs tell, or three, for any number of nodes.
 
     round 1    neighbours; of an odd number the last one waits
-    round 2    the fastest with the slowest: whoever failed, or has not been tried, meets one that has passed
-    round 3    only those of whom it is still not known, each with one that has passed, or that it has not met
+    round 2    the fastest with the slowest: a node that failed, or was not tried, meets one that has passed
+    round 3    only nodes not known yet, each with one that has passed, or that it has not met
 
-A pair passes where both are well. So whoever has passed once is well; whoever failed with one that is well is not; of the rest
-nothing is known (of two nodes that fail together nobody can tell which). Pure: the machine is told what was measured.
+A pair passes if both nodes are well. So a node that has passed once is well; a node that failed with a well one is bad; the
+rest is not known: of two nodes that fail together nobody can tell which. Pure: the machine is told what was measured.
 """
 
 from __future__ import annotations
 
 from holdfast.core.outliers import too_slow
-from holdfast.core.value import Value
+from holdfast.core.value import Value, replace
 from holdfast.health.verdict import Verdict, degraded, fit, unfit
 
 TYPE_CHECKING = False
@@ -55,7 +55,7 @@ class PairTest:
         if self.round >= ROUNDS or len(self.nodes) < 2:
             return ()
         if self.round == 0:
-            pairs = _neighbours(self.nodes)
+            pairs = tuple(zip(self.nodes[::2], self.nodes[1::2]))
         elif self.round == 1:
             pairs = self._fastest_with_slowest()
         else:
@@ -70,16 +70,7 @@ class PairTest:
             other = told.get(one.partner)
             passed = one.passed and other is not None and other.passed
             why = one.why or (other.why if other is not None else f"{one.partner} said nothing")
-            self.met[one.node].append(
-                Measured(
-                    node=one.node,
-                    partner=one.partner,
-                    passed=passed,
-                    compute_s=one.compute_s,
-                    gather_s=one.gather_s,
-                    why="" if passed else why,
-                )
-            )
+            self.met[one.node].append(replace(one, passed=passed, why="" if passed else why))
 
     # --- what is known ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +156,3 @@ class PairTest:
                 c, d = pairs[j]
                 pairs[i], pairs[j] = (a, d), (c, b)
         return tuple(pairs)
-
-
-def _neighbours(nodes: Sequence[str]) -> tuple[Pair, ...]:
-    return tuple((nodes[i], nodes[i + 1]) for i in range(0, len(nodes) - 1, 2))

@@ -1,12 +1,12 @@
-"""How is a check run without coming to harm? In a process of its own, in a session of its own, with a deadline.
+"""How does a check run without harm to us? In a process and a session of its own, with a deadline.
 
     start ──ends──▶ answer                      what it wrote on descriptor 3, or why there is nothing
       └──deadline──▶ SIGKILL ──ends──▶ answer   no answer within …
                         └──KILL_S──▶ abandoned  not even SIGKILL reaches it: it sleeps in the kernel (state D)
 
-A process that cannot be killed is left alone, named with what it sleeps in, and the same check is not started again beside it:
-a mount that hangs costs one process, however often it is asked for. `Child` is one such process, for the agent's loop;
-`examine` runs several side by side and waits for all, once; an `Examination` may be taken again.
+A process that cannot be killed is left alone and named with what it sleeps in, and the same check is not started beside it: a
+mount that hangs costs one process, however often it is asked for. `Child` is one such process, for the agent's loop; an
+`Examination` runs several side by side and waits for all.
 """
 
 from __future__ import annotations
@@ -152,15 +152,9 @@ def unstartable(wanted: Wanted, error: StartError) -> Verdict:
     return Verdict(state=DEGRADED, reason=f"not known: {error.what}"[:CHARS], advice=error.hint, check=wanted.label)
 
 
-def examine(wanted: Sequence[Wanted], *, root: str = "/", environ: Mapping[str, str] | None = None) -> list[Verdict]:
-    """All verdicts, in order: the checks run side by side, and the last one's deadline is the longest this can take (and
-    KILL_S more)."""
-    return Examination(wanted, root=root, environ=environ).take()
-
-
 class Examination:
-    """The same checks, as often as somebody asks. Each is given what it kept when it looked last, and none is started beside
-    itself where even SIGKILL has not ended it."""
+    """The same checks, as often as they are asked for. Each is given what it kept when it looked last. One that even SIGKILL
+    does not end is not started again."""
 
     def __init__(
         self,
@@ -176,7 +170,7 @@ class Examination:
         self._stuck: dict[str, Child] = {}
 
     def take(self) -> list[Verdict]:
-        """As `examine`."""
+        """All verdicts, in order. The checks run side by side, for the longest deadline and KILL_S at most."""
         verdicts: dict[str, Verdict] = {}
         running: dict[int, Child] = {}
         now = self.clock()

@@ -1,7 +1,7 @@
-"""How can others ask for our checks? A node health service: the protocol of `nvhcd.HealthCheckService`, answered by them.
+"""How can other programs ask for our checks? By the protocol of `nvhcd.HealthCheckService`, a node health service.
 
-`holdfast health-service` serves it, over gRPC on a Unix socket; ft_launcher and our own agents are its clients. What a client
-sends as arguments (groups of somebody else's checks) is not for us: the checks are those that the service was started with.
+`holdfast health-service` serves it, over gRPC on a Unix socket; ft_launcher and our own agents are its clients. A client's
+arguments, which name groups of other checks, are ignored: the checks are those that the service was started with.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def report(verdicts: Sequence[Verdict]) -> Response:
 
 
 class ThisNode:
-    """What the service's clients ask about: judged by checks that remember their last look, and by all their answers."""
+    """What the service's clients ask about. Its checks remember their last look, and their answers in a row count."""
 
     def __init__(self, wanted: Sequence[Wanted], root: str = "/") -> None:
         self.examination = Examination(wanted, root=root)
@@ -52,7 +52,7 @@ class ThisNode:
         self.turn = Lock()
 
     def asked(self) -> Response:
-        """Look, and report. Who asks meanwhile has the next look: two side by side would each be the other's last."""
+        """Look, and report. One look at a time: each check compares with its last one."""
         with self.turn:
             verdicts = self.examination.take()
             return report([standing.judge(verdict) for standing, verdict in zip(self.standings, verdicts)])
@@ -78,12 +78,12 @@ def serve(path: str, wanted: Sequence[Wanted], root: str = "/", mode: int = 0o60
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise HoldfastError(f"cannot listen at {path}: its folder does not exist", hint="make it, or give another path")
     if os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise HoldfastError(f"cannot listen at {path}: something else than a socket is there", hint="give another path")
+        raise HoldfastError(f"cannot listen at {path}: it exists and is no socket", hint="give another path")
     if os.path.exists(path) and not _answers(path):
         os.unlink(path)  # somebody's before us, who was killed
     if os.path.exists(path):
-        raise HoldfastError(f"somebody listens at {path} already", hint="give another path, or stop that service")
-    before = os.umask(0o177)  # nobody may ask before the mode is what it is to be: who does starts processes as us
+        raise HoldfastError(f"another service listens at {path}", hint="give another path, or stop that service")
+    before = os.umask(0o177)  # no client before the mode is set: its request starts processes as us
     try:
         bound = server.add_insecure_port(f"unix:{os.path.abspath(path)}")
     except RuntimeError:

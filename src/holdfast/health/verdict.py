@@ -1,8 +1,8 @@
-"""What did a check find, and what follows, once or several times in a row? Values and one small machine; pure.
+"""What did a check find, and what follows after several answers in a row? Values and one small machine; pure.
 
     fit ──one bad──▶ degraded ──`bad_in_a_row`──▶ unfit ──`good_in_a_row`──▶ fit
 
-A check that has a bad day must not cost a node its place, nor must one good answer bring back a node that flaps.
+One bad answer need not cost a node its place, nor one good answer bring back a node that flaps.
 """
 
 from __future__ import annotations

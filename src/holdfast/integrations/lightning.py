@@ -1,5 +1,5 @@
-"""A Lightning trainer that is watched: `FaultToleranceCallback`, by NVRx's name and with its arguments. What it shares with the
-one that has sections (`integrations.lightning_sections`) stands here too.
+"""How is a Lightning trainer watched? By `FaultToleranceCallback`, with NVRx's name and arguments. `Watched` is what it shares
+with the one that has sections (`integrations.lightning_sections`).
 
     trainer = Trainer(callbacks=[FaultToleranceCallback(autoresume=False, calculate_timeouts=True)])
 
@@ -135,10 +135,10 @@ class Watched(Callback):
     # --- what the two do differently ------------------------------------------------------------------------------------
 
     def last_sign(self) -> None:
-        """This rank ends: show that it lived till then, and calculate limits if that can be done now."""
+        """This rank ends: give a last sign of life, and calculate limits if that can be done now."""
 
     def after_exception(self, exception: BaseException) -> None:
-        """The exception is to be judged."""
+        """Act on the exception that has ended `fit`."""
 
     # --- for both -------------------------------------------------------------------------------------------------------
 

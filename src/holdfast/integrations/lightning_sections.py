@@ -1,10 +1,10 @@
-"""A Lightning trainer whose phases are watched: `FaultToleranceSectionsCallback`, by NVRx's name and with its arguments.
+"""How are a Lightning trainer's phases watched? By `FaultToleranceSectionsCallback`, with NVRx's name and arguments.
 
     setup           from the beginning of `fit` to the first batch
     step            each batch of training, from its start to its end, and each of validation
     checkpointing   each saving and removing of a checkpoint
 
-The configuration must list these three sections; what is left over has the limit for time out of sections.
+The configuration must list these three sections; all other time has the limit for time out of sections.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whom does NVRx's own client talk to, in a script that imports that and not `holdfast.fault_tolerance`? Our agent.
+"""How does a script with NVRx's own client talk to our agent? Ours takes its place.
 
-NVRx's client looks for the socket of a monitor process, and there is none. In a rank that is watched ours takes its place when
-the script imports it (`client.hooks`), with the same methods. A script that starts a monitor of NVRx's and names its socket has
-NVRx's client.
+NVRx's client looks for the socket of a monitor process, and there is none. In a rank that is watched our client replaces it
+when the script imports it (`client.hooks`), with the same methods. A script that starts a monitor of NVRx's and names its
+socket keeps NVRx's client.
 """
 
 from __future__ import annotations

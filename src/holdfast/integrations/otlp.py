@@ -1,8 +1,8 @@
 """How do a fleet and a job look to OpenTelemetry? Deeds, rounds and attempts as spans, and the metrics that Prometheus has.
 
-Spans have ids made of what they are about, so what is exported twice is one span. The SDK's values and OTLP exporters are used
-and nothing global of it: no provider, no thread of its own. Resource, headers, certificates, compression and time limit are
-OpenTelemetry's variables (OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_HEADERS, …).
+A span's id is made of what the span is about, so exporting it twice gives one span. Of the SDK only values and OTLP exporters
+are used, no global provider. Resource, headers, certificates, compression and time limit are OpenTelemetry's variables
+(OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_HEADERS, …).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EVERY_S = 60.0
 """Between two exports of metrics, unless OTEL_METRIC_EXPORT_INTERVAL (in ms) says so. OpenTelemetry's own: 60."""
 
 ROUNDS = 1000
-"""Rounds that wait for a receiver that does not answer; of more, the oldest are dropped."""
+"""Rounds that wait for a receiver that does not answer; the oldest of more are dropped."""
 
 SCOPE = InstrumentationScope("holdfast", __version__)
 

@@ -1,4 +1,4 @@
-"""How can a rank be made to die or to hang after a while, to see what comes of it? By NVRx's names."""
+"""How is a rank made to die or to hang after a while, for a test? By NVRx's names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who carries out the pair test? One process on each node, a rank of a small job: `holdfast check --pairs` starts it.
+"""How is the pair test carried out? By one process on each node, a rank of a small job that `holdfast check --pairs` starts.
 
-Rank 0 holds the store and plans (`health.pairs`); in each round the two of a pair measure matrix products and an all-gather in
-children of their own, since a collective that hangs cannot be called off. Plans and results go through the store, as JSON. NCCL
-where there are GPUs, else gloo. At the end every process writes all verdicts where HOLDFAST_PAIRS_OUT says.
+Rank 0 holds the store and plans (`health.pairs`). In each round the two of a pair measure matrix products and an all-gather in
+child processes, since a collective that hangs cannot be cancelled. Plans and results go through the store, as JSON. NCCL with
+GPUs, else gloo. At the end every process writes all verdicts to HOLDFAST_PAIRS_OUT.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A Hugging Face trainer that says how far it is: a `TrainerCallback`.
+"""How does a Hugging Face trainer report its progress? By a `TrainerCallback`.
 
     trainer = Trainer(..., callbacks=[HoldfastCallback()])
 
-Each step is progress, and each batch of an evaluation a heartbeat. `evaluation` and `checkpoint` are sections, so that a save
-that takes long is told from a step that hangs. Without an agent it does nothing.
+Each step is progress, and each batch of an evaluation a heartbeat. `evaluation` and `checkpoint` are sections, which tells a
+long save from a step that hangs. Without an agent it does nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
 
 
 class HoldfastCallback(TrainerCallback):
-    """Only `train` is watched: before it, and after it, the script may be silent for as long as it likes."""
+    """Only `train` is watched: before and after it the script may be silent."""
 
     def __init__(self) -> None:
         self.open: Any = None

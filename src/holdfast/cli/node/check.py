@@ -15,7 +15,7 @@ from holdfast.cli.table import show, show_json
 from holdfast.core.errors import HoldfastError, UsageError
 from holdfast.health.check import AUTO, CHECKS, ROOT, entry_points, wanted, with_deadline
 from holdfast.health.examiner import plain
-from holdfast.health.runner import KILL_S, examine
+from holdfast.health.runner import KILL_S, Examination
 from holdfast.health.verdict import FIT, UNFIT, worst
 from holdfast.telemetry.record.state_dir import running_nodes
 from holdfast.telemetry.report.safe_text import plain as plain_text
@@ -85,7 +85,7 @@ def _refuse(options: argparse.Namespace) -> None:
 def _here(asked: Sequence[str], options: argparse.Namespace) -> dict[str, list[Any]]:
     root = options.root or os.environ.get(ROOT) or "/"
     checks = [with_deadline(one, options.deadline) for one in wanted(asked, root)]
-    return {socket.gethostname(): list(plain(examine(checks, root=root)))}
+    return {socket.gethostname(): list(plain(Examination(checks, root=root).take()))}
 
 
 def _pairs(options: argparse.Namespace) -> dict[str, list[Any]]:

@@ -17,7 +17,7 @@ STATES = {0: FIT, 1: UNFIT}
 
 
 def command(look: Look) -> Verdict:
-    """Run it in a shell. What it starts dies with our process group at the deadline."""
+    """Run it in a shell. Its children die with our process group at the deadline."""
     done = subprocess.run(
         ["/bin/sh", "-c", look.argument],
         stdin=subprocess.DEVNULL,

@@ -57,13 +57,13 @@ def gpu(look: Look) -> Verdict:
 
 def _no_driver() -> Verdict:
     found = Findings()
-    if injected.has_memory_errors():  # practice needs no GPU
-        _judge_errors(found, "GPU 0", 0, injected.memory_errors(0))
+    _judge_errors(found, "GPU 0", 0, injected.memory_errors(0))  # practice needs no GPU
     return found.verdict("does not apply: no NVIDIA driver")
 
 
 def _look_at_all(nvml: ModuleType, before: dict[str, Any]) -> Verdict:
-    found, links = Findings(), {}
+    found, links = Findings(), dict[str, int]()
+    linked, counted = before.get("links", {}), before.get("count", 0)
     try:
         count = nvml.nvmlDeviceGetCount()
         for index in range(count):
@@ -73,14 +73,13 @@ def _look_at_all(nvml: ModuleType, before: dict[str, Any]) -> Verdict:
         found.unfit(f"NVML: {error}", ADVICE)
     most = max(links.values(), default=0)
     for name, up in links.items():
-        if up < max(most, before.get("links", {}).get(name, 0)):
-            had = max(most, before.get("links", {}).get(name, 0))
+        if up < (had := max(most, linked.get(name, 0))):
             found.unfit(f"{name} has {up} NVLinks up, of {had}", ADVICE)
-    if before.get("count", 0) > len(links):
-        found.unfit(f"{len(links)} GPUs are here, and there were {before['count']}", ADVICE)
-    best = {name: max(up, before.get("links", {}).get(name, 0)) for name, up in links.items()}
+    if counted > len(links):
+        found.unfit(f"{len(links)} GPUs are here, and there were {counted}", ADVICE)
+    best = {name: max(up, linked.get(name, 0)) for name, up in links.items()}
     told = f"{len(links)} GPUs" + (f" with {most} NVLinks each" if most else "")
-    return found.verdict(told, count=max(len(links), before.get("count", 0)), links=best)
+    return found.verdict(told, count=max(len(links), counted), links=best)
 
 
 def _look_at(nvml: ModuleType, handle: Any, index: int, found: Findings) -> int:

@@ -1,7 +1,7 @@
 """What does the kernel's log say against this node? NVIDIA's Xid errors, and what concerns memory, disks, buses and tasks.
 
-What was said counts for a while: `LATELY_S` where a person should look, `LONG_S` where the node must not work, and until the
-host restarts where nothing but a restart helps. Then it is forgotten: whoever has mended something need not tell us.
+A line counts for a while: `LATELY_S` if a person should look, `LONG_S` if the node must not work, and until the host restarts
+if only that helps. Then it is forgotten, so a repair need not be reported.
 """
 
 from __future__ import annotations

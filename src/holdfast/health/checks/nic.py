@@ -1,8 +1,8 @@
 """Are the NICs' ports up, and have they stayed up? InfiniBand and RoCE, from /sys/class/infiniband.
 
-InfiniBand counts how often a link was lost in link_downed, RoCE's network device in carrier_down_count (Linux 4.16 and later).
-A port that has never been up is no fault: many hosts have some that no cable is plugged into. One that was active at the first
-look and is no more, or whose link has been lost since the last look, is one. (Where all ports are down, the node is unfit.)
+InfiniBand counts lost links in link_downed, RoCE's network device in carrier_down_count (Linux 4.16 and later). A port that has
+never been up is no fault, since many hosts have ports without a cable, unless all are down. A port that was active at the first
+look and is not now is a fault, and so is a link lost since the last look.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ def nic(look: Look) -> Verdict:
         return fit("does not apply: no InfiniBand or RoCE device")
     before = look.before or now
     for name, port in now.items():
-        was = before.get(name, port)
-        _compare(found, name, port, was)
+        _compare(found, name, port, was := before.get(name, port))
         port["best"] = ACTIVE if ACTIVE in (port["state"], was.get("best", "")) else ""
     up = [name for name, port in now.items() if port["state"] == ACTIVE]
     if not up and not look.before:

@@ -1,7 +1,7 @@
 """What does the node's own health service say? `nvhcd.HealthCheckService/RunHealthCheck` is called, by gRPC over a Unix socket.
 
-As with ft_launcher: what explicitly fails is unfit, and so is a report that cannot be read. Where there is nobody to ask (no
-socket, no grpcio) the node is fit; where ft_launcher goes on with a warning (no answer) it is degraded, and so goes on as well.
+As with ft_launcher, a failure is unfit, and so is a report that cannot be read. Without a socket or grpcio the node is fit.
+Without an answer, where ft_launcher goes on with a warning, it is degraded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ TIMEOUT_S = 60.0
 
 ARGS = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")
 """What it sends."""
-
 
 SILENT = "does it still run? it is not held against the node"
 UNREADABLE = "it has to be a JSON object with fail_count: what does the service run?"

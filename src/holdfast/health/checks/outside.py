@@ -1,6 +1,6 @@
-"""What have others found out about this node? Kubernetes' conditions and taints, gpud, DCGM: read, not repeated.
+"""What do other tools say of this node? Kubernetes' conditions and taints, gpud, DCGM.
 
-Each is given a file with what the other tool prints, or asks it. That it cannot be asked is said, and makes nobody unfit.
+Each check reads a file with the tool's output, or asks the tool. A tool that cannot be asked makes no node unfit.
 
     kubernetes   `kubectl get node NAME -o json`: conditions (by node-problem-detector, NVSentinel and so on), taints, cordons
     gpud         GET /v1/states: a list of components, each with its health states
@@ -120,7 +120,7 @@ def dcgm(look: Look) -> Verdict:
 
 
 def _results(node: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    """(where, word, detail) of each result, at whatever depth: DCGM 3 and 4 nest them differently."""
+    """(where, word, detail) of each result, at any depth: DCGM 3 and 4 nest them differently."""
     if isinstance(node, list):
         for one in node:
             yield from _results(one, path)

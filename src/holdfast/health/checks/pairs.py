@@ -1,6 +1,4 @@
-"""Did this node pass the pair test before the job? That takes all nodes, and was made before this check runs
-(`cli.run.pairs`).
-"""
+"""Did this node pass the pair test before the job? All nodes have made it before this check runs (`cli.run.pairs`)."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ VERDICT = "HOLDFAST_PAIRS_VERDICT"
 
 
 def pairs(look: Look) -> Verdict:
-    """What was found then. Later rounds have the same answer: whoever has mended the node starts its agent anew."""
+    """What was found then. Later rounds have the same answer, until the node's agent is started again."""
     told = os.environ.get(VERDICT)
     if not told:
         return fit("does not apply: the job has one node, or this was not asked for with --check-before")

@@ -1,12 +1,12 @@
-"""Has the scheduler's side given up the allocation that this node is of? A file in a shared folder says so; Slurm is not asked.
+"""Is this node's Slurm allocation marked as unhealthy? A file in a shared folder says so; Slurm is not asked.
 
     segment_health_check.JOB.TASK   $SLURM_ARRAY_JOB_ID and $SLURM_ARRAY_TASK_ID; without an array twice $SLURM_JOB_ID
     not empty                       unfit; its first line is shown as the reason
     empty, or not there             fit
     anything else                   degraded: a folder that cannot be read is not held against the node
 
-As with ft_launcher (0.7), but for one thing: there the first process of an allocation looks, exits, and srun ends the others.
-Here each of its nodes looks for itself and stays out, so that nothing has to be ended.
+As with ft_launcher (0.7), but each node looks for itself and stays out. There the first process of an allocation looks and
+exits, and srun ends the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Does the storage answer? Lustre's own health check, every Lustre and NFS mount, and paths that the user names.
 
-A mount that hangs stops whoever touches it, so each is touched by a process of its own: the others' answers come, and the one
-that hangs is named. Where not even SIGKILL ends that process, it is remembered, and none is sent after it: a mount that hangs
-costs one process, however often it is looked at.
+A mount that hangs stops every process that touches it, so each mount is touched by a process of its own, and the one that hangs
+is named. If not even SIGKILL ends that process, it is remembered and no other is started: a mount that hangs costs one process,
+however often it is looked at.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOUNT_S, PATH_S = 15.0, 5.0
 """For one mount, and for one path: ft_launcher's. All are touched side by side."""
 
 MARGIN_S = 0.5
-"""So much before our own deadline we answer, whoever is still silent; where less than twice that is left, after half of it."""
+"""How long before our own deadline we answer. If less than twice that is left, we answer after half of it."""
 
 
 def mounts(look: Look) -> Verdict:
@@ -90,8 +90,8 @@ def _read(path: str) -> str:
 
 
 def _touch(look: Look, targets: list[str], probe: Probe, most_s: float) -> tuple[dict[str, str], Stuck]:
-    """What is wrong with which of them, by a process for each; and which of those processes, of this look and of those before
-    it, are there still."""
+    """What is wrong with which of them, by a process for each; and the processes, of this look and earlier ones, that do not
+    end."""
     within_s = min(most_s, look.deadline_s - MARGIN_S)
     now = look.now()
     left_s = look.until - now

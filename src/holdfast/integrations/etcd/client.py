@@ -58,7 +58,7 @@ class Client:
             for host, port in endpoints
         ]
         for member in self.members:
-            # No proxy, .netrc or CA of the environment: they are for the world outside, and the last would go before `cacert`.
+            # No proxy, .netrc or CA of the environment: that CA would replace `cacert`.
             member.session.trust_env = False
         self.user, self.password = conf.get("user", ""), conf.get("password", "")
         self.lock = threading.RLock()

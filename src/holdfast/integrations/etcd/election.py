@@ -1,9 +1,9 @@
 """etcd as the store of an election: one thread that talks to it, so that the agent's loop never waits for a network.
 
-Under `<prefix>/<job>/` there are two keys, whatever the size of the job: `leader`, bound to the leader's lease, and `state`,
-what a successor must know. What the leader writes is compared with the revision that created its `leader`: that is the
-election's term, and it fences. Watches end with any error and after a while, and then the key is read again: so a watch
-that was compacted, or that died in silence, costs some seconds at most.
+Under `<prefix>/<job>/` there are two keys: `leader`, bound to the leader's lease, and `state`, what a successor must know. The
+leader's writes hold only while `leader` has the revision that created it: that is the election's term, and it fences. A watch
+ends with any error and after a while, and then the key is read again: a watch that was compacted or that died in silence costs
+some seconds at most.
 
 etcd3gw speaks etcd's own JSON gateway (etcd 3.4 and newer), and needs no gRPC.
 """
@@ -43,10 +43,10 @@ from holdfast.runtime.host import Host
 from holdfast.runtime.net.codec import build
 
 STATE_TTL_S = 900
-"""What a job without a leader left behind is forgotten after so long: well after its members have given up."""
+"""How long the state of a job without a leader is kept: well after its members have given up."""
 
 FAREWELL_S = 2.0
-"""How long an agent that ends waits, at most, for its place to be given back."""
+"""How long an agent that ends waits for its lead to be given back."""
 
 PREFIX = "/holdfast"
 

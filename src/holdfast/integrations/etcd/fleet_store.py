@@ -2,10 +2,9 @@
 
 Under the prefix there are `leader`, bound to the leader's lease, `generation`, and a key for each thing that is kept:
 `nodes/…`, `jobs/…`, `swaps/…`, `deeds/…`. A write holds only if `leader` is still the key that the writer created, and
-`generation` the one that it wrote: so whoever has lost the lead, and does not know it yet, changes nothing, nor does a request
-that was long on its way. A thread renews the lease; how long it still has is reckoned from before each request was sent, by a
-clock that goes on while this machine sleeps. A write that etcd does not answer in KEEP_S costs the lead: the supervisor's loop
-has other things to do than to wait.
+`generation` the one that it wrote. So a supervisor that has lost the lead changes nothing, nor does a request that was long on
+its way. A thread renews the lease, whose time counts from before each request, by a clock that goes on while this machine
+sleeps. A write that etcd does not answer in KEEP_S costs the lead: the supervisor's loop does not wait longer.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ AGAIN_S = 0.1
 """Before what has failed is tried again."""
 
 AT_ONCE, BYTES = 100, 500_000
-"""Writes in a transaction, and their size; etcd allows 128 (--max-txn-ops) and 1.5 MiB. Where more are kept at once, as when
-deeds by the hundred are closed after a restart, a kill in between leaves those before."""
+"""Writes in a transaction, and their size; etcd allows 128 (--max-txn-ops) and 1.5 MiB. More are written in several: a kill in
+between leaves the first ones."""
 
 PAGE = 500
 """Keys that are read at a time."""
@@ -178,7 +177,7 @@ class EtcdStore:
             start = etcd.text(b64decode(kvs[-1]["key"]).decode() + "\0")
 
     def keep(self, changes: Sequence[Keep]) -> None:
-        """See `Store`. What etcd may or may not have done is asked for again: twice is as good as once."""
+        """See `Store`. A write without an answer is sent again: twice is as good as once."""
         ours = [etcd.created(self.leader_key, self.term), etcd.changed(self.generation_key, self.generation_at)]
         last = {(change.table, change.key): change for change in changes}  # a transaction writes no key twice
         writes = [self._write(change) for change in last.values()]
@@ -203,7 +202,7 @@ class EtcdStore:
         return etcd.delete(key) if change.value is None else etcd.put(key, to_plain(change.value))
 
     def close(self) -> None:
-        """See `Store`: whoever stands by takes over at once."""
+        """See `Store`: a standby takes over at once."""
         self.closed.set()
         self._let_go()
         if self.lease:

@@ -1,5 +1,5 @@
-"""How is the API server of this cluster asked from within a pod? With the pod's service account and the standard library alone,
-for the programs beside it: a client for a few requests would be another thing to install.
+"""How is the API server asked from within a pod? With the pod's service account and the standard library: the programs beside
+this need a few requests, and no client to install.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where Kubernetes gives a pod its token, the API server's CA and the name of its namespace."""
 
 WRONG = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError)
-"""What an API server that is not there, or is none, comes to."""
+"""What asking raises where there is no API server, or something else answers."""
 
 Thing = dict[str, Any]
 """An object of Kubernetes' API, as it comes in JSON."""

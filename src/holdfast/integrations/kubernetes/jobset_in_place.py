@@ -36,10 +36,10 @@ JOBSETS, POD = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets", "/api/v1/
 ASK_S = 20.0
 """How long the API server may be silent before it answers a question."""
 WATCH_S = 120, 240
-"""How long one watch lasts, from and to: different for each pod, so that thousands do not come back at once. So late is it seen
-that a connection has died without a word; nobody waits for it."""
+"""How long one watch lasts, from and to: random, so that thousands of pods do not come back at once. A connection that has died
+silently is noticed then."""
 LEAST_S = 1.0
-"""A watch that ends sooner is none: who starts this program anew waits, and longer each time."""
+"""A watch that ends sooner has failed: the program ends, and the agent waits longer each time before it starts it again."""
 GONE = 410
 """The API server does not remember that version any more."""
 

@@ -4,10 +4,10 @@
     uncordon   takes back what `drain` did, and nothing that others did
     replace    whatever pods of ours are still there go, by eviction, else deleted: their controllers make others elsewhere
 
-A node that a pod's agent has names as `HOLDFAST_NODE_NAME`, from `spec.nodeName`. The taint is NoSchedule: NoExecute would end
-other people's pods, past their budgets. A pod without a controller stays: nobody would make another.
-Which pods a `replace` is for is written down at the node, by its key, before the first of them goes: called again it means the
-same ones, and never one that came after.
+A pod's agent names its node by `HOLDFAST_NODE_NAME`, from `spec.nodeName`. The taint is NoSchedule: NoExecute would end other
+people's pods, past their budgets. A pod without a controller stays: nothing would make another.
+The pods of a `replace` are written down at the node, by its key, before the first of them goes: called again it means the same
+pods, and none that came later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STATEFUL_SET, ENDED = "StatefulSet", ("Succeeded", "Failed")
 STEP_S = 3.0
 """How long to wait for a word from the API server."""
 BUSY = (409, 410, 429, 503, 504)
-"""Somebody else has changed it meanwhile · the list is too old to go on with · too many requests: to be asked again."""
+"""It has changed meanwhile · the list is too old to go on with · too many requests: ask again."""
 KEYS = 8
 """So many of the newest `replace`s a node remembers."""
 OTHERS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
