@@ -80,7 +80,7 @@ class Course:
 def prepare(lines: Iterable[str], course: Course | None = None) -> str:
     """Import the modules of `lines`: `core.page.layout` tells what stands in each. Returns why that cannot be; empty: done."""
     site = sys.modules.get("site")
-    if getattr(site, "ENABLE_USER_SITE", False) and _findable("usercustomize"):
+    if getattr(site, "ENABLE_USER_SITE", False) and PathFinder.find_spec("usercustomize") is not None:
         return "this Python has a usercustomize module, which is to run once the environment is known"
     course, present = course or Course(None, set()), os.getcwd()
     raise_again = _lower()
@@ -158,10 +158,6 @@ def _local_names(folder: str) -> set[str]:
         return set()
     packages = {name for name in found if os.path.exists(os.path.join(folder, name, "__init__.py"))}
     return packages | {name.partition(".")[0] for name in found if name.endswith((".py", ".pyc", ".so"))}
-
-
-def _findable(name: str) -> bool:
-    return PathFinder.find_spec(name) is not None
 
 
 def _lower() -> Callable[[], None]:

@@ -175,11 +175,9 @@ class Stash:
         slot.map[: len(header)] = header
         sender.send(slot, bytes_at)
         if sender.is_late and not blocking:
-            self.under_way.acquire()
-            memory.beside(self._complete, sender, made)
+            self._beside(lambda: self._complete(sender, made))
             return True
-        sender.wait()
-        layout.seal(self.region.words, made)
+        self._complete(sender, made)
         if lacking := [other for other in range(self.slots) if not self.region.slots[other].capacity]:
             self._reserve(lacking, made.size)
         return True
@@ -202,12 +200,21 @@ class Stash:
                 for slot in slots:
                     self.region.reserve(slot, size, self._generations)
             except memory.NoRoom:
-                pass  # who saves is told
+                return  # the save that needs it tells
+
+        self._beside(reserve)
+
+    def _beside(self, do: Callable[[], None]) -> None:
+        """`do` it in a thread. `wait` waits for that."""
+
+        def run() -> None:
+            try:
+                do()
             finally:
                 self.under_way.release()
 
         self.under_way.acquire()
-        memory.beside(reserve)
+        memory.beside(run)
 
     def _next(self) -> tuple[int, int]:
         """Which slot is written next, and its number. A free one; else the oldest."""
@@ -220,11 +227,8 @@ class Stash:
         return layout.oldest(whole, self.round, self.agreed).slot, sequence
 
     def _complete(self, sender: Sender, made: layout.Generation) -> None:
-        try:
-            sender.wait()
-            layout.seal(self.region.words, made)
-        finally:
-            self.under_way.release()
+        sender.wait()
+        layout.seal(self.region.words, made)
 
     def _refuse(self, why: str) -> bool:
         if not self.warned:

@@ -1,7 +1,8 @@
-"""Is the script's torch process group up? torch is never imported from here: where a group is up, the script has done that."""
+"""Is the script's torch process group up? torch is never imported here: a script with a group has imported it."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -13,6 +14,12 @@ def process_group() -> Any:
     """`torch.distributed` if its default process group is initialised; None: it is not, or the script has no torch."""
     dist: Any = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def get_rank() -> int | str | None:
+    """This process's rank, by torch's process group, else as RANK says it, else None."""
+    group = process_group()
+    return int(group.get_rank()) if group else os.environ.get("RANK")
 
 
 def largest_of_all(values: list[float]) -> list[float]:

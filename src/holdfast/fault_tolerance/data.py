@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from holdfast.fault_tolerance._distributed import process_group
+from holdfast.fault_tolerance._distributed import get_rank
 
 FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR = "FT_RANK_MONITOR_IPC_SOCKET"
 """Environment: path of the socket on which a rank finds a standalone RankMonitorServer."""
@@ -30,8 +30,7 @@ class RankInfo:
     @staticmethod
     def get_for_current_rank() -> RankInfo:
         """This process. Its rank comes from torch's process group, else from RANK; RuntimeError when neither knows it."""
-        group = process_group()
-        rank = group.get_rank() if group else os.environ.get("RANK")
+        rank = get_rank()
         if rank is None:
             raise RuntimeError("this process has no rank: torch.distributed is not initialised and RANK is not set")
         return RankInfo(

@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.client.worker import this_worker
 from holdfast.client.writer import Section
+from holdfast.fault_tolerance._distributed import get_rank
 from holdfast.fault_tolerance._reach import ByAgent, ByServer, Unreachable, reach, write_limits
 from holdfast.fault_tolerance.config import FaultToleranceConfig
 from holdfast.fault_tolerance.data import (
@@ -28,7 +29,6 @@ from holdfast.fault_tolerance.data import (
 )
 from holdfast.fault_tolerance.ipc_connector import IpcConnector
 from holdfast.fault_tolerance.timeouts_calc import TimeoutsCalc, TimeoutsCalcError
-from holdfast.fault_tolerance.utils import get_rank
 
 STEP, WARMUP = "step", "warmup"
 """Sections with a meaning of their own: the first steps are slow, and Megatron leaves them outside of `step`. Where `warmup` is

@@ -14,18 +14,12 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.errors import UsageError
 from holdfast.core.resolve.infrastructure import infrastructure
 from holdfast.fault_tolerance import wire
-from holdfast.fault_tolerance._distributed import process_group
+from holdfast.fault_tolerance._distributed import get_rank as get_rank
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
 
 logger = logging.getLogger("nvrx")
-
-
-def get_rank() -> int | str | None:
-    """This process's rank, by torch's process group, else as RANK says it, else None."""
-    group = process_group()
-    return int(group.get_rank()) if group else os.environ.get("RANK")
 
 
 def get_infrastructure_rank(skip_nodename_logic: bool = False) -> int:

@@ -159,11 +159,8 @@ class Examiner:
         if over or news:
             self.told = unfit
         purposes = over or ([WATCHED] if news or still_unfit else [])
-        return [Examined(purpose=purpose, verdicts=self._standing, unfit=unfit) for purpose in purposes]
-
-    @property
-    def _standing(self) -> tuple[Verdict, ...]:
-        return tuple(one.verdict for one in self.standings.values() if one.verdict is not None)
+        standing = tuple(one.verdict for one in self.standings.values() if one.verdict is not None)
+        return [Examined(purpose=purpose, verdicts=standing, unfit=unfit) for purpose in purposes]
 
 
 def _news(label: str, before: Verdict | None, stands: Verdict) -> list[Action]:

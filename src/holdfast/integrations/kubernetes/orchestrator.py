@@ -120,7 +120,8 @@ class Api:
             try:
                 return do()
             except httpx.HTTPStatusError as error:
-                code, wait_s = error.response.status_code, min(_number(error.response.headers.get("Retry-After", "")), 1.0)
+                code, after = error.response.status_code, error.response.headers.get("Retry-After", "")
+                wait_s = min(float(after), 1.0) if after.isdigit() else 0.1
                 if code not in BUSY or self.clock() + wait_s >= self.until:
                     hint = "deploy/kubernetes/base/rbac.yaml has the rights that it needs" if code in (401, 403) else ""
                     raise HoldfastError(f"Kubernetes: {what}: {_words(error)} ({code})", hint=hint) from error
@@ -263,7 +264,3 @@ def _is_ready(node: Any) -> bool:
 
 def _words(error: httpx.HTTPStatusError) -> str:
     return str(error.status.message) if isinstance(error, ApiError) else error.response.reason_phrase
-
-
-def _number(text: str) -> float:
-    return float(text) if text.isdigit() else 0.1

@@ -60,7 +60,11 @@ def pods_at(endpoint: str, pods: list[Thing], since: str) -> list[Thing]:
             return True
         return name == (spec.get("hostname") or pod["metadata"]["name"]) and domain in ("", spec.get("subdomain", ""))
 
-    return [pod for pod in pods if is_there(pod) and pod["spec"].get("nodeName") and not _ended_before(pod, since)]
+    def had_ended(pod: Thing) -> bool:
+        ends = _ends(pod)
+        return bool(ends) and all(end.get("finishedAt", since) < since for end in ends)
+
+    return [pod for pod in pods if is_there(pod) and pod["spec"].get("nodeName") and not had_ended(pod)]
 
 
 def _ends(pod: Thing) -> list[Thing]:
@@ -69,10 +73,6 @@ def _ends(pod: Thing) -> list[Thing]:
     states = [one.get("state", {}) for one in status.get("containerStatuses") or ()]
     over = status.get("phase") in ("Succeeded", "Failed") and all("terminated" in state for state in states)
     return [state["terminated"] for state in states] if over else []
-
-
-def _ended_before(pod: Thing, since: str) -> bool:
-    return bool(ends := _ends(pod)) and all(end.get("finishedAt", since) < since for end in ends)
 
 
 def fate(pod: Thing, node: Thing | None) -> tuple[bool, str]:
