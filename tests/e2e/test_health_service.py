@@ -176,4 +176,4 @@ def test_a_launcher_and_our_service_together(ours, holdfast, script):
     done = holdfast("ft_launcher", "--ft-node-health-check-endpoint", path, script(PRINTS))
     assert done.returncode == 1 and "the fan stands still" in done.stderr
     again = holdfast("health-service", path)
-    assert again.returncode == 1 and "somebody listens" in again.stderr
+    assert again.returncode == 1 and "another service listens" in again.stderr
