@@ -159,7 +159,7 @@ class HostReports:
             self._done.acquire(timeout=wait_s)
 
     def _safe(self) -> _thread.LockType:
-        """The lock; after a fork, whose child has neither the thread nor what the parent had to say, a new one."""
+        """The lock; a new one after a fork, whose child has neither the thread nor the parent's news."""
         if self._pid != os.getpid():
             self._fresh()
         return self._lock
@@ -221,7 +221,7 @@ class HostReports:
             return bool(self._unsaid or self._leaving) or not known.issuperset(self._workloads.values())
 
     def _tell(self, link: Link) -> None:
-        """One exchange: the workloads alone at first, since beats that overtake them would be nobody's."""
+        """One exchange. Workloads go first, alone: beats before them would belong to none."""
         with self._lock:
             workloads = [one for one in dict.fromkeys(self._workloads.values()) if one not in link.registered]
             first = [waiting[0] for waiting in self._unsaid.values()] if not workloads else []

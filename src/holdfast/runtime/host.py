@@ -147,7 +147,6 @@ class Host(Ready):
         return bound(binding, start, self.complain)
 
     def _raise(self, process: Process, page: Page | None) -> None:
-        """Watch a worker's process until it ends."""
         pid = process.pid
         self.children[pid] = Child(process, page)
         if process.pidfd is not None:
@@ -165,8 +164,8 @@ class Host(Ready):
         gone: Callable[[int], list[Observation]],
         binding: Binding | None = None,
     ) -> int:
-        """Start what is to wait until it may become a worker (`adopt`), as `start` would; returns its pid. `gone(exit code)` is
-        called from `wait` should it end before. Raises StartError."""
+        """Start a process that may become a worker later (`adopt`); returns its pid. `wait` calls `gone(exit code)` if it ends
+        before. Raises StartError."""
         process = self._spawn(argv, env, fds, binding)
         if process.pidfd is None:
             self.parked[process.pid] = process
@@ -236,8 +235,8 @@ class Host(Ready):
         return {pid: seen for pid in self.children if (seen := state(pid))}
 
     def ask_for_stacks(self, pid: int, below: int | None = None) -> str:
-        """Have a worker, or a process below it, write down its stacks (`Page.ask_for_stacks`). Returns why it cannot; empty: it
-        has been asked."""
+        """Have a worker, or a process below it, write its stacks (`Page.ask_for_stacks`). Returns why it cannot; empty:
+        asked."""
         child = self.children.get(pid)
         if child is None:
             return "it is gone"
@@ -318,7 +317,6 @@ class Host(Ready):
 
 
 def _said(pid: int, child: Child) -> list[Observation]:
-    """What it has calculated, or asked of the job, and we have not heard yet."""
     if (page := child.page) is None:
         return []
     seen: list[Observation] = []

@@ -58,9 +58,9 @@ def numactl(local_rank: int, gpus_per_node: int, *, strict: bool) -> Binding:
 
 
 def bind(mode: str, nproc: int, host: Topology, *, strict: bool = True) -> dict[int, Binding]:
-    """Local rank → where it runs; who is not in it is not bound. UsageError: this host does not allow the mode (never `auto`).
+    """Local rank → where it runs; ranks left out are not bound. UsageError: this host does not allow the mode (never `auto`).
 
-    `strict` False: memory comes from the node where a thread runs, while that has any; this is the kernel's own rule."""
+    `strict` False: memory is preferred on the node where a thread runs, the kernel's own rule."""
     if mode == AUTO:
         return _automatic(nproc, host, strict)
     if nproc > len(host.gpus):
@@ -127,7 +127,7 @@ def _grouped(cpus: Iterable[int], groups: dict[int, int]) -> dict[int, list[int]
 
 
 def _share(cores: list[list[int]], place: int, sharers: int, node: int) -> frozenset[int]:
-    """The cores of one of several that share them; the first ones get what is left over."""
+    """One sharer's cores; the first sharers get the remainder."""
     each, over = divmod(len(cores), sharers)
     if not each:
         raise UsageError(

@@ -146,11 +146,9 @@ def typed_of(given: Mapping[str, Any], script: str, script_args: Sequence[str]) 
 def gather(
     given: Mapping[str, str | bool], environ: Mapping[str, str], flags: Iterable[Option] = ALL_FLAGS
 ) -> dict[str, Setting]:
-    """The command line's values, else the environment's, else the defaults, by `dest`.
+    """By `dest`: the command line's values, else the environment's, else the defaults.
 
-    A switch set by its variable cannot be switched off on the command line, and a variable that is set but empty counts: both
-    as in torchrun.
-    """
+    As in torchrun, a switch set by its variable stays on, and a variable that is set but empty counts."""
     found: dict[str, Setting] = {}
     for flag in flags:
         dest = flag.dest

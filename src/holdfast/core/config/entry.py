@@ -37,8 +37,7 @@ def worker_argv(
     run_path: bool = False,
     local_rank: int,
 ) -> list[str]:
-    """Command line of the worker with `local_rank`. torchrun: `PY -u SCRIPT`, `PY -u -m MODULE`, `PROGRAM`; `run_path`
-    beats the other two and is not unbuffered."""
+    """Command line of a worker: torchrun's `PY -u SCRIPT`, `PY -u -m MODULE` or `PROGRAM`. `run_path` beats both, buffered."""
     words = [substitute(word, local_rank) for word in args]
     if run_path:
         return [interpreter, RUN_PATH, substitute(script, local_rank), *words]
@@ -48,8 +47,8 @@ def worker_argv(
 
 
 def bootstrap_env(env: Mapping[str, str], *, page_fd: int) -> dict[str, str]:
-    """`env` and what the bootstrap of a Python worker needs: its page is at `page_fd`. Programs that are not Python get
-    `env` as it is. Where the bootstrap cannot be reached (see `can_bootstrap`) this is a plain copy."""
+    """`env`, and what a Python worker's bootstrap needs: its page is at `page_fd`. A plain copy where that cannot be
+    reached."""
     if not can_bootstrap():
         return dict(env)
     ours = {PAGE_FD: str(page_fd), "PYTHONPATH": BOOT_DIR}
@@ -72,8 +71,7 @@ def can_bootstrap() -> bool:
 
 
 def substitute(word: str, local_rank: int) -> str:
-    """`word` with `$local_rank` and `${local_rank}` replaced and `$$` made `$`; any other `$` stays. The rules are
-    those of `string.Template.safe_substitute`, which torchrun applies to every argument."""
+    """Replace `$local_rank`, `${local_rank}` and `$$`, as `string.Template.safe_substitute` does for torchrun's arguments."""
     if "$" not in word:
         return word
 

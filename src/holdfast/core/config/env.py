@@ -15,13 +15,10 @@ from holdfast.core.wire.messages import Assigned
 def worker_env(
     inherited: Mapping[str, str], config: RunConfig, assigned: Assigned, local_rank: int, *, error_file: str, job: str
 ) -> dict[str, str]:
-    """The whole environment of one worker: `inherited`, overlaid with what its place in the job says.
+    """The whole environment of one worker: `inherited`, then its place in the job in torchrun's, JAX's and our names.
 
-    torchrun's names come first, with its values and spelling (`TORCHELASTIC_USE_AGENT_STORE` is the text `False`: the
-    worker of rank 0 hosts the store itself, on a port that is new in every round, so no attempt can read the keys of a
-    dead one). Then JAX's (`jax.distributed.initialize` reads the address itself; the script
-    passes it the other two), then ours.
-    """
+    `TORCHELASTIC_USE_AGENT_STORE` is the text `False`: rank 0 hosts the store itself, on a new port in every round, so no
+    attempt reads a dead one's keys. `jax.distributed.initialize` reads the address; the script passes it the rest."""
     rank = assigned.base_rank + local_rank
     env = dict(inherited)
     env |= {

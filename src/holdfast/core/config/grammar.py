@@ -109,8 +109,7 @@ def comma_list(text: str) -> tuple[str, ...]:
 
 
 def ranges(numbers: Iterable[int], width: int = 0) -> str:
-    """`0 1 2 6` → `0-2,6`, as the kernel lists CPUs: runs of numbers that follow one another, in the order given, each at least
-    `width` digits wide."""
+    """`0 1 2 6` → `0-2,6`, as the kernel lists CPUs, in the order given; each number has at least `width` digits."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -150,10 +149,9 @@ def settings(text: str, name: str) -> dict[str, str]:
 
 
 def endpoint(text: str, name: str, *, default_port: int | None) -> tuple[str, int]:
-    """`host`, `host:port`, `[ipv6]:port`, `[ipv6]` or a bare IPv6 address → (host without brackets, port).
+    """`host`, `host:port`, `[ipv6]:port`, `[ipv6]` or bare IPv6 → (host without brackets, port). No host: `localhost`.
 
-    A missing host is `localhost`; a missing port `default_port`, or an error where that is None.
-    """
+    No port: `default_port`, or an error where that is None."""
     text = text.strip()
     host, port = _host_and_port(text, name)
     if not all(char.isalnum() or char in "._:-%" for char in host):
@@ -168,7 +166,6 @@ def endpoint(text: str, name: str, *, default_port: int | None) -> tuple[str, in
 
 
 def _host_and_port(text: str, name: str) -> tuple[str, str]:
-    """Both as they stand there, the host without brackets; empty: it is not given."""
     if text.count(":") > 1 and "[" not in text:
         return text, ""  # An IPv6 address without brackets; torchrun cuts it at its last colon.
     if ":" not in text or (text.startswith("[") and text.endswith("]")):

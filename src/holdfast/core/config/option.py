@@ -40,10 +40,9 @@ WORKS, ACCEPTED = "works", "accepted"  # Acted on · taken without effect, since
 class Kind(Generic[T_co]):
     """What an option's text means.
 
-    `name`: text · whole (int) · number (float) · switch · list (comma separated, `,,` is a comma) · yes (true or false; alone:
-    true) · and those of ft_launcher's fields. `read`: from the text and the name in messages to the value; UsageError: it means
-    nothing. `nothing`: the value where neither the user nor the default says anything. `path`: the value is a path, which is
-    made absolute."""
+    `name`: text · whole (int) · number (float) · switch · list (`,,` is a comma) · yes (alone: true) · and ft_launcher's kinds.
+    `read`: text and name in messages → value, or UsageError. `nothing`: the value where nothing is said. `path`: made
+    absolute."""
 
     def __init__(
         self,
@@ -153,8 +152,6 @@ quicken(Option)
 
 
 class _Written:
-    """An option as its line says it. The section that it stands in makes the `Option`."""
-
     def __init__(self, build: Callable[[str, str], Option], usual: Any) -> None:
         self.build = build  # From the field's name, or empty, and the section's heading.
         self.usual = usual

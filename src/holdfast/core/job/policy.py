@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         carries_on: bool  # Whether a round may go on without some of its workers.
 
         def judge(self, health: Health, what: str) -> Decision:
-            """What becomes of the round, of which `what` has just become known, as it is: carry-on · finish · restart, which
-            only means that it cannot go on: what then, is for `consider` to say, or nobody's fault."""
+            """Answer what becomes of the round after `what`: carry-on, finish or restart, which `consider` then decides
+            about."""
 
         def consider(self, failure: Failure, *, uptime_s: float, now: float) -> Decision:
             """Decide about the first failure of a round that had run `uptime_s` seconds; remembers that it did."""
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
             """Decide about a worker's wish, `what`, that all ranks restart."""
 
         def stalled(self, reached: int | None, *, restarting: bool, failures: Sequence[Failure] = ()) -> Decision | None:
-            """A round is about to form, as a restart or not: why it would be in vain. None: go on. `reached`: the furthest
-            iteration that a node knows of. `failures`: of the round before, the first one first."""
+            """Answer why a new round would be in vain; None: go on. `reached`: the furthest iteration known. `failures`: of the
+            round before, the first one first."""
 
         def heed(self, verdict: str) -> None:
             """Somebody who was asked says that the job should not be restarted again, and why."""

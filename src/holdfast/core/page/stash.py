@@ -108,8 +108,8 @@ def generations(words: memoryview) -> list[Generation]:
 
 
 def oldest(whole: Sequence[Generation], round: int, agreed: tuple[int, int] | None) -> Generation:
-    """Which one of a rank's is overwritten next, in that round. What all ranks can restore goes last of those that were there
-    when the round began: until there are new ones, it is all that there is."""
+    """The generation that is overwritten next in that round. `agreed` goes last: until there are newer ones, it is all there
+    is."""
     old = [one for one in whole if one.round != round and (one.round, one.step) != agreed]
     return (old or whole)[0]
 
@@ -135,11 +135,11 @@ def held_by_all(ranks: Sequence[Iterable[Generation]]) -> tuple[Held, ...]:
 def agreed(
     nodes: Sequence[tuple[Iterable[Held], int, int]], world_size: int, kept: Sequence[tuple[str, Iterable[Kept]]] = ()
 ) -> tuple[tuple[int, int], dict[int, str]] | None:
-    """Round and step of the newest generation that every node can have, at the place that it is to have now: for each node
-    what it holds, its base rank and how many ranks it has. `kept`: for each address, what can be fetched there. With it, which
-    base ranks have to fetch it, and where. None: there is none.
+    """Round and step of the newest generation that every node can have at its place, and the base ranks that have to fetch it,
+    with where. None: there is none.
 
-    By round first: one that began again from an older step knows better than the one before it."""
+    `nodes`: what each holds, its base rank, its ranks. `kept`: by address, what can be fetched. The later round wins: a job
+    that began again from an older step knows better."""
     common: set[tuple[int, int]] | None = None
     afar: dict[tuple[int, int], dict[tuple[int, int], str]] = {}
     for address, generations in kept:

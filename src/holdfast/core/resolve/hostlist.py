@@ -41,7 +41,6 @@ def _named(prefix: str, width: int, numbers: list[int]) -> str:
 
 
 def _words(text: str, name: str) -> list[str]:
-    """Cut at the commas outside brackets."""
     words, depth, start = [], 0, 0
     for at, char in enumerate(text + ","):
         depth += {"[": 1, "]": -1}.get(char, 0)

@@ -71,8 +71,8 @@ def infrastructure(environ: Mapping[str, str]) -> Infrastructure:
 
 
 def nvlink_domain(report: str) -> str | None:
-    """The NVLink domain in what `nvidia-smi -q` prints: `ClusterUUID.CliqueId`, as in Kubernetes' label nvidia.com/gpu.clique.
-    A clique is the part of a cluster whose GPUs reach each other. None: these GPUs belong to none, or to several."""
+    """`ClusterUUID.CliqueId` from `nvidia-smi -q`, as Kubernetes' label nvidia.com/gpu.clique has it: a clique's GPUs reach
+    each other. None: none, or several."""
     found, clique = set(), ""
     for line in report.splitlines():
         key, _, value = (part.strip() for part in line.partition(":"))

@@ -79,7 +79,6 @@ def _workers(draft: Draft) -> None:
 
 
 def _nproc(draft: Draft) -> tuple[int, str]:
-    """Workers on this node, and how we know."""
     text, name = draft.text("nproc_per_node"), draft.name("nproc_per_node")
     if text == "cpu":
         cpus = draft.host.cpus()
@@ -197,7 +196,6 @@ def _state(draft: Draft) -> None:
 
 
 def _tls(draft: Draft) -> None:
-    """Certificate and CA go together: each side shows one and checks the other's."""
     given = [dest for dest in ("tls_cert", "tls_key", "tls_ca") if draft.fields[dest]]
     for dest in ("tls_cert", "tls_ca"):
         if given and dest not in given:

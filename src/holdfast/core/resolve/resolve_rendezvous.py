@@ -63,7 +63,6 @@ def choose_rendezvous(draft: Draft) -> None:
 
 
 def _backend(draft: Draft) -> str:
-    """Which of ours serves the backend asked for."""
     asked, name = draft.text("rdzv_backend"), draft.name("rdzv_backend")
     if draft.on("standalone"):
         return _standalone(draft)
@@ -234,7 +233,7 @@ def _meet_at(draft: Draft, host: str, port: int, origin: str) -> None:
 
 
 def _job_id(draft: Draft) -> None:
-    """The user's name for the job; a fresh one for a job that nobody else has to find."""
+    """The user's name for the job; a fresh one if no other node has to know it."""
     text = draft.text("rdzv_id")
     if text and draft.given("rdzv_id"):
         draft.keep("rdzv_id", text)
@@ -253,7 +252,6 @@ def _bears_losses(draft: Draft) -> bool:
 
 
 def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
-    """Durations: ours, and those of --rdzv-conf that mean something to us."""
     name = draft.name("rdzv_conf")
     durations = _durations(draft, conf, backend) if backend in BACKENDS else {}
     if "close_timeout" in durations:
@@ -272,7 +270,6 @@ def _timing(draft: Draft, conf: dict[str, str], backend: str) -> None:
 
 
 def _durations(draft: Draft, conf: dict[str, str], backend: str) -> dict[str, float]:
-    """Those of --rdzv-conf, of whose keys some may mean nothing."""
     name, known = draft.name("rdzv_conf"), (*KNOWN_KEYS, *ETCD_KEYS) if backend == "etcd" else KNOWN_KEYS
     for key in conf:
         if key not in known:

@@ -83,7 +83,6 @@ def _srun_is_missing(draft: Draft, given: Given) -> None:
 
 
 def _meeting(draft: Draft, given: Given, backend: str, said: set[str]) -> None:
-    """Where several nodes meet."""
     head = _head(draft, given)
     if backend == "static" or (not backend and (given.static or said & set(STATIC))):
         _fill(draft, "node_rank", given.rank)

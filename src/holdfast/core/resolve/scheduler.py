@@ -61,10 +61,9 @@ class Given(Value):
 
 
 def scheduler_given(environ: Mapping[str, str]) -> Given | None:
-    """What Slurm or Kubernetes tell. None: neither started us. `UsageError`: a variable makes no sense.
+    """What Slurm or Kubernetes say. None: neither started us. UsageError: a variable makes no sense.
 
-    In a job array each task is a job of its own: only the user knows whether several belong together.
-    """
+    Each task of a job array is a job of its own."""
     if environ.get("SLURM_JOB_ID"):
         return _slurm(environ)
     if environ.get("JOB_COMPLETION_INDEX"):
@@ -77,8 +76,7 @@ def scheduler_given(environ: Mapping[str, str]) -> Given | None:
 def pod_host(environ: Mapping[str, str], full_name: str) -> str:
     """Where the first pod of this job is found; empty: it has no name that others know.
 
-    `full_name`: this pod's own, with the domain of its headless service (`train-1.train.ns.svc.cluster.local`).
-    """
+    `full_name`: this pod's, with its headless service's domain (`train-1.train.ns.svc.cluster.local`)."""
     if coordinator := first(environ, COORDINATOR):
         return environ[coordinator]
     job, _, domain = full_name.partition(".")

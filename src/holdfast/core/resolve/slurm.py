@@ -64,8 +64,7 @@ def _step_id(environ: Mapping[str, str]) -> int:
 
 
 def started_by(environ: Mapping[str, str]) -> str:
-    """The srun that has started us, by marks that no other has: one that a requeue starts, or that of another job with the same
-    number, once Slurm has begun to count anew, listens elsewhere. Empty: none has."""
+    """Marks of the srun that started us; empty: none did. A requeue, or a later job of the same number, has other ones."""
     marks = [environ.get(variable, "") for variable in STARTED_BY]
     return " ".join([*marks, environ.get("SLURM_RESTART_COUNT", "0")]) if all(marks) else ""
 

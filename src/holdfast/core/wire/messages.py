@@ -256,9 +256,7 @@ def is_of_a_member(message: Message) -> bool:
 
 
 class StoreAsk(Message):
-    """Do this in the key-value store of that round, over a link that carries nothing else (see
-    `rendezvous.kvstore.machine`).
-    """
+    """Do this in that round's key-value store (`rendezvous.kvstore.machine`), over a link of its own."""
 
     node: str
     ask: int  # Comes back in the answer.
@@ -359,10 +357,7 @@ class Assigned(Message):
 
 
 class Paced(Message):
-    """What the ranks of all nodes need, as in `Pace`: the answer to it where that is more than the node knows.
-
-    To all others, when one node works while all are silent.
-    """
+    """What all nodes' ranks need: the answer to `Pace` where it is more than the node knows; to all, if one node works."""
 
     round: int
     longest_s: dict[str, float]
@@ -370,10 +365,7 @@ class Paced(Message):
 
 
 class Stop(Message):
-    """Stop your workers of that round; then join again, or report `Stopped` and wait for the end.
-
-    To a node that is joining already: the coordinator does not know it (any more); say `Join` again.
-    """
+    """Stop your workers of that round, then join again, or say `Stopped` and wait. To a joining node: say `Join` again."""
 
     round: int
     reason: str

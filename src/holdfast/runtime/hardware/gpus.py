@@ -39,10 +39,9 @@ def addresses(kind: str, environ: Mapping[str, str], root: str = "/") -> list[st
 
 
 def visible(total: int, listed: str | None) -> list[str]:
-    """Which of `total` devices a list such as `0,1` or `GPU-1f2e,GPU-77aa` leaves, in its words.
+    """The entries of a list such as `0,1` or `GPU-1f2e` that name one of `total` devices.
 
-    As CUDA reads it: it ends at the first entry that names no device, and naming one twice leaves none.
-    """
+    As CUDA reads it: it ends at the first that names none, and a device named twice leaves none."""
     if listed is None:
         return [str(index) for index in range(total)]
     seen: list[str] = []
@@ -109,7 +108,6 @@ def _amd(root: str) -> list[str]:
 
 
 def _intel(root: str) -> list[str]:
-    """Addresses, in the order of the bus."""
     cards = [name for name in names(root, "sys/class/drm") if name.startswith("renderD") and name in names(root, "dev/dri")]
     devices = [os.path.join(root, "sys/class/drm", name, "device") for name in cards]
     found = [os.path.basename(os.path.realpath(device)) for device in devices if text(device, "vendor") == INTEL]

@@ -12,10 +12,10 @@ RECORD = 8192  # Bytes of the longest record (the kernel's CONSOLE_EXT_LOG_MAX).
 
 
 def records(path: str) -> Iterator[str]:
-    """All that the kernel still holds, the oldest first: `6,1,4711123456,-;text` and lines that belong to it. OSError: it may
-    not be read (kernel.dmesg_restrict, a container).
+    """All records the kernel still holds, oldest first: `6,1,4711123456,-;text` and its continuation lines. OSError: not
+    allowed (kernel.dmesg_restrict, a container).
 
-    The device gives one record to a read, and EAGAIN after the last; a file has one in each line."""
+    The device gives a record a read, then EAGAIN; a file has one in each line."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if os.path.isfile(path):

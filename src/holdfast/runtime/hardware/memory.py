@@ -9,8 +9,8 @@ from holdfast.runtime.hardware import cgroups
 
 
 def room_bytes(root: str = "/") -> tuple[int, int]:
-    """Bytes that can be had without anybody being killed for it, and how many there are in all: the host's, or this container's
-    if it is allowed less. (0, 0): the kernel does not say. `root`: where /proc and /sys are."""
+    """Bytes that can be had without an OOM kill, and bytes in all: the host's, or this container's if fewer. (0, 0): not
+    known."""
     host = _lines(os.path.join(root, "proc/meminfo"))
     room, total = host.get("MemAvailable:", 0) * 1024, host.get("MemTotal:", 0) * 1024
     for limit, used in groups(root):

@@ -8,8 +8,8 @@ SCONTROL_S = 5.0  # Longest wait for Slurm's controller. It answers in milliseco
 
 
 def askable(name: str) -> bytes | str:
-    """`name` as `socket.getaddrinfo` is to be given it. Text goes through Python's IDNA codec, which takes milliseconds to
-    load, and raises UnicodeError where a label is too long; a name in ASCII, or an address, needs none of it."""
+    """`name` for `socket.getaddrinfo`: ASCII as bytes, past Python's IDNA codec, which is slow to load and may raise
+    UnicodeError."""
     return name.encode() if name.isascii() else name
 
 

@@ -30,11 +30,9 @@ RECEIVE_BYTES = 1 << 18
 
 
 class Turn:
-    """Which of many threads runs: one, and no other but while it waits.
+    """Lets one of many threads run at a time, and another while it waits.
 
-    What a thousand do when all wake at once takes half a second, and Python's lock prefers nobody: the agent's loop would wait
-    behind them all. So it waits behind one.
-    """
+    A thousand that wake at once need half a second, and Python's lock prefers nobody: so the agent's loop waits behind one."""
 
     def __init__(self) -> None:
         self.lock = allocate_lock()
@@ -69,8 +67,8 @@ class InTurn:
 
 
 class BlockingLink:
-    """One side of a link over `sock`, which is connected. `ours`: we have asked for it. OSError: the other side is out of
-    reach. ProtocolError: it turned us away, or is not one of us."""
+    """One side of a link over a connected `sock`. `ours`: we asked for it. OSError: out of reach. ProtocolError: turned away,
+    or not one of us."""
 
     def __init__(self, sock: socket.socket | InTurn, identity: Identity, shelter: Shelter | None, *, ours: bool) -> None:
         until = time.monotonic() + HANDSHAKE_S
@@ -95,8 +93,7 @@ class BlockingLink:
         self._flush()
 
     def next(self, until: float, each: Callable[[], None] | None = None) -> bytes:
-        """The next frame. TimeoutError: none came before `until` (monotonic seconds). `each` is called again and again
-        meanwhile, and may end the wait by an exception."""
+        """The next frame. TimeoutError: none before `until` (monotonic seconds). `each` is called meanwhile, and may raise."""
         while (payload := self.channel.next()) is None:
             self._receive(until, each)
         return payload
@@ -149,7 +146,6 @@ class BlockingLink:
             at += size
 
     def _receive(self, until: float, each: Callable[[], None] | None = None) -> None:
-        """Take in what comes next; see `next`."""
         while True:
             if each is not None:
                 each()

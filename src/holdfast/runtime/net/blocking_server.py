@@ -30,9 +30,8 @@ REST_S = 5.0  # How long no link is taken when there is no room for one.
 
 
 class BlockingServer:
-    """Listens at `address` from the beginning on, for the life of the process. OSError: it cannot.
-
-    Whose server it is says what is said over a link (`serve`), and is a hand of the agent's (`agent.components`)."""
+    """Listens at `address` for the life of the process, and serves links (`serve`) as a part of the agent. OSError: it
+    cannot."""
 
     def __init__(
         self,
@@ -45,8 +44,8 @@ class BlockingServer:
         tell: Callable[[str], None],
         turn: Turn | None = None,
     ) -> None:
-        """`addr`: this host's, as others know it. `port`: 0 for any. `most`: links at a time. `tell` says something to a
-        person; it is called by the agent's own thread only (`due`). `turn`: of the links' threads. None: they are few."""
+        """`addr`: this host's. `port`: 0 for any. `most`: links at a time. `tell` tells a person, from the agent's thread
+        (`due`). `turn`: of the links' threads; None: they are few."""
         self.identity, self.shelter = identity, shelter
         self.most, self.tell, self.turn = most, tell, turn
         self.links = 0

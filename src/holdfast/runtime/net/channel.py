@@ -112,7 +112,7 @@ class Channel:
             self._seals = self._handshake.seals()
 
     def _look(self, first: bytes) -> None:
-        """Tell those who speak another protocol, where that is easy."""
+        """Recognise other protocols, where that is easy."""
         if what := stranger(first):
             raise ProtocolError(what)
         if self._tunnel is None and first.startswith(TLS_HELLO):

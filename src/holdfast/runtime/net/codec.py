@@ -67,10 +67,9 @@ LINES, CHARS, FAILURES = 20, 2000, 1000
 
 
 def encode(message: Message, limit: int | None = None) -> bytes:
-    """`message` as one JSON object with its type's name under `is`, cut down to `limit` bytes if need be.
+    """`message` as a JSON object with its type under `is`, cut down to `limit` bytes.
 
-    What a worker left behind may hold what JSON cannot, and more than a frame can: it must not cost us the message.
-    """
+    A worker may leave what JSON cannot hold, or more than a frame can; the message is sent all the same."""
     try:
         data = _encoder.encode({"is": type(message).__name__, **fields_of(message)})
         if limit is None or len(data) <= limit:
@@ -81,7 +80,7 @@ def encode(message: Message, limit: int | None = None) -> bytes:
 
 
 def _without_records(value: Any) -> Any:
-    """Error records are free in form, size and depth; everything else is ours."""
+    """Without error records, whose form, size and depth are free."""
     if isinstance(value, tuple):
         return tuple(_without_records(item) for item in value)
     if not isinstance(value, Value):
@@ -114,7 +113,6 @@ def build(kind: type[V], plain: dict[str, Any]) -> V:
 
 
 def _made(kind: type[V], body: msgspec.Struct) -> V:
-    """The value whose fields, of the right types, `body` has."""
     fields = msgspec.structs.asdict(body)
     if (record := fields.get("error_record")) is not None and failure.is_too_deep(record):
         raise ValueError(f"its error record is nested deeper than {failure.DEEPEST_RECORD} levels")
@@ -129,7 +127,7 @@ def _moments(kind: type[Value]) -> tuple[str, ...]:
 
 
 def _limited(field: str, hint: Any) -> Any:
-    """`hint`, without the names and numbers that we would not want to live with."""
+    """`hint`, with bounds for names and numbers."""
     if hint is str and field in LONGEST:
         return Annotated[str, msgspec.Meta(max_length=LONGEST[field])]
     if hint is int:
@@ -158,7 +156,6 @@ def warm(family: type[Message] = Message) -> None:
 
 @cache
 def _decoder(family: type[Message]) -> msgspec.json.Decoder[msgspec.Struct]:
-    """Of any message: one pass in C finds its kind and checks the types of its fields."""
     kinds = words_of(family).values()
     return msgspec.json.Decoder(typing.Union[tuple(map(_shape, kinds))], dec_hook=_value)  # noqa: UP007
 

@@ -176,7 +176,6 @@ class Handshake:
         return (member, coordinator) if self.ours else (coordinator, member)
 
     def _meet(self, said: dict[str, Any]) -> list[bytes]:
-        """The other side's first words."""
         version, nonce = said.get("holdfast"), said.get("nonce")
         if type(version) is not int:
             raise ProtocolError("not a Holdfast agent: its first words are others")

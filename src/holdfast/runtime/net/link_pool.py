@@ -40,9 +40,8 @@ class Pace(Value):
 class LinkPool(Ready):
     """Descriptors that are waited for behind one of `host`'s.
 
-    Their handlers may only take in what has come; `taken_in` then tells what is made of all of it. For thousands of messages
-    the kernel's way through TCP and ours would drive each other out of the processor's caches between any two.
-    """
+    Their handlers only take in; `taken_in` then acts on all of it, so that the kernel's TCP and our code do not evict each
+    other from the processor's caches."""
 
     def __init__(self, host: Host, taken_in: Callable[[], list[Observation]], pace: Pace = Pace()) -> None:  # noqa: B008 (a value)
         super().__init__()

@@ -103,8 +103,8 @@ class Network:
         return self.listen()
 
     def listen(self) -> bool:
-        """Serve the endpoint, at any port where that is 0: `endpoint` then has the one that was got. False when somebody else
-        does already; RendezvousError when it cannot be served at all."""
+        """Serve the endpoint; port 0 becomes the one that was got. False: another does. RendezvousError: it cannot be
+        served."""
         name, port = self.endpoint
         try:
             addresses = bind_addresses(name, port)
@@ -282,7 +282,6 @@ class Network:
         return [] if wire is None else self._lost(wire, "too many connections without proof at once")
 
     def _rest(self, seconds: float) -> None:
-        """Accept nobody for a moment."""
         if self.rest_until == NEVER:
             self.rest_until = self.host.now() + seconds
             for sock in self.listeners:
@@ -385,7 +384,6 @@ class Network:
             wire.close()
 
     def _known_now(self, wire: Wire) -> None:
-        """It is a stranger no more, in one way or the other."""
         self.timed.pop(wire.link, None)
         self.strangers.discard(wire)
 
@@ -397,11 +395,8 @@ class Network:
 
 
 def _listener(family: int, at: tuple[Any, ...]) -> socket.socket:
-    """OSError (EADDRINUSE): somebody else listens there.
-
-    Of two who begin in one moment the kernel may refuse both, as each is about to listen: who begins again is refused to bind
-    as soon as the other one does listen.
-    """
+    """Listen there. OSError (EADDRINUSE): another does. The kernel may refuse two that begin at once, so a bound socket tries
+    again."""
     for left in reversed(range(LISTEN_TRIES)):
         sock, is_bound = socket.socket(family, socket.SOCK_STREAM), False
         try:
@@ -420,8 +415,7 @@ def _listener(family: int, at: tuple[Any, ...]) -> socket.socket:
 
 
 def open_doors(network: Network, max_nodes: int, *, token_by: str) -> str:
-    """What a person should know about who can join, said by the node that others come to; empty: nothing. `token_by`: how a
-    token is given to a node."""
+    """What a person should know about who can join; empty: nothing. `token_by`: how a node is given a token."""
     token = network.identity.token
     if not network.listeners or max_nodes < 2 or is_loopback(network.endpoint[0]) or len(token) >= TOKEN_BYTES:
         return ""

@@ -8,11 +8,9 @@ from holdfast.core.errors import StartError
 
 
 def hold_port(rather: int = 0) -> socket.socket:
-    """A free port that nobody else is given, `rather` that one: bound with SO_REUSEADDR and not listening.
+    """A free port, `rather` that one, bound with SO_REUSEADDR and not listening.
 
-    A worker's store, which binds with SO_REUSEADDR too, can still bind it and listen; another program that asks the kernel
-    for any free port is never given it.
-    """
+    A worker's store, with the same option, can still bind it; the kernel gives it to nobody who asks for any port."""
     # Dual-stack where possible: torch's store listens on [::] first.
     for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:

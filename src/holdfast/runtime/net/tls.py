@@ -57,7 +57,7 @@ def _load(context: ssl.SSLContext, cert: str, key: str | None, ca: str) -> None:
 
 
 def _show(context: ssl.SSLContext, cert: str, key: str | None, flags: str) -> None:
-    """Have `context` show this certificate. `flags`: how those begin that have named the files."""
+    """Have `context` show this certificate. `flags`: start of the flags that named the files."""
 
     def no_password() -> str:
         hint = "give one that is not"

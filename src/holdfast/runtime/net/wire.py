@@ -82,8 +82,7 @@ class Wire(Channel):
         return ""
 
     def leave(self) -> None:
-        """Hang up as soon as we have proved ourselves: to the other side, which is of our job too, we would be a stranger that
-        gave up."""
+        """Hang up once we are proven: before that, the other side would take us for a stranger."""
         self.leaving = True
 
     def say_goodbye(self, until: float) -> None:

@@ -123,11 +123,10 @@ def end_everything(exit_code: int = 1) -> NoReturn:
 
 
 def guard(agent: Callable[[], int]) -> int:
-    """Run `agent()` in a child, with this process as its guardian. Returns the agent's result, in the child only: the guardian
-    leaves with `os._exit` or by a signal. Must be called from a process without threads. StartError where /proc is missing:
-    what the agent leaves behind could not be found.
+    """Run `agent()` in a child, guarded by this process, which must have no threads. Returns its result, in the child only: the
+    guardian leaves with `os._exit` or by a signal. StartError: no /proc, so what the agent leaves could not be found.
 
-    Python's collector is off in both: it would write to pages that the two share. The agent turns it on once it is loaded."""
+    Python's collector is off in both, since it writes to shared pages; the agent turns it on once it is loaded."""
     if blind := process.blindness():
         raise StartError(f"cannot run jobs without /proc: {blind}", hint=process.PROC_ADVICE)
     global lease
@@ -173,8 +172,6 @@ def _expect_loss(reader: int) -> None:
 
 
 class _Guardian:
-    """The loop of the process that the user started. It ends with the process."""
-
     def __init__(self, agent: int, passed_on: set[int], lease: Lease, watch: last_watch.LastWatch) -> None:
         self.agent = agent
         self.passed_on = passed_on
@@ -292,7 +289,7 @@ class _Guardian:
         os._exit(128 + signum)  # pid 1 of a container is immune to its own signals
 
     def _sweep(self) -> None:
-        """Kill and bury everything below us. As the subreaper we have it all as children in the end: none left, all done."""
+        """Kill and bury everything below us: as the subreaper, we get all of it as children."""
         deadline = time.monotonic() + SWEEP_S
         while time.monotonic() < deadline:
             try:

@@ -14,8 +14,8 @@ ELSE = 200  # Files besides links: workers' logs, pages, pidfds, strangers.
 
 
 def make_room(host: Host, links: int) -> str:
-    """Allow for so many links as far as the limit can be raised; workers of `host` still start with what the user gave.
-    Returns what a person should know; empty: there is room."""
+    """Allow for `links` as far as the limit can be raised; workers keep the user's. Returns what to tell a person; empty:
+    nothing."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = links + ELSE
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -80,11 +80,10 @@ def spawn(
     cwd: str | None = None,
     files: tuple[int, int] | None = None,
 ) -> Process:
-    """Start `argv`, looked up on the PATH of `env`. `inherit` has further fds; streams that are not given, and
-    nothing else above 2, are passed on. Like `Popen`, it undoes Python's ignoring of SIGPIPE; the signal mask is emptied.
-    `files`: how many it may open, as for setrlimit; None: as many as we.
+    """Start `argv`, found on the PATH of `env`. The child gets the streams, ours where None, and `inherit`; no other fd.
 
-    A worker that asks to die with its parent dies with the *thread* that called this. Raises StartError."""
+    Ignored SIGPIPE is reset as by `Popen`, and the signal mask emptied. `files`: its limit of open files; None: ours. A worker
+    that dies with its parent dies with the calling *thread*. Raises StartError."""
     program = _find(argv[0], env)
     wanted = {0: stdin, 1: stdout, 2: stderr, **(inherit or {})}
     actions, temporary = _file_actions({to: ours for to, ours in wanted.items() if ours is not None})
@@ -120,7 +119,6 @@ def spawn(
 
 
 def _limit_files(limit: tuple[int, int]) -> tuple[int, int]:
-    """Set our own limit of open files (those that are open stay so); returns what it was."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     return before
@@ -206,8 +204,7 @@ def pidfd_open(pid: int) -> int | None:
 
 
 def reap(pid: int) -> int | None:
-    """Exit code of our child `pid` as `Popen.returncode`, once; None while it runs. ChildProcessError if it is not ours
-    (or no longer)."""
+    """Exit code of our child `pid`, once, as `Popen.returncode`; None: it runs. ChildProcessError: not ours (any more)."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None
 
@@ -348,7 +345,6 @@ def _kernel_lists_children() -> bool:
 
 
 def _parents() -> dict[int, list[int]]:
-    """Parent → children, by a walk over all of /proc."""
     tree: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := _stat(int(name))):
@@ -368,10 +364,10 @@ def kill_group(pid: int, signum: int) -> bool:
 
 
 def kill_tree(root_pids: Iterable[int], signum: int = signal.SIGKILL, keep: Collection[int] = ()) -> set[int]:
-    """Signal `root_pids` that are our children, and everything below them, but for the subtrees of `keep`. Our own pid as a
-    root stands for all that is below us. With SIGKILL it looks again until nobody is left who could fork, or until
-    TREE_DEADLINE_S is over; whoever sleeps in the kernel is waited for DEAF_S, once (`deaf`). Returns the pids that were
-    signalled. The roots are left for the caller to reap."""
+    """Signal `root_pids`, our children, and all below them but the subtrees of `keep`; our own pid: all that is below us.
+
+    SIGKILL is repeated until none is left that could fork, or for TREE_DEADLINE_S; a process asleep in the kernel is waited for
+    once, DEAF_S (`deaf`). Returns the pids signalled. The caller reaps the roots."""
     me = os.getpid()
     roots = [pid for pid in root_pids if pid not in keep]
     ours = {*children_of(me), *keep}
@@ -412,8 +408,7 @@ def kill_below(pid: int) -> None:
 
 
 def kill_strays(keep: Collection[int] = ()) -> set[int]:
-    """SIGKILL every descendant of ours outside the subtrees of `keep`, adopted orphans included, and reap those that were
-    adopted. With a `keep` of the running workers this ends what dead workers left behind."""
+    """SIGKILL and reap all our descendants outside the subtrees of `keep`, such as what dead workers left behind."""
     struck = kill_tree([os.getpid()], signal.SIGKILL, keep)
     reap_strays(keep)
     return struck
@@ -434,8 +429,7 @@ def reap_strays(keep: Collection[int]) -> list[int]:
 
 
 def _strike(pid: int, started: str | None, signum: int) -> bool:
-    """Signal `pid` if it is still the process that started at `started` (None: our own child, whose pid cannot be reused
-    before we reap it)."""
+    """Signal `pid` if it still is the process that started at `started`. None: a child of ours, whose pid is not reused."""
     fd = pidfd_open(pid)
     try:
         if started is not None and begun(pid) != started:

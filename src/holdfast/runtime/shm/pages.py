@@ -32,9 +32,7 @@ CLOSE_PATIENCE_S = 1.0  # How long `DeathWatch.close` waits for its thread, whic
 
 
 class Page:
-    """The agent's side of one worker's page. `fd` is inherited by the worker; `words` are its 64-bit fields, by
-    `core.page.layout`.
-    """
+    """The agent's side of a worker's page. The worker inherits `fd`; `words` are its 64-bit fields (`core.page.layout`)."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -156,8 +154,8 @@ class Page:
             )
 
     def modules(self) -> tuple[str, ...]:
-        """Names of the modules that the worker has had loaded so far, in the order in which that began; and, where it
-        belongs, what its script had changed (`core.page.layout.CHANGED`, `ELSEWHERE`)."""
+        """Modules that the worker has loaded, in the order in which loading began, and changes by its script between them
+        (`core.page.layout.CHANGED`, `ELSEWHERE`)."""
         start, end = layout.MODULES * 8, min(self.words[layout.MODULES_END], layout.MODULES_BYTES)
         lines = self.map[start : start + end].decode("utf-8", "replace").split("\n")
         loaded, others = layout.LOADED.decode(), (layout.CHANGED.decode(), layout.ELSEWHERE.decode())
@@ -172,11 +170,10 @@ class Page:
         return self._text(layout.TROUBLE, layout.TROUBLE_BYTES)
 
     def ask_for_stacks(self, below: int | None = None) -> str:
-        """Have the worker write all its threads' stacks, which takes it less than a millisecond, though it may hold the GIL or
-        be deadlocked; a stopped one does when it is continued. Returns why it cannot; empty: it has been asked.
+        """Have the worker write all threads' stacks, in less than a millisecond, even deadlocked or holding the GIL; if
+        stopped, when it is continued. Returns why it cannot; empty: asked.
 
-        `below`: the pid of a process below it, which can do the same if it was forked. All write to the same place: whoever
-        was asked before is to have come to its end."""
+        `below`: pid of a forked process below it. All write to one place: wait for the one asked before."""
         pid = below or self.words[layout.PID]
         self._stacks_at = self._size()
         return self._ask(pid, self.words[layout.DUMP_SIGNAL], any_thread=True)
@@ -220,8 +217,8 @@ class Page:
         return os.pread(self.fd, self._size() - since, since).decode("utf-8", "replace")
 
     def ask_for_collectives(self) -> bool:
-        """Have the worker say how far its collectives have come, which takes it some hundredths of a second, unless somebody
-        holds the GIL. False: nobody there would hear."""
+        """Have the worker say how far its collectives are, some hundredths of a second unless the GIL is held. False: nobody
+        hears."""
         if not self.words[layout.HEARS]:
             return False
         futex = _futex()
@@ -231,8 +228,8 @@ class Page:
         return True
 
     def collectives(self) -> tuple[bytes, bytes] | None:
-        """What it has said since it was asked last: of each group the last one, as JSON (`client.collectives`), and torch's
-        whole record; either is empty where it could not. None: nothing yet."""
+        """What it has said since: each group's last one, as JSON (`client.collectives`), and torch's whole record; empty: it
+        could not. None: nothing yet."""
         words, start = self.words, layout.RECORD * 8
         if words[layout.REQUEST_SEEN] != words[layout.REQUEST_COUNT]:
             return None
@@ -260,7 +257,6 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _catches(pid: int, signum: int) -> bool:
-    """Whether `pid` has a handler for the signal, which would else end it."""
     with open(f"/proc/{pid}/status", "rb") as file:
         caught = next((line for line in file if line.startswith(b"SigCgt:")), b"SigCgt: 0")
     return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
@@ -283,9 +279,7 @@ def _limit(limit_ns: int) -> float | None:
 
 
 def create_page(hook: int = 0) -> Page:
-    """A fresh page with the agent's part filled in. Raises HoldfastError where no memory can be shared.
-
-    `hook`: HOOK_*, what of an unmodified script's doings is to be noted (`client.hooks`)."""
+    """A fresh page. `hook`: HOOK_*, what of an unmodified script is noted. HoldfastError: no memory can be shared."""
     fd = nameless_file("holdfast-page")
     os.ftruncate(fd, layout.SIZE)
     page = Page(fd)
@@ -316,14 +310,13 @@ def is_written(fd: int) -> bool:
 
 
 class DeathWatch:
-    """Calls `notify()`, in a thread of its own, when the kernel has marked the worker's lock, and before that when an uncaught
-    exception is ending its script (once each at most), and whenever the script asks something of the job or calculates limits.
+    """Calls `notify()` in its own thread: once when the kernel marks the worker's lock, once before when an uncaught exception
+    ends the script, and whenever the script asks something or calculates limits.
 
-    One thread per worker, not one futex_waitv for all: that call needs Linux 5.16, and a sleeping thread costs about 40 kB."""
+    HoldfastError: no futex(2), or no thread: the pidfd watches alone. A thread per worker (40 kB), since futex_waitv for all
+    needs Linux 5.16."""
 
     def __init__(self, page: Page, notify: Callable[[], None]) -> None:
-        """Raises HoldfastError where futex(2) cannot be called or no thread be had; the worker is then watched by its pidfd
-        alone."""
         self.died = False  # The lock's mark was seen.
         self._told_of_error = False
         self._told_of = 0, 0  # So many requests, and calculations.
@@ -390,7 +383,7 @@ class DeathWatch:
 
 
 def _futex() -> _Futex:
-    """One for all: each made anew would load the C library anew, and leave classes behind."""
+    """One for all: each new one would load the C library again."""
     global _one_futex
     _one_futex = _one_futex or _Futex()
     return _one_futex
