@@ -37,7 +37,7 @@ def run_help(command: str = "run", width: int | None = None) -> str:
 def shown(flag: Option) -> str:
     """`-r, --redirects SPEC`: the spellings worth showing, with what follows."""
     names = ", ".join(worth_showing(flag))
-    return f"{names} {flag.metavar or 'VALUE'}" if flag.kind != "switch" else names
+    return f"{names} {flag.metavar or 'VALUE'}" if not flag.is_switch else names
 
 
 def worth_showing(flag: Option) -> list[str]:

@@ -81,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
             for name in flag.names:  # A whole word with its `=`: the flag must not swallow the script as its value.
                 self.add_argument(name, dest="print_config", action="store_const", const="text")
                 self.add_argument(f"{name}=json", dest="print_config", action="store_const", const="json")
-        elif flag.kind == "switch":
+        elif flag.is_switch:
             self.add_argument(*flag.names, dest=flag.dest, action="store_const", const=True)
         elif flag.kind == "yes":
             self.add_argument(*flag.names, dest=flag.dest, nargs="?", const="true")

@@ -156,8 +156,8 @@ def gather(
         if dest in given:
             found[dest] = Setting(value=given[dest], origin=flag.name)
         elif in_environ is None:
-            found[dest] = Setting(value=False if flag.kind == "switch" else flag.default, origin="default")
-        elif flag.kind == "switch":
+            found[dest] = Setting(value=False if flag.is_switch else flag.default, origin="default")
+        elif flag.is_switch:
             found[dest] = Setting(value=grammar.switch(in_environ, flag.env), origin=flag.env)
         else:
             found[dest] = Setting(value=in_environ, origin=flag.env)

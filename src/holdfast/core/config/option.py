@@ -136,6 +136,11 @@ class Option(Value):
         return self.reads.name
 
     @property
+    def is_switch(self) -> bool:
+        """It takes no value."""
+        return self.reads is SWITCH
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The words that it takes; empty: others too."""
         return self.reads.choices

@@ -63,10 +63,10 @@ def infrastructure(environ: Mapping[str, str]) -> Infrastructure:
     return Infrastructure(
         rank=rank,
         rank_from=rank_from,
-        domain=next((name for kind, name in reversed(parts) if kind == "block"), None),
+        domain=next((name for level, name in reversed(parts) if level == "block"), None),
         group=group,
         group_size=(slurm.step_nodes(environ) or 0) if group else 0,
-        switches=tuple(name for kind, name in parts if kind == "switch"),
+        switches=tuple(name for level, name in parts if level == "switch"),
     )
 
 

@@ -43,5 +43,6 @@ def choose_checks(draft: Draft) -> None:
     given = [draft.name(dest) for dest in ASKED if draft.given(dest)]
     if given and (draft.fields["rdzv_backend"] not in OWN_BACKENDS or draft.text("logs_specs")):
         draft.warn(f"{', '.join(given)} ignored: the job runs through torch elastic's interfaces")
-    if not draft.given("check_every") and (origin := draft.origins.get("ft.node_health_check_interval")):
-        draft.put("check_every_s", ft.node_health_check_interval, origin)
+    every_s, origin = ft.node_health_check_interval, draft.origins.get("ft.node_health_check_interval")
+    if origin and every_s and not draft.given("check_every"):
+        draft.put("check_every_s", every_s, origin)

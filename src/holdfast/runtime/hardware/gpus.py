@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GPUS = "proc/driver/nvidia/gpus"
+GPU, XPU = "gpu", "xpu"  # Kinds of accelerators.
 INTEL, INTEGRATED = "0x8086", "0000:00:02.0"  # PCI vendor; address of the processor's own graphics.
 
 
 def count(kind: str, environ: Mapping[str, str], root: str = "/") -> int:
     """How many `gpu` or `xpu` are visible. 0: none, or no driver."""
-    if kind == "gpu" and (found := nvidia(root)):
+    if kind == GPU and (found := nvidia(root)):
         return len(visible(found, environ.get("CUDA_VISIBLE_DEVICES")))
     return len(addresses(kind, environ, root))
 
 
 def addresses(kind: str, environ: Mapping[str, str], root: str = "/") -> list[str]:
     """The PCI address of each visible device, such as `0000:07:00.0`, by its index. Empty text: it cannot be told."""
-    if kind == "xpu":
+    if kind == XPU:
         return _chosen(_intel(root), environ.get("ZE_AFFINITY_MASK"))
     cuda = environ.get("CUDA_VISIBLE_DEVICES")
     if found := nvidia(root):

@@ -93,7 +93,7 @@ class Tunnel:
     def names(self) -> tuple[str, ...]:
         """Host names for which the CA has signed the other side's certificate."""
         shown: dict[str, Any] = self.object.getpeercert() or {}
-        return tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS")
+        return tuple(name for form, name in shown.get("subjectAltName", ()) if form == "DNS")
 
     def begin(self) -> bytes:
         """Ciphertext to send first."""
