@@ -63,8 +63,7 @@ SETTLE_S = 0.1
 where no worker has been started yet. By then workers run, where they can, and had the processors to themselves; a node that
 waits for others can be asked how it is."""
 
-HURRY_S = 1.0
-"""How long the last lines are waited for once a signal asks to hurry."""
+HURRY_S = 1.0  # How long the last lines are waited for once a signal asks to hurry.
 
 
 def run(config: RunConfig) -> int:

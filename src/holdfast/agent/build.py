@@ -27,8 +27,7 @@ from holdfast.rendezvous.rules import Rules
 from holdfast.rendezvous.server import Server
 from holdfast.runtime.host import Host
 
-NO_PROGRESS_CYCLES = 3
-"""ft_launcher's default, where a checkpoint iteration file is named."""
+NO_PROGRESS_CYCLES = 3  # ft_launcher's default, where a checkpoint iteration file is named.
 
 
 def lone_node(config: RunConfig, host: Host, name: str) -> Node:

@@ -10,8 +10,7 @@ from holdfast.agent.surroundings import Surroundings
 from holdfast.agent.workers.checkpoint_writes import Saves
 from holdfast.core.config.own_options import Grow
 
-DAEMON_PORT = "GCP_HOST_DAEMON_PORT"
-"""Where a host daemon of Google's kind takes reports of the ranks."""
+DAEMON_PORT = "GCP_HOST_DAEMON_PORT"  # Where a host daemon of Google's kind takes reports of the ranks.
 
 
 def wished_for(around: Surroundings, log_is_whole: Callable[[str], bool]) -> Iterator[Part]:

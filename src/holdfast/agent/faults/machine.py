@@ -24,11 +24,9 @@ RUN_S, HALT_S = 0.005, 0.015
 """Of a rank that is slow. Shorter than most steps, so that each of them takes four times as long, and not every tenth forty
 times: a straggler is known by its median."""
 
-CHECKS = {Fault.XID: "xid", Fault.ECC: "gpu"}
-"""The check that finds such a fault."""
+CHECKS = {Fault.XID: "xid", Fault.ECC: "gpu"}  # The check that finds such a fault.
 
-NO_GPU = "0000:00:00"
-"""Its address in the kernel's log, where the node has none."""
+NO_GPU = "0000:00:00"  # Its address in the kernel's log, where the node has none.
 
 
 class Asked(Observation):

@@ -22,8 +22,7 @@ ANSWER_S = 15.0
 FIRST_PAUSE_S = 0.1
 """Before the second look; doubles up to the pause that was asked for. Memory is most often free at once, or soon."""
 
-MOST_TROUBLES = 2
-"""So many looks that fail in a row are the last."""
+MOST_TROUBLES = 2  # So many looks that fail in a row are the last.
 
 
 class MemoryWait(Value):

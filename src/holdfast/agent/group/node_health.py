@@ -17,8 +17,7 @@ from holdfast.core.machine import Say
 from holdfast.core.value import replace
 from holdfast.core.wire.messages import OWN_ASK, Request, RequestKind
 
-LONGEST_WHY = 500
-"""Characters of a reason that a coordinator takes."""
+LONGEST_WHY = 500  # Characters of a reason that a coordinator takes.
 
 
 def check(state: State) -> Step:

@@ -120,8 +120,7 @@ class State(Value):
         return min(ends, self.memory.deadline(), spares, looked, self.script.deadline())
 
 
-Step: TypeAlias = tuple[State, list[Action]]
-"""What follows from one observation."""
+Step: TypeAlias = tuple[State, list[Action]]  # What follows from one observation.
 
 
 def first(actions: Sequence[Action], step: Step) -> Step:

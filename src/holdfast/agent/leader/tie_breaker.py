@@ -26,11 +26,9 @@ from holdfast.runtime.host import Host
 DEADLINE_S = 5
 """For one question. A directory that answers does so within milliseconds, Slurm's controller within tenths of a second."""
 
-REHEARSAL = 0
-"""No electorate has that number."""
+REHEARSAL = 0  # No electorate has that number.
 
-SPEAKS_FOR, SILENT = "speaks for ", "silent"
-"""What an answer begins with. Any other first word is a trouble."""
+SPEAKS_FOR, SILENT = "speaks for ", "silent"  # What an answer begins with. Any other first word is a trouble.
 
 ASKS = """
 import os, signal, sys

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-Changes = dict[str, tuple[str | None, str | None]]
-"""Variable → its old and its new value; None: not set."""
+Changes = dict[str, tuple[str | None, str | None]]  # Variable → its old and its new value; None: not set.
 
 READ_AT_LOAD = tuple("OMP_ GOMP_ KMP_ MKL_ OPENBLAS_ BLIS_ VECLIB_ NUMEXPR_ TORCH_ PYTORCH_ XLA_ TF_ HF_ TRITON".split())
 """How the names of variables begin that compiled code reads as it is loaded, which nobody can watch."""

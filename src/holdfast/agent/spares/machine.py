@@ -38,20 +38,17 @@ from holdfast.core.value import replace
 
 MiB = 1024**2
 
-SURVEY_S = 0.25
-"""Between two looks whether the ranks train yet."""
+SURVEY_S = 0.25  # Between two looks whether the ranks train yet.
 
 QUIET_S = 3.0
 """Without heartbeats: the ranks train when no module has been loaded for so long. A large library takes less for one module."""
 
-WATCH_S = 30.0
-"""Between two looks at memory while spares wait."""
+WATCH_S = 30.0  # Between two looks at memory while spares wait.
 
 LONGEST_AGE_S = 86400.0
 """A spare holds the files of libraries as they were when it was made: an update of them would never be noticed."""
 
-GUESS_BYTES = 512 * MiB
-"""What the first spare is expected to need. torch for CPUs: 170 MiB."""
+GUESS_BYTES = 512 * MiB  # What the first spare is expected to need. torch for CPUs: 170 MiB.
 
 LEAST_ROOM, LEAST_ROOM_BYTES = 0.1, 1024 * MiB
 """`auto` leaves this part of the memory free, and at least so many bytes."""
@@ -59,8 +56,7 @@ LEAST_ROOM, LEAST_ROOM_BYTES = 0.1, 1024 * MiB
 GROWN = 2.0, 64 * MiB
 """A spare that has so many times as much, and so many bytes more, than when it was ready, is made anew."""
 
-MOST_FAILURES = 3
-"""So many that could not be made are enough: it is not tried again."""
+MOST_FAILURES = 3  # So many that could not be made are enough: it is not tried again.
 
 Step = tuple[State, list[Action]]
 
